@@ -1,0 +1,35 @@
+# Everything builds .venv by itself. With packages installed once, nothing here needs a network.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test bench lint clean
+demo: .venv/.run
+	$(BIN)/python bench/demo.py
+
+test: .venv/.test lint
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+lint: .venv/.test
+	$(BIN)/ruff check src tests bench
+	$(BIN)/mypy
+
+bench: .venv/.test
+	$(BIN)/python bench/run.py
+
+# Debian ships venv as a package of its own; install it where we may.
+.venv/bin/python:
+	$(PYTHON) -m venv .venv || { \
+	  echo "installing python3-venv"; \
+	  SUDO=$$([ "$$(id -u)" = 0 ] || echo sudo); \
+	  $$SUDO apt-get update -q && $$SUDO apt-get install -y -q python3-venv && $(PYTHON) -m venv .venv; }
+
+.venv/.run: .venv/bin/python pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+.venv/.test: .venv/bin/python pyproject.toml
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
+	@touch .venv/.run $@
+
+clean:
+	rm -rf .venv build .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,30 @@
+"""The one place that reads the time."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    def now_s(self) -> float:
+        """Seconds since the epoch."""
+        ...
+
+
+class WallClock:
+    def now_s(self) -> float:
+        return time.time()
+
+
+class VirtualClock:
+    """Stands still until told to move: simulations and tables use it."""
+
+    def __init__(self, now_s: float = 1_700_000_000.0) -> None:
+        self._now_s = now_s
+
+    def now_s(self) -> float:
+        return self._now_s
+
+    def advance(self, by_s: float) -> None:
+        self._now_s += by_s

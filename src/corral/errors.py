@@ -1,0 +1,34 @@
+"""The errors a caller can see.
+
+    ApiError                    the caller can fix this: typed, and only aws/ turns it into a response
+    ├── ClientError400 ...      made by `api_error(code)`: one class per AWS error code
+    └── InternalFailure         ours: something broke, the caller may try again
+    Refused                     the program will not start; the text says what to do
+"""
+
+from __future__ import annotations
+
+
+class ApiError(Exception):
+    """A refusal with the AWS error code on the class, so that boto3 raises `client.exceptions.<code>`."""
+
+    code: str = "ClientException"
+    status: int = 400
+
+    def __init__(self, message: str, **members: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.members = members  # further members of the modelled error shape
+
+
+def api_error(code: str, status: int = 400) -> type[ApiError]:
+    """The class for one AWS error code."""
+    return type(code, (ApiError,), {"code": code, "status": status})
+
+
+InternalFailure = api_error("InternalFailure", 500)
+ServiceUnavailable = api_error("ServiceUnavailable", 503)
+
+
+class Refused(Exception):
+    """Corral will not start here; nothing was touched."""

@@ -1,0 +1,52 @@
+"""The one place that makes identifiers and secrets."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from random import Random
+from typing import Protocol
+
+_BASE32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+
+
+class Ids(Protocol):
+    def hex32(self) -> str:
+        """32 hex digits: the form of ECS task, container and container instance ids."""
+        ...
+
+    def uuid(self) -> str: ...
+
+
+class RandomIds:
+    def hex32(self) -> str:
+        return os.urandom(16).hex()
+
+    def uuid(self) -> str:
+        return str(uuid.UUID(bytes=os.urandom(16), version=4))
+
+
+class SeededIds:
+    """The same seed gives the same names: simulations replay."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+
+    def hex32(self) -> str:
+        return f"{self._rng.getrandbits(128):032x}"
+
+    def uuid(self) -> str:
+        return str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
+
+
+def simulated_gpu_id(host_id: str, index: int) -> str:
+    """A simulated GPU keeps its name for as long as its host does."""
+    return f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'corral/{host_id}/{index}')}"
+
+
+def access_key() -> str:
+    return "AKIA" + "".join(_BASE32[byte % 32] for byte in os.urandom(16))
+
+
+def secret_key() -> str:
+    return os.urandom(30).hex()[:40]

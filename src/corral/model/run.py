@@ -1,0 +1,121 @@
+"""A run: one container of a task on a host, and what the core and a host's agent say to each other about it.
+
+The conversation is JSON lines over a stream socket.
+
+    agent → core    {"hello": Hello}            once per connection; `runs` is everything the engine knows
+                    {"report": Report}          what happened since the last one; at most one is unanswered; empty = heartbeat
+    core → agent    {"welcome": {}}             hello is committed
+                    {"ack": Ack}                the report is committed
+                    {"orders": Orders}          what should run; idempotent, may come at any time after welcome
+                    {"quit": "why"}             this agent is not wanted: end, leave the runs alone
+
+A stopped run that was in an acknowledged report (or in hello, once welcomed) may be forgotten by the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+HEARTBEAT_S = 5.0
+SILENT_S = 3 * HEARTBEAT_S  # then nothing new is placed there; its leases stay, for its runs may well be alive
+STOP_GRACE_S = 30.0  # ECS_CONTAINER_STOP_TIMEOUT's default
+LOG_EVENT_MAX_BYTES = 262_118  # CloudWatch Logs: 256 KiB less 26 bytes of overhead
+assert SILENT_S > 2 * HEARTBEAT_S
+
+
+class RunState(StrEnum):
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    STOPPED = "STOPPED"
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """Everything a host needs to start one container. `run_id` names it: starting twice is once."""
+
+    run_id: str
+    task_id: str
+    container: str
+    image: str
+    command: list[str]  # entryPoint and command together; never empty for the process engine
+    environment: dict[str, str]  # complete but for what the host adds (PATH, HOME, GPU visibility)
+    gpu_ids: list[str]
+    working_directory: str | None = None  # None: a folder of the run's own
+    stop_grace_s: float = STOP_GRACE_S
+    ships_logs: bool = False  # output goes to the log stream that the core opened for this run
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What a host knows of a run. Alive while `stopped_at_s` is None."""
+
+    run_id: str
+    pid: int | None = None
+    started_at_s: float | None = None  # None with a stop time: it never started
+    stopped_at_s: float | None = None
+    exit_code: int | None = None  # 128 + signal for a run ended by one; None: it has none, and `reason` says why
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuDevice:
+    gpu_id: str
+    index: int
+    model: str
+    memory_mib: int
+    simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    host_id: str
+    boot_id: str
+    name: str
+    gpus_flag: str  # as given to --gpus: an agent started with another one is told to quit
+    cpu_units: int
+    memory_mib: int
+    gpus: list[GpuDevice]
+    runs: list[Observed]
+
+
+@dataclass(frozen=True, slots=True)
+class LogChunk:
+    """Whole log events cut from a run's output. `start` and `end` are byte offsets in it.
+
+    The core's offset is the truth: it takes a chunk only where `start` is what it has stored.
+    """
+
+    run_id: str
+    start: int
+    end: int
+    events: list[tuple[int, str]]  # (milliseconds since the epoch, text without its newline)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    gpu_id: str
+    utilization_percent: float
+    memory_used_mib: int
+    power_w: float | None = None
+    temperature_c: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The core commits the logs before the runs: whoever sees a task stopped can read all it wrote."""
+
+    runs: list[Observed] = field(default_factory=list)
+    logs: list[LogChunk] = field(default_factory=list)
+    gpus: list[GpuSample] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    shipped: dict[str, int] = field(default_factory=dict)  # run id → the core's offset, for every run in Report.logs
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    start: list[RunSpec] = field(default_factory=list)
+    stop: list[str] = field(default_factory=list)  # run ids: SIGTERM, the run's grace, SIGKILL; unknown ones are ignored

@@ -1,0 +1,85 @@
+"""A task: its states, and the table of moves between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from corral.model.run import RunState
+
+
+class TaskState(StrEnum):
+    PROVISIONING = "PROVISIONING"  # a claim: waits for room
+    PENDING = "PENDING"  # placed; its GPUs are pinned
+    RUNNING = "RUNNING"
+    STOPPED = "STOPPED"
+
+
+MOVES: dict[TaskState, frozenset[TaskState]] = {
+    TaskState.PROVISIONING: frozenset({TaskState.PENDING, TaskState.STOPPED}),
+    TaskState.PENDING: frozenset({TaskState.RUNNING, TaskState.STOPPED}),
+    TaskState.RUNNING: frozenset({TaskState.STOPPED}),  # a lost task is STOPPED with a reason
+    TaskState.STOPPED: frozenset(),
+}
+
+
+class StopCode(StrEnum):
+    FAILED_TO_START = "TaskFailedToStart"
+    ESSENTIAL_EXITED = "EssentialContainerExited"
+    USER = "UserInitiated"
+    TERMINATION = "TerminationNotice"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a task needs of one host. Equal asks wait in one line."""
+
+    gpus: int = 0
+    cpu_units: int = 0
+    memory_mib: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One container of a task."""
+
+    id: str
+    task_id: str
+    container: str
+    position: int
+    essential: bool
+    gpus: int
+    state: RunState
+    gpu_ids: tuple[str, ...] = ()
+    pid: int | None = None
+    exit_code: int | None = None
+    reason: str | None = None
+    started_at_s: float | None = None
+    stopped_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    id: str
+    region: str
+    cluster: str
+    definition_arn: str
+    pool: str
+    state: TaskState
+    desired: TaskState  # RUNNING or STOPPED
+    ask: Ask
+    created_at_s: float
+    version: int = 1
+    host_id: str | None = None
+    placed_at_s: float | None = None
+    started_at_s: float | None = None
+    stopping_at_s: float | None = None
+    stopped_at_s: float | None = None
+    stop_code: str | None = None
+    stopped_reason: str | None = None
+    family: str = ""
+    group: str = ""
+    started_by: str | None = None
+    details: dict[str, Any] = field(default_factory=dict)  # what the caller said and is shown again: overrides, tags...
+    runs: tuple[Run, ...] = ()
