@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,11 +17,15 @@ class Slot:
     total: Ask
     cpu_units: int  # free
     memory_mib: int  # free
-    gpus: list[str]  # free, in the order of their index
+    gpus: list[str]  # free, in the order of `positions`
+    positions: dict[str, int]  # every GPU of the slot
     connected: bool = True
 
+    def free(self) -> Ask:
+        return Ask(len(self.gpus), self.cpu_units, self.memory_mib)
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, order=True)
 class Claim:
     """Whoever waits for room in a pool."""
 
@@ -38,7 +42,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Unplaceable:
-    """Why no slot holds the ask. `resource` is the word ECS uses: GPU, MEMORY, CPU, or AGENT when all are silent."""
+    """Why no slot holds the ask. `resource` is the word ECS uses: GPU, MEMORY, CPU; AGENT when every host is silent."""
 
     resource: str
     detail: str
@@ -53,20 +57,26 @@ class Reservation:
 
 
 class Pool(Protocol):
-    """The free capacity of one set of slots, indexed so that a decision does not look at every slot."""
+    """The free capacity of one set of slots, indexed so that a decision need not look at every slot."""
 
-    def shapes(self, min_gpus: int) -> Iterable[tuple[int, int, int, str]]:
-        """(free GPUs, memory, cpu, first slot) of each distinct shape of a connected slot, fewest free GPUs first."""
+    free_gpus: int  # of the connected slots
+    total_gpus: int
+    connected: int  # how many slots are
+
+    def shapes(self, min_gpus: int = 0, min_memory_mib: int = 0) -> Iterable[tuple[Ask, Sequence[str]]]:
+        """Each distinct free shape of connected slots with those slots' ids; fewest GPUs first, then least memory."""
         ...
 
     def slot(self, slot_id: str) -> Slot: ...
 
-    def slots(self) -> Iterable[Slot]: ...
+    def totals(self) -> Iterable[Ask]:
+        """The distinct sizes of all slots, connected or not."""
+        ...
 
     def heads(self) -> Iterable[Claim]:
         """The oldest claim of each distinct ask, oldest first."""
         ...
 
-    def largest(self) -> Ask:
-        """The most of each resource that any slot has in total."""
-        ...
+    def head(self, ask: Ask) -> Claim | None: ...
+
+    def waiting(self) -> int: ...

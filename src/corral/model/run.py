@@ -47,6 +47,24 @@ class RunSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class LogTarget:
+    """The stream that a run's output goes to."""
+
+    region: str
+    group: str
+    stream: str
+    create_group: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A run that should start, once its log stream is open."""
+
+    spec: RunSpec
+    log: LogTarget | None
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """What a host knows of a run. Alive while `stopped_at_s` is None."""
 

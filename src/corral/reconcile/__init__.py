@@ -1,0 +1,10 @@
+"""The only loops: each looks at the present state of one key and writes what should be."""
+
+from corral.core import Reconciler
+from corral.reconcile.scheduler import look_at_pool
+from corral.reconcile.sweep import purge_stream, sweep_logs, sweep_state
+from corral.services.hosts import look_at_host
+
+# The first part of a due or marked key names who looks at it.
+STATE: dict[str, Reconciler] = {"pool": look_at_pool, "host": look_at_host, "sweep": sweep_state}
+LOGS: dict[str, Reconciler] = {"purge": purge_stream, "sweep": sweep_logs}

@@ -1,0 +1,27 @@
+"""What Corral serves: for each AWS service, the store it works on and a handler per operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from corral.core import Tx
+from corral.services import ecs, logs, sts
+from corral.services.caller import Caller
+
+Operation = Callable[[Tx[Any], dict[str, Any], Caller], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    lane: str  # "state" or "logs": whose transaction it runs in
+    operations: Mapping[str, Operation]
+    heavy: frozenset[str] = frozenset()  # reads that run beside the lane, on a connection that only reads
+
+
+SERVICES: dict[str, Service] = {
+    "ecs": Service("state", ecs.HANDLERS),
+    "logs": Service("logs", logs.HANDLERS, heavy=frozenset({"GetLogEvents", "DescribeLogStreams"})),
+    "sts": Service("state", sts.HANDLERS),
+}

@@ -1,0 +1,5 @@
+"""The state: its only SQL, and the index derived from it."""
+
+from corral.store.state import HOST_POOL, Conflict, Store, claim_of
+
+__all__ = ["HOST_POOL", "Conflict", "Store", "claim_of"]

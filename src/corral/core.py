@@ -1,0 +1,294 @@
+"""One thread owns a store: it takes everything that waits, runs it in one transaction, and answers after the commit.
+
+`Core` is the mechanism without a thread: `batch` is called with commands and returns what may leave. A test or a
+simulation calls it directly on a virtual clock; `server.py` puts a thread around it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from random import Random
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from corral.clock import Clock
+from corral.database import CommitFailed
+from corral.errors import ApiError, InternalFailure, ServiceUnavailable
+from corral.ids import Ids
+from corral.model.run import Start
+from corral.model.settings import Settings
+
+MARKS_MAX_PER_BATCH = 1_000  # further ones become rows that are due at once: requests are answered in between
+RETRY_S = 5.0  # a reconciler that failed by a fault of ours is tried again
+
+
+class Wait(Exception):
+    """A handler has nothing to say yet: ask it again when one of `keys` changes, or for the last time at `until_s`."""
+
+    def __init__(self, keys: Iterable[str], until_s: float) -> None:
+        super().__init__("waiting")
+        self.keys = tuple(keys)
+        self.until_s = until_s
+
+
+class Lane(Protocol):
+    """What the core needs of a store."""
+
+    def begin(self) -> None: ...
+    def commit(self) -> None: ...
+    def rollback(self) -> None: ...
+    def savepoint(self) -> None: ...
+    def release(self) -> None: ...
+    def rollback_to_savepoint(self) -> None: ...
+    def set_due(self, key: str, at_s: float) -> None: ...
+    def take_due(self, now_s: float, limit: int) -> list[str]: ...
+    def next_due_s(self) -> float | None: ...
+    def reader(self) -> Self: ...
+    def begin_reading(self) -> None: ...
+    def end_reading(self) -> None: ...
+    def close(self) -> None: ...
+
+
+S = TypeVar("S", bound=Lane)
+
+
+@dataclass(slots=True)
+class Tx(Generic[S]):
+    """What a handler or reconciler is given: the store, the time, and ways to cause something after the commit."""
+
+    store: S
+    now_s: float
+    ids: Ids
+    rng: Random
+    settings: Settings
+    final: bool = True  # False: the handler may still answer with Wait
+    _marks: dict[str, None] = field(default_factory=dict)
+    _changed: dict[str, None] = field(default_factory=dict)
+    _orders: list[tuple[str, Start | str]] = field(default_factory=list)
+
+    def mark(self, key: str) -> None:
+        """The reconciler that `key` names should look at it, in this very transaction."""
+        self._marks[key] = None
+
+    def due(self, key: str, at_s: float) -> None:
+        """The reconciler that `key` names should look at it then."""
+        self.store.set_due(key, at_s)
+
+    def changed(self, key: str) -> None:
+        """Whoever waits for `key` is asked again."""
+        self._changed[key] = None
+
+    def start(self, host_id: str, start: Start) -> None:
+        self._orders.append((host_id, start))
+
+    def stop(self, host_id: str, run_id: str) -> None:
+        self._orders.append((host_id, run_id))
+
+    def _sizes(self) -> tuple[int, int, int]:
+        return len(self._marks), len(self._changed), len(self._orders)
+
+    def _cut(self, sizes: tuple[int, int, int]) -> None:
+        """Drop what a failed command caused."""
+        for collected, size in zip((self._marks, self._changed), sizes):
+            while len(collected) > size:
+                collected.popitem()
+        del self._orders[sizes[2] :]
+
+
+Handler = Callable[[Tx[Any]], Any]
+Reconciler = Callable[[Tx[Any], str], None]
+
+
+@dataclass(slots=True, eq=False)
+class Command:
+    """Something to run in a transaction, and whom to tell."""
+
+    run: Handler
+    done: Callable[[Any], None]  # called with the result, or with an exception
+    waits_until_s: float | None = None  # set once it has answered with Wait
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class HostOrders:
+    start: list[Start] = field(default_factory=list)
+    stop: list[str] = field(default_factory=list)  # run ids
+
+
+@dataclass(slots=True)
+class Outbox:
+    """What may leave after the commit."""
+
+    answers: list[tuple[Command, Any]] = field(default_factory=list)
+    orders: dict[str, HostOrders] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)  # tracebacks of our own bugs, for the log
+
+
+class Core(Generic[S]):
+    def __init__(
+        self,
+        store: S,
+        *,
+        settings: Settings,
+        clock: Clock,
+        ids: Ids,
+        rng: Random,
+        reconcilers: Mapping[str, Reconciler] | None = None,
+    ) -> None:
+        self.store = store
+        self._settings = settings
+        self._clock = clock
+        self._ids = ids
+        self._rng = rng
+        self._reconcilers = reconcilers or {}
+        self._parked: dict[Command, None] = {}
+        self._parked_by_key: dict[str, dict[Command, None]] = {}
+        self._expiries: list[tuple[float, int, Command]] = []  # a heap; those no longer parked are skipped
+        self._parkings = count()
+
+    def next_due_s(self) -> float | None:
+        """When `batch` should be called next if nothing arrives before."""
+        while self._expiries and self._expiries[0][2] not in self._parked:
+            heappop(self._expiries)
+        stored = self.store.next_due_s()
+        if not self._expiries:
+            return stored
+        return self._expiries[0][0] if stored is None else min(stored, self._expiries[0][0])
+
+    def batch(self, commands: Sequence[Command]) -> Outbox:
+        """Run commands and whatever is due in one transaction; what they cause leaves only if it was committed."""
+        outbox = Outbox()
+        now_s = self._clock.now_s()
+        todo = [*self._unpark_expired(now_s), *commands]
+        tx = Tx(self.store, now_s, self._ids, self._rng, self._settings)
+        try:
+            self.store.begin()
+            while todo:
+                for command in todo:
+                    self._run(tx, command, outbox)
+                self._reconcile(tx, outbox)
+                todo = self._unpark_changed(tx)
+            self.store.commit()
+        except Exception as error:
+            return self._failed(error, [command for command, _ in outbox.answers] + todo, outbox)
+        outbox.orders = _by_host(tx._orders)
+        return outbox
+
+    def _run(self, tx: Tx[S], command: Command, outbox: Outbox) -> None:
+        sizes = tx._sizes()
+        tx.final = command.waits_until_s is not None and command.waits_until_s <= tx.now_s
+        self.store.savepoint()
+        try:
+            answer = command.run(tx)
+            self.store.release()
+        except Wait as wait:
+            self._take_back(tx, sizes)
+            assert not tx.final, "a handler may not wait past its time"
+            self._park(command, wait)
+            return
+        except ApiError as refusal:
+            self._take_back(tx, sizes)
+            answer = refusal
+        except CommitFailed:
+            raise
+        except sqlite3.OperationalError as error:  # disk full or I/O error in the middle of a command
+            self._take_back(tx, sizes)
+            outbox.faults.append(traceback.format_exc())
+            answer = _not_written(error)
+        except Exception:
+            self._take_back(tx, sizes)
+            outbox.faults.append(traceback.format_exc())
+            answer = InternalFailure("Corral failed on this request; its log has the details.")
+        outbox.answers.append((command, answer))
+
+    def _reconcile(self, tx: Tx[S], outbox: Outbox) -> None:
+        """Look at every key that was marked or is due, until none is left or the batch has done enough."""
+        for key in self.store.take_due(tx.now_s, MARKS_MAX_PER_BATCH):
+            tx.mark(key)
+        looked_at = 0
+        while tx._marks and looked_at < MARKS_MAX_PER_BATCH:
+            key = next(iter(tx._marks))
+            del tx._marks[key]
+            looked_at += 1
+            sizes = tx._sizes()
+            self.store.savepoint()
+            try:
+                kind, _, name = key.partition(":")
+                self._reconcilers[kind](tx, name)
+                self.store.release()
+            except CommitFailed:
+                raise
+            except Exception:
+                self._take_back(tx, sizes)
+                outbox.faults.append(traceback.format_exc())
+                self.store.set_due(key, tx.now_s + RETRY_S)
+        for key in tx._marks:
+            self.store.set_due(key, tx.now_s)
+        tx._marks.clear()
+
+    def _take_back(self, tx: Tx[S], sizes: tuple[int, int, int]) -> None:
+        self.store.rollback_to_savepoint()
+        tx._cut(sizes)
+
+    def _failed(self, error: Exception, commands: Sequence[Command], outbox: Outbox) -> Outbox:
+        """Nothing of the batch happened: say so to everyone in it."""
+        self.store.rollback()
+        outbox.faults.append("".join(traceback.format_exception(error)))
+        for command in commands:
+            if command in self._parked:
+                self._unpark(command)
+        return Outbox(answers=[(command, _not_written(error)) for command in dict.fromkeys(commands)], faults=outbox.faults)
+
+    # Parked commands: those that answered with Wait.
+
+    def _park(self, command: Command, wait: Wait) -> None:
+        if command.waits_until_s is None:
+            command.waits_until_s = wait.until_s
+        command.keys = wait.keys
+        self._parked[command] = None
+        heappush(self._expiries, (command.waits_until_s, next(self._parkings), command))
+        for key in wait.keys:
+            self._parked_by_key.setdefault(key, {})[command] = None
+
+    def _unpark(self, command: Command) -> Command:
+        del self._parked[command]
+        for key in command.keys:
+            waiting = self._parked_by_key[key]
+            del waiting[command]
+            if not waiting:
+                del self._parked_by_key[key]
+        return command
+
+    def _unpark_changed(self, tx: Tx[S]) -> list[Command]:
+        woken: dict[Command, None] = {}
+        for key in tx._changed:
+            woken.update(self._parked_by_key.get(key, {}))
+        tx._changed.clear()
+        return [self._unpark(command) for command in woken]
+
+    def _unpark_expired(self, now_s: float) -> list[Command]:
+        expired = []
+        while self._expiries and self._expiries[0][0] <= now_s:
+            command = heappop(self._expiries)[2]
+            if command in self._parked:
+                expired.append(self._unpark(command))
+        return expired
+
+
+def _not_written(error: Exception) -> ApiError:
+    return ServiceUnavailable(f"Nothing was changed: the state could not be written ({error}).")
+
+
+def _by_host(orders: Sequence[tuple[str, Start | str]]) -> dict[str, HostOrders]:
+    found: dict[str, HostOrders] = {}
+    for host_id, order in orders:
+        of_host = found.setdefault(host_id, HostOrders())
+        if isinstance(order, Start):
+            of_host.start.append(order)
+        else:
+            of_host.stop.append(order)
+    return found

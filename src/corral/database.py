@@ -1,0 +1,194 @@
+"""One SQLite file with one writer: opening it safely, transactions, savepoints, and readers beside them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from copy import copy
+from pathlib import Path
+from typing import Any, Self
+
+from corral.errors import Refused
+
+Migration = Callable[[sqlite3.Connection], None]
+APPLICATION_ID = 0x636F7272  # "corr": tells our files from other SQLite files
+STATEMENTS_MAX = 512
+
+
+# Waiting is a row: what is due, and when. A key names a reconciler and what it should look at.
+DUE_SCHEMA = """
+CREATE TABLE due (key TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
+CREATE INDEX due_at ON due (at);
+"""
+
+
+class CommitFailed(Exception):
+    """The whole transaction is gone (disk full, I/O error): none of its writes happened."""
+
+
+def hold_folder(data: Path) -> int:
+    """Lock the data folder for this process; a second one is refused and told who holds it."""
+    data.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fd = os.open(data / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.pread(fd, 200, 0).decode("utf-8", "replace").strip() or "another process"
+        os.close(fd)
+        raise Refused(
+            f"the data folder {data} is in use by {holder}. Stop it with `corral down --data {data}`, "
+            "or choose another folder with --data."
+        ) from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"corral, process {os.getpid()}".encode(), 0)
+    return fd
+
+
+def _look_before_touching(path: Path, schema_version: int) -> None:
+    """Refuse a foreign, newer or damaged file, and leave every byte of it as it was."""
+    try:
+        with sqlite3.connect(f"file:{_quoted(path)}?mode=ro", uri=True) as probe:
+            application = probe.execute("PRAGMA application_id").fetchone()[0]
+            version = probe.execute("PRAGMA user_version").fetchone()[0]
+            damage = probe.execute("PRAGMA quick_check(1)").fetchone()[0]
+        probe.close()
+    except sqlite3.DatabaseError as error:
+        raise Refused(f"{path} is not a readable database ({error}); it was left as it is. Move it away to start anew.") from error
+    if application != APPLICATION_ID:
+        raise Refused(f"{path} was not made by Corral; it was left as it is. Choose another folder with --data.")
+    if version > schema_version:
+        raise Refused(
+            f"{path} was written by a newer Corral (schema {version}, this one knows {schema_version}); "
+            "it was left as it is. Use that newer version, or another folder with --data."
+        )
+    if damage != "ok":
+        raise Refused(f"{path} is damaged ({damage}); it was left as it is. Restore it from a copy, or move it away to start anew.")
+
+
+def _quoted(path: Path) -> str:
+    return str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+
+
+class Database:
+    """A connection that writes, and a way to open others that only read."""
+
+    def __init__(self, path: Path | None, schema: str, migrations: Sequence[Migration]) -> None:
+        """`path` None is a database in memory. The schema's version is 1 plus the number of migrations."""
+        self.path = path
+        version = 1 + len(migrations)
+        fresh = path is None or not path.exists() or path.stat().st_size == 0
+        if path is not None and not fresh:
+            _look_before_touching(path, version)
+        # isolation_level None: we say BEGIN and COMMIT ourselves. The core's thread is made after this object.
+        self.connection = sqlite3.connect(
+            path or ":memory:", isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS_MAX
+        )
+        if path is not None and fresh:
+            os.chmod(path, 0o600)
+        self.execute = self.connection.execute
+        self.executemany = self.connection.executemany
+        self._configure(self.connection)
+        self._bring_up_to(version, schema, migrations, fresh=fresh)
+
+    def _configure(self, connection: sqlite3.Connection) -> None:
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000", "temp_store=MEMORY",
+                       "wal_autocheckpoint=4000", "cache_size=-32768"):  # fmt: skip
+            connection.execute(f"PRAGMA {pragma}")
+
+    def _bring_up_to(self, version: int, schema: str, migrations: Sequence[Migration], *, fresh: bool) -> None:
+        found = 0 if fresh else self.execute("PRAGMA user_version").fetchone()[0]
+        if found == version:
+            return
+        self.execute("BEGIN IMMEDIATE")
+        if found == 0:
+            for statement in _statements(schema + DUE_SCHEMA):
+                self.execute(statement)
+            self.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        else:
+            for migrate in migrations[found - 1 :]:
+                migrate(self.connection)
+        self.execute(f"PRAGMA user_version={version}")
+        self.execute("COMMIT")
+
+    # One transaction at a time; the core calls these.
+
+    def begin(self) -> None:
+        self.execute("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        try:
+            self.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            raise CommitFailed(str(error)) from error
+
+    def rollback(self) -> None:
+        if self.connection.in_transaction:
+            self.execute("ROLLBACK")
+
+    def savepoint(self) -> None:
+        self.execute("SAVEPOINT command")
+
+    def release(self) -> None:
+        self.execute("RELEASE command")
+
+    def rollback_to_savepoint(self) -> None:
+        if not self.connection.in_transaction:  # SQLite gave up the whole transaction by itself
+            raise CommitFailed("the database gave up the transaction: disk full or I/O error")
+        self.execute("ROLLBACK TO command")
+        self.execute("RELEASE command")
+
+    # What is due
+
+    def set_due(self, key: str, at_s: float) -> None:
+        """Look at `key` at that time; an earlier date already set stays."""
+        self.execute("INSERT INTO due VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET at = min(at, excluded.at)", (key, at_s))
+
+    def take_due(self, now_s: float, limit: int) -> list[str]:
+        rows = self.execute("SELECT key FROM due WHERE at <= ? ORDER BY at, key LIMIT ?", (now_s, limit)).fetchall()
+        self.executemany("DELETE FROM due WHERE key = ?", rows)
+        return [key for (key,) in rows]
+
+    def next_due_s(self) -> float | None:
+        (at,) = self.execute("SELECT min(at) FROM due").fetchone()
+        return None if at is None else float(at)
+
+    def reader(self) -> Self:
+        """The same store on a read-only connection of its own: it sees what was committed, from any thread."""
+        if self.path is None:
+            raise ValueError("a database in memory has no readers beside its writer")
+        beside = copy(self)
+        beside.connection = sqlite3.connect(
+            f"file:{_quoted(self.path)}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
+        )
+        beside.execute = beside.connection.execute
+        beside.executemany = beside.connection.executemany
+        beside.execute("PRAGMA busy_timeout=5000")
+        beside.execute("PRAGMA query_only=ON")
+        return beside
+
+    def begin_reading(self) -> None:
+        """One snapshot for all that follows, until `end_reading`."""
+        self.execute("BEGIN")
+
+    def end_reading(self) -> None:
+        self.execute("COMMIT")
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def _statements(script: str) -> list[str]:
+    """Split a script of plain statements, so that it runs inside our transaction (executescript would commit it)."""
+    found, rest = [], ""
+    for line in script.splitlines(keepends=True):
+        rest += line
+        if sqlite3.complete_statement(rest):
+            found.append(rest)
+            rest = ""
+    assert not rest.strip() or rest.lstrip().startswith("--"), f"unfinished statement: {rest!r}"
+    return found
+
+
+Row = tuple[Any, ...]

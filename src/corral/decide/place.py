@@ -1,0 +1,132 @@
+"""Where a task goes, who waits, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush
+
+from corral.model.placement import Claim, Placement, Pool, Reservation, Slot, Unplaceable
+from corral.model.task import Ask
+
+
+def place(pool: Pool, ask: Ask, kept: Reservation | None = None) -> Placement | Unplaceable:
+    """Best fit: the slot left with the fewest free GPUs, then the least memory, so that large gaps stay large."""
+    for shape, slot_ids in pool.shapes(ask.gpus, ask.memory_mib):
+        if shape.cpu_units >= ask.cpu_units:
+            slot_id = _first_open(pool, slot_ids, ask, kept)
+            if slot_id is not None:
+                return Placement(slot_id, tuple(pool.slot(slot_id).gpus[: ask.gpus]))
+    return Unplaceable(_lacking(pool, ask, kept), why_not(pool, ask, kept))
+
+
+def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
+    """Grant claims, oldest first. Whoever takes a grant applies it to the pool before asking for the next.
+
+    The oldest claim that does not fit has a slot kept for it; younger ones may use the rest, so nobody starves and
+    little stands idle. Claims with equal asks stand in one line: when its head does not fit, none of it does.
+    """
+    kept: Reservation | None = None
+    heads = list(pool.heads())
+    heapify(heads)
+    while heads:
+        claim = heappop(heads)
+        found = place(pool, claim.ask, kept)
+        if isinstance(found, Placement):
+            yield claim, found
+            following = pool.head(claim.ask)
+            if following is not None:
+                heappush(heads, following)
+        elif kept is None:
+            kept = _reserve(pool, claim)
+
+
+def standing_reservation(pool: Pool) -> Reservation | None:
+    """What is kept for the claims that wait now: newcomers may not take it."""
+    for claim in pool.heads():
+        kept = _reserve(pool, claim)
+        if kept is not None:
+            return kept
+    return None
+
+
+def why_not(pool: Pool, ask: Ask, kept: Reservation | None = None) -> str:
+    """A sentence for a person: what is needed and what is free."""
+    if not any(_covers(total, ask) for total in pool.totals()):
+        largest = max(pool.totals(), key=lambda total: (total.gpus, total.memory_mib, total.cpu_units), default=None)
+        if largest is None:
+            return f"needs {_words(ask)}, and there is no host"
+        return f"needs {_words(ask)}, and the largest host has only {_words(largest)} in all"
+    if not pool.connected:
+        return f"needs {_words(ask)}, and no host is connected"
+    hosts = "1 host" if pool.connected == 1 else f"{pool.connected} hosts"
+    text = f"needs {_words(ask)}; {pool.free_gpus} of {pool.total_gpus} GPUs free on {hosts}"
+    lacking = _lacking(pool, ask, kept)
+    if lacking == "GPU" and pool.free_gpus >= ask.gpus > 0:
+        text += f", kept for task {kept.claim.task_id}, which waits longer" if kept else ", but not all on one host"
+    elif lacking == "MEMORY":
+        text += f", but no such host has {ask.memory_mib} MiB of memory free"
+    elif lacking == "CPU":
+        text += f", but no such host has {ask.cpu_units} CPU units free"
+    return text
+
+
+def why_waiting(pool: Pool, claim: Claim) -> str:
+    """Why this claim still waits, as of now: derived when asked for, so it is never stale."""
+    older = [head for head in pool.heads() if head < claim]
+    kept = next((found for head in older if (found := _reserve(pool, head)) is not None), None)
+    text = why_not(pool, claim.ask, kept)
+    return f"{text}; behind task {older[0].task_id}" if older else f"{text}; first in line"
+
+
+def _first_open(pool: Pool, slot_ids: Sequence[str], ask: Ask, kept: Reservation | None) -> str | None:
+    """The first slot of one shape that a reservation does not close."""
+    for slot_id in slot_ids[:2]:  # at most one slot is kept, so the second is open
+        if kept is None or slot_id != kept.slot_id or _leaves_enough(pool.slot(slot_id), ask, kept.claim.ask):
+            return slot_id
+    return None
+
+
+def _leaves_enough(slot: Slot, ask: Ask, older: Ask) -> bool:
+    """Whether a task without GPUs fits beside what is kept for an older claim."""
+    return (
+        ask.gpus == 0
+        and slot.cpu_units - ask.cpu_units >= older.cpu_units
+        and slot.memory_mib - ask.memory_mib >= older.memory_mib
+    )
+
+
+def _reserve(pool: Pool, claim: Claim) -> Reservation | None:
+    """The slot that will fit the claim soonest: the one that lacks least. None if no connected slot ever will."""
+    ask = claim.ask
+    best: tuple[tuple[int, int, int], str] | None = None
+    for shape, slot_ids in pool.shapes():
+        near = (min(shape.gpus, ask.gpus), min(shape.memory_mib, ask.memory_mib), min(shape.cpu_units, ask.cpu_units))
+        if best is None or near > best[0]:
+            able = next((slot_id for slot_id in slot_ids if _covers(pool.slot(slot_id).total, ask)), None)
+            if able is not None:
+                best = near, able
+    return Reservation(best[1], claim) if best else None
+
+
+def _lacking(pool: Pool, ask: Ask, kept: Reservation | None) -> str:
+    """The resource that stands in the way, in the order in which ECS names them."""
+    if not pool.connected:
+        return "AGENT"
+    open_shapes = [shape for shape, ids in pool.shapes() if kept is None or list(ids) != [kept.slot_id]]
+    with_gpus = [shape for shape in open_shapes if shape.gpus >= ask.gpus]
+    if ask.gpus and not with_gpus:
+        return "GPU"
+    if not any(shape.memory_mib >= ask.memory_mib for shape in with_gpus):
+        return "MEMORY"
+    return "CPU"
+
+
+def _covers(total: Ask, ask: Ask) -> bool:
+    return total.gpus >= ask.gpus and total.memory_mib >= ask.memory_mib and total.cpu_units >= ask.cpu_units
+
+
+def _words(ask: Ask) -> str:
+    parts = [f"{ask.gpus} GPU{'s' * (ask.gpus != 1)}"] if ask.gpus else []
+    parts += [f"{ask.cpu_units} CPU units"] if ask.cpu_units else []
+    parts += [f"{ask.memory_mib} MiB"] if ask.memory_mib else []
+    return ", ".join(parts) or "a place"

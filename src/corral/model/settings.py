@@ -1,0 +1,12 @@
+"""What this Corral was started with, as far as behaviour depends on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    account: str = "123456789012"
+    endpoint_url: str = "http://127.0.0.1:4566"  # what a task of this machine is told
+    default_region: str = "us-east-1"

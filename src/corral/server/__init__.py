@@ -1,0 +1,1 @@
+"""All the wiring: stores, lanes, hosts and the HTTP port."""

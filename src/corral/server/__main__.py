@@ -1,0 +1,169 @@
+"""`python -m corral.server`: what `corral up` starts."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import uvloop
+
+from corral import ids
+from corral.aws import Secret
+from corral.clock import WallClock
+from corral.core import Core, Tx
+from corral.database import hold_folder
+from corral.errors import Refused
+from corral.model.settings import Settings
+from corral.node.gpus import parse_gpus_flag
+from corral.reconcile import LOGS, STATE
+from corral.server.agents import Agents
+from corral.server.http import App, HttpServer
+from corral.server.lanes import Lane
+from corral.server.status import status_of
+from corral.store import Store
+from corral.telemetry import LogStore
+
+JOIN_S = 5.0  # how long a start waits for this machine's agent before it says that it is up
+
+
+def main() -> None:
+    options = _options()
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    sys.setswitchinterval(0.001)  # three threads take turns; the event loop should not wait long for its own
+    try:
+        uvloop.run(_serve(options))
+    except Refused as refusal:
+        sys.exit(f"corral: {refusal}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="corral.server")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=4566)
+    parser.add_argument("--gpus", default="auto")
+    parser.add_argument("--account", default="123456789012")
+    parser.add_argument("--access-key")
+    parser.add_argument("--secret-key")
+    parser.add_argument("--ready-fd", type=int, help="a descriptor that gets one line when Corral answers requests")
+    return parser.parse_args()
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    parse_gpus_flag(options.gpus)
+    data: Path = options.data.resolve()
+    hold_folder(data)  # for as long as the process lives
+    keys = _root_keys(data, options.access_key, options.secret_key)
+    listener = _listen(options.host, options.port)
+    port = listener.getsockname()[1]
+    url = f"http://{_reachable(options.host)}:{port}"
+    settings = Settings(account=options.account, endpoint_url=url)
+
+    clock, names, rng, loop = WallClock(), ids.RandomIds(), Random(), asyncio.get_running_loop()
+    store, log_store = Store(data / "state.db"), LogStore(data / "logs.db")
+    state_core = Core(store, settings=settings, clock=clock, ids=names, rng=rng, reconcilers=STATE)
+    logs_core = Core(log_store, settings=settings, clock=clock, ids=names, rng=rng, reconcilers=LOGS)
+    state = Lane("state", state_core, clock, loop, on_orders=lambda orders: agents.deliver(orders))
+    logs = Lane("logs", logs_core, clock, loop)
+    agents = Agents(data, options.gpus, state, logs, clock)
+    for lane in (state, logs):
+        lane.start()
+        await lane.submit(lambda tx: tx.due("sweep:", tx.now_s))
+    await state.submit(_give_hosts_time)
+    await agents.listen()
+    keeper = asyncio.create_task(agents.keep_agent())
+
+    root = Secret(keys["secret_key"], None, None, f"arn:aws:iam::{settings.account}:root")
+    about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus}
+    app = App(settings, {"state": state, "logs": logs}, {keys["access_key"]: root}.get, clock, names,
+              lambda tx: status_of(tx, agents.samples, about))  # fmt: skip
+    server = HttpServer(app)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, _ask_to_exit, server)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    with suppress(TimeoutError):
+        await asyncio.wait_for(agents.joined.wait(), JOIN_S)
+    _say_ready(data, about, options.ready_fd)
+    await serving
+    keeper.cancel()
+    await agents.close()
+    (data / "server.json").unlink(missing_ok=True)
+    for lane in (state, logs):
+        await loop.run_in_executor(None, lane.stop)
+
+
+def _ask_to_exit(server: HttpServer) -> None:
+    server.should_exit = True
+
+
+def _give_hosts_time(tx: Tx[Store]) -> None:
+    """While we were down nobody could be heard: silence is counted from now."""
+    for host in tx.store.hosts():
+        if host["connected"]:
+            tx.store.host_seen(host["id"], tx.now_s)
+            tx.due(f"host:{host['id']}", tx.now_s)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(1024)
+    except OSError as error:
+        raise Refused(f"cannot listen on {host} port {port}: {error.strerror}. Choose another with --port.") from None
+    listener.setblocking(False)
+    return listener
+
+
+def _reachable(host: str) -> str:
+    """The address that tasks of this machine use."""
+    if host in ("0.0.0.0", "::", ""):
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host
+
+
+def _root_keys(data: Path, access_key: str | None, secret_key: str | None) -> dict[str, str]:
+    """The root keys: given, or made once and kept; readable by the owner alone."""
+    path = data / "credentials.json"
+    kept: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    keys = {
+        "access_key": access_key or kept.get("access_key") or ids.access_key(),
+        "secret_key": secret_key or kept.get("secret_key") or ids.secret_key(),
+    }
+    if keys != kept:
+        _write_private(path, keys)
+    return keys
+
+
+def _say_ready(data: Path, about: dict[str, Any], ready_fd: int | None) -> None:
+    _write_private(data / "server.json", about)
+    line = f"Corral is up at {about['url']}  (data in {about['data']}; `corral status` says more)"
+    print(line, flush=True)
+    if ready_fd is not None:
+        os.write(ready_fd, (json.dumps(about) + "\n").encode())
+        os.close(ready_fd)
+
+
+def _write_private(path: Path, value: dict[str, Any]) -> None:
+    fresh = path.with_suffix(".new")
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(value, file)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.rename(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""The core's end of the conversation with hosts' agents (model/run.py), and keeping this machine's own agent alive."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from corral.clock import Clock
+from corral.core import HostOrders
+from corral.model.run import (
+    HEARTBEAT_S,
+    Ack,
+    GpuDevice,
+    GpuSample,
+    Hello,
+    LogChunk,
+    Observed,
+    Orders,
+    Report,
+    Start,
+)
+from corral.node import folder
+from corral.server.lanes import Lane
+from corral.services import hosts, logs
+from corral.store import Store
+from corral.telemetry import LogStore
+
+MESSAGE_MAX_BYTES = 64 * 1024 * 1024
+RESTART_MIN_S = 0.05
+RESTART_MAX_S = 5.0
+
+log = logging.getLogger("corral")
+
+
+class Connection:
+    """One agent. Orders leave in the order in which they were committed, after their log streams are open."""
+
+    def __init__(self, writer: asyncio.StreamWriter, hello: Hello) -> None:
+        self.hello = hello
+        self.orders: asyncio.Queue[HostOrders] = asyncio.Queue()
+        self._writer = writer
+
+    def send(self, message: dict[str, Any]) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(orjson.dumps(message) + b"\n")
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Agents:
+    def __init__(self, data: Path, gpus_flag: str, state: Lane[Store], logs_lane: Lane[LogStore], clock: Clock) -> None:
+        self._folder = data / "node"
+        self._data = data
+        self._gpus_flag = gpus_flag
+        self._state = state
+        self._logs = logs_lane
+        self._clock = clock
+        self._connections: dict[str, Connection] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.samples: dict[str, GpuSample] = {}
+        self._lost = asyncio.Event()  # a connection ended: its agent may be dead
+        self.joined = asyncio.Event()  # this machine's agent has said hello
+
+    async def listen(self) -> None:
+        folder.make(self._folder)
+        socket = folder.listen(self._folder, "core.sock")
+        self._server = await asyncio.start_unix_server(self._serve, sock=socket, limit=MESSAGE_MAX_BYTES)
+
+    def deliver(self, orders: dict[str, HostOrders]) -> None:
+        """Committed orders. For a host that is not connected they are dropped: its hello will ask for all of them."""
+        for host_id, of_host in orders.items():
+            connection = self._connections.get(host_id)
+            if connection is not None:
+                connection.orders.put_nowait(of_host)
+
+    async def close(self) -> None:
+        """Let the agents go; the runs go on."""
+        self._server.close()
+        for connection in list(self._connections.values()):
+            connection.send({"quit": "Corral is going down"})
+            connection.close()
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        connection: Connection | None = None
+        sender: asyncio.Task[None] | None = None
+        try:
+            connection = await self._welcome(reader, writer)
+            if connection is not None:
+                sender = asyncio.create_task(self._send_orders(connection))
+                await self._read_reports(reader, connection)
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError):
+            pass  # gone; it will come back
+        except Exception:
+            log.exception("an agent's connection failed")
+        finally:
+            self._tasks.discard(task)
+            if sender is not None:
+                sender.cancel()
+            if connection is not None and self._connections.get(connection.hello.host_id) is connection:
+                del self._connections[connection.hello.host_id]
+            self._lost.set()
+            writer.close()
+
+    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Connection | None:
+        line = await reader.readline()
+        if not line:
+            return None
+        hello = _hello(orjson.loads(line)["hello"])
+        connection = Connection(writer, hello)
+        if hello.gpus_flag != self._gpus_flag:
+            connection.send({"quit": f"this Corral was started with --gpus {self._gpus_flag}"})
+            return None
+        stale = self._connections.get(hello.host_id)
+        # From here on this connection gets what is committed; what was committed before, hello asks for.
+        self._connections[hello.host_id] = connection
+        if stale is not None:
+            stale.close()
+        await self._state.submit(lambda tx: hosts.hello(tx, hello))
+        connection.send({"welcome": {}})
+        self.joined.set()
+        return connection
+
+    async def _send_orders(self, connection: Connection) -> None:
+        while True:
+            batch = [await connection.orders.get()]
+            while not connection.orders.empty():
+                batch.append(connection.orders.get_nowait())
+            starts = await self._openable([start for orders in batch for start in orders.start], connection)
+            stops = [run_id for orders in batch for run_id in orders.stop]
+            connection.send({"orders": Orders(starts, stops)})
+
+    async def _openable(self, starts: list[Start], connection: Connection) -> list[Any]:
+        """The runs whose log streams could be opened; the others have failed to start, and the core is told why."""
+        logged = [start for start in starts if start.log is not None]
+        refused: dict[str, str] = await self._logs.submit(lambda tx: logs.open_streams(tx, logged)) if logged else {}
+        if refused:
+            now_s = self._clock.now_s()
+            seen = [Observed(run_id, stopped_at_s=now_s, reason=reason) for run_id, reason in refused.items()]
+            await self._state.submit(lambda tx: hosts.report(tx, connection.hello.host_id, seen))
+        return [start.spec for start in starts if start.spec.run_id not in refused]
+
+    async def _read_reports(self, reader: asyncio.StreamReader, connection: Connection) -> None:
+        host_id, seen_s = connection.hello.host_id, self._clock.now_s()
+        while line := await reader.readline():
+            report = _report(orjson.loads(line)["report"])
+            for sample in report.gpus:
+                self.samples[sample.gpu_id] = sample
+            shipped: dict[str, int] = {}
+            if report.logs:  # first: whoever sees a task stopped can read all it wrote
+                shipped = await self._logs.submit(partial(logs.ship, chunks=report.logs))
+            if report.runs:
+                await self._state.submit(partial(hosts.report, host_id=host_id, runs=report.runs))
+            if self._clock.now_s() - seen_s >= HEARTBEAT_S / 2:
+                seen_s = self._clock.now_s()
+                await self._state.submit(partial(hosts.heartbeat, host_id=host_id))
+            connection.send({"ack": Ack(shipped)})
+
+    async def keep_agent(self) -> None:
+        """Start this machine's agent whenever none lives; one that outlived an earlier server comes back by itself."""
+        wait_s = RESTART_MIN_S
+        while True:
+            held = folder.try_lock(self._folder / "agent.lock")
+            if held is None:
+                self._lost.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._lost.wait(), wait_s)
+                wait_s = min(wait_s * 2, RESTART_MAX_S)
+                continue
+            os.close(held)
+            process = self._start_agent()
+            began_s = self._clock.now_s()
+            await asyncio.get_running_loop().run_in_executor(None, process.wait)
+            log.warning("the agent ended with %s; starting another", process.returncode)
+            lived = self._clock.now_s() - began_s > RESTART_MAX_S
+            wait_s = RESTART_MIN_S if lived else min(wait_s * 2, RESTART_MAX_S)
+            await asyncio.sleep(wait_s if not lived else 0)
+
+    def _start_agent(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "corral.node", "--data", str(self._data), "--gpus", self._gpus_flag]
+        with open(self._folder / "agent.log", "ab") as output:
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+
+
+def _hello(said: dict[str, Any]) -> Hello:
+    gpus = [GpuDevice(**gpu) for gpu in said.pop("gpus")]
+    return Hello(**said | {"gpus": gpus, "runs": [Observed(**seen) for seen in said.pop("runs")]})
+
+
+def _report(said: dict[str, Any]) -> Report:
+    return Report(
+        runs=[Observed(**seen) for seen in said["runs"]],
+        logs=[LogChunk(**chunk) for chunk in said["logs"]],
+        gpus=[GpuSample(**sample) for sample in said["gpus"]],
+    )
+
+

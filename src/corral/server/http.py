@@ -1,0 +1,222 @@
+"""The life of a request: bounded, recognised, verified, handled, answered. Raw ASGI."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import orjson
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+import corral
+from corral import aws
+from corral.clock import Clock
+from corral.core import Tx, Wait
+from corral.errors import ApiError, InternalFailure, api_error
+from corral.ids import Ids
+from corral.model.settings import Settings
+from corral.server.lanes import Lane
+from corral.services import SERVICES, Service
+from corral.services.caller import Caller
+
+HEADERS_MAX_BYTES = 64 * 1024
+RequestTooLarge = api_error("RequestEntityTooLarge", 413)
+HeadersTooLarge = api_error("RequestHeaderSectionTooLarge", 431)
+
+log = logging.getLogger("corral")
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class App:
+    """The ASGI application."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        lanes: Mapping[str, Lane[Any]],
+        lookup: aws.Lookup,
+        clock: Clock,
+        ids: Ids,
+        status: Callable[[Tx[Any]], dict[str, Any]],
+    ) -> None:
+        self._settings = settings
+        self._lanes = lanes
+        self._lookup = lookup
+        self._clock = clock
+        self._ids = ids
+        self._status = status
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"no {scope['type']} here")
+        request_id = self._ids.uuid()
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        head = aws.Request(
+            method=scope["method"],
+            path=scope["raw_path"].decode("latin-1"),
+            query=scope["query_string"].decode("latin-1"),
+            headers=headers,
+            body=b"",
+        )
+        try:
+            if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADERS_MAX_BYTES:
+                raise HeadersTooLarge(f"The request's headers are larger than {HEADERS_MAX_BYTES} bytes.")
+            body = await _body(headers, receive)
+            if body is None:
+                return  # the client has gone
+            request = aws.Request(head.method, head.path, head.query, headers, body)
+            response = await self._answer(request, request_id)
+        except ApiError as error:
+            response = aws.serialize_refusal(head, error, request_id)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            log.exception("request %s failed", request_id)
+            response = aws.serialize_refusal(head, _our_fault(), request_id)
+        await _send(send, response)
+
+    async def _answer(self, request: aws.Request, request_id: str) -> aws.Response:
+        if request.path.startswith("/_corral/"):
+            return await self._own_page(request)
+        call = aws.recognise(request)
+        try:
+            identity = aws.verify(request, self._lookup, self._clock.now_s())
+            caller = Caller(self._settings.account, identity.region, identity.principal, _wait_s(request.headers))
+            result = await self._call(call, caller)
+            return call.serialize(result, request_id)
+        except ApiError as error:
+            return call.serialize_error(error, request_id)
+        except Exception:
+            log.exception("request %s: %s:%s failed", request_id, call.service, call.operation)
+            return call.serialize_error(_our_fault(), request_id)
+
+    async def _call(self, call: aws.Call, caller: Caller) -> dict[str, Any]:
+        service = SERVICES.get(call.service, _UNSERVED)
+        operation = service.operations.get(call.operation)
+        if operation is None:
+            raise aws.not_served(call)
+        params = call.params()
+        lane = self._lanes[service.lane]
+
+        def handler(tx: Tx[Any]) -> dict[str, Any]:
+            return operation(tx, params, caller)
+
+        if call.operation in service.heavy:
+            try:
+                return await lane.read(handler, self._settings, self._ids)  # type: ignore[no-any-return]
+            except Wait:
+                pass  # only the lane can wait without missing a change
+        return await lane.submit(handler)  # type: ignore[no-any-return]
+
+    async def _own_page(self, request: aws.Request) -> aws.Response:
+        """Our own two pages: is it up, and what is it doing."""
+        if request.path == "/_corral/health":
+            return _json({"status": "ok", "version": corral.__version__})
+        if request.path == "/_corral/status":
+            aws.verify(request, self._lookup, self._clock.now_s())
+            return _json(await self._lanes["state"].submit(self._status))
+        raise api_error("NotFound", 404)(f"Corral has no page {request.path}.")
+
+
+_UNSERVED = Service("state", {})
+
+
+def _our_fault() -> ApiError:
+    return InternalFailure("Corral failed on this request; its log has the details.")
+
+
+def _json(value: dict[str, Any]) -> aws.Response:
+    return aws.Response(200, [("content-type", "application/json")], orjson.dumps(value))
+
+
+def _wait_s(headers: Mapping[str, str]) -> float:
+    """X-Corral-Wait: seconds. AWS ignores it, so a client may always send it."""
+    try:
+        return max(0.0, min(float(headers.get("x-corral-wait", "0")), 60.0))
+    except ValueError:
+        return 0.0
+
+
+async def _body(headers: Mapping[str, str], receive: Receive) -> bytes | None:
+    """The whole body, bounded; None when the client left in the middle of it."""
+    declared = headers.get("content-length", "0")
+    if declared.isdigit() and int(declared) > aws.BODY_MAX_BYTES:
+        raise RequestTooLarge(f"The body is larger than {aws.BODY_MAX_BYTES} bytes.")
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        return None
+    if not message.get("more_body"):
+        body: bytes = message.get("body", b"")
+        return body
+    parts, size = [message.get("body", b"")], len(message.get("body", b""))
+    while message.get("more_body"):
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > aws.BODY_MAX_BYTES:
+            raise RequestTooLarge(f"The body is larger than {aws.BODY_MAX_BYTES} bytes.")
+    return b"".join(parts)
+
+
+async def _send(send: Send, response: aws.Response) -> None:
+    headers = [(name.lower().encode("latin-1"), value.encode("latin-1", "replace")) for name, value in response.headers]
+    headers.append((b"content-length", str(len(response.body)).encode()))
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """uvicorn's protocol with a bound on request headers, which it leaves to whoever stands in front of it."""
+
+    _head_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        if self._head_bytes >= 0:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._head_bytes > HEADERS_MAX_BYTES and not self.transport.is_closing():
+            refusal = aws.serialize_refusal(
+                aws.Request("POST", "/", "", {}, b""),
+                HeadersTooLarge(f"The request's headers are larger than {HEADERS_MAX_BYTES} bytes."),
+                "",
+            )
+            head = [b"HTTP/1.1 431 Request Header Fields Too Large", b"content-length: %d" % len(refusal.body)]
+            head += [b"connection: close"]
+            head += [f"{name}: {value}".encode("latin-1") for name, value in refusal.headers]
+            self.transport.write(b"\r\n".join(head) + b"\r\n\r\n" + refusal.body)
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        self._head_bytes = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._head_bytes = -1  # the body has its own bound
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._head_bytes = 0
+        super().on_message_complete()
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn on a socket of ours; signals are `server.main`'s."""
+
+    def __init__(self, app: App) -> None:
+        config = uvicorn.Config(
+            app, loop="none", http=BoundedHttp, ws="none", lifespan="off", interface="asgi3", access_log=False, log_config=None,
+            server_header=False, timeout_keep_alive=75, timeout_graceful_shutdown=3,
+        )  # fmt: skip
+        super().__init__(config)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

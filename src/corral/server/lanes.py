@@ -1,0 +1,121 @@
+"""A thread around a core: requests go in from the event loop, answers come back to it after the commit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from queue import Empty, SimpleQueue
+from random import Random
+from typing import Any, Generic
+
+from corral.clock import Clock
+from corral.core import Command, Core, HostOrders, Outbox, S, Tx
+from corral.ids import Ids
+from corral.model.settings import Settings
+
+BATCH_MAX = 256  # commands in one transaction
+READERS = 2
+
+log = logging.getLogger("corral")
+
+
+class Lane(Generic[S]):
+    def __init__(
+        self,
+        name: str,
+        core: Core[S],
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        on_orders: Callable[[dict[str, HostOrders]], None] | None = None,
+    ) -> None:
+        self._core = core
+        self._clock = clock
+        self._loop = loop
+        self._on_orders = on_orders
+        self._queue: SimpleQueue[Command | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=f"lane-{name}", daemon=True)
+        self._readers: ThreadPoolExecutor | None = None
+        self._mine = threading.local()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, handler: Callable[[Tx[S]], Any]) -> asyncio.Future[Any]:
+        """Run in the next transaction; the future is done after its commit. Call from the event loop."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._queue.put(Command(handler, partial(_settle, future)))
+        return future
+
+    async def read(self, handler: Callable[[Tx[S]], Any], settings: Settings, ids: Ids) -> Any:
+        """Run a heavy read beside the lane."""
+        if self._readers is None:
+            self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
+        return await self._loop.run_in_executor(self._readers, self._read, handler, settings, ids)
+
+    def stop(self) -> None:
+        """Finish what was submitted, then end the thread and close the store."""
+        self._queue.put(None)
+        self._thread.join()
+        if self._readers is not None:
+            self._readers.shutdown()
+        self._core.store.close()
+
+    def _read(self, handler: Callable[[Tx[S]], Any], settings: Settings, ids: Ids) -> Any:
+        store = getattr(self._mine, "store", None)
+        if store is None:
+            store = self._mine.store = self._core.store.reader()
+        tx = Tx(store, self._clock.now_s(), ids, Random(0), settings, final=False)
+        store.begin_reading()
+        try:
+            return handler(tx)
+        finally:
+            store.end_reading()
+
+    def _work(self) -> None:
+        stopping = False
+        while not stopping:
+            commands, stopping = self._gather()
+            outbox = self._core.batch(commands)
+            try:
+                self._loop.call_soon_threadsafe(self._deliver, outbox)
+            except RuntimeError:  # the loop is closed: the process is going down, and nobody is listening
+                return
+
+    def _gather(self) -> tuple[list[Command], bool]:
+        """Everything that waits now; at least one command, unless something is due before one comes."""
+        due_s = self._core.next_due_s()
+        try:
+            first = self._queue.get(timeout=None if due_s is None else max(0.0, due_s - self._clock.now_s()))
+        except Empty:
+            return [], False
+        commands: list[Command] = []
+        while first is not None:
+            commands.append(first)
+            if len(commands) >= BATCH_MAX:
+                return commands, False
+            try:
+                first = self._queue.get_nowait()
+            except Empty:
+                return commands, False
+        return commands, True
+
+    def _deliver(self, outbox: Outbox) -> None:
+        for fault in outbox.faults:
+            log.error("%s", fault)
+        for command, answer in outbox.answers:
+            command.done(answer)
+        if outbox.orders and self._on_orders is not None:
+            self._on_orders(outbox.orders)
+
+
+def _settle(future: asyncio.Future[Any], answer: Any) -> None:
+    if future.done():  # whoever asked has gone
+        return
+    if isinstance(answer, BaseException):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)

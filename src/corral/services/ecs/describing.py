@@ -1,0 +1,118 @@
+"""A task as ECS shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from corral.core import Tx
+from corral.decide.place import why_waiting
+from corral.model.run import RunState
+from corral.model.task import Run, Task, TaskState
+from corral.services.ecs.naming import HOST_PROVIDER, arn
+from corral.services.ecs.starting import containers_of
+from corral.store import Store, claim_of
+
+HOLDERS_NAMED_MAX = 3
+
+
+def described(tx: Tx[Store], task: Task, *, tags: bool = True) -> dict[str, Any]:
+    account = tx.settings.account
+    task_arn = task_arn_of(account, task)
+    containers = containers_of(tx, task)
+    waiting = _why_waiting(tx, task) if task.state is TaskState.PROVISIONING else None
+    instance_arn = arn(account, task.region, f"container-instance/{task.cluster}/{task.host_id}")
+    optional = {
+        "containerInstanceArn": instance_arn if task.host_id else None,
+        "startedBy": task.started_by,
+        "connectivity": "CONNECTED" if task.host_id else None,
+        "connectivityAt": task.placed_at_s,
+        "pullStartedAt": task.placed_at_s,
+        "pullStoppedAt": task.placed_at_s,
+        "startedAt": task.started_at_s,
+        "stoppingAt": task.stopping_at_s,
+        "executionStoppedAt": max((run.stopped_at_s for run in task.runs if run.stopped_at_s), default=None),
+        "stoppedAt": task.stopped_at_s,
+        "stopCode": task.stop_code,
+        "stoppedReason": task.stopped_reason,
+    }
+    shown = {
+        "taskArn": task_arn,
+        "clusterArn": arn(account, task.region, f"cluster/{task.cluster}"),
+        "taskDefinitionArn": task.definition_arn,
+        "availabilityZone": f"{task.region}a",
+        "lastStatus": task.state.value,
+        "desiredStatus": task.desired.value,
+        "cpu": str(task.ask.cpu_units),
+        "memory": str(task.ask.memory_mib),
+        "containers": [_container(task, task_arn, run, containers[run.container], account, waiting) for run in task.runs],
+        "overrides": _overrides(task),
+        "group": task.group,
+        "attachments": [],
+        "attributes": [],
+        "healthStatus": "UNKNOWN",
+        "enableExecuteCommand": False,
+        "inferenceAccelerators": [],
+        "createdAt": task.created_at_s,
+        "version": task.version,
+        "tags": task.details.get("tags", []) if tags else [],
+        **{key: value for key, value in optional.items() if value is not None},
+    }
+    if task.details.get("launchType"):
+        shown["launchType"] = task.details["launchType"]
+    else:
+        shown["launchType"] = "EC2"
+        shown["capacityProviderName"] = HOST_PROVIDER
+    return shown
+
+
+def task_arn_of(account: str, task: Task) -> str:
+    return arn(account, task.region, f"task/{task.cluster}/{task.id}")
+
+
+def _container(
+    task: Task, task_arn: str, run: Run, container: dict[str, Any], account: str, waiting: str | None
+) -> dict[str, Any]:
+    optional = {
+        "exitCode": run.exit_code,
+        "reason": run.reason or waiting,
+        "gpuIds": list(run.gpu_ids) or None,
+        "memory": str(container["memory"]) if "memory" in container else None,
+        "memoryReservation": str(container["memoryReservation"]) if "memoryReservation" in container else None,
+        "runtimeId": run.id if run.state is not RunState.PENDING else None,
+    }
+    return {
+        "containerArn": arn(account, task.region, f"container/{task.cluster}/{task.id}/{run.id}"),
+        "taskArn": task_arn,
+        "name": run.container,
+        "image": container["image"],
+        "lastStatus": run.state.value,
+        "networkBindings": [],
+        "networkInterfaces": [],
+        "healthStatus": "UNKNOWN",
+        "cpu": str(container["cpu"]),
+        **{key: value for key, value in optional.items() if value is not None},
+    }
+
+
+def _overrides(task: Task) -> dict[str, Any]:
+    """What was overridden; every container is named, as ECS does."""
+    given = task.details.get("overrides", {})
+    by_name = {override["name"]: override for override in given.get("containerOverrides", ())}
+    containers = [by_name.get(run.container, {"name": run.container}) for run in task.runs]
+    return {"inferenceAcceleratorOverrides": [], **given, "containerOverrides": containers}
+
+
+def _why_waiting(tx: Tx[Store], task: Task) -> str:
+    pool = tx.store.fleet.pool(task.pool)
+    text = why_waiting(pool, claim_of(task))
+    if task.ask.gpus and pool.free_gpus < task.ask.gpus:
+        holders: dict[str, None] = {}
+        for slot in pool.slots():
+            holders.update(dict.fromkeys(tx.store.holders(slot.id).values()))
+            if len(holders) > HOLDERS_NAMED_MAX:
+                break
+        named = list(holders)[:HOLDERS_NAMED_MAX]
+        if named:
+            more = " and others" if len(holders) > HOLDERS_NAMED_MAX else ""
+            text += f"; held by task{'s' * (len(named) > 1)} {', '.join(named)}{more}"
+    return text

@@ -1,0 +1,62 @@
+"""ECS's names: ARNs and short forms, and finding what they name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from corral.core import Tx
+from corral.errors import api_error
+from corral.services.caller import Caller
+from corral.store import Store
+
+ClientException = api_error("ClientException")
+ClusterNotFoundException = api_error("ClusterNotFoundException")
+ConflictException = api_error("ConflictException")
+InvalidParameterException = api_error("InvalidParameterException")
+ServerException = api_error("ServerException", 500)
+UnsupportedFeatureException = api_error("UnsupportedFeatureException")
+
+DEFAULT_CLUSTER = "default"
+HOST_PROVIDER = "host"  # the capacity provider of the cluster `default`: this machine
+
+
+def arn(account: str, region: str, resource: str) -> str:
+    return f"arn:aws:ecs:{region}:{account}:{resource}"
+
+
+def short(name: str) -> str:
+    """The last part of an ARN or path; a short name is itself."""
+    return name.rpartition("/")[2]
+
+
+def find_cluster(tx: Tx[Store], caller: Caller, given: str | None) -> tuple[str, dict[str, Any]]:
+    """(name, details) of an active cluster. `default` is there in every region without being made."""
+    name = short(given) if given else DEFAULT_CLUSTER
+    found = tx.store.cluster(caller.region, name)
+    if found is None and name == DEFAULT_CLUSTER:
+        return name, {}
+    if found is None or found[0] != "ACTIVE":
+        raise ClusterNotFoundException("Cluster not found.")
+    return name, found[1]
+
+
+def split_definition(given: str) -> tuple[str, int | None]:
+    """family, family:revision or an ARN of either → (family, revision)."""
+    name = short(given) if given.startswith("arn:") else given
+    family, colon, revision = name.partition(":")
+    if not colon:
+        return family, None
+    if not revision.isdigit() or int(revision) < 1:
+        raise ClientException(f"Invalid revision number. Number: {revision}")
+    return family, int(revision)
+
+
+def find_definition(tx: Tx[Store], caller: Caller, given: str) -> tuple[int, str, dict[str, Any]]:
+    """(revision, status, document)"""
+    family, revision = split_definition(given)
+    found = tx.store.definition(caller.region, family, revision)
+    if found is None:
+        raise ClientException(
+            "Unable to describe task definition." if revision is None and not family else "TaskDefinition not found."
+        )
+    return found

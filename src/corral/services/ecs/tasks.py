@@ -1,0 +1,285 @@
+"""ECS tasks: run, stop, describe, list."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from corral.core import Tx, Wait
+from corral.decide.lifecycle import advance
+from corral.decide.place import place, standing_reservation
+from corral.model.placement import Placement
+from corral.model.run import RunState
+from corral.model.task import Ask, Run, StopCode, Task, TaskState
+from corral.services.caller import Caller
+from corral.services.ecs import paging
+from corral.services.ecs.definitions import cpu_units, gpu_count, memory_mib
+from corral.services.ecs.describing import described
+from corral.services.ecs.naming import (
+    DEFAULT_CLUSTER,
+    HOST_PROVIDER,
+    ClientException,
+    ConflictException,
+    InvalidParameterException,
+    arn,
+    find_cluster,
+    find_definition,
+    short,
+)
+from corral.services.ecs.starting import share_gpus, start_runs, with_overrides
+from corral.store import HOST_POOL, Store
+
+COUNT_MAX = 10
+DESCRIBE_MAX = 100
+TOKEN_S = 24 * 3600.0
+STOPPED_BY_USER = "Task stopped by user"
+WAIT_MAX_S = 60.0
+
+# Fields that would change what a task does and that Corral does not act on yet: refused by name, never ignored.
+REFUSED_IN_REQUEST = ("placementConstraints", "placementStrategy", "volumeConfigurations")
+REFUSED_IN_CONTAINER = ("dependsOn", "secrets", "environmentFiles", "restartPolicy", "links", "volumesFrom", "mountPoints")
+
+
+def run_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    cluster, _ = find_cluster(tx, caller, params.get("cluster"))
+    scope = f"{caller.region}/{cluster}/RunTask"
+    if (known := _known(tx, scope, params)) is not None:
+        return known
+    _, status, document = found = find_definition(tx, caller, params["taskDefinition"])
+    if status != "ACTIVE":
+        raise ClientException("TaskDefinition is inactive")
+    waits = _may_wait(params, cluster)
+    prototype = _prototype(tx, caller, params, cluster, found[0], document)
+    tasks: list[Task] = []
+    failures: list[dict[str, str]] = []
+    for _ in range(_count(params)):
+        _start_or_wait(tx, prototype, waits, tasks, failures)
+    reply = {"tasks": [described(tx, task) for task in tasks], "failures": failures}
+    _remember(tx, scope, params, [task.id for task in tasks], failures)
+    return reply
+
+
+def stop_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    cluster, _ = find_cluster(tx, caller, params.get("cluster"))
+    task = tx.store.task(short(params["task"]))
+    if task is None or (task.region, task.cluster) != (caller.region, cluster):
+        raise InvalidParameterException("The referenced task was not found.")
+    if task.desired is TaskState.STOPPED:  # asked before: the first reason stays
+        return {"task": described(tx, task)}
+    stopping = replace(
+        task,
+        desired=TaskState.STOPPED,
+        stopping_at_s=tx.now_s,
+        stop_code=StopCode.USER.value,
+        stopped_reason=params.get("reason") or STOPPED_BY_USER,
+    )
+    if task.state is TaskState.PROVISIONING:
+        runs = tuple(replace(run, state=RunState.STOPPED) for run in task.runs)
+        stopping = replace(stopping, state=TaskState.STOPPED, stopped_at_s=tx.now_s, runs=runs)
+        tx.mark(f"pool:{task.pool}")  # a slot may have been kept for it
+    tx.store.change_task(task, stopping)
+    tx.changed(f"task:{task.id}")
+    if task.host_id is not None:
+        for run_id in advance(stopping, tx.now_s).stop:
+            tx.stop(task.host_id, run_id)
+    after = tx.store.task(task.id)
+    assert after is not None
+    return {"task": described(tx, after)}
+
+
+def describe_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    cluster, _ = find_cluster(tx, caller, params.get("cluster"))
+    if not 1 <= len(params["tasks"]) <= DESCRIBE_MAX:
+        raise InvalidParameterException(f"Tasks must contain from 1 to {DESCRIBE_MAX} entries.")
+    tasks, failures = [], []
+    for given in params["tasks"]:
+        task = tx.store.task(short(given))
+        if task is not None and (task.region, task.cluster) == (caller.region, cluster):
+            tasks.append(task)
+        else:
+            task_arn = given if given.startswith("arn:") else arn(caller.account, caller.region, f"task/{cluster}/{given}")
+            failures.append({"arn": task_arn, "reason": "MISSING"})
+    unfinished = [task for task in tasks if task.state is not TaskState.STOPPED]
+    if caller.wait_s and unfinished and not tx.final:
+        raise Wait([f"task:{task.id}" for task in unfinished], tx.now_s + min(caller.wait_s, WAIT_MAX_S))
+    tags = "TAGS" in params.get("include", ())
+    return {"tasks": [described(tx, task, tags=tags) for task in tasks], "failures": failures}
+
+
+def list_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    cluster, _ = find_cluster(tx, caller, params.get("cluster"))
+    host = params.get("containerInstance")
+    nothing = "serviceName" in params or params.get("launchType", "EC2") != "EC2" or params.get("desiredStatus") == "PENDING"
+
+    def names(after: str, limit: int) -> list[str]:
+        if nothing:  # no services here yet, nothing on Fargate, and no task's desired status is ever PENDING
+            return []
+        return tx.store.list_tasks(
+            caller.region,
+            cluster,
+            desired=params.get("desiredStatus", "RUNNING"),
+            family=params.get("family"),
+            started_by=params.get("startedBy"),
+            host_id=short(host) if host else None,
+            after=after,
+            limit=limit,
+        )
+
+    page, token = paging.page(params, names)
+    return {"taskArns": [arn(caller.account, caller.region, f"task/{cluster}/{task_id}") for task_id in page], **token}
+
+
+def _may_wait(params: dict[str, Any], cluster: str) -> bool:
+    """With a launch type a task starts now or not at all; through the cluster's capacity provider it waits for room."""
+    for field in REFUSED_IN_REQUEST:
+        if params.get(field):
+            raise InvalidParameterException(f"Corral does not serve {field} yet.")
+    launch_type, strategy = params.get("launchType"), params.get("capacityProviderStrategy")
+    if launch_type and strategy:
+        raise InvalidParameterException("Specify either a launch type or a capacity provider strategy, not both.")
+    if launch_type and launch_type != "EC2":
+        raise InvalidParameterException(
+            f"Corral does not serve the launch type {launch_type} yet; use EC2, or none to wait for room."
+        )
+    for item in strategy or ():
+        if cluster != DEFAULT_CLUSTER or item["capacityProvider"] != HOST_PROVIDER:
+            raise InvalidParameterException(
+                f"The specified capacity provider strategy cannot contain a capacity provider that is not associated "
+                f"with the cluster: {item['capacityProvider']}."
+            )
+    if cluster != DEFAULT_CLUSTER:
+        raise InvalidParameterException("No Container Instances were found in your cluster.")
+    return launch_type is None
+
+
+def _count(params: dict[str, Any]) -> int:
+    count = params.get("count", 1)
+    if not 1 <= count <= COUNT_MAX:
+        raise InvalidParameterException(f"Count must be between 1 and {COUNT_MAX}.")
+    return int(count)
+
+
+def _prototype(
+    tx: Tx[Store], caller: Caller, params: dict[str, Any], cluster: str, revision: int, document: dict[str, Any]
+) -> Task:
+    """The task that is to be run, `count` times, still without ids."""
+    overrides = params.get("overrides", {})
+    names = {container["name"] for container in document["containerDefinitions"]}
+    for override in overrides.get("containerOverrides", ()):
+        if override.get("name") not in names:
+            raise InvalidParameterException(
+                f"Override for container named {override.get('name')} is not a container in the TaskDefinition."
+            )
+    containers = with_overrides(document, overrides)
+    for container in containers.values():
+        _check_runnable(container)
+    kept = ("tags", "launchType", "networkConfiguration", "referenceId")
+    details: dict[str, Any] = {key: params[key] for key in kept if key in params}
+    if overrides:
+        details["overrides"] = overrides
+    if params.get("propagateTags") == "TASK_DEFINITION":
+        details["tags"] = [*params.get("tags", ()), *document["tags"]]
+    runs = tuple(
+        Run("", "", container["name"], at, container["essential"], gpu_count(container), RunState.PENDING)
+        for at, container in enumerate(containers.values())
+    )
+    return Task(
+        id="",
+        region=caller.region,
+        cluster=cluster,
+        definition_arn=arn(caller.account, caller.region, f"task-definition/{document['family']}:{revision}"),
+        pool=HOST_POOL,
+        state=TaskState.PROVISIONING,
+        desired=TaskState.RUNNING,
+        ask=_ask(document, overrides, containers),
+        created_at_s=tx.now_s,
+        family=document["family"],
+        group=params.get("group") or f"family:{document['family']}",
+        started_by=params.get("startedBy"),
+        details=details,
+        runs=runs,
+    )
+
+
+def _check_runnable(container: dict[str, Any]) -> None:
+    for field in REFUSED_IN_CONTAINER:
+        if container.get(field):
+            raise ClientException(f"Container {container['name']}: Corral does not serve {field} yet.")
+    if not container.get("command") and not container.get("entryPoint"):
+        raise ClientException(
+            f"Container {container['name']} has no command: it needs an image, and the process runtime ignores images. "
+            "Give it a command; running images (--runtime docker) is not served yet."
+        )
+
+
+def _ask(document: dict[str, Any], overrides: dict[str, Any], containers: dict[str, dict[str, Any]]) -> Ask:
+    """What the task takes of a host: its own sizes where it has them, else the sum of its containers'."""
+    cpu, memory = overrides.get("cpu", document.get("cpu")), overrides.get("memory", document.get("memory"))
+    return Ask(
+        gpus=sum(gpu_count(container) for container in containers.values()),
+        cpu_units=cpu_units(cpu) if cpu else sum(container["cpu"] for container in containers.values()),
+        memory_mib=memory_mib(memory)
+        if memory
+        else sum(container.get("memoryReservation", container.get("memory", 0)) for container in containers.values()),
+    )
+
+
+def _start_or_wait(
+    tx: Tx[Store], prototype: Task, waits: bool, tasks: list[Task], failures: list[dict[str, str]]
+) -> None:
+    """One more task: placed with its GPUs in this very transaction, or a claim, or a failure with its reason."""
+    pool = tx.store.fleet.pool(prototype.pool)
+    found = place(pool, prototype.ask, standing_reservation(pool) if pool.waiting() else None)
+    if not isinstance(found, Placement) and not waits:
+        reason = "AGENT" if found.resource == "AGENT" else f"RESOURCE:{found.resource}"
+        # ECS names the container instance it tried; where there is one host, so do we.
+        host = next(iter(pool.slots()), None)
+        resource = f"container-instance/{prototype.cluster}/{host.id}" if host else f"cluster/{prototype.cluster}"
+        failure_arn = arn(tx.settings.account, prototype.region, resource)
+        failures.append({"arn": failure_arn, "reason": reason, "detail": found.detail})
+        return
+    task_id = tx.ids.hex32()
+    task = replace(prototype, id=task_id, runs=tuple(replace(run, id=tx.ids.hex32(), task_id=task_id) for run in prototype.runs))
+    if isinstance(found, Placement):
+        task = replace(
+            task,
+            state=TaskState.PENDING,
+            host_id=found.slot_id,
+            placed_at_s=tx.now_s,
+            runs=share_gpus(task.runs, found.gpu_ids),
+        )
+    tx.store.add_task(task)
+    if task.host_id is not None:
+        start_runs(tx, task)
+    tasks.append(task)
+
+
+def _digest(params: dict[str, Any]) -> str:
+    rest = {key: value for key, value in params.items() if key != "clientToken"}
+    return hashlib.sha256(orjson.dumps(rest, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def _known(tx: Tx[Store], scope: str, params: dict[str, Any]) -> dict[str, Any] | None:
+    """The reply to the same request sent before, with its tasks as they are now."""
+    token = params.get("clientToken")
+    known = tx.store.remembered(scope, token, tx.now_s) if token else None
+    if known is None:
+        return None
+    request, reply = known
+    task_ids, failures = orjson.loads(reply)
+    if request != _digest(params):
+        raise ConflictException("The clientToken was used before with other parameters.", resourceIds=task_ids)
+    tasks = [task for task_id in task_ids if (task := tx.store.task(task_id)) is not None]
+    return {"tasks": [described(tx, task) for task in tasks], "failures": failures}
+
+
+def _remember(
+    tx: Tx[Store], scope: str, params: dict[str, Any], task_ids: list[str], failures: list[dict[str, str]]
+) -> None:
+    token = params.get("clientToken")
+    if token:
+        reply = orjson.dumps([task_ids, failures]).decode()
+        tx.store.remember(scope, token, _digest(params), reply, tx.now_s + TOKEN_S)

@@ -1,0 +1,119 @@
+"""What hosts say: hello, and reports of what became of their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from corral.core import Tx
+from corral.decide.lifecycle import advance, observe
+from corral.model.run import SILENT_S, Hello, Observed, RunState
+from corral.model.task import Run, Task, TaskState
+from corral.services.ecs.starting import start_runs
+from corral.store import Store
+
+REBOOTED = "the host was restarted while the task was on it"
+LOST = "the host no longer knows this run"
+NEVER_STARTED = "stopped before it was started"
+
+
+def hello(tx: Tx[Store], said: Hello) -> None:
+    """A host (re)joined: take what it knows, then tell it all that should run there.
+
+    What the host's engine knows is the truth for its present boot. So a run that we gave it and that it does not know
+    was never started, and starting it now is the first time; unless the host was restarted since, or it had told us that
+    the run was alive: then it is gone.
+    """
+    before = tx.store.host(said.host_id)
+    rebooted = before is not None and before["boot_id"] != said.boot_id
+    tx.store.put_host(said, tx.now_s)
+    tx.due(f"host:{said.host_id}", tx.now_s + SILENT_S)
+    report(tx, said.host_id, said.runs)
+    known = {seen.run_id for seen in said.runs}
+    for task in tx.store.tasks_on(said.host_id):
+        missing = {run.id: _missing(task, run, rebooted, tx.now_s) for run in task.runs if run.id not in known}
+        _apply(tx, task, {run_id: seen for run_id, seen in missing.items() if seen is not None})
+        after = tx.store.task(task.id)
+        assert after is not None
+        if after.state is TaskState.STOPPED:
+            continue
+        if after.desired is TaskState.RUNNING:
+            start_runs(tx, replace(after, runs=tuple(run for run in after.runs if run.id not in known)))
+        else:
+            _stop_runs(tx, after)
+    # What a host runs for a task that ended, or that we never heard of, is nobody's.
+    for seen in said.runs:
+        if seen.stopped_at_s is None:
+            owner = tx.store.task_of_run(seen.run_id)
+            if owner is None or owner.state is TaskState.STOPPED:
+                tx.stop(said.host_id, seen.run_id)
+    tx.mark("pool:" + tx.store.host(said.host_id)["pool"])  # type: ignore[index]
+
+
+def report(tx: Tx[Store], host_id: str, runs: Iterable[Observed]) -> None:
+    """Runs started or ended. A word on a run that we do not know, or that is elsewhere, changes nothing."""
+    by_task: dict[str, dict[str, Observed]] = {}
+    for seen in runs:
+        task = tx.store.task_of_run(seen.run_id)
+        if task is not None and task.host_id == host_id:
+            by_task.setdefault(task.id, {})[seen.run_id] = seen
+    for task_id, of_task in by_task.items():
+        task = tx.store.task(task_id)
+        assert task is not None
+        _apply(tx, task, of_task)
+
+
+def heartbeat(tx: Tx[Store], host_id: str) -> None:
+    host = tx.store.host(host_id)
+    if host is not None:
+        tx.store.host_seen(host_id, tx.now_s)
+        if not host["connected"]:
+            tx.due(f"host:{host_id}", tx.now_s + SILENT_S)
+            tx.mark(f"pool:{host['pool']}")
+
+
+def look_at_host(tx: Tx[Store], host_id: str) -> None:
+    """Reconciler: a host not heard of for a while gets nothing new. Its leases stay: its runs may well be alive."""
+    host = tx.store.host(host_id)
+    if host is None or not host["connected"]:
+        return
+    silent_at_s = host["seen_at"] + SILENT_S
+    if tx.now_s >= silent_at_s:
+        tx.store.host_silent(host_id)
+    else:
+        tx.due(f"host:{host_id}", silent_at_s)
+
+
+def _missing(task: Task, run: Run, rebooted: bool, now_s: float) -> Observed | None:
+    """What became of a run that its host does not know; None: it is still to be started."""
+    if run.state is RunState.STOPPED:
+        return None
+    if rebooted:
+        return Observed(run.id, started_at_s=run.started_at_s, stopped_at_s=now_s, reason=REBOOTED)
+    if run.state is RunState.RUNNING:
+        return Observed(run.id, stopped_at_s=now_s, reason=LOST)
+    if task.desired is TaskState.STOPPED:
+        return Observed(run.id, stopped_at_s=now_s, reason=NEVER_STARTED)
+    return None
+
+
+def _apply(tx: Tx[Store], task: Task, seen: dict[str, Observed]) -> None:
+    runs = tuple(observe(run, seen[run.id]) if run.id in seen else run for run in task.runs)
+    if all(run is was for run, was in zip(runs, task.runs)):
+        return
+    progress = advance(replace(task, runs=runs), tx.now_s)
+    tx.store.change_task(task, progress.task)
+    tx.changed(f"task:{task.id}")
+    for run_id in progress.stop:
+        assert task.host_id is not None
+        tx.stop(task.host_id, run_id)
+    freed = any(run.state is RunState.STOPPED and was.state is not RunState.STOPPED for run, was in zip(runs, task.runs))
+    if freed:
+        tx.mark(f"pool:{task.pool}")
+
+
+def _stop_runs(tx: Tx[Store], task: Task) -> None:
+    assert task.host_id is not None
+    for run in task.runs:
+        if run.state is not RunState.STOPPED:
+            tx.stop(task.host_id, run.id)

@@ -1,0 +1,204 @@
+"""The free capacity of every pool and the line of claims before it: derived from the rows, kept in memory.
+
+Every change is journaled with its inverse, so that a command that fails takes its changes with it, as its savepoint
+does with the rows. The index is rebuilt at start and after a failed commit; `Fleet.picture` lets a test compare it with
+a rebuilt one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from corral.model.placement import Claim, Slot
+from corral.model.task import Ask
+
+FreeRest = tuple[int, int]  # free memory, free cpu
+
+
+class PoolIndex:
+    """Slots grouped by how many GPUs are free, then by memory and cpu: work follows the number of distinct shapes.
+
+    It is what `model.placement.Pool` promises to a decision.
+    """
+
+    def __init__(self) -> None:
+        self.free_gpus = 0
+        self.total_gpus = 0
+        self.connected = 0
+        self._slots: dict[str, Slot] = {}
+        self._totals: dict[Ask, int] = {}
+        self._groups: dict[int, dict[FreeRest, list[str]]] = {}  # connected slots only; ids sorted
+        self._order: dict[int, list[FreeRest]] = {}  # the keys of _groups[n], sorted
+        self._lines: dict[Ask, list[tuple[float, str]]] = {}  # claims with equal asks, oldest first
+
+    def shapes(self, min_gpus: int = 0, min_memory_mib: int = 0) -> Iterator[tuple[Ask, Sequence[str]]]:
+        for gpus in sorted(self._groups):
+            if gpus >= min_gpus:
+                group, order = self._groups[gpus], self._order[gpus]
+                for at in range(bisect_left(order, (min_memory_mib, -1)), len(order)):
+                    memory_mib, cpu_units = order[at]
+                    yield Ask(gpus, cpu_units, memory_mib), group[order[at]]
+
+    def slot(self, slot_id: str) -> Slot:
+        return self._slots[slot_id]
+
+    def slots(self) -> Iterable[Slot]:
+        return self._slots.values()
+
+    def totals(self) -> Iterable[Ask]:
+        return self._totals
+
+    def heads(self) -> list[Claim]:
+        return sorted(Claim(*line[0], ask) for ask, line in self._lines.items())
+
+    def head(self, ask: Ask) -> Claim | None:
+        line = self._lines.get(ask)
+        return Claim(*line[0], ask) if line else None
+
+    def waiting(self) -> int:
+        return sum(len(line) for line in self._lines.values())
+
+    # Changes; only Fleet calls these, and keeps their inverses.
+
+    def put(self, slot: Slot) -> None:
+        self._slots[slot.id] = slot
+        self._totals[slot.total] = self._totals.get(slot.total, 0) + 1
+        self._list(slot)
+
+    def remove(self, slot_id: str) -> None:
+        slot = self._slots.pop(slot_id)
+        self._unlist(slot)
+        self._totals[slot.total] -= 1
+        if not self._totals[slot.total]:
+            del self._totals[slot.total]
+
+    def change(self, slot_id: str, gpu_ids: Sequence[str], cpu_units: int, memory_mib: int, *, back: bool) -> None:
+        """Take from a slot, or give back to it."""
+        slot = self._slots[slot_id]
+        self._unlist(slot)
+        if back:
+            # A GPU that its host no longer shows is given back to nobody.
+            slot.gpus = sorted({*slot.gpus, *(gpu for gpu in gpu_ids if gpu in slot.positions)}, key=slot.positions.__getitem__)
+            slot.cpu_units += cpu_units
+            slot.memory_mib += memory_mib
+        else:
+            slot.gpus = [gpu for gpu in slot.gpus if gpu not in gpu_ids]
+            slot.cpu_units -= cpu_units
+            slot.memory_mib -= memory_mib
+        self._list(slot)
+
+    def join_line(self, claim: Claim) -> None:
+        insort(self._lines.setdefault(claim.ask, []), (claim.since_s, claim.task_id))
+
+    def leave_line(self, claim: Claim) -> None:
+        line = self._lines[claim.ask]
+        del line[bisect_left(line, (claim.since_s, claim.task_id))]
+        if not line:
+            del self._lines[claim.ask]
+
+    def _list(self, slot: Slot) -> None:
+        if not slot.connected:
+            return
+        self.connected += 1
+        self.free_gpus += len(slot.gpus)
+        self.total_gpus += slot.total.gpus
+        rest = (slot.memory_mib, slot.cpu_units)
+        group = self._groups.setdefault(len(slot.gpus), {})
+        ids = group.get(rest)
+        if ids is None:
+            group[rest] = [slot.id]
+            insort(self._order.setdefault(len(slot.gpus), []), rest)
+        else:
+            insort(ids, slot.id)
+
+    def _unlist(self, slot: Slot) -> None:
+        if not slot.connected:
+            return
+        self.connected -= 1
+        self.free_gpus -= len(slot.gpus)
+        self.total_gpus -= slot.total.gpus
+        gpus, rest = len(slot.gpus), (slot.memory_mib, slot.cpu_units)
+        ids = self._groups[gpus][rest]
+        del ids[bisect_left(ids, slot.id)]
+        if not ids:
+            del self._groups[gpus][rest]
+            order = self._order[gpus]
+            del order[bisect_left(order, rest)]
+            if not order:
+                del self._groups[gpus], self._order[gpus]
+
+
+class Fleet:
+    """All pools, with the journal that takes changes back."""
+
+    def __init__(self) -> None:
+        self._pools: dict[str, PoolIndex] = {}
+        self._undo: list[Callable[[], None]] = []
+
+    def pool(self, name: str) -> PoolIndex:
+        found = self._pools.get(name)
+        if found is None:
+            found = self._pools[name] = PoolIndex()
+        return found
+
+    def put_slot(self, pool_name: str, slot: Slot) -> None:
+        """Add a slot, or change its size, its GPUs or whether it is connected."""
+        pool = self.pool(pool_name)
+        before = pool._slots.get(slot.id)
+        if before is not None:
+            pool.remove(slot.id)
+        pool.put(slot)
+        self._undo.append(partial(self._put_back, pool, slot.id, before))
+
+    def take(self, pool_name: str, slot_id: str, gpu_ids: Sequence[str], cpu_units: int, memory_mib: int) -> None:
+        pool = self.pool(pool_name)
+        pool.change(slot_id, gpu_ids, cpu_units, memory_mib, back=False)
+        self._undo.append(partial(pool.change, slot_id, gpu_ids, cpu_units, memory_mib, back=True))
+
+    def give(self, pool_name: str, slot_id: str, gpu_ids: Sequence[str], cpu_units: int, memory_mib: int) -> None:
+        pool = self.pool(pool_name)
+        pool.change(slot_id, gpu_ids, cpu_units, memory_mib, back=True)
+        self._undo.append(partial(pool.change, slot_id, gpu_ids, cpu_units, memory_mib, back=False))
+
+    def join_line(self, pool_name: str, claim: Claim) -> None:
+        pool = self.pool(pool_name)
+        pool.join_line(claim)
+        self._undo.append(partial(pool.leave_line, claim))
+
+    def leave_line(self, pool_name: str, claim: Claim) -> None:
+        pool = self.pool(pool_name)
+        pool.leave_line(claim)
+        self._undo.append(partial(pool.join_line, claim))
+
+    def mark(self) -> int:
+        """Where the journal stands; a later `undo_to` takes back what came after."""
+        return len(self._undo)
+
+    def undo_to(self, mark: int) -> None:
+        while len(self._undo) > mark:
+            self._undo.pop()()
+
+    def committed(self) -> None:
+        self._undo.clear()
+
+    def picture(self) -> dict[str, Any]:
+        """All that the index says, in plain values."""
+        return {
+            name: {
+                "slots": {slot.id: (slot.total, slot.free(), tuple(slot.gpus), slot.connected) for slot in pool.slots()},
+                "shapes": [(shape, tuple(ids)) for shape, ids in pool.shapes()],
+                "claims": {ask: tuple(line) for ask, line in pool._lines.items()},
+                "sums": (pool.free_gpus, pool.total_gpus, pool.connected, dict(pool._totals)),
+            }
+            for name, pool in sorted(self._pools.items())
+            if pool._slots or pool._lines
+        }
+
+    @staticmethod
+    def _put_back(pool: PoolIndex, slot_id: str, before: Slot | None) -> None:
+        pool.remove(slot_id)
+        if before is not None:
+            pool.put(before)

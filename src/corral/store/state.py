@@ -1,0 +1,405 @@
+"""The state store: one guarded method per write. The core calls it from one thread, inside one transaction per batch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Self
+
+from corral.database import Database, Migration, Row
+from corral.model.placement import Claim, Placement, Slot
+from corral.model.run import GpuDevice, Hello, RunState
+from corral.model.task import MOVES, Ask, Run, Task, TaskState
+from corral.store.fleet import Fleet
+
+HOST_POOL = "hosts"  # every machine that belongs to no instance; the cluster `default` of each region runs on it
+
+
+class Conflict(Exception):
+    """A guarded write found another version than the one it was decided on."""
+
+
+TASK_COLUMNS = (
+    "id, region, cluster, definition_arn, pool, state, desired, gpus, cpu_units, memory_mib, created_at, version, host_id, "
+    "placed_at, started_at, stopping_at, stopped_at, stop_code, stopped_reason, family, task_group, started_by, details"
+)
+RUN_COLUMNS = "id, task_id, container, position, essential, gpus, state, gpu_ids, pid, exit_code, reason, started_at, stopped_at"
+
+
+class Store(Database):
+    """Rows, and the fleet index that follows them."""
+
+    MIGRATIONS: tuple[Migration, ...] = ()  # from each schema version to the next
+
+    def __init__(self, path: Path | None) -> None:
+        super().__init__(path, files(__package__).joinpath("schema.sql").read_text(), self.MIGRATIONS)
+        self.fleet = Fleet()
+        self._mark = 0
+        self._definitions: dict[tuple[str, str, int], dict[str, Any]] = {}  # parsed documents; they never change
+        self.rebuild()
+
+    # The fleet index follows the transaction.
+
+    def commit(self) -> None:
+        super().commit()
+        self.fleet.committed()
+
+    def rollback(self) -> None:
+        """Give the whole transaction up."""
+        super().rollback()
+        self.rebuild()
+
+    def reader(self) -> Self:
+        """A reader has rows only: the index belongs to the one who writes."""
+        beside = super().reader()
+        del beside.fleet
+        return beside
+
+    def savepoint(self) -> None:
+        super().savepoint()
+        self._mark = self.fleet.mark()
+
+    def rollback_to_savepoint(self) -> None:
+        super().rollback_to_savepoint()
+        self.fleet.undo_to(self._mark)
+
+    def rebuild(self) -> None:
+        """Derive the index from the rows."""
+        self.fleet = Fleet()
+        for host_id, pool in self.execute("SELECT id, pool FROM host").fetchall():
+            self.fleet.put_slot(pool, self._slot(host_id))
+        waiting = "SELECT pool, created_at, id, gpus, cpu_units, memory_mib FROM task WHERE state = 'PROVISIONING'"
+        for pool, since_s, task_id, gpus, cpu_units, memory_mib in self.execute(waiting).fetchall():
+            self.fleet.join_line(pool, Claim(since_s, task_id, Ask(gpus, cpu_units, memory_mib)))
+        self.fleet.committed()
+        self._mark = 0
+
+    # Clusters
+
+    def put_cluster(self, region: str, name: str, status: str, details: dict[str, Any]) -> None:
+        self.execute(
+            "INSERT INTO cluster (region, name, status, details) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (region, name) DO UPDATE SET status = excluded.status, details = excluded.details",
+            (region, name, status, json.dumps(details)),
+        )
+
+    def cluster(self, region: str, name: str) -> tuple[str, dict[str, Any]] | None:
+        """(status, details)"""
+        row = self.execute("SELECT status, details FROM cluster WHERE region = ? AND name = ?", (region, name)).fetchone()
+        return (row[0], json.loads(row[1])) if row else None
+
+    def cluster_names(self, region: str, after: str, limit: int) -> list[str]:
+        rows = self.execute(
+            "SELECT name FROM cluster WHERE region = ? AND status = 'ACTIVE' AND name > ? ORDER BY name LIMIT ?",
+            (region, after, limit),
+        )
+        return [name for (name,) in rows]
+
+    def active_tasks_of_cluster(self, region: str, name: str) -> dict[str, int]:
+        """How many tasks there are in each state but STOPPED."""
+        rows = self.execute(
+            "SELECT state, count(*) FROM task WHERE region = ? AND cluster = ? AND state != 'STOPPED' GROUP BY state",
+            (region, name),
+        )
+        return dict(rows.fetchall())
+
+    # Task definitions
+
+    def add_definition(self, region: str, family: str, document: dict[str, Any]) -> int:
+        """Keep a new revision and return its number; numbers are never used again."""
+        (latest,) = self.execute(
+            "SELECT coalesce(max(revision), 0) FROM task_definition WHERE region = ? AND family = ?", (region, family)
+        ).fetchone()
+        self.execute(
+            "INSERT INTO task_definition (region, family, revision, status, document) VALUES (?, ?, ?, 'ACTIVE', ?)",
+            (region, family, latest + 1, json.dumps(document)),
+        )
+        return int(latest) + 1
+
+    def definition(self, region: str, family: str, revision: int | None) -> tuple[int, str, dict[str, Any]] | None:
+        """(revision, status, document); without a revision the newest active one. The document must not be changed."""
+        if revision is None:
+            row = self.execute(
+                "SELECT max(revision), 'ACTIVE' FROM task_definition WHERE region = ? AND family = ? AND status = 'ACTIVE'",
+                (region, family),
+            ).fetchone()
+        else:
+            row = self.execute(
+                "SELECT revision, status FROM task_definition WHERE region = ? AND family = ? AND revision = ?",
+                (region, family, revision),
+            ).fetchone()
+        if row is None or row[0] is None:
+            return None
+        return row[0], row[1], self._document(region, family, row[0])
+
+    def _document(self, region: str, family: str, revision: int) -> dict[str, Any]:
+        key = (region, family, revision)
+        found = self._definitions.get(key)
+        if found is None:
+            sql = "SELECT document FROM task_definition WHERE region = ? AND family = ? AND revision = ?"
+            found = json.loads(self.execute(sql, key).fetchone()[0])
+            if len(self._definitions) > 1000:
+                self._definitions.clear()
+            self._definitions[key] = found
+        return found
+
+    def retire_definition(self, region: str, family: str, revision: int, document: dict[str, Any]) -> None:
+        self.execute(
+            "UPDATE task_definition SET status = 'INACTIVE', document = ? WHERE region = ? AND family = ? AND revision = ?",
+            (json.dumps(document), region, family, revision),
+        )
+        self._definitions.pop((region, family, revision), None)
+
+    def definitions(self, region: str, family: str | None, status: str) -> list[tuple[str, int]]:
+        """(family, revision), by family and then number."""
+        return self.execute(
+            "SELECT family, revision FROM task_definition WHERE region = ? AND status = ? AND (? IS NULL OR family = ?) "
+            "ORDER BY family, revision",
+            (region, status, family, family),
+        ).fetchall()
+
+    # Hosts and their GPUs
+
+    def put_host(self, hello: Hello, now_s: float) -> None:
+        """A host said hello: keep its size, its boot and its GPUs. A GPU it no longer shows stays, unplaceable."""
+        self.execute(
+            "INSERT INTO host (id, pool, name, boot_id, cpu_units, memory_mib, connected, seen_at, registered_at) "
+            "VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?) ON CONFLICT (id) DO UPDATE SET name = excluded.name, boot_id = excluded.boot_id, "
+            "cpu_units = excluded.cpu_units, memory_mib = excluded.memory_mib, connected = 1, seen_at = excluded.seen_at",
+            (hello.host_id, HOST_POOL, hello.name, hello.boot_id, hello.cpu_units, hello.memory_mib, now_s, now_s),
+        )
+        self.execute("UPDATE gpu SET present = 0 WHERE host_id = ? AND present = 1", (hello.host_id,))
+        for gpu in hello.gpus:
+            self.execute(
+                "INSERT INTO gpu (id, host_id, position, model, memory_mib, simulated, present, owner) "
+                "VALUES (?, ?, ?, ?, ?, ?, 1, ?) ON CONFLICT (id) DO UPDATE SET position = excluded.position, "
+                "model = excluded.model, memory_mib = excluded.memory_mib, present = 1",
+                (gpu.gpu_id, hello.host_id, gpu.index, gpu.model, gpu.memory_mib, gpu.simulated, f"host:{hello.host_id}"),
+            )
+        self.fleet.put_slot(HOST_POOL, self._slot(hello.host_id))
+
+    def host(self, host_id: str) -> dict[str, Any] | None:
+        found = self.hosts(host_id)
+        return found[0] if found else None
+
+    def hosts(self, host_id: str | None = None) -> list[dict[str, Any]]:
+        names = ("id", "pool", "name", "boot_id", "cpu_units", "memory_mib", "connected", "seen_at", "registered_at")
+        sql = f"SELECT {', '.join(names)} FROM host WHERE ? IS NULL OR id = ? ORDER BY id"
+        return [dict(zip(names, row)) for row in self.execute(sql, (host_id, host_id))]
+
+    def gpus(self, host_id: str) -> list[GpuDevice]:
+        """The GPUs that the host shows now."""
+        rows = self.execute(
+            "SELECT id, position, model, memory_mib, simulated FROM gpu WHERE host_id = ? AND present = 1 ORDER BY position",
+            (host_id,),
+        )
+        return [GpuDevice(gpu_id, at, model, mib, simulated=bool(sim)) for gpu_id, at, model, mib, sim in rows]
+
+    def holders(self, host_id: str) -> dict[str, str]:
+        """GPU → the task that holds it."""
+        return dict(
+            self.execute(
+                "SELECT lease.gpu_id, run.task_id FROM gpu JOIN lease ON lease.gpu_id = gpu.id JOIN run ON run.id = lease.run_id "
+                "WHERE gpu.host_id = ?",
+                (host_id,),
+            ).fetchall()
+        )
+
+    def host_seen(self, host_id: str, now_s: float) -> None:
+        self.execute("UPDATE host SET seen_at = ?, connected = 1 WHERE id = ?", (now_s, host_id))
+        self._refresh_slot(host_id, connected=True)
+
+    def host_silent(self, host_id: str) -> None:
+        """Nothing new is placed there; its leases stay."""
+        self.execute("UPDATE host SET connected = 0 WHERE id = ?", (host_id,))
+        self._refresh_slot(host_id, connected=False)
+
+    def _refresh_slot(self, host_id: str, *, connected: bool) -> None:
+        (pool,) = self.execute("SELECT pool FROM host WHERE id = ?", (host_id,)).fetchone()
+        if self.fleet.pool(pool).slot(host_id).connected != connected:
+            self.fleet.put_slot(pool, self._slot(host_id))
+
+    def _slot(self, host_id: str) -> Slot:
+        cpu_units, memory_mib, connected = self.execute(
+            "SELECT cpu_units, memory_mib, connected FROM host WHERE id = ?", (host_id,)
+        ).fetchone()
+        used_cpu, used_memory = self.execute(
+            "SELECT coalesce(sum(cpu_units), 0), coalesce(sum(memory_mib), 0) FROM task "
+            "WHERE host_id = ? AND state IN ('PENDING', 'RUNNING')",
+            (host_id,),
+        ).fetchone()
+        shown = [gpu.gpu_id for gpu in self.gpus(host_id)]
+        held = self.holders(host_id)
+        return Slot(
+            id=host_id,
+            total=Ask(len(shown), cpu_units, memory_mib),
+            cpu_units=cpu_units - used_cpu,
+            memory_mib=memory_mib - used_memory,
+            gpus=[gpu_id for gpu_id in shown if gpu_id not in held],
+            positions={gpu_id: at for at, gpu_id in enumerate(shown)},
+            connected=bool(connected),
+        )
+
+    # Tasks, their runs and leases
+
+    def add_task(self, task: Task) -> None:
+        """A new task: a claim when it waits, with its leases when it is placed already."""
+        self.execute(
+            f"INSERT INTO task ({TASK_COLUMNS}) VALUES ({', '.join('?' * 23)})",
+            (
+                task.id, task.region, task.cluster, task.definition_arn, task.pool, task.state.value, task.desired.value,
+                task.ask.gpus, task.ask.cpu_units, task.ask.memory_mib, task.created_at_s, task.version, task.host_id,
+                task.placed_at_s, task.started_at_s, task.stopping_at_s, task.stopped_at_s, task.stop_code, task.stopped_reason,
+                task.family, task.group, task.started_by, json.dumps(task.details),
+            ),
+        )  # fmt: skip
+        self.executemany(
+            f"INSERT INTO run ({RUN_COLUMNS}) VALUES ({', '.join('?' * 13)})",
+            [
+                (run.id, run.task_id, run.container, run.position, run.essential, run.gpus, run.state.value,
+                 json.dumps(run.gpu_ids), run.pid, run.exit_code, run.reason, run.started_at_s, run.stopped_at_s)
+                for run in task.runs
+            ],
+        )  # fmt: skip
+        if task.state is TaskState.PROVISIONING:
+            self.fleet.join_line(task.pool, claim_of(task))
+        else:
+            assert task.state is TaskState.PENDING and task.host_id is not None
+            self._lease(task)
+
+    def place_task(self, task: Task, placement: Placement, runs: Sequence[Run], now_s: float) -> Task:
+        """A claim is granted: PROVISIONING → PENDING, with its GPUs."""
+        self._move(task, TaskState.PENDING, "host_id = ?, placed_at = ?", (placement.slot_id, now_s))
+        given = [(json.dumps(run.gpu_ids), run.id) for run in runs if run.gpu_ids]
+        self.executemany("UPDATE run SET gpu_ids = ? WHERE id = ?", given)
+        self.fleet.leave_line(task.pool, claim_of(task))
+        placed = self.task(task.id)
+        assert placed is not None
+        self._lease(placed)
+        return placed
+
+    def _lease(self, task: Task) -> None:
+        rows = [(gpu_id, run.id, f"host:{task.host_id}") for run in task.runs for gpu_id in run.gpu_ids]
+        if rows:
+            self.executemany("INSERT INTO lease (gpu_id, run_id, mode, owner) VALUES (?, ?, 'exclusive', ?)", rows)
+        assert task.host_id is not None
+        self.fleet.take(task.pool, task.host_id, [row[0] for row in rows], task.ask.cpu_units, task.ask.memory_mib)
+
+    def change_task(self, before: Task, after: Task) -> None:
+        """Write what became of a placed task and its runs; a run that ended gives its GPUs back, a task the rest."""
+        for run, was in zip(after.runs, before.runs):
+            if run is not was:
+                self._change_run(before, was, run)
+        if after.state is TaskState.STOPPED and before.state is not TaskState.STOPPED:
+            if before.host_id is None:
+                self.fleet.leave_line(before.pool, claim_of(before))
+            else:
+                self.fleet.give(before.pool, before.host_id, (), before.ask.cpu_units, before.ask.memory_mib)
+        if (after.state, after.desired) != (before.state, before.desired):
+            self._move(
+                before,
+                after.state,
+                "desired = ?, started_at = ?, stopping_at = ?, stopped_at = ?, stop_code = ?, stopped_reason = ?",
+                (after.desired.value, after.started_at_s, after.stopping_at_s, after.stopped_at_s, after.stop_code,
+                 after.stopped_reason),
+            )
+
+    def _change_run(self, task: Task, was: Run, run: Run) -> None:
+        self.execute(
+            "UPDATE run SET state = ?, pid = ?, exit_code = ?, reason = ?, started_at = ?, stopped_at = ? WHERE id = ?",
+            (run.state.value, run.pid, run.exit_code, run.reason, run.started_at_s, run.stopped_at_s, run.id),
+        )
+        if run.state is RunState.STOPPED and was.state is not RunState.STOPPED and run.gpu_ids:
+            freed = self.execute("DELETE FROM lease WHERE run_id = ?", (run.id,)).rowcount
+            if freed:
+                assert task.host_id is not None
+                self.fleet.give(task.pool, task.host_id, run.gpu_ids, 0, 0)
+
+    def _move(self, task: Task, state: TaskState, columns: str, values: tuple[Any, ...]) -> None:
+        assert state is task.state or state in MOVES[task.state], f"task {task.id}: {task.state} → {state}"
+        moved = self.execute(
+            f"UPDATE task SET state = ?, version = version + 1, {columns} WHERE id = ? AND version = ?",
+            (state.value, *values, task.id, task.version),
+        ).rowcount
+        if moved == 0:
+            raise Conflict(task.id)
+
+    def task(self, task_id: str) -> Task | None:
+        row = self.execute(f"SELECT {TASK_COLUMNS} FROM task WHERE id = ?", (task_id,)).fetchone()
+        if row is None:
+            return None
+        runs = self.execute(f"SELECT {RUN_COLUMNS} FROM run WHERE task_id = ? ORDER BY position", (task_id,)).fetchall()
+        return _task(row, runs)
+
+    def task_of_run(self, run_id: str) -> Task | None:
+        row = self.execute("SELECT task_id FROM run WHERE id = ?", (run_id,)).fetchone()
+        return self.task(row[0]) if row else None
+
+    def tasks_on(self, host_id: str) -> list[Task]:
+        """Tasks placed on a host that have not stopped."""
+        rows = self.execute("SELECT id FROM task WHERE host_id = ? AND state IN ('PENDING', 'RUNNING') ORDER BY id", (host_id,))
+        return [task for (task_id,) in rows.fetchall() if (task := self.task(task_id)) is not None]
+
+    def list_tasks(
+        self, region: str, cluster: str, *, desired: str, family: str | None, started_by: str | None, host_id: str | None,
+        after: str, limit: int,
+    ) -> list[str]:  # fmt: skip
+        rows = self.execute(
+            "SELECT id FROM task WHERE region = ? AND cluster = ? AND desired = ? AND id > ? AND (? IS NULL OR family = ?) "
+            "AND (? IS NULL OR started_by = ?) AND (? IS NULL OR host_id = ?) ORDER BY id LIMIT ?",
+            (region, cluster, desired, after, family, family, started_by, started_by, host_id, host_id, limit),
+        )
+        return [task_id for (task_id,) in rows]
+
+    def task_counts(self) -> dict[str, int]:
+        """How many tasks there are in each state, everywhere."""
+        return dict(self.execute("SELECT state, count(*) FROM task GROUP BY state").fetchall())
+
+    def drop_stopped_tasks(self, before_s: float, limit: int) -> int:
+        """Forget tasks that stopped long ago; how many were dropped."""
+        return self.execute(
+            "DELETE FROM task WHERE id IN (SELECT id FROM task WHERE state = 'STOPPED' AND stopped_at < ? LIMIT ?)",
+            (before_s, limit),
+        ).rowcount
+
+    # Client tokens
+
+    def remembered(self, scope: str, token: str, now_s: float) -> tuple[str, str] | None:
+        """(digest of the request, its reply)"""
+        row = self.execute(
+            "SELECT request, reply FROM client_token WHERE scope = ? AND token = ? AND expires_at > ?", (scope, token, now_s)
+        ).fetchone()
+        return (row[0], row[1]) if row else None
+
+    def remember(self, scope: str, token: str, request: str, reply: str, expires_at_s: float) -> None:
+        self.execute("INSERT OR REPLACE INTO client_token VALUES (?, ?, ?, ?, ?)", (scope, token, request, reply, expires_at_s))
+
+    def drop_tokens(self, now_s: float, limit: int) -> int:
+        return self.execute(
+            "DELETE FROM client_token WHERE (scope, token) IN "
+            "(SELECT scope, token FROM client_token WHERE expires_at <= ? LIMIT ?)",
+            (now_s, limit),
+        ).rowcount
+
+
+def claim_of(task: Task) -> Claim:
+    return Claim(task.created_at_s, task.id, task.ask)
+
+
+def _task(row: Row, runs: Sequence[Row]) -> Task:
+    return Task(
+        id=row[0], region=row[1], cluster=row[2], definition_arn=row[3], pool=row[4], state=TaskState(row[5]),
+        desired=TaskState(row[6]), ask=Ask(row[7], row[8], row[9]), created_at_s=row[10], version=row[11], host_id=row[12],
+        placed_at_s=row[13], started_at_s=row[14], stopping_at_s=row[15], stopped_at_s=row[16], stop_code=row[17],
+        stopped_reason=row[18], family=row[19], group=row[20], started_by=row[21], details=json.loads(row[22]),
+        runs=tuple(
+            Run(
+                id=run[0], task_id=run[1], container=run[2], position=run[3], essential=bool(run[4]), gpus=run[5],
+                state=RunState(run[6]), gpu_ids=tuple(json.loads(run[7])), pid=run[8], exit_code=run[9], reason=run[10],
+                started_at_s=run[11], stopped_at_s=run[12],
+            )
+            for run in runs
+        ),
+    )  # fmt: skip
