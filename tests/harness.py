@@ -1,0 +1,158 @@
+"""A real Corral for tests: its own data folder, its own port, and ways to kill any part of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+REGION = "us-east-1"
+DEADLINE_S = 30.0
+
+
+def eventually(condition: Callable[[], Any], what: str, within_s: float = DEADLINE_S) -> Any:
+    """The first true answer of `condition`; fails loudly when there is none in time."""
+    deadline = time.monotonic() + within_s
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within_s} s: {what}")
+        time.sleep(0.005)  # between two looks; the condition decides, not the time
+
+
+class Corral:
+    def __init__(self, data: Path, gpus: str = "sim:2", *options: str) -> None:
+        self.data = data
+        self._command = [sys.executable, "-m", "corral.server", "--data", str(data), "--gpus", gpus, *options]
+        self._port = "0"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Corral:
+        reader, writer = os.pipe()
+        log = open(self.data.parent / f"{self.data.name}.log", "ab")  # noqa: SIM115
+        with log:
+            self.process = subprocess.Popen(
+                [*self._command, "--port", self._port, "--ready-fd", str(writer)], pass_fds=(writer,), stdout=log, stderr=log
+            )
+        os.close(writer)
+        with open(reader) as ready:
+            line = ready.readline()
+        assert line, f"the server did not start: {self.log()[-2000:]}"
+        self._port = json.loads(line)["url"].rpartition(":")[2]  # a restart keeps the port: tasks know it
+        return self
+
+    def log(self) -> str:
+        return (self.data.parent / f"{self.data.name}.log").read_text()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def keys(self) -> dict[str, str]:
+        return json.loads((self.data / "credentials.json").read_text())
+
+    @property
+    def environment(self) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
+        return kept | {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": self.keys["access_key"],
+            "AWS_SECRET_ACCESS_KEY": self.keys["secret_key"],
+            "AWS_DEFAULT_REGION": REGION,
+        }
+
+    def client(self, service: str, region: str = REGION, **options: Any) -> Any:
+        keys = self.keys
+        return boto3.session.Session().client(
+            service,
+            region_name=region,
+            endpoint_url=self.url,
+            aws_access_key_id=keys["access_key"],
+            aws_secret_access_key=keys["secret_key"],
+            config=Config(retries={"max_attempts": 0}, max_pool_connections=64, **options),
+        )
+
+    def aws(self, *arguments: str) -> Any:
+        """The stock aws command; its JSON output."""
+        aws = Path(sys.executable).with_name("aws")
+        done = subprocess.run(
+            [sys.executable, str(aws), "--output", "json", *arguments], env=self.environment, capture_output=True, text=True
+        )
+        if done.returncode:
+            raise AssertionError(f"aws {' '.join(arguments)}: {done.stderr}")
+        return json.loads(done.stdout) if done.stdout.strip() else None
+
+    def processes(self, module: str) -> list[int]:
+        """Ids of this Corral's processes of one kind: corral.server, corral.node, corral.node.spawner."""
+        return [pid for pid, command in _commands() if module in command and any(str(self.data) in part for part in command)]
+
+    def kill(self, *modules: str) -> None:
+        """kill -9."""
+        for module in modules:
+            for pid in self.processes(module):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        if "corral.server" in modules and self.process is not None:
+            self.process.wait()
+
+    def stop(self) -> None:
+        """The orderly way."""
+        assert self.process is not None
+        self.process.terminate()
+        self.process.wait(timeout=DEADLINE_S)
+
+    def clear(self) -> None:
+        """End everything of this Corral, tasks too, whatever state it is in."""
+        self.kill("corral.server", "corral.node", "corral.node.spawner")
+        for pid in _living_in(self.data):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _commands() -> Iterator[tuple[int, list[str]]]:
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with suppress(OSError):
+                yield int(entry), Path(f"/proc/{entry}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
+
+
+def _living_in(folder: Path) -> Iterator[int]:
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with suppress(OSError):
+                if os.readlink(f"/proc/{entry}/cwd").startswith(str(folder)):
+                    yield int(entry)
+
+
+def container(command: list[str], gpus: int = 0, log_prefix: str | None = None, **more: Any) -> dict[str, Any]:
+    """A container definition as people write it."""
+    definition: dict[str, Any] = {"name": "main", "image": "corral/host", "command": command, "memory": 16, **more}
+    if gpus:
+        definition["resourceRequirements"] = [{"type": "GPU", "value": str(gpus)}]
+    if log_prefix:
+        definition["logConfiguration"] = {
+            "logDriver": "awslogs",
+            "options": {"awslogs-group": "/tests", "awslogs-create-group": "true", "awslogs-stream-prefix": log_prefix},
+        }
+    return definition
+
+
+def wait_stopped(ecs: Any, arns: list[str], within_s: float = DEADLINE_S) -> list[dict[str, Any]]:
+    def all_stopped() -> Any:
+        tasks = [task for at in range(0, len(arns), 100) for task in ecs.describe_tasks(tasks=arns[at : at + 100])["tasks"]]
+        return tasks if all(task["lastStatus"] == "STOPPED" for task in tasks) and len(tasks) == len(arns) else None
+
+    return eventually(all_stopped, f"{len(arns)} tasks stopped", within_s)

@@ -1,0 +1,82 @@
+"""Who may import whom; where time, randomness and SQL may live. A test, so that nobody has to remember it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "src" / "corral"
+FILES = sorted(ROOT.rglob("*.py"))
+EVERYONE = {"errors", "ids", "clock"}
+MAY_IMPORT = {
+    "model": set(),
+    "decide": {"model"},
+    "store": {"model", "database"},
+    "telemetry": {"model", "database"},
+    "aws": set(),
+    "node": {"model"},
+    "services": {"model", "decide", "store", "telemetry", "core"},
+    "reconcile": {"model", "decide", "store", "telemetry", "services", "core"},
+    "server": {"model", "decide", "store", "telemetry", "services", "reconcile", "core", "database", "aws", "node"},
+    "cli": set(),
+    "core": {"model", "database"},
+    "database": set(),
+    "errors": set(),
+    "ids": set(),
+    "clock": set(),
+}
+BANNED_IN_DECIDE = {
+    "time", "datetime", "random", "uuid", "os", "subprocess", "socket", "sqlite3", "logging", "asyncio", "threading",
+}  # fmt: skip
+CLOCKS = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow"), ("uuid", "uuid4"), ("uuid", "uuid1")}
+MAY_READ_THE_CLOCK = {"clock.py", "ids.py"}
+MAY_SPEAK_SQL = {"store", "telemetry", "database"}
+SQL = ("SELECT ", "INSERT ", "UPDATE ", "DELETE FROM", "CREATE TABLE", "PRAGMA ")
+
+
+def room_of(path: Path) -> str:
+    first = path.relative_to(ROOT).parts[0]
+    return first.removesuffix(".py")
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """Full names of everything that a module imports, also inside functions."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def our_rooms(names: set[str]) -> set[str]:
+    known = set(MAY_IMPORT)
+    return {name.split(".")[1] for name in names if name.startswith("corral.") and name.split(".")[1] in known}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_tidy(path: Path) -> None:
+    room, tree = room_of(path), ast.parse(path.read_text())
+    names = imported(tree)
+    assert path.name != "utils.py"
+    if room == "__init__":
+        assert not our_rooms(names)
+        return
+    allowed = MAY_IMPORT[room] | {room} | (EVERYONE if room not in ("decide", "cli") else {"errors"} if room == "decide" else set())
+    assert our_rooms(names) <= allowed, f"{room} may not import {our_rooms(names) - allowed}"
+    if room == "decide":
+        assert not {name.split(".")[0] for name in names} & BANNED_IN_DECIDE
+    if path.name not in MAY_READ_THE_CLOCK:
+        attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+        read = {(node.value.id, node.attr) for node in attributes if isinstance(node.value, ast.Name)}
+        assert not read & CLOCKS, f"time and ids are handed in: {read & CLOCKS}"
+    if room not in MAY_SPEAK_SQL:
+        strings = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        assert not [text for text in strings if text.lstrip().startswith(SQL)], "SQL lives in the stores"
+
+
+def test_every_room_has_rules() -> None:
+    assert {room_of(path) for path in FILES} - {"__init__"} == set(MAY_IMPORT)
