@@ -46,16 +46,14 @@ def hello(tx: Tx[Store], said: Hello) -> None:
 
 def report(tx: Tx[Store], host_id: str, runs: Iterable[Observed]) -> None:
     """Runs started or ended. A word on a run that we do not know, or that is elsewhere, changes nothing of ours."""
-    by_task: dict[str, dict[str, Observed]] = {}
+    by_task: dict[str, tuple[Task, dict[str, Observed]]] = {}
     for seen in runs:
         task = tx.store.task_of_run(seen.run_id)
         if task is not None and task.host_id == host_id:
-            by_task.setdefault(task.id, {})[seen.run_id] = seen
+            by_task.setdefault(task.id, (task, {}))[1][seen.run_id] = seen
         if seen.stopped_at_s is None and (task is None or task.state is TaskState.STOPPED):
             tx.stop(host_id, seen.run_id)  # alive for a task that ended, or that we never heard of: it is nobody's
-    for task_id, of_task in by_task.items():
-        task = tx.store.task(task_id)
-        assert task is not None
+    for task, of_task in by_task.values():
         _apply(tx, task, of_task)
 
 

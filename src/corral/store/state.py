@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
@@ -275,8 +276,14 @@ class Store(Database):
         given = [(json.dumps(run.gpu_ids), run.id) for run in runs if run.gpu_ids]
         self.executemany("UPDATE run SET gpu_ids = ? WHERE id = ?", given)
         self.fleet.leave_line(task.pool, claim_of(task))
-        placed = self.task(task.id)
-        assert placed is not None
+        placed = replace(
+            task,
+            state=TaskState.PENDING,
+            host_id=placement.slot_id,
+            placed_at_s=now_s,
+            version=task.version + 1,
+            runs=tuple(runs),
+        )
         self._lease(placed)
         return placed
 
