@@ -1,0 +1,56 @@
+"""botocore's service models, loaded one service at a time and without their documentation."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from botocore.loaders import Loader
+from botocore.model import ServiceModel
+
+from corral.aws.legacy import SQS_QUERY_CODES, sqs_query_description
+
+Shape = Any  # botocore.model.Shape: botocore ships no types
+
+
+@cache
+def service_model(service: str, protocol: str) -> ServiceModel:
+    """The model of one service of the catalogue, as one protocol sees it."""
+    if (service, protocol) == ("sqs", "query"):
+        return ServiceModel(sqs_query_description(_description(service)), service)
+    return ServiceModel(_description(service), service)
+
+
+@cache
+def _description(service: str) -> dict[str, Any]:
+    # A loader of its own, thrown away after use: a shared one keeps every model with its documentation, most of its size.
+    whole = Loader().load_service_model(service, "service-2")
+    return {part: _lean(whole[part]) for part in ("metadata", "operations", "shapes")}
+
+
+def _lean(value: Any) -> Any:
+    if isinstance(value, dict):  # a member that is named "documentation" is a dict, its text a str
+        return {k: _lean(v) for k, v in value.items() if not (k == "documentation" and isinstance(v, str))}
+    if isinstance(value, list):
+        return [_lean(v) for v in value]
+    return value
+
+
+def error_shape(model: ServiceModel, code: str) -> Shape | None:
+    """The modelled error with this name or code; services may use either."""
+    return _error_shapes(model).get(code)
+
+
+def query_code(model: ServiceModel, shape: Shape) -> str:
+    """The code of a modelled error on the query wire, which need not be the name of its shape."""
+    if model.service_name == "sqs":
+        return SQS_QUERY_CODES.get(str(shape.name), str(shape.name))
+    return str(shape.error_code)
+
+
+@cache
+def _error_shapes(model: ServiceModel) -> dict[str, Shape]:
+    shapes = {shape.name: shape for shape in model.error_shapes}
+    for shape in model.error_shapes:  # a name wins over another shape's code: cloudwatch has both for ResourceNotFound
+        shapes.setdefault(query_code(model, shape), shape)
+    return shapes

@@ -1,0 +1,1 @@
+"""From bytes to parameters: one closure per shape, compiled on first use."""

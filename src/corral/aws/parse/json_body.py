@@ -1,0 +1,265 @@
+"""JSON values to parameters.
+
+Unknown members are skipped without being looked at, and null means absent. A member costs one dictionary lookup, and a
+string or boolean not even a call, because this runs for every request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import orjson
+
+from corral.aws.faults import Misfit
+from corral.aws.form import NESTING_MAX
+from corral.aws.models import Shape
+from corral.aws.parse.scalars import INTEGER_BITS, SPECIAL_FLOATS, blob_from_base64
+from corral.aws.times import seconds_from_number, seconds_from_text
+
+JsonReader = Callable[[Any], Any]
+Readers = dict[str, JsonReader]  # by shape name, one per service: operations share what they have in common
+
+
+class _Never:
+    """No JSON value has this class."""
+
+
+_UNCHANGED = {"string": str, "character": str, "boolean": bool}  # JSON's own value is already the parameter
+_TOKENS = {str: "STRING_VALUE", int: "NUMBER_VALUE", float: "DECIMAL_VALUE", list: "START_ARRAY", dict: "START_OBJECT"}
+
+
+def value_from_bytes(body: bytes) -> Any:
+    """The JSON value of a body; an empty body is an empty object."""
+    if not body:
+        return {}
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Misfit.form(f"the body is not valid JSON: {error.msg}") from None
+
+
+def json_reader(shape: Shape, readers: Readers) -> JsonReader:
+    """The reader of one shape."""
+    kind = shape.type_name
+    if kind == "structure" and shape.is_document_type:
+        return _same
+    if kind in _COMPOUND:
+        return _compound_reader(shape, readers)
+    if kind in INTEGER_BITS:
+        return _integer_reader(INTEGER_BITS[kind])
+    if kind in ("float", "double"):
+        return _float
+    if kind == "timestamp":
+        return _timestamp_reader(shape.serialization.get("timestampFormat", "unixtimestamp").lower())
+    if kind == "blob":
+        return _blob
+    return _boolean if kind == "boolean" else _string
+
+
+def members_reader(members: Iterable[tuple[str, Shape]], required: Iterable[str], readers: Readers) -> JsonReader:
+    """The reader of a structure, or of that part of one that is in the body."""
+    by_wire_name = {
+        shape.serialization.get("name", name): (
+            name,
+            _UNCHANGED.get(shape.type_name, _Never),
+            json_reader(shape, readers),
+        )
+        for name, shape in members
+    }
+    lookup = by_wire_name.get
+    needed = tuple(required)
+
+    def read(value: Any) -> dict[str, Any]:
+        if value.__class__ is not dict:
+            raise _wrong(value, "a structure")
+        params = {}
+        for wire_name, raw in value.items():
+            if raw is None:
+                continue
+            member = lookup(wire_name)
+            if member is None:
+                continue
+            name, unchanged, read_member = member
+            if raw.__class__ is unchanged:
+                params[name] = raw
+                continue
+            try:
+                params[name] = read_member(raw)
+            except Misfit as misfit:
+                misfit.path.append(wire_name)
+                raise
+        for name in needed:
+            if name not in params:
+                raise Misfit.missing(*(name for name in needed if name not in params))
+        return params
+
+    return read
+
+
+def check_depth(value: Any) -> None:
+    """Refuse what is nested too deep; only needed where a shape contains itself, since other shapes bound the depth."""
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        if depth > NESTING_MAX:
+            raise Misfit.form(f"nested more than {NESTING_MAX} deep")
+        deeper: list[Any] = []
+        for item in level:
+            if item.__class__ is dict:
+                deeper.extend(item.values())
+            elif item.__class__ is list:
+                deeper.extend(item)
+        level = [item for item in deeper if item.__class__ in (dict, list)]
+
+
+def unbounded(shape: Shape) -> bool:
+    """Does the shape contain itself, or a document of any depth?"""
+    return _reaches_itself(shape, frozenset(), set())
+
+
+def _reaches_itself(shape: Shape, above: frozenset[str], bounded: set[str]) -> bool:
+    if shape.name in above:
+        return True
+    if shape.name in bounded:
+        return False
+    if shape.type_name == "structure":
+        if shape.is_document_type:
+            return True
+        inner = list(shape.members.values())
+    elif shape.type_name in _COMPOUND:
+        inner = [shape.member if shape.type_name == "list" else shape.value]
+    else:
+        return False
+    below = above | {shape.name}
+    if any(_reaches_itself(child, below, bounded) for child in inner):
+        return True
+    bounded.add(shape.name)  # each shape is walked once, however many members have it
+    return False
+
+
+def _compound_reader(shape: Shape, readers: Readers) -> JsonReader:
+    known = readers.get(shape.name)
+    if known is not None:
+        return known
+    # A shape that contains itself meets this entry while it is being compiled.
+    readers[shape.name] = lambda value: readers[shape.name](value)
+    readers[shape.name] = reader = _COMPOUND[shape.type_name](shape, readers)
+    return reader
+
+
+def _structure(shape: Shape, readers: Readers) -> JsonReader:
+    return members_reader(shape.members.items(), shape.required_members, readers)
+
+
+def _list(shape: Shape, readers: Readers) -> JsonReader:
+    unchanged = _UNCHANGED.get(shape.member.type_name, _Never)
+    read_element = json_reader(shape.member, readers)
+
+    def read(value: Any) -> list[Any]:
+        if value.__class__ is not list:
+            raise _wrong(value, "a list")
+        params = []
+        for raw in value:
+            if raw.__class__ is unchanged:
+                params.append(raw)
+                continue
+            try:
+                if raw is None:
+                    raise Misfit.missing("member")
+                params.append(read_element(raw))
+            except Misfit as misfit:
+                misfit.path.append(f"{len(params) + 1}.member" if raw is not None else str(len(params) + 1))
+                raise
+        return params
+
+    return read
+
+
+def _map(shape: Shape, readers: Readers) -> JsonReader:
+    unchanged = _UNCHANGED.get(shape.value.type_name, _Never)
+    read_value = json_reader(shape.value, readers)
+
+    def read(value: Any) -> dict[str, Any]:
+        if value.__class__ is not dict:
+            raise _wrong(value, "a map")
+        params = {}
+        for key, raw in value.items():
+            if raw.__class__ is unchanged:
+                params[key] = raw
+            elif raw is not None:
+                try:
+                    params[key] = read_value(raw)
+                except Misfit as misfit:
+                    misfit.path.append(key)
+                    raise
+        return params
+
+    return read
+
+
+def _integer_reader(bits: int) -> JsonReader:
+    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+    def read(value: Any) -> int:
+        if value.__class__ is not int:
+            raise _wrong(value, "an Integer" if bits == 32 else "a Long")
+        if not low <= value <= high:
+            raise Misfit.type(f"{value} is not an integer of {bits} bits")
+        return int(value)
+
+    return read
+
+
+def _timestamp_reader(form: str) -> JsonReader:
+    def read(value: Any) -> float:
+        if form == "unixtimestamp":
+            if value.__class__ is float or value.__class__ is int:
+                return seconds_from_number(value)
+            raise _wrong(value, "a Timestamp")
+        if value.__class__ is not str:
+            raise _wrong(value, "a Timestamp")
+        return seconds_from_text(value, form)
+
+    return read
+
+
+def _float(value: Any) -> float:
+    if value.__class__ is float or value.__class__ is int:
+        return float(value)
+    if value.__class__ is str and value in SPECIAL_FLOATS:
+        return SPECIAL_FLOATS[value]
+    raise _wrong(value, "a Double")
+
+
+def _blob(value: Any) -> bytes:
+    if value.__class__ is not str:
+        raise _wrong(value, "a Blob")
+    return blob_from_base64(value)
+
+
+def _string(value: Any) -> str:
+    if value.__class__ is not str:
+        raise _wrong(value, "a String")
+    return str(value)
+
+
+def _boolean(value: Any) -> bool:
+    if value.__class__ is not bool:
+        raise _wrong(value, "a Boolean")
+    return bool(value)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _wrong(value: Any, wanted: str) -> Misfit:
+    if value.__class__ is bool:
+        found = "TRUE_VALUE" if value else "FALSE_VALUE"
+    else:
+        found = _TOKENS.get(value.__class__, "NULL_VALUE")
+    return Misfit.type(f"{found} can not be converted to {wanted}")
+
+
+_COMPOUND: dict[str, Callable[[Shape, Readers], JsonReader]] = {"structure": _structure, "list": _list, "map": _map}

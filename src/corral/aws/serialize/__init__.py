@@ -1,0 +1,1 @@
+"""From results to bytes: one closure per shape, compiled on first use."""

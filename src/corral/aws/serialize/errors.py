@@ -1,0 +1,136 @@
+"""Errors in the form that each protocol's clients read, so that boto3 raises `client.exceptions.<code>`.
+
+Also for protocols that have no codecs yet: a refusal must be readable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+from botocore.model import ServiceModel
+
+from corral.aws.faults import QUERY_CODES
+from corral.aws.http import Request, Response
+from corral.aws.models import Shape, error_shape, query_code
+from corral.aws.serialize.json_body import json_writer
+from corral.aws.serialize.rest import rest_json_writer
+from corral.aws.serialize.xml_body import XML_DECLARATION, escaped, members_writer
+from corral.errors import ApiError
+
+SerializeError = Callable[[ServiceModel | None, Request, ApiError, str], Response]
+
+
+def serialize_error(
+    protocol: str, model: ServiceModel | None, request: Request, error: ApiError, request_id: str
+) -> Response:
+    """An error in the form that this protocol's clients read; `model` is None before a service is recognised."""
+    return ERRORS.get(protocol, _json_error)(model, request, error, request_id)
+
+
+def _json_error(model: ServiceModel | None, request: Request, error: ApiError, request_id: str) -> Response:
+    shape = error_shape(model, error.code) if model is not None else None
+    status = _status(error, shape)
+    code = shape.name if shape is not None else error.code
+    version = model.metadata.get("jsonVersion") if model is not None else _json_version(request)
+    headers = [("x-amzn-RequestId", request_id), ("Content-Type", f"application/x-amz-json-{version or '1.1'}")]
+    if request.headers.get("x-amzn-query-mode") == "true":
+        old = query_code(model, shape) if model is not None and shape is not None else QUERY_CODES.get(code, code)
+        headers.append(("x-amzn-query-error", f"{old};{_fault(status)}"))
+    body = {"__type": code, _message_name(shape): _sendable(error.message), **_members(shape, error)}
+    return Response(status, headers, orjson.dumps(body))
+
+
+def _json_version(request: Request) -> str | None:
+    _, _, version = request.headers.get("content-type", "").partition("x-amz-json-")
+    return version if version in ("1.0", "1.1") else None
+
+
+def _query_error(model: ServiceModel | None, request: Request, error: ApiError, request_id: str) -> Response:
+    shape = error_shape(model, error.code) if model is not None else None
+    status = _status(error, shape)
+    code = query_code(model, shape) if model is not None and shape is not None else error.code
+    namespace = model.metadata.get("xmlNamespace", "") if model is not None else ""
+    out = [
+        XML_DECLARATION,
+        f'<ErrorResponse xmlns="{namespace}"><Error><Type>{_fault(status)}</Type><Code>{escaped(code)}</Code>',
+        f"<Message>{escaped(error.message)}</Message>",
+    ]
+    if shape is not None and error.members:
+        members_writer(shape, {})(error.members, out)
+    out.append(f"</Error><RequestId>{escaped(request_id)}</RequestId></ErrorResponse>")
+    headers = [("x-amzn-RequestId", request_id), ("Content-Type", "text/xml")]
+    return Response(status, headers, "".join(out).encode())
+
+
+def _rest_json_error(model: ServiceModel | None, request: Request, error: ApiError, request_id: str) -> Response:
+    shape = error_shape(model, error.code) if model is not None else None
+    headers = [
+        ("x-amzn-RequestId", request_id),
+        ("x-amzn-ErrorType", shape.name if shape is not None else error.code),
+        ("Content-Type", "application/json"),
+    ]
+    body: dict[str, Any] = {_message_name(shape): _sendable(error.message)}
+    if shape is not None and error.members:
+        parts = rest_json_writer(shape, {})(error.members)
+        headers += parts.headers
+        body |= orjson.loads(parts.body)
+    return Response(_status(error, shape), headers, orjson.dumps(body))
+
+
+def _ec2_error(model: ServiceModel | None, request: Request, error: ApiError, request_id: str) -> Response:
+    text = (
+        f"{XML_DECLARATION}<Response><Errors><Error><Code>{escaped(error.code)}</Code>"
+        f"<Message>{escaped(error.message)}</Message></Error></Errors>"
+        f"<RequestID>{escaped(request_id)}</RequestID></Response>"
+    )
+    headers = [("x-amzn-RequestId", request_id), ("Content-Type", "text/xml")]
+    return Response(error.status, headers, text.encode())
+
+
+def _rest_xml_error(model: ServiceModel | None, request: Request, error: ApiError, request_id: str) -> Response:
+    text = (
+        f"{XML_DECLARATION}<Error><Code>{escaped(error.code)}</Code><Message>{escaped(error.message)}</Message>"
+        f"<RequestId>{escaped(request_id)}</RequestId></Error>"
+    )
+    headers = [("x-amz-request-id", request_id), ("Content-Type", "application/xml")]
+    return Response(error.status, headers, text.encode())
+
+
+def _status(error: ApiError, shape: Shape | None) -> int:
+    if shape is None:
+        return error.status
+    modelled = shape.metadata.get("error", {}).get("httpStatusCode")
+    if modelled is not None:
+        return int(modelled)
+    return 500 if shape._shape_model.get("fault") and error.status < 500 else error.status
+
+
+def _fault(status: int) -> str:
+    return "Sender" if status < 500 else "Receiver"
+
+
+def _message_name(shape: Shape | None) -> str:
+    return "Message" if shape is not None and "Message" in shape.members else "message"
+
+
+def _sendable(message: str) -> str:
+    """A message may quote what the caller sent, and half a surrogate pair cannot be sent back."""
+    return message.encode("utf-8", "replace").decode()
+
+
+def _members(shape: Shape | None, error: ApiError) -> dict[str, Any]:
+    if shape is None or not error.members:
+        return {}
+    members: dict[str, Any] = json_writer(shape, {})(error.members)
+    return members
+
+
+ERRORS: dict[str, SerializeError] = {
+    "json": _json_error,
+    "query": _query_error,
+    "rest-json": _rest_json_error,
+    "ec2": _ec2_error,
+    "rest-xml": _rest_xml_error,
+}

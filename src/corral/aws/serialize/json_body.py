@@ -1,0 +1,158 @@
+"""Results to JSON values: None is left out, an unknown member or a wrong type is a bug of ours and says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import isfinite
+from typing import Any
+
+from corral.aws.faults import WrongResult
+from corral.aws.models import Shape
+from corral.aws.serialize.text import base64_text, special_float
+from corral.aws.times import seconds_from_result, text_from_seconds
+
+JsonWriter = Callable[[Any], Any]
+Writers = dict[str, JsonWriter]  # by shape name, one per service
+
+
+class _Never:
+    """No result has this class."""
+
+
+# A value of exactly this class is already JSON's own; a StrEnum or IntEnum takes the longer way.
+_UNCHANGED = {"string": str, "character": str, "boolean": bool, "integer": int, "long": int}
+
+
+def json_writer(shape: Shape, writers: Writers) -> JsonWriter:
+    """The writer of one shape."""
+    kind = shape.type_name
+    if kind == "structure" and shape.is_document_type:
+        return _same
+    if kind in _COMPOUND:
+        return _compound_writer(shape, writers)
+    if kind == "timestamp":
+        return _timestamp_writer(shape.serialization.get("timestampFormat", "unixtimestamp").lower())
+    return _SCALARS[kind]
+
+
+def members_writer(name: str, members: Iterable[tuple[str, Shape]], writers: Writers) -> JsonWriter:
+    """The writer of a structure, or of that part of one that is in the body."""
+    by_name = {
+        member: (
+            shape.serialization.get("name", member),
+            _UNCHANGED.get(shape.type_name, _Never),
+            json_writer(shape, writers),
+        )
+        for member, shape in members
+    }
+    lookup = by_name.get
+
+    def write(value: Any) -> dict[str, Any]:
+        out = {}
+        for key, item in value.items() if value.__class__ is dict else _items(value, name):
+            if item is None:
+                continue
+            member = lookup(key)
+            if member is None:
+                raise WrongResult(f"{name} has no member {key!r}")
+            wire_name, unchanged, write_member = member
+            if item.__class__ is unchanged:
+                out[wire_name] = item
+                continue
+            try:
+                out[wire_name] = write_member(item)
+            except WrongResult as wrong:
+                raise WrongResult(f"{name}.{key}: {wrong}") from None
+        return out
+
+    return write
+
+
+def _items(value: Any, name: str) -> Any:
+    try:
+        return value.items()
+    except AttributeError:
+        raise WrongResult(f"{name} must be a mapping, not {type(value).__name__}") from None
+
+
+def _compound_writer(shape: Shape, writers: Writers) -> JsonWriter:
+    known = writers.get(shape.name)
+    if known is not None:
+        return known
+    # A shape that contains itself meets this entry while it is being compiled.
+    writers[shape.name] = lambda value: writers[shape.name](value)
+    writers[shape.name] = writer = _COMPOUND[shape.type_name](shape, writers)
+    return writer
+
+
+def _structure(shape: Shape, writers: Writers) -> JsonWriter:
+    return members_writer(shape.name, shape.members.items(), writers)
+
+
+def _list(shape: Shape, writers: Writers) -> JsonWriter:
+    write_element = json_writer(shape.member, writers)
+
+    def write(value: Any) -> list[Any]:
+        if value.__class__ is not list and isinstance(value, str | bytes | dict):
+            raise WrongResult(f"{shape.name} must be a list, not {type(value).__name__}")
+        return [write_element(item) for item in value]
+
+    return write
+
+
+def _map(shape: Shape, writers: Writers) -> JsonWriter:
+    write_value = json_writer(shape.value, writers)
+
+    def write(value: Any) -> dict[str, Any]:
+        return {_string(key): write_value(item) for key, item in _items(value, shape.name) if item is not None}
+
+    return write
+
+
+def _timestamp_writer(form: str) -> JsonWriter:
+    if form == "unixtimestamp":
+        return seconds_from_result
+    return lambda value: text_from_seconds(seconds_from_result(value), form)
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise WrongResult(f"a string is needed, not {type(value).__name__}")
+    return value
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise WrongResult(f"a boolean is needed, not {type(value).__name__}")
+    return value
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise WrongResult(f"an integer is needed, not {type(value).__name__}")
+    return value
+
+
+def _float(value: Any) -> float | str:
+    if value.__class__ is float and isfinite(value):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise WrongResult(f"a number is needed, not {type(value).__name__}")
+    return special_float(value) or value
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_SCALARS: dict[str, JsonWriter] = {
+    "string": _string,
+    "character": _string,
+    "boolean": _boolean,
+    "integer": _integer,
+    "long": _integer,
+    "float": _float,
+    "double": _float,
+    "blob": base64_text,
+}
+_COMPOUND: dict[str, Callable[[Shape, Writers], JsonWriter]] = {"structure": _structure, "list": _list, "map": _map}

@@ -1,0 +1,82 @@
+"""Scalars that leave as text: in XML and in headers."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable
+from math import isinf, isnan
+from typing import Any
+
+from corral.aws.faults import WrongResult
+from corral.aws.models import Shape
+from corral.aws.times import seconds_from_result, text_from_seconds
+
+TextWriter = Callable[[Any], str]
+
+
+def text_writer(shape: Shape, timestamp_format: str) -> TextWriter:
+    """The writer of one scalar; `timestamp_format` is what this place in the protocol uses unless the model says."""
+    kind = shape.type_name
+    if kind == "timestamp":
+        form = shape.serialization.get("timestampFormat", timestamp_format).lower()
+        return lambda value: text_from_seconds(seconds_from_result(value), form)
+    return _WRITERS.get(kind) or _never(shape)
+
+
+def base64_text(value: Any) -> str:
+    """A blob, given as bytes."""
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise WrongResult(f"a blob must be bytes, not {type(value).__name__}")
+    return b64encode(value).decode("ascii")
+
+
+def special_float(value: float) -> str | None:
+    """The name of a float that JSON and XML have no digits for."""
+    if isnan(value):
+        return "NaN"
+    if isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return None
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise WrongResult(f"a string is needed, not {type(value).__name__}")
+    return str.__str__(value)  # the value of a StrEnum, too
+
+
+def _boolean(value: Any) -> str:
+    if not isinstance(value, bool):
+        raise WrongResult(f"a boolean is needed, not {type(value).__name__}")
+    return "true" if value else "false"
+
+
+def _integer(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise WrongResult(f"an integer is needed, not {type(value).__name__}")
+    return str(int(value))
+
+
+def _float(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise WrongResult(f"a number is needed, not {type(value).__name__}")
+    return special_float(value) or repr(float(value))
+
+
+def _never(shape: Shape) -> TextWriter:
+    def write(value: Any) -> str:
+        raise WrongResult(f"{shape.name}, a {shape.type_name}, cannot be written as text")
+
+    return write
+
+
+_WRITERS: dict[str, TextWriter] = {
+    "string": _string,
+    "character": _string,
+    "boolean": _boolean,
+    "integer": _integer,
+    "long": _integer,
+    "float": _float,
+    "double": _float,
+    "blob": base64_text,
+}

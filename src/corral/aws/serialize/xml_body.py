@@ -1,0 +1,144 @@
+"""Results to XML: tags are rendered when a shape is compiled, so that writing only joins strings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from corral.aws.faults import WrongResult
+from corral.aws.models import Shape
+from corral.aws.serialize.text import text_writer
+
+XmlWriter = Callable[[Any, list[str]], None]  # appends to the list
+Writers = dict[tuple[str, str, bool], XmlWriter]  # by shape name, tag and whether this use of it is flattened
+
+TIMESTAMP_FORMAT = "iso8601"
+XML_DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
+
+_FORBIDDEN = "\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff"  # XML 1.0 has no way to write these
+_SPECIAL = re.compile(f"[&<>\r{_FORBIDDEN}]")
+_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#xD;"}  # a bare \r would be read as \n
+
+
+def escaped(text: str) -> str:
+    """Text as XML content; a character that XML cannot hold becomes U+FFFD rather than break the document."""
+    if _SPECIAL.search(text) is None:
+        return text
+    return _SPECIAL.sub(lambda found: _ESCAPES.get(found[0], "\ufffd"), text)
+
+
+def xml_writer(shape: Shape, tag: str, writers: Writers) -> XmlWriter:
+    """The writer of one shape inside one tag."""
+    if shape.type_name not in _COMPOUND:
+        return _scalar_writer(shape, tag)
+    key = (shape.name, tag, bool(shape.serialization.get("flattened")))
+    known = writers.get(key)
+    if known is not None:
+        return known
+    # A shape that contains itself meets this entry while it is being compiled.
+    writers[key] = lambda value, out: writers[key](value, out)
+    writers[key] = writer = _COMPOUND[shape.type_name](shape, tag, writers)
+    return writer
+
+
+def members_writer(shape: Shape, writers: Writers) -> XmlWriter:
+    """The members of a structure without a tag around them."""
+    by_name = {
+        name: xml_writer(member, _wire_name(name, member), writers) for name, member in shape.members.items()
+    }
+
+    def write(value: Any, out: list[str]) -> None:
+        for key, item in _items(value, shape):
+            if item is None:
+                continue
+            write_member = by_name.get(key)
+            if write_member is None:
+                raise WrongResult(f"{shape.name} has no member {key!r}")
+            try:
+                write_member(item, out)
+            except WrongResult as wrong:
+                raise WrongResult(f"{shape.name}.{key}: {wrong}") from None
+
+    return write
+
+
+def _wire_name(name: str, member: Shape) -> str:
+    if member.type_name == "list" and member.serialization.get("flattened"):
+        element_name = member.member.serialization.get("name")
+        if element_name:
+            return str(element_name)
+    return str(member.serialization.get("name", name))
+
+
+def _scalar_writer(shape: Shape, tag: str) -> XmlWriter:
+    opening, closing = f"<{tag}>", f"</{tag}>"
+    to_text = text_writer(shape, TIMESTAMP_FORMAT)
+
+    def write(value: Any, out: list[str]) -> None:
+        out.append(opening)
+        out.append(escaped(to_text(value)))
+        out.append(closing)
+
+    return write
+
+
+def _structure(shape: Shape, tag: str, writers: Writers) -> XmlWriter:
+    return _inside(tag, members_writer(shape, writers))
+
+
+def _list(shape: Shape, tag: str, writers: Writers) -> XmlWriter:
+    flattened = bool(shape.serialization.get("flattened"))
+    element_tag = tag if flattened else shape.member.serialization.get("name", "member")
+    write_element = xml_writer(shape.member, element_tag, writers)
+
+    def write(value: Any, out: list[str]) -> None:
+        if isinstance(value, str | bytes | dict):
+            raise WrongResult(f"{shape.name} must be a list, not {type(value).__name__}")
+        for item in value:
+            write_element(item, out)
+
+    return write if flattened else _inside(tag, write)
+
+
+def _map(shape: Shape, tag: str, writers: Writers) -> XmlWriter:
+    flattened = bool(shape.serialization.get("flattened"))
+    entry_tag = tag if flattened else "entry"
+    opening, closing = f"<{entry_tag}>", f"</{entry_tag}>"
+    write_key = xml_writer(shape.key, shape.key.serialization.get("name", "key"), writers)
+    write_value = xml_writer(shape.value, shape.value.serialization.get("name", "value"), writers)
+
+    def write(value: Any, out: list[str]) -> None:
+        for key, item in _items(value, shape):
+            if item is not None:
+                out.append(opening)
+                write_key(key, out)
+                write_value(item, out)
+                out.append(closing)
+
+    return write if flattened else _inside(tag, write)
+
+
+def _inside(tag: str, write_inner: XmlWriter) -> XmlWriter:
+    opening, closing = f"<{tag}>", f"</{tag}>"
+
+    def write(value: Any, out: list[str]) -> None:
+        out.append(opening)
+        write_inner(value, out)
+        out.append(closing)
+
+    return write
+
+
+def _items(value: Any, shape: Shape) -> Any:
+    try:
+        return value.items()
+    except AttributeError:
+        raise WrongResult(f"{shape.name} must be a mapping, not {type(value).__name__}") from None
+
+
+_COMPOUND: dict[str, Callable[[Shape, str, Writers], XmlWriter]] = {
+    "structure": _structure,
+    "list": _list,
+    "map": _map,
+}

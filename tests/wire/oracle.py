@@ -1,0 +1,195 @@
+"""botocore as the other end of the wire: what it sends, and what it makes of our answers."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+from urllib.parse import urlsplit
+
+import botocore.session
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSResponse, HeadersDict, create_request_object, prepare_request_dict
+from botocore.config import Config
+from botocore.credentials import Credentials
+from botocore.loaders import Loader
+from botocore.model import ServiceModel
+from botocore.parsers import create_parser
+from botocore.serialize import create_serializer
+
+from corral.aws import Request, Response, Secret
+from corral.aws.models import service_model
+
+SERVED = (
+    "application-autoscaling",
+    "autoscaling",
+    "batch",
+    "cloudformation",
+    "cloudwatch",
+    "ecr",
+    "ecs",
+    "iam",
+    "logs",
+    "sqs",
+    "ssm",
+    "sts",
+)
+FORBIDDEN_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+ENDPOINT = "http://127.0.0.1:4566"
+REGION = "eu-west-1"
+KEYS = {"AKIDEXAMPLE": Secret("wJalrXUtnFEMI/K7MDENG", None, None, "arn:aws:iam::000000000000:root")}
+CREDENTIALS = Credentials("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG")
+
+
+@cache
+def model_of(service: str, protocol: str | None = None) -> ServiceModel:
+    """botocore's own model; for SQS on the query wire ours, because botocore's no longer has the names old clients use."""
+    if (service, protocol) == ("sqs", "query"):
+        return service_model("sqs", "query")
+    return ServiceModel(Loader().load_service_model(service, "service-2"), service)
+
+
+def protocols_of(service: str) -> tuple[str, ...]:
+    """The protocols to try a service in."""
+    return ("json", "query") if service in ("sqs", "cloudwatch") else (model_of(service).resolved_protocol,)
+
+
+def every_operation() -> list[tuple[str, str, str]]:
+    """(service, protocol, operation) for all that this change serves."""
+    return [
+        (service, protocol, operation)
+        for service in SERVED
+        for protocol in protocols_of(service)
+        for operation in model_of(service).operation_names
+    ]
+
+
+def sent_by_botocore(service: str, protocol: str, operation: str, params: dict[str, Any], *, sign: bool = True) -> Request:
+    """The request that botocore makes of these parameters."""
+    model = model_of(service, protocol)
+    serialized = create_serializer(protocol, include_validation=False).serialize_to_request(
+        params, model.operation_model(operation)
+    )
+    prepare_request_dict(serialized, ENDPOINT, context={})
+    request = create_request_object(serialized)
+    if sign:
+        SigV4Auth(CREDENTIALS, model.signing_name, REGION).add_auth(request)
+    return as_received(request.prepare())
+
+
+def as_received(prepared: Any) -> Request:
+    """A prepared request of botocore's, as the server hands it to us."""
+    url = urlsplit(prepared.url)
+    headers = {"host": url.netloc}
+    for name, value in prepared.headers.items():
+        headers[name.lower()] = value.decode("latin-1") if isinstance(value, bytes) else str(value)
+    body = prepared.body or b""
+    return Request(prepared.method, url.path, url.query, headers, body.encode() if isinstance(body, str) else body)
+
+
+def read_by_botocore(service: str, protocol: str, operation: str, response: Response) -> dict[str, Any]:
+    """What botocore's parser makes of a response."""
+    shape = model_of(service, protocol).operation_model(operation).output_shape
+    raw = {"status_code": response.status, "headers": HeadersDict(response.headers), "body": response.body}
+    return create_parser(protocol).parse(raw, shape)
+
+
+def as_datetimes(shape: Any, value: Any) -> Any:
+    """The same value with timestamps as datetimes, which is what botocore takes and gives."""
+    return mapped(shape, value, lambda leaf, v: datetime.fromtimestamp(v, UTC) if leaf.type_name == "timestamp" else v)
+
+
+def mapped(shape: Any, value: Any, change: Any) -> Any:
+    """The value with every scalar changed by `change(shape, scalar)`."""
+    if shape.type_name == "structure":
+        if shape.is_document_type:
+            return value
+        return {name: mapped(shape.members[name], item, change) for name, item in value.items()}
+    if shape.type_name == "list":
+        return [mapped(shape.member, item, change) for item in value]
+    if shape.type_name == "map":
+        return {change(shape.key, key): mapped(shape.value, item, change) for key, item in value.items()}
+    return change(shape, value)
+
+
+def seen(shape: Any, value: Any, protocol: str) -> Any:
+    """What the protocol, or botocore's own parser, makes of a value on the way."""
+    if protocol == "query":
+        return without_empty_flattened(shape, mapped(shape, value, xml_text))
+    return mapped(shape, value, json_scalar if protocol == "json" else lambda leaf, scalar: scalar)
+
+
+def json_scalar(shape: Any, value: Any) -> Any:
+    """JSON has no infinities: they travel as strings, and botocore's json parser leaves them so."""
+    if shape.type_name in ("float", "double") and value in (float("inf"), float("-inf")):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def xml_text(shape: Any, value: Any) -> Any:
+    """XML 1.0 cannot hold some characters; we send U+FFFD instead."""
+    return FORBIDDEN_IN_XML.sub("\ufffd", value) if isinstance(value, str) else value
+
+
+def without_empty_flattened(shape: Any, value: Any) -> Any:
+    """A flattened list or map is its elements and nothing around them, so an empty one is not there."""
+    if shape.type_name == "structure":
+        return {
+            name: without_empty_flattened(shape.members[name], item)
+            for name, item in value.items()
+            if item not in ([], {}) or not shape.members[name].serialization.get("flattened")
+        }
+    if shape.type_name == "list":
+        return [without_empty_flattened(shape.member, item) for item in value]
+    if shape.type_name == "map":
+        return {key: without_empty_flattened(shape.value, item) for key, item in value.items()}
+    return value
+
+
+def comparable(value: Any) -> Any:
+    """NaN equals itself here, and datetimes are seconds to the millisecond."""
+    if isinstance(value, dict):
+        return {key: comparable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [comparable(item) for item in value]
+    if isinstance(value, datetime):
+        return round(value.timestamp(), 3)
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else round(value, 3) if 1e3 < abs(value) < 1e12 else value
+    return value
+
+
+class _Raw:
+    """The little of urllib3's response that botocore reads."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def stream(self, *args: Any, **kwargs: Any) -> Any:
+        yield self._body
+
+
+def client(service: str, answer: Any) -> Any:
+    """A real client whose requests are answered by `answer(Request) -> Response` instead of a socket."""
+    made = _session().create_client(
+        service,
+        region_name=REGION,
+        endpoint_url=ENDPOINT,
+        aws_access_key_id="AKIDEXAMPLE",
+        aws_secret_access_key=KEYS["AKIDEXAMPLE"].secret_key,
+        config=Config(retries={"total_max_attempts": 1}, parameter_validation=False),
+    )
+
+    def send(request: Any, **kwargs: Any) -> AWSResponse:
+        response = answer(as_received(request))
+        return AWSResponse(request.url, response.status, HeadersDict(response.headers), _Raw(response.body))
+
+    made.meta.events.register("before-send", send)
+    return made
+
+
+@cache
+def _session() -> botocore.session.Session:
+    return botocore.session.Session()

@@ -1,0 +1,53 @@
+"""What botocore sends, we read: every operation of every served service, in every protocol its clients use."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from corral.aws import recognise, verify
+from wire.generate import EXAMPLES, Generator
+from wire.oracle import KEYS, REGION, as_datetimes, comparable, every_operation, model_of, sent_by_botocore
+
+
+@pytest.mark.parametrize("service, protocol, operation", every_operation())
+def test_we_read_what_botocore_sends(service: str, protocol: str, operation: str) -> None:
+    model = model_of(service, protocol)
+    shape = model.operation_model(operation).input_shape
+    for example in range(EXAMPLES):
+        seed = f"in {service} {protocol} {operation} {example}"
+        params = Generator(seed, solid=protocol == "query").value(shape) if shape is not None else {}
+        request = sent_by_botocore(service, protocol, operation, as_datetimes(shape, params) if shape else {})
+        call = recognise(request)
+        assert (call.service, call.operation, call.protocol) == (service, operation, protocol)
+        assert comparable(call.params()) == comparable(params), seed
+        identity = verify(request, KEYS.get, time.time(), signing_name=call.signing_name)
+        assert (identity.region, identity.service) == (REGION, model.signing_name)
+
+
+@pytest.mark.parametrize("service", ["autoscaling", "sqs", "sts", "iam", "cloudformation", "cloudwatch"])
+def test_an_unsigned_form_is_recognised_by_action_and_version(service: str) -> None:
+    for operation in model_of(service).operation_names:
+        shape = model_of(service, "query").operation_model(operation).input_shape
+        params = Generator(f"{service} {operation}", solid=True).value(shape) if shape is not None else {}
+        request = sent_by_botocore(service, "query", operation, as_datetimes(shape, params) if shape else {}, sign=False)
+        call = recognise(request)
+        assert (call.service, call.operation) == (service, operation)
+
+
+def test_unsigned_batch_is_recognised_by_path() -> None:
+    for operation in model_of("batch").operation_names:
+        shape = model_of("batch").operation_model(operation).input_shape
+        params = Generator(f"batch {operation}").value(shape)
+        call = recognise(sent_by_botocore("batch", "rest-json", operation, params, sign=False))
+        assert (call.service, call.operation) == ("batch", operation)
+
+
+def test_what_a_form_cannot_carry_is_absent() -> None:
+    """botocore sends nothing at all for an empty map or structure, and `Name=` for an empty list."""
+    sent = {"AlarmNames": [], "StateValue": "OK"}
+    assert recognise(sent_by_botocore("cloudwatch", "query", "DescribeAlarms", sent)).params() == sent
+    sent = {"QueueName": "q", "Attributes": {}, "tags": {"a": ""}}
+    read = recognise(sent_by_botocore("sqs", "query", "CreateQueue", sent)).params()
+    assert read == {"QueueName": "q", "tags": {"a": ""}}

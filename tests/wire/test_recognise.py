@@ -1,0 +1,238 @@
+"""Which service, operation and protocol a request means."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from botocore import xform_name
+from botocore.loaders import Loader
+from botocore.model import ServiceModel
+
+from corral.aws import Request, Response, catalogue, not_served, recognise, verify
+from corral.aws.models import service_model
+from corral.errors import ApiError
+from wire.oracle import KEYS, client, sent_by_botocore
+
+FORM = {"content-type": "application/x-www-form-urlencoded; charset=utf-8"}
+
+
+@pytest.mark.parametrize("service", catalogue.SERVICES, ids=lambda service: service.name)
+def test_the_catalogue_agrees_with_botocore(service: catalogue.Service) -> None:
+    model = ServiceModel(Loader().load_service_model(service.name, "service-2"), service.name)
+    assert service.signing_name == model.signing_name
+    assert service.api_version == model.api_version
+    assert service.protocols[0] == model.resolved_protocol
+    assert service.target_prefix == model.metadata.get("targetPrefix")
+    modelled = set(model.metadata["protocols"]) | ({"query"} if "awsQueryCompatible" in model.metadata else set())
+    assert set(service.protocols) == modelled
+
+
+def test_a_model_is_loaded_when_needed_and_without_documentation() -> None:
+    model = service_model("ecs", "json")
+    assert all(not shape.documentation for shape in (model.shape_for(name) for name in model.shape_names))
+    assert model.operation_names == ServiceModel(Loader().load_service_model("ecs", "service-2")).operation_names
+
+
+@pytest.mark.parametrize("service", [s for s in catalogue.SERVICES if s.protocols[0] != "rest-xml"], ids=lambda s: s.name)
+def test_every_known_service_is_named(service: catalogue.Service) -> None:
+    """Through a real client, for the first operation that needs no path."""
+    found: list[tuple[str, str]] = []
+
+    def answer(request: Request) -> Response:
+        call = recognise(request)
+        found.append((call.service, call.operation))
+        assert verify(request, KEYS.get, time.time(), signing_name=call.signing_name).service == service.signing_name
+        return call.serialize_error(not_served(call), "request-1")
+
+    made = client(service.name, answer)
+    for operation in made.meta.service_model.operation_names:
+        model = made.meta.service_model.operation_model(operation)
+        if "{" not in model.http["requestUri"] and model.endpoint is None and model.auth_type != "none":
+            break
+    with pytest.raises(made.exceptions.ClientError):
+        getattr(made, xform_name(operation))()
+    assert found == [(service.name, operation)]
+
+
+@pytest.mark.parametrize(
+    "method, path, query, headers, operation",
+    [
+        ("GET", "/", "", {}, "ListBuckets"),
+        ("GET", "/bucket", "list-type=2&prefix=a", {}, "ListObjectsV2"),
+        ("GET", "/bucket/a/b/c.txt", "", {}, "GetObject"),
+        ("PUT", "/bucket/a/b/c.txt", "", {}, "PutObject"),
+        ("PUT", "/bucket/a/b/c.txt", "partNumber=1&uploadId=x", {}, "UploadPart"),
+        ("PUT", "/bucket/a", "", {"x-amz-copy-source": "/b/k"}, "CopyObject"),
+        ("PUT", "/bucket/a", "tagging", {}, "PutObjectTagging"),
+        ("PUT", "/bucket", "notification", {}, "PutBucketNotificationConfiguration"),
+        ("POST", "/bucket", "delete", {}, "DeleteObjects"),
+        ("POST", "/bucket/a", "uploads", {}, "CreateMultipartUpload"),
+        ("HEAD", "/bucket", "", {}, "HeadBucket"),
+    ],
+)
+def test_s3_operations_are_named(method: str, path: str, query: str, headers: dict[str, str], operation: str) -> None:
+    scope = {"authorization": "AWS4-HMAC-SHA256 Credential=AK/20260101/eu-west-1/s3/aws4_request, SignedHeaders=host"}
+    call = recognise(Request(method, path, query, scope | headers, b""))
+    assert (call.service, call.operation, call.protocol) == ("s3", operation, "rest-xml")
+
+
+def test_an_old_presigned_url_means_s3() -> None:
+    call = recognise(Request("GET", "/b/k", "AWSAccessKeyId=AK&Signature=x&Expires=1", {}, b""))
+    assert (call.service, call.operation) == ("s3", "GetObject")
+
+
+def test_rpc_v2_is_named_though_not_spoken() -> None:
+    path = "/service/GraniteServiceVersion20100801/operation/DescribeAlarms"
+    call = recognise(Request("POST", path, "", {"smithy-protocol": "rpc-v2-cbor"}, b"\xa0"))
+    assert (call.service, call.operation, call.protocol) == ("cloudwatch", "DescribeAlarms", "smithy-rpc-v2-cbor")
+    with pytest.raises(ApiError, match="smithy-rpc-v2-cbor"):
+        call.params()
+
+
+def test_a_query_may_come_in_the_query_string() -> None:
+    call = recognise(Request("GET", "/", "Action=GetCallerIdentity&Version=2011-06-15", {}, b""))
+    assert (call.service, call.operation, call.params()) == ("sts", "GetCallerIdentity", {})
+
+
+@pytest.mark.parametrize(
+    "request_, code, said",
+    [
+        (Request("POST", "/", "", {"x-amz-target": "Nobody.Knows"}, b"{}"), "UnknownOperationException", "Nobody.Knows"),
+        (Request("POST", "/", "", {"x-amz-target": ""}, b"{}"), "UnknownOperationException", "''"),
+        (
+            Request("POST", "/", "", {"x-amz-target": "AmazonEC2ContainerServiceV20141113.Fly"}, b"{}"),
+            "UnknownOperationException",
+            "ecs has no operation 'Fly'",
+        ),
+        (Request("POST", "/", "", FORM, b"Action=Fly&Version=2011-06-15"), "InvalidAction", "sts has no operation 'Fly'"),
+        (Request("POST", "/", "", FORM, b"Action=Fly&Version=1984"), "InvalidAction", "'Fly' in version '1984'"),
+        (Request("POST", "/v1/nothing", "", {}, b"{}"), "UnknownOperationException", "POST /v1/nothing"),
+        (
+            Request("GET", "/x", "X-Amz-Credential=AK%2F20260101%2Feu-west-1%2Fglue%2Faws4_request", {}, b""),
+            "UnknownOperationException",
+            "service 'glue'",
+        ),
+        (
+            Request("GET", "/", "X-Amz-Credential=AK%2F20260101%2Feu-west-1%2Fecs%2Faws4_request", {}, b""),
+            "UnknownOperationException",
+            "X-Amz-Target",
+        ),
+    ],
+)
+def test_what_is_not_understood_is_named(request_: Request, code: str, said: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        recognise(request_)
+    assert (caught.value.code, caught.value.status) == (code, 400)
+    assert said in caught.value.message
+
+
+def test_unknown_targets_are_not_remembered() -> None:
+    from corral.aws.recognise import _from_target, _operation
+
+    before = _from_target.cache_info().currsize, _operation.cache_info().currsize
+    for number in range(100):
+        with pytest.raises(ApiError):
+            recognise(Request("POST", "/", "", {"x-amz-target": f"AmazonSQS.Fly{number}"}, b"{}"))
+    assert (_from_target.cache_info().currsize, _operation.cache_info().currsize) == before
+
+
+# --- SQS as old clients speak it: their names are in no model any more, so they are written out here ------------------
+
+
+def old_sqs(body: bytes, path: str = "/") -> Request:
+    return Request("POST", path, "", FORM | {"host": "127.0.0.1:4566"}, body + b"&Version=2012-11-05")
+
+
+@pytest.mark.parametrize(
+    "body, params",
+    [
+        (
+            b"Action=CreateQueue&QueueName=q&Attribute.1.Name=VisibilityTimeout&Attribute.1.Value=30&Tag.1.Key=a&Tag.1.Value=b",
+            {"QueueName": "q", "Attributes": {"VisibilityTimeout": "30"}, "tags": {"a": "b"}},
+        ),
+        (
+            b"Action=SendMessageBatch&QueueUrl=u&SendMessageBatchRequestEntry.1.Id=1"
+            b"&SendMessageBatchRequestEntry.1.MessageBody=a&SendMessageBatchRequestEntry.2.Id=2"
+            b"&SendMessageBatchRequestEntry.2.MessageBody=b&SendMessageBatchRequestEntry.2.MessageAttribute.1.Name=n"
+            b"&SendMessageBatchRequestEntry.2.MessageAttribute.1.Value.StringValue=v"
+            b"&SendMessageBatchRequestEntry.2.MessageAttribute.1.Value.DataType=String",
+            {
+                "QueueUrl": "u",
+                "Entries": [
+                    {"Id": "1", "MessageBody": "a"},
+                    {
+                        "Id": "2",
+                        "MessageBody": "b",
+                        "MessageAttributes": {"n": {"StringValue": "v", "DataType": "String"}},
+                    },
+                ],
+            },
+        ),
+        (
+            b"Action=ReceiveMessage&QueueUrl=u&AttributeName.1=All&MessageAttributeName.1=a&MaxNumberOfMessages=10",
+            {"QueueUrl": "u", "AttributeNames": ["All"], "MessageAttributeNames": ["a"], "MaxNumberOfMessages": 10},
+        ),
+        (b"Action=UntagQueue&QueueUrl=u&TagKey.1=a&TagKey.2=b", {"QueueUrl": "u", "TagKeys": ["a", "b"]}),
+    ],
+)
+def test_old_sqs_requests_are_read(body: bytes, params: dict[str, object]) -> None:
+    call = recognise(old_sqs(body))
+    assert (call.service, call.protocol, call.params()) == ("sqs", "query", params)
+
+
+def test_old_sqs_may_name_the_queue_by_posting_to_it() -> None:
+    call = recognise(old_sqs(b"Action=PurgeQueue", "/000000000000/q"))
+    assert call.params() == {"QueueUrl": "http://127.0.0.1:4566/000000000000/q"}
+
+
+def test_old_sqs_answers_have_their_old_names() -> None:
+    call = recognise(old_sqs(b"Action=ReceiveMessage&QueueUrl=u"))
+    message = {"MessageId": "1", "Body": "a<b", "Attributes": {"SentTimestamp": "5"}}
+    body = call.serialize({"Messages": [message]}, "r").body.decode()
+    assert (
+        "<ReceiveMessageResult><Message><MessageId>1</MessageId><Body>a&lt;b</Body>"
+        "<Attribute><Name>SentTimestamp</Name><Value>5</Value></Attribute></Message></ReceiveMessageResult>"
+    ) in body
+
+
+def test_gzip_bodies_of_botocore_are_read() -> None:
+    """botocore compresses PutMetricData above 10 KiB by itself."""
+    data = [{"MetricName": f"metric-{n}", "Value": float(n), "Unit": "Percent"} for n in range(400)]
+    read: list[dict[str, object]] = []
+
+    def answer(request: Request) -> Response:
+        assert request.headers["content-encoding"] == "gzip"
+        call = recognise(request)
+        verify(request, KEYS.get, time.time())
+        read.append(call.params())
+        return call.serialize({}, "request-1")
+
+    client("cloudwatch", answer).put_metric_data(Namespace="x", MetricData=data)
+    assert read == [{"Namespace": "x", "MetricData": data}]
+
+
+def test_rest_json_binds_every_place() -> None:
+    """Batch uses few of the places; Lambda has headers, payloads and constants in the query string as well."""
+    call = recognise(
+        sent_by_botocore(
+            "lambda",
+            "rest-json",
+            "Invoke",
+            {"FunctionName": "a/b c", "InvocationType": "Event", "Qualifier": "$LATEST", "Payload": b"\x00\xff"},
+        )
+    )
+    assert call.params() == {
+        "FunctionName": "a/b c",
+        "InvocationType": "Event",
+        "Qualifier": "$LATEST",
+        "Payload": b"\x00\xff",
+    }
+    result = {"StatusCode": 202, "Payload": b"{}", "ExecutedVersion": "1", "FunctionError": None}
+    response = call.serialize(result, "r")
+    assert (response.status, response.body) == (202, b"{}")
+    assert ("X-Amz-Executed-Version", "1") in response.headers
+    for operation in ("ListLayers", "GetLayerVersionByArn", "ListFunctions", "DeleteFunction"):
+        params = {"Arn": "arn:x"} if operation == "GetLayerVersionByArn" else {}
+        params |= {"FunctionName": "f"} if operation == "DeleteFunction" else {}
+        assert recognise(sent_by_botocore("lambda", "rest-json", operation, params)).operation == operation
