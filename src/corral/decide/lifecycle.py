@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from corral.model.run import Observed, RunState
 from corral.model.task import Run, StopCode, Task, TaskState
@@ -37,28 +38,31 @@ def observe(run: Run, seen: Observed) -> Run:
     )
 
 
-def advance(task: Task, now_s: float) -> Progress:
+def advance(task: Task, runs: tuple[Run, ...], now_s: float) -> Progress:
     """Follow the runs: running once all have started, stopping once an essential one has ended, then stopped."""
     if task.state in (TaskState.STOPPED, TaskState.PROVISIONING):
         return Progress(task)
-    ended = [run for run in task.runs if run.state is RunState.STOPPED]
+    changes: dict[str, Any] = {"runs": runs}
+    ended = [run for run in runs if run.state is RunState.STOPPED]
     fallen = next((run for run in ended if run.essential), None)
-    if task.state is TaskState.PENDING and all(run.started_at_s is not None for run in task.runs):
-        task = replace(task, state=TaskState.RUNNING, started_at_s=max(run.started_at_s or 0.0 for run in task.runs))
-    if task.desired is TaskState.RUNNING and (fallen is not None or len(ended) == len(task.runs)):
-        task = _ending(task, fallen or ended[-1], now_s)
-    if len(ended) == len(task.runs):
-        return Progress(replace(task, state=TaskState.STOPPED, stopped_at_s=max(now_s, task.stopping_at_s or 0.0)))
-    if task.desired is TaskState.STOPPED:
-        return Progress(task, tuple(run.id for run in task.runs if run.state is not RunState.STOPPED))
-    return Progress(task)
+    all_ended, stopping = len(ended) == len(runs), task.desired is TaskState.STOPPED
+    if task.state is TaskState.PENDING and all(run.started_at_s is not None for run in runs):
+        changes |= {"state": TaskState.RUNNING, "started_at_s": max(run.started_at_s or 0.0 for run in runs)}
+    if not stopping and (fallen is not None or all_ended):
+        stopping = True
+        changes |= _ending(fallen or ended[-1], now_s)
+    if all_ended:
+        changes |= {"state": TaskState.STOPPED, "stopped_at_s": now_s}
+    stop = tuple(run.id for run in runs if run.state is not RunState.STOPPED) if stopping else ()
+    return Progress(replace(task, **changes), stop)
 
 
-def _ending(task: Task, cause: Run, now_s: float) -> Task:
+def _ending(cause: Run, now_s: float) -> dict[str, Any]:
+    """Why a task stops that nobody asked to stop."""
     if cause.started_at_s is None:
         code, reason = StopCode.FAILED_TO_START, cause.reason or "the container did not start"
     elif cause.exit_code is None:
         code, reason = StopCode.TERMINATION, cause.reason or "the container was lost"
     else:
         code, reason = StopCode.ESSENTIAL_EXITED, ESSENTIAL_EXITED
-    return replace(task, desired=TaskState.STOPPED, stopping_at_s=now_s, stop_code=code.value, stopped_reason=reason)
+    return {"desired": TaskState.STOPPED, "stopping_at_s": now_s, "stop_code": code.value, "stopped_reason": reason}

@@ -86,7 +86,7 @@ class App:
             return await self._own_page(request)
         call = aws.recognise(request)
         try:
-            identity = aws.verify(request, self._lookup, self._clock.now_s())
+            identity = aws.verify(request, self._lookup, self._clock.now_s(), signing_name=call.signing_name)
             caller = Caller(self._settings.account, identity.region, identity.principal, _wait_s(request.headers))
             result = await self._call(call, caller)
             return call.serialize(result, request_id)
@@ -213,7 +213,7 @@ class HttpServer(uvicorn.Server):
     def __init__(self, app: App) -> None:
         config = uvicorn.Config(
             app, loop="none", http=BoundedHttp, ws="none", lifespan="off", interface="asgi3", access_log=False, log_config=None,
-            server_header=False, timeout_keep_alive=75, timeout_graceful_shutdown=3,
+            server_header=False, proxy_headers=False, timeout_keep_alive=75, timeout_graceful_shutdown=3,
         )  # fmt: skip
         super().__init__(config)
 

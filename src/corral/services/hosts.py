@@ -95,7 +95,7 @@ def _apply(tx: Tx[Store], task: Task, seen: dict[str, Observed]) -> None:
     runs = tuple(observe(run, seen[run.id]) if run.id in seen else run for run in task.runs)
     if all(run is was for run, was in zip(runs, task.runs)):
         return
-    progress = advance(replace(task, runs=runs), tx.now_s)
+    progress = advance(task, runs, tx.now_s)
     tx.store.change_task(task, progress.task)
     tx.changed(f"task:{task.id}")
     for run_id in progress.stop:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
+
+import orjson
 
 from corral.database import Database, Migration, Row
 from corral.model.placement import Claim, Placement, Slot
@@ -83,13 +84,13 @@ class Store(Database):
         self.execute(
             "INSERT INTO cluster (region, name, status, details) VALUES (?, ?, ?, ?) "
             "ON CONFLICT (region, name) DO UPDATE SET status = excluded.status, details = excluded.details",
-            (region, name, status, json.dumps(details)),
+            (region, name, status, _dumps(details)),
         )
 
     def cluster(self, region: str, name: str) -> tuple[str, dict[str, Any]] | None:
         """(status, details)"""
         row = self.execute("SELECT status, details FROM cluster WHERE region = ? AND name = ?", (region, name)).fetchone()
-        return (row[0], json.loads(row[1])) if row else None
+        return (row[0], orjson.loads(row[1])) if row else None
 
     def cluster_names(self, region: str, after: str, limit: int) -> list[str]:
         rows = self.execute(
@@ -115,7 +116,7 @@ class Store(Database):
         ).fetchone()
         self.execute(
             "INSERT INTO task_definition (region, family, revision, status, document) VALUES (?, ?, ?, 'ACTIVE', ?)",
-            (region, family, latest + 1, json.dumps(document)),
+            (region, family, latest + 1, _dumps(document)),
         )
         return int(latest) + 1
 
@@ -133,14 +134,15 @@ class Store(Database):
             ).fetchone()
         if row is None or row[0] is None:
             return None
-        return row[0], row[1], self._document(region, family, row[0])
+        return row[0], row[1], self.document(region, family, row[0])
 
-    def _document(self, region: str, family: str, revision: int) -> dict[str, Any]:
+    def document(self, region: str, family: str, revision: int) -> dict[str, Any]:
+        """The document of a revision that is known to be there. It must not be changed."""
         key = (region, family, revision)
         found = self._definitions.get(key)
         if found is None:
             sql = "SELECT document FROM task_definition WHERE region = ? AND family = ? AND revision = ?"
-            found = json.loads(self.execute(sql, key).fetchone()[0])
+            found = orjson.loads(self.execute(sql, key).fetchone()[0])
             if len(self._definitions) > 1000:
                 self._definitions.clear()
             self._definitions[key] = found
@@ -149,7 +151,7 @@ class Store(Database):
     def retire_definition(self, region: str, family: str, revision: int, document: dict[str, Any]) -> None:
         self.execute(
             "UPDATE task_definition SET status = 'INACTIVE', document = ? WHERE region = ? AND family = ? AND revision = ?",
-            (json.dumps(document), region, family, revision),
+            (_dumps(document), region, family, revision),
         )
         self._definitions.pop((region, family, revision), None)
 
@@ -208,6 +210,15 @@ class Store(Database):
             ).fetchall()
         )
 
+    def some_holders(self, pool: str, limit: int) -> list[str]:
+        """Some of the tasks that hold GPUs of a pool's hosts: enough to name them to a person."""
+        rows = self.execute(
+            "SELECT DISTINCT run.task_id FROM lease JOIN run ON run.id = lease.run_id JOIN gpu ON gpu.id = lease.gpu_id "
+            "JOIN host ON host.id = gpu.host_id WHERE host.pool = ? LIMIT ?",
+            (pool, limit),
+        )
+        return [task_id for (task_id,) in rows]
+
     def host_seen(self, host_id: str, now_s: float) -> None:
         self.execute("UPDATE host SET seen_at = ?, connected = 1 WHERE id = ?", (now_s, host_id))
         self._refresh_slot(host_id, connected=True)
@@ -253,14 +264,14 @@ class Store(Database):
                 task.id, task.region, task.cluster, task.definition_arn, task.pool, task.state.value, task.desired.value,
                 task.ask.gpus, task.ask.cpu_units, task.ask.memory_mib, task.created_at_s, task.version, task.host_id,
                 task.placed_at_s, task.started_at_s, task.stopping_at_s, task.stopped_at_s, task.stop_code, task.stopped_reason,
-                task.family, task.group, task.started_by, json.dumps(task.details),
+                task.family, task.group, task.started_by, _dumps(task.details),
             ),
         )  # fmt: skip
         self.executemany(
             f"INSERT INTO run ({RUN_COLUMNS}) VALUES ({', '.join('?' * 13)})",
             [
                 (run.id, run.task_id, run.container, run.position, run.essential, run.gpus, run.state.value,
-                 json.dumps(run.gpu_ids), run.pid, run.exit_code, run.reason, run.started_at_s, run.stopped_at_s)
+                 _dumps(run.gpu_ids), run.pid, run.exit_code, run.reason, run.started_at_s, run.stopped_at_s)
                 for run in task.runs
             ],
         )  # fmt: skip
@@ -273,7 +284,7 @@ class Store(Database):
     def place_task(self, task: Task, placement: Placement, runs: Sequence[Run], now_s: float) -> Task:
         """A claim is granted: PROVISIONING → PENDING, with its GPUs."""
         self._move(task, TaskState.PENDING, "host_id = ?, placed_at = ?", (placement.slot_id, now_s))
-        given = [(json.dumps(run.gpu_ids), run.id) for run in runs if run.gpu_ids]
+        given = [(_dumps(run.gpu_ids), run.id) for run in runs if run.gpu_ids]
         self.executemany("UPDATE run SET gpu_ids = ? WHERE id = ?", given)
         self.fleet.leave_line(task.pool, claim_of(task))
         placed = replace(
@@ -334,15 +345,17 @@ class Store(Database):
             raise Conflict(task.id)
 
     def task(self, task_id: str) -> Task | None:
-        row = self.execute(f"SELECT {TASK_COLUMNS} FROM task WHERE id = ?", (task_id,)).fetchone()
-        if row is None:
-            return None
-        runs = self.execute(f"SELECT {RUN_COLUMNS} FROM run WHERE task_id = ? ORDER BY position", (task_id,)).fetchall()
-        return _task(row, runs)
+        return self._with_runs(self.execute(f"SELECT {TASK_COLUMNS} FROM task WHERE id = ?", (task_id,)).fetchone())
 
     def task_of_run(self, run_id: str) -> Task | None:
-        row = self.execute("SELECT task_id FROM run WHERE id = ?", (run_id,)).fetchone()
-        return self.task(row[0]) if row else None
+        sql = f"SELECT {TASK_COLUMNS} FROM task WHERE id = (SELECT task_id FROM run WHERE id = ?)"
+        return self._with_runs(self.execute(sql, (run_id,)).fetchone())
+
+    def _with_runs(self, row: Row | None) -> Task | None:
+        if row is None:
+            return None
+        runs = self.execute(f"SELECT {RUN_COLUMNS} FROM run WHERE task_id = ? ORDER BY position", (row[0],)).fetchall()
+        return _task(row, runs)
 
     def tasks_on(self, host_id: str) -> list[Task]:
         """Tasks placed on a host that have not stopped."""
@@ -391,6 +404,10 @@ class Store(Database):
         ).rowcount
 
 
+def _dumps(value: Any) -> str:
+    return orjson.dumps(value).decode()
+
+
 def claim_of(task: Task) -> Claim:
     return Claim(task.created_at_s, task.id, task.ask)
 
@@ -400,11 +417,11 @@ def _task(row: Row, runs: Sequence[Row]) -> Task:
         id=row[0], region=row[1], cluster=row[2], definition_arn=row[3], pool=row[4], state=TaskState(row[5]),
         desired=TaskState(row[6]), ask=Ask(row[7], row[8], row[9]), created_at_s=row[10], version=row[11], host_id=row[12],
         placed_at_s=row[13], started_at_s=row[14], stopping_at_s=row[15], stopped_at_s=row[16], stop_code=row[17],
-        stopped_reason=row[18], family=row[19], group=row[20], started_by=row[21], details=json.loads(row[22]),
+        stopped_reason=row[18], family=row[19], group=row[20], started_by=row[21], details=orjson.loads(row[22]),
         runs=tuple(
             Run(
                 id=run[0], task_id=run[1], container=run[2], position=run[3], essential=bool(run[4]), gpus=run[5],
-                state=RunState(run[6]), gpu_ids=tuple(json.loads(run[7])), pid=run[8], exit_code=run[9], reason=run[10],
+                state=RunState(run[6]), gpu_ids=tuple(orjson.loads(run[7])), pid=run[8], exit_code=run[9], reason=run[10],
                 started_at_s=run[11], stopped_at_s=run[12],
             )
             for run in runs

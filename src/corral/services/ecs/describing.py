@@ -106,12 +106,8 @@ def _why_waiting(tx: Tx[Store], task: Task) -> str:
     pool = tx.store.fleet.pool(task.pool)
     text = why_waiting(pool, claim_of(task))
     if task.ask.gpus and pool.free_gpus < task.ask.gpus:
-        holders: dict[str, None] = {}
-        for slot in pool.slots():
-            holders.update(dict.fromkeys(tx.store.holders(slot.id).values()))
-            if len(holders) > HOLDERS_NAMED_MAX:
-                break
-        named = list(holders)[:HOLDERS_NAMED_MAX]
+        holders = tx.store.some_holders(task.pool, HOLDERS_NAMED_MAX + 1)
+        named = holders[:HOLDERS_NAMED_MAX]
         if named:
             more = " and others" if len(holders) > HOLDERS_NAMED_MAX else ""
             text += f"; held by task{'s' * (len(named) > 1)} {', '.join(named)}{more}"

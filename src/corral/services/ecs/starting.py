@@ -16,7 +16,7 @@ def share_gpus(runs: tuple[Run, ...], gpu_ids: tuple[str, ...]) -> tuple[Run, ..
     """Each container its own, in the order in which they stand in the task definition."""
     shared, taken = [], 0
     for run in runs:
-        shared.append(replace(run, gpu_ids=gpu_ids[taken : taken + run.gpus]))
+        shared.append(replace(run, gpu_ids=gpu_ids[taken : taken + run.gpus]) if run.gpus else run)
         taken += run.gpus
     assert taken == len(gpu_ids), "every GPU of a placement belongs to a container"
     return tuple(shared)
@@ -33,9 +33,8 @@ def start_runs(tx: Tx[Store], task: Task) -> None:
 def containers_of(tx: Tx[Store], task: Task) -> dict[str, dict[str, Any]]:
     """The container definitions of a task with its overrides laid over them, by name."""
     family, revision = split_definition(task.definition_arn)
-    found = tx.store.definition(task.region, family, revision)
-    assert found is not None, f"task {task.id} has lost its definition"
-    return with_overrides(found[2], task.details.get("overrides", {}))
+    assert revision is not None
+    return with_overrides(tx.store.document(task.region, family, revision), task.details.get("overrides", {}))
 
 
 def with_overrides(document: dict[str, Any], overrides: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -83,7 +83,7 @@ def stop_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
     tx.store.change_task(task, stopping)
     tx.changed(f"task:{task.id}")
     if task.host_id is not None:
-        for run_id in advance(stopping, tx.now_s).stop:
+        for run_id in advance(stopping, stopping.runs, tx.now_s).stop:
             tx.stop(task.host_id, run_id)
     after = tx.store.task(task.id)
     assert after is not None
@@ -242,15 +242,12 @@ def _start_or_wait(
         failures.append({"arn": failure_arn, "reason": reason, "detail": found.detail})
         return
     task_id = tx.ids.hex32()
-    task = replace(prototype, id=task_id, runs=tuple(replace(run, id=tx.ids.hex32(), task_id=task_id) for run in prototype.runs))
+    runs = tuple(replace(run, id=tx.ids.hex32(), task_id=task_id) for run in prototype.runs)
     if isinstance(found, Placement):
-        task = replace(
-            task,
-            state=TaskState.PENDING,
-            host_id=found.slot_id,
-            placed_at_s=tx.now_s,
-            runs=share_gpus(task.runs, found.gpu_ids),
-        )
+        placed: dict[str, Any] = {"state": TaskState.PENDING, "host_id": found.slot_id, "placed_at_s": tx.now_s}
+        task = replace(prototype, id=task_id, runs=share_gpus(runs, found.gpu_ids), **placed)
+    else:
+        task = replace(prototype, id=task_id, runs=runs)
     tx.store.add_task(task)
     if task.host_id is not None:
         start_runs(tx, task)
