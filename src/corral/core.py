@@ -167,11 +167,13 @@ class Core(Generic[S]):
         tx = Tx(self.store, now_s, self._ids, self._rng, self._settings)
         try:
             self.store.begin()
-            while todo:
+            while True:  # once even without a command: something is due
                 for command in todo:
                     self._run(tx, command, outbox)
                 self._reconcile(tx, outbox)
                 todo = self._unpark_changed(tx)
+                if not todo:
+                    break
             self.store.commit()
         except Exception as error:
             return self._failed(error, [command for command, _ in outbox.answers] + todo, outbox)

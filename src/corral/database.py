@@ -15,6 +15,7 @@ from corral.errors import Refused
 Migration = Callable[[sqlite3.Connection], None]
 APPLICATION_ID = 0x636F7272  # "corr": tells our files from other SQLite files
 STATEMENTS_MAX = 512
+CHECKED_MAX_BYTES = 64 * 1024 * 1024  # a larger file is not read through at every start
 
 
 # Waiting is a row: what is due, and when. A key names a reconciler and what it should look at.
@@ -46,13 +47,16 @@ def hold_folder(data: Path) -> int:
     return fd
 
 
-def _look_before_touching(path: Path, schema_version: int) -> None:
+def look_before_touching(path: Path, schema_version: int) -> None:
     """Refuse a foreign, newer or damaged file, and leave every byte of it as it was."""
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    check = "quick_check(1)" if path.stat().st_size <= CHECKED_MAX_BYTES else "schema_version"
     try:
         with sqlite3.connect(f"file:{_quoted(path)}?mode=ro", uri=True) as probe:
             application = probe.execute("PRAGMA application_id").fetchone()[0]
             version = probe.execute("PRAGMA user_version").fetchone()[0]
-            damage = probe.execute("PRAGMA quick_check(1)").fetchone()[0]
+            damage = probe.execute(f"PRAGMA {check}").fetchone()[0]
         probe.close()
     except sqlite3.DatabaseError as error:
         raise Refused(f"{path} is not a readable database ({error}); it was left as it is. Move it away to start anew.") from error
@@ -63,7 +67,7 @@ def _look_before_touching(path: Path, schema_version: int) -> None:
             f"{path} was written by a newer Corral (schema {version}, this one knows {schema_version}); "
             "it was left as it is. Use that newer version, or another folder with --data."
         )
-    if damage != "ok":
+    if check.startswith("quick") and damage != "ok":
         raise Refused(f"{path} is damaged ({damage}); it was left as it is. Restore it from a copy, or move it away to start anew.")
 
 
@@ -79,8 +83,8 @@ class Database:
         self.path = path
         version = 1 + len(migrations)
         fresh = path is None or not path.exists() or path.stat().st_size == 0
-        if path is not None and not fresh:
-            _look_before_touching(path, version)
+        if path is not None:
+            look_before_touching(path, version)
         # isolation_level None: we say BEGIN and COMMIT ourselves. The core's thread is made after this object.
         self.connection = sqlite3.connect(
             path or ":memory:", isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS_MAX

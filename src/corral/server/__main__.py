@@ -21,7 +21,7 @@ from corral import ids
 from corral.aws import Secret
 from corral.clock import WallClock
 from corral.core import Core, Tx
-from corral.database import hold_folder
+from corral.database import hold_folder, look_before_touching
 from corral.errors import Refused
 from corral.model.settings import Settings
 from corral.node.gpus import parse_gpus_flag
@@ -62,6 +62,8 @@ def _options() -> argparse.Namespace:
 async def _serve(options: argparse.Namespace) -> None:
     parse_gpus_flag(options.gpus)
     data: Path = options.data.resolve()
+    for kind, path in ((Store, data / "state.db"), (LogStore, data / "logs.db")):
+        look_before_touching(path, 1 + len(kind.MIGRATIONS))  # both, before anything is written anywhere
     hold_folder(data)  # for as long as the process lives
     keys = _root_keys(data, options.access_key, options.secret_key)
     listener = _listen(options.host, options.port)

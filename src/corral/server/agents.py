@@ -136,13 +136,17 @@ class Agents:
         return connection
 
     async def _send_orders(self, connection: Connection) -> None:
-        while True:
-            batch = [await connection.orders.get()]
-            while not connection.orders.empty():
-                batch.append(connection.orders.get_nowait())
-            starts = await self._openable([start for orders in batch for start in orders.start], connection)
-            stops = [run_id for orders in batch for run_id in orders.stop]
-            connection.send({"orders": Orders(starts, stops)})
+        try:
+            while True:
+                batch = [await connection.orders.get()]
+                while not connection.orders.empty():
+                    batch.append(connection.orders.get_nowait())
+                starts = await self._openable([start for orders in batch for start in orders.start], connection)
+                stops = [run_id for orders in batch for run_id in orders.stop]
+                connection.send({"orders": Orders(starts, stops)})
+        except Exception:
+            log.exception("orders for %s could not be sent; its agent will ask again", connection.hello.name)
+            connection.close()
 
     async def _openable(self, starts: list[Start], connection: Connection) -> list[Any]:
         """The runs whose log streams could be opened; the others have failed to start, and the core is told why."""

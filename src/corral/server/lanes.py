@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -14,11 +16,13 @@ from typing import Any, Generic
 
 from corral.clock import Clock
 from corral.core import Command, Core, HostOrders, Outbox, S, Tx
+from corral.errors import ServiceUnavailable
 from corral.ids import Ids
 from corral.model.settings import Settings
 
 BATCH_MAX = 256  # commands in one transaction
 READERS = 2
+BROKEN_PAUSE_S = 0.5  # between two tries of a database that fails
 
 log = logging.getLogger("corral")
 
@@ -79,7 +83,12 @@ class Lane(Generic[S]):
         stopping = False
         while not stopping:
             commands, stopping = self._gather()
-            outbox = self._core.batch(commands)
+            try:
+                outbox = self._core.batch(commands)
+            except Exception as error:  # the database cannot even be read: say so, and try again with the next ones
+                refusal = ServiceUnavailable(f"The state cannot be read or written ({error}).")
+                outbox = Outbox([(command, refusal) for command in commands], faults=[traceback.format_exc()])
+                time.sleep(BROKEN_PAUSE_S)
             try:
                 self._loop.call_soon_threadsafe(self._deliver, outbox)
             except RuntimeError:  # the loop is closed: the process is going down, and nobody is listening
@@ -87,7 +96,11 @@ class Lane(Generic[S]):
 
     def _gather(self) -> tuple[list[Command], bool]:
         """Everything that waits now; at least one command, unless something is due before one comes."""
-        due_s = self._core.next_due_s()
+        try:
+            due_s = self._core.next_due_s()
+        except Exception:
+            log.exception("what is due cannot be read")
+            due_s = self._clock.now_s() + BROKEN_PAUSE_S
         try:
             first = self._queue.get(timeout=None if due_s is None else max(0.0, due_s - self._clock.now_s()))
         except Empty:
