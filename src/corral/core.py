@@ -164,6 +164,7 @@ class Core(Generic[S]):
         outbox = Outbox()
         now_s = self._clock.now_s()
         todo = [*self._unpark_expired(now_s), *commands]
+        ran = list(todo)  # everyone who saw what may not be committed, also those who wait on
         tx = Tx(self.store, now_s, self._ids, self._rng, self._settings)
         try:
             self.store.begin()
@@ -174,9 +175,10 @@ class Core(Generic[S]):
                 todo = self._unpark_changed(tx)
                 if not todo:
                     break
+                ran += todo
             self.store.commit()
         except Exception as error:
-            return self._failed(error, [command for command, _ in outbox.answers] + todo, outbox)
+            return self._failed(error, ran, outbox)
         outbox.orders = _by_host(tx._orders)
         return outbox
 

@@ -11,12 +11,8 @@ from corral.model.task import Ask
 
 def place(pool: Pool, ask: Ask, kept: Reservation | None = None) -> Placement | Unplaceable:
     """Best fit: the slot left with the fewest free GPUs, then the least memory, so that large gaps stay large."""
-    for shape, slot_ids in pool.shapes(ask.gpus, ask.memory_mib):
-        if shape.cpu_units >= ask.cpu_units:
-            slot_id = _first_open(pool, slot_ids, ask, kept)
-            if slot_id is not None:
-                return Placement(slot_id, tuple(pool.slot(slot_id).gpus[: ask.gpus]))
-    return Unplaceable(_lacking(pool, ask, kept), why_not(pool, ask, kept))
+    found = _find(pool, ask, kept)
+    return found if found is not None else Unplaceable(_lacking(pool, ask, kept), why_not(pool, ask, kept))
 
 
 def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
@@ -30,8 +26,8 @@ def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
     heapify(heads)
     while heads:
         claim = heappop(heads)
-        found = place(pool, claim.ask, kept)
-        if isinstance(found, Placement):
+        found = _find(pool, claim.ask, kept)
+        if found is not None:
             yield claim, found
             following = pool.head(claim.ask)
             if following is not None:
@@ -60,9 +56,11 @@ def why_not(pool: Pool, ask: Ask, kept: Reservation | None = None) -> str:
         return f"needs {_words(ask)}, and no host is connected"
     hosts = "1 host" if pool.connected == 1 else f"{pool.connected} hosts"
     text = f"needs {_words(ask)}; {pool.free_gpus} of {pool.total_gpus} GPUs free on {hosts}"
+    if kept is not None and _find(pool, ask, None) is not None:
+        return f"{text}, kept for task {kept.claim.task_id}, which waits longer"
     lacking = _lacking(pool, ask, kept)
-    if lacking == "GPU" and pool.free_gpus >= ask.gpus > 0:
-        text += f", kept for task {kept.claim.task_id}, which waits longer" if kept else ", but not all on one host"
+    if lacking == "GPU" and pool.free_gpus >= ask.gpus:
+        text += ", but not all on one host"
     elif lacking == "MEMORY":
         text += f", but no such host has {ask.memory_mib} MiB of memory free"
     elif lacking == "CPU":
@@ -76,6 +74,15 @@ def why_waiting(pool: Pool, claim: Claim) -> str:
     kept = next((found for head in older if (found := _reserve(pool, head)) is not None), None)
     text = why_not(pool, claim.ask, kept)
     return f"{text}; behind task {older[0].task_id}" if older else f"{text}; first in line"
+
+
+def _find(pool: Pool, ask: Ask, kept: Reservation | None) -> Placement | None:
+    for group in pool.groups(ask.gpus):
+        for slot_ids in group.fitting(ask.memory_mib, ask.cpu_units):
+            slot_id = _first_open(pool, slot_ids, ask, kept)
+            if slot_id is not None:
+                return Placement(slot_id, tuple(pool.slot(slot_id).gpus[: ask.gpus]))
+    return None
 
 
 def _first_open(pool: Pool, slot_ids: Sequence[str], ask: Ask, kept: Reservation | None) -> str | None:
@@ -99,11 +106,12 @@ def _reserve(pool: Pool, claim: Claim) -> Reservation | None:
     """The slot that will fit the claim soonest: the one that lacks least. None if no connected slot ever will."""
     ask = claim.ask
     best: tuple[tuple[int, int, int], str] | None = None
-    for shape, slot_ids in pool.shapes():
-        near = (min(shape.gpus, ask.gpus), min(shape.memory_mib, ask.memory_mib), min(shape.cpu_units, ask.cpu_units))
-        if best is None or near > best[0]:
-            able = next((slot_id for slot_id in slot_ids if _covers(pool.slot(slot_id).total, ask)), None)
-            if able is not None:
+    for group in pool.groups():
+        able = next((slot_id for slot_id in group.roomiest() if _covers(pool.slot(slot_id).total, ask)), None)
+        if able is not None:
+            free = pool.slot(able).free()
+            near = (min(free.gpus, ask.gpus), min(free.memory_mib, ask.memory_mib), min(free.cpu_units, ask.cpu_units))
+            if best is None or near > best[0]:
                 best = near, able
     return Reservation(best[1], claim) if best else None
 
@@ -112,11 +120,10 @@ def _lacking(pool: Pool, ask: Ask, kept: Reservation | None) -> str:
     """The resource that stands in the way, in the order in which ECS names them."""
     if not pool.connected:
         return "AGENT"
-    open_shapes = [shape for shape, ids in pool.shapes() if kept is None or list(ids) != [kept.slot_id]]
-    with_gpus = [shape for shape in open_shapes if shape.gpus >= ask.gpus]
-    if ask.gpus and not with_gpus:
+    groups = [group for group in pool.groups(ask.gpus) if not (kept and group.size() == 1 and kept.slot_id in group.roomiest())]
+    if ask.gpus and not groups:
         return "GPU"
-    if not any(shape.memory_mib >= ask.memory_mib for shape in with_gpus):
+    if not any(group.most()[0] >= ask.memory_mib for group in groups):
         return "MEMORY"
     return "CPU"
 

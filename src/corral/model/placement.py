@@ -56,6 +56,26 @@ class Reservation:
     claim: Claim
 
 
+class Group(Protocol):
+    """Slots with equally many free GPUs, by what else is free of them."""
+
+    gpus: int
+
+    def most(self) -> tuple[int, int]:
+        """The most memory and the most CPU that any of them has free; not necessarily the same one."""
+        ...
+
+    def fitting(self, memory_mib: int, cpu_units: int) -> Iterable[Sequence[str]]:
+        """Ids of the slots of each shape that has so much free; least memory first."""
+        ...
+
+    def roomiest(self) -> Iterable[str]:
+        """All of them, most free memory first."""
+        ...
+
+    def size(self) -> int: ...
+
+
 class Pool(Protocol):
     """The free capacity of one set of slots, indexed so that a decision need not look at every slot."""
 
@@ -63,8 +83,8 @@ class Pool(Protocol):
     total_gpus: int
     connected: int  # how many slots are
 
-    def shapes(self, min_gpus: int = 0, min_memory_mib: int = 0) -> Iterable[tuple[Ask, Sequence[str]]]:
-        """Each distinct free shape of connected slots with those slots' ids; fewest GPUs first, then least memory."""
+    def groups(self, min_gpus: int = 0) -> Iterable[Group]:
+        """Connected slots by how many GPUs are free; fewest first."""
         ...
 
     def slot(self, slot_id: str) -> Slot: ...

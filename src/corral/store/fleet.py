@@ -15,11 +15,61 @@ from typing import Any
 from corral.model.placement import Claim, Slot
 from corral.model.task import Ask
 
-FreeRest = tuple[int, int]  # free memory, free cpu
+Rest = tuple[int, int]  # free memory, free cpu
+
+
+class SlotGroup:
+    """Slots with equally many free GPUs: what `model.placement.Group` promises. Ids and shapes are kept sorted."""
+
+    def __init__(self, gpus: int) -> None:
+        self.gpus = gpus
+        self._ids: dict[Rest, list[str]] = {}
+        self._rests: list[Rest] = []
+        self._cpus: list[int] = []  # of the rests
+
+    def most(self) -> tuple[int, int]:
+        return self._rests[-1][0], self._cpus[-1]
+
+    def fitting(self, memory_mib: int, cpu_units: int) -> Iterator[Sequence[str]]:
+        if self._cpus[-1] >= cpu_units:
+            for at in range(bisect_left(self._rests, (memory_mib, -1)), len(self._rests)):
+                if self._rests[at][1] >= cpu_units:
+                    yield self._ids[self._rests[at]]
+
+    def roomiest(self) -> Iterator[str]:
+        for rest in reversed(self._rests):
+            yield from self._ids[rest]
+
+    def size(self) -> int:
+        return sum(len(ids) for ids in self._ids.values())
+
+    def add(self, slot: Slot) -> None:
+        rest = (slot.memory_mib, slot.cpu_units)
+        ids = self._ids.get(rest)
+        if ids is None:
+            self._ids[rest] = [slot.id]
+            insort(self._rests, rest)
+            insort(self._cpus, rest[1])
+        else:
+            insort(ids, slot.id)
+
+    def remove(self, slot: Slot) -> bool:
+        """False when none is left."""
+        rest = (slot.memory_mib, slot.cpu_units)
+        ids = self._ids[rest]
+        del ids[bisect_left(ids, slot.id)]
+        if not ids:
+            del self._ids[rest]
+            del self._rests[bisect_left(self._rests, rest)]
+            del self._cpus[bisect_left(self._cpus, rest[1])]
+        return bool(self._rests)
+
+    def picture(self) -> list[tuple[Rest, tuple[str, ...]]]:
+        return [(rest, tuple(self._ids[rest])) for rest in self._rests]
 
 
 class PoolIndex:
-    """Slots grouped by how many GPUs are free, then by memory and cpu: work follows the number of distinct shapes.
+    """What is free in one pool, so arranged that a decision looks at kinds of slots, not at slots.
 
     It is what `model.placement.Pool` promises to a decision.
     """
@@ -30,17 +80,11 @@ class PoolIndex:
         self.connected = 0
         self._slots: dict[str, Slot] = {}
         self._totals: dict[Ask, int] = {}
-        self._groups: dict[int, dict[FreeRest, list[str]]] = {}  # connected slots only; ids sorted
-        self._order: dict[int, list[FreeRest]] = {}  # the keys of _groups[n], sorted
+        self._groups: dict[int, SlotGroup] = {}  # of the connected slots, by free GPUs
         self._lines: dict[Ask, list[tuple[float, str]]] = {}  # claims with equal asks, oldest first
 
-    def shapes(self, min_gpus: int = 0, min_memory_mib: int = 0) -> Iterator[tuple[Ask, Sequence[str]]]:
-        for gpus in sorted(self._groups):
-            if gpus >= min_gpus:
-                group, order = self._groups[gpus], self._order[gpus]
-                for at in range(bisect_left(order, (min_memory_mib, -1)), len(order)):
-                    memory_mib, cpu_units = order[at]
-                    yield Ask(gpus, cpu_units, memory_mib), group[order[at]]
+    def groups(self, min_gpus: int = 0) -> list[SlotGroup]:
+        return [self._groups[gpus] for gpus in sorted(self._groups) if gpus >= min_gpus]
 
     def slot(self, slot_id: str) -> Slot:
         return self._slots[slot_id]
@@ -105,14 +149,10 @@ class PoolIndex:
         self.connected += 1
         self.free_gpus += len(slot.gpus)
         self.total_gpus += slot.total.gpus
-        rest = (slot.memory_mib, slot.cpu_units)
-        group = self._groups.setdefault(len(slot.gpus), {})
-        ids = group.get(rest)
-        if ids is None:
-            group[rest] = [slot.id]
-            insort(self._order.setdefault(len(slot.gpus), []), rest)
-        else:
-            insort(ids, slot.id)
+        group = self._groups.get(len(slot.gpus))
+        if group is None:
+            group = self._groups[len(slot.gpus)] = SlotGroup(len(slot.gpus))
+        group.add(slot)
 
     def _unlist(self, slot: Slot) -> None:
         if not slot.connected:
@@ -120,15 +160,8 @@ class PoolIndex:
         self.connected -= 1
         self.free_gpus -= len(slot.gpus)
         self.total_gpus -= slot.total.gpus
-        gpus, rest = len(slot.gpus), (slot.memory_mib, slot.cpu_units)
-        ids = self._groups[gpus][rest]
-        del ids[bisect_left(ids, slot.id)]
-        if not ids:
-            del self._groups[gpus][rest]
-            order = self._order[gpus]
-            del order[bisect_left(order, rest)]
-            if not order:
-                del self._groups[gpus], self._order[gpus]
+        if not self._groups[len(slot.gpus)].remove(slot):
+            del self._groups[len(slot.gpus)]
 
 
 class Fleet:
@@ -189,7 +222,7 @@ class Fleet:
         return {
             name: {
                 "slots": {slot.id: (slot.total, slot.free(), tuple(slot.gpus), slot.connected) for slot in pool.slots()},
-                "shapes": [(shape, tuple(ids)) for shape, ids in pool.shapes()],
+                "groups": {group.gpus: group.picture() for group in pool.groups()},
                 "claims": {ask: tuple(line) for ask, line in pool._lines.items()},
                 "sums": (pool.free_gpus, pool.total_gpus, pool.connected, dict(pool._totals)),
             }

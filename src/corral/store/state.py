@@ -347,6 +347,15 @@ class Store(Database):
     def task(self, task_id: str) -> Task | None:
         return self._with_runs(self.execute(f"SELECT {TASK_COLUMNS} FROM task WHERE id = ?", (task_id,)).fetchone())
 
+    def tasks(self, task_ids: Sequence[str]) -> dict[str, Task]:
+        """Those of them that there are, by id."""
+        marks = ", ".join("?" * len(task_ids))
+        runs: dict[str, list[Row]] = {}
+        for run in self.execute(f"SELECT {RUN_COLUMNS} FROM run WHERE task_id IN ({marks}) ORDER BY position", task_ids):
+            runs.setdefault(run[1], []).append(run)
+        rows = self.execute(f"SELECT {TASK_COLUMNS} FROM task WHERE id IN ({marks})", task_ids)
+        return {row[0]: _task(row, runs[row[0]]) for row in rows}
+
     def task_of_run(self, run_id: str) -> Task | None:
         sql = f"SELECT {TASK_COLUMNS} FROM task WHERE id = (SELECT task_id FROM run WHERE id = ?)"
         return self._with_runs(self.execute(sql, (run_id,)).fetchone())

@@ -95,8 +95,9 @@ def describe_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     if not 1 <= len(params["tasks"]) <= DESCRIBE_MAX:
         raise InvalidParameterException(f"Tasks must contain from 1 to {DESCRIBE_MAX} entries.")
     tasks, failures = [], []
+    found = tx.store.tasks([short(given) for given in params["tasks"]])
     for given in params["tasks"]:
-        task = tx.store.task(short(given))
+        task = found.get(short(given))
         if task is not None and (task.region, task.cluster) == (caller.region, cluster):
             tasks.append(task)
         else:
