@@ -1,0 +1,67 @@
+"""python -m corral.node --data DIR --gpus FLAG: this host's agent."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import uvloop
+
+from corral.clock import WallClock
+from corral.errors import Refused
+from corral.ids import RandomIds
+from corral.node import folder
+from corral.node.agent import Agent
+from corral.node.gpus import detect, parse_gpus_flag
+from corral.node.host import kernel_boot_id, this_host
+from corral.node.process import ProcessEngine
+
+log = logging.getLogger("corral.node")
+
+
+async def serve(data: Path, gpus_flag: str, boot_id: str) -> None:
+    host = this_host(data, boot_id, RandomIds())
+    gpus = detect(gpus_flag, host.host_id)
+    log.info("host %s: %s", host.host_id, gpus.note)
+    engine = ProcessEngine(data, boot_id, os.environ)
+    agent = Agent(data, host, gpus_flag, gpus, engine, WallClock())
+    running = asyncio.ensure_future(agent.run())
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, running.cancel)
+    await asyncio.wait([running, engine.failed], return_when=asyncio.FIRST_COMPLETED)
+    if engine.failed.done():
+        running.cancel()
+        engine.failed.result()
+    if not running.cancelled():
+        running.result()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m corral.node", description="The agent of a Corral host.")
+    parser.add_argument("--data", type=Path, required=True, help="Corral's data folder")
+    parser.add_argument("--gpus", default="auto", help="auto, none, sim:8 or sim:2xH200")
+    parser.add_argument("--runtime", choices=["process"], default="process")
+    parser.add_argument("--boot-id", default=None, help="which boot of the machine this is (default: ask the kernel)")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    data = options.data.resolve() / "node"
+    try:
+        parse_gpus_flag(options.gpus)  # before anything is touched
+        folder.make(data)
+        lock = folder.try_lock(data / "agent.lock")  # held for as long as this process lives
+        if lock is None:
+            raise Refused(f"another agent is at work in {data}")
+        uvloop.run(serve(data, options.gpus, options.boot_id or kernel_boot_id()))
+    except Refused as why:
+        print(f"corral node: {why}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""The agent: obeys the core, watches the engine, and reports.
+
+One report is on its way at a time. What happens meanwhile waits for the acknowledgement and goes into the next one, so
+a busy host sends few large reports and a quiet one small prompt ones, with nothing to tune.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from corral.clock import Clock
+from corral.model.run import HEARTBEAT_S, Ack, Hello, Orders, Report, RunSpec
+from corral.node import folder
+from corral.node.engine import Engine, Known
+from corral.node.gpus import Gpus
+from corral.node.host import Host
+from corral.node.inotify import FolderWatch
+from corral.node.lines import Lines, attach
+from corral.node.logs import Shipper
+from corral.node.outbox import Outbox
+
+RECONNECT_FIRST_S = 0.02
+RECONNECT_MAX_S = 1.0
+ALONE_MAX_S = 60.0  # without a core and without a live run, then the agent is of no use
+LOG_PAUSE_S = 0.05  # between reports that carry nothing but logs: a program that prints all the time is sent in batches
+SAMPLE_S = 1.0  # while a GPU is in use; otherwise once a heartbeat
+ORDERS_MAX_BYTES = 256 * 1024 * 1024
+
+log = logging.getLogger("corral.node")
+
+
+class Agent:
+    def __init__(self, data: Path, host: Host, gpus_flag: str, gpus: Gpus, engine: Engine, clock: Clock) -> None:
+        self._data = data
+        self._host = host
+        self._gpus_flag = gpus_flag
+        self._gpus = gpus
+        self._engine = engine
+        self._watch = FolderWatch(data / "output")
+        self._shipper = Shipper(data / "output", clock)
+        self._outbox = Outbox(engine.observe, self._shipper)
+        self._wake = asyncio.Event()
+        self._written = False  # the watch has something to say
+        self._reported_at = 0.0
+        self._logs_at = 0.0
+        self._connected_at = time.monotonic()
+        self._core: Lines | None = None
+        self._answer: asyncio.Future[Ack | None] | None = None  # of the hello or report under way
+        self._welcomed = False
+        self._unwanted: str | None = None
+
+    async def run(self) -> None:
+        """Until the core says quit, or there is neither a core nor anything alive."""
+        self._listen_for_output()
+        sampler = asyncio.create_task(self._sample())
+        try:
+            await self._engine.open(self._engine_changed)
+            wait_s = RECONNECT_FIRST_S
+            while self._unwanted is None and not self._is_pointless():
+                began_at = time.monotonic()
+                if await self._converse():
+                    self._connected_at = time.monotonic()
+                    if self._connected_at > began_at + RECONNECT_MAX_S:  # one that hangs up at once is not hurried
+                        wait_s = RECONNECT_FIRST_S
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, RECONNECT_MAX_S)
+            log.info("ending: %s", self._unwanted or "no core and nothing to look after")
+        finally:
+            sampler.cancel()
+            await self._engine.close(quit=True)
+
+    def _is_pointless(self) -> bool:
+        alive = any(run.alive for run in self._engine.observe().values())
+        return not alive and time.monotonic() > self._connected_at + ALONE_MAX_S
+
+    # -- the conversation ----------------------------------------------------------------------------------------
+
+    async def _converse(self) -> bool:
+        """One connection, from hello to its loss. False when there was none."""
+        try:
+            core = await attach(folder.connect(self._data, "core.sock"), self._heard, self._lost, ORDERS_MAX_BYTES)
+        except OSError:
+            return False
+        self._core = core
+        try:
+            await self._say_hello()
+            while True:
+                await self._until_due()
+                await self._report()
+        except ConnectionError:
+            return True
+        finally:
+            self._welcomed = False
+            await core.abort()
+
+    async def _say_hello(self) -> None:
+        host = self._host
+        runs = self._outbox.hello()
+        hello = Hello(
+            host_id=host.host_id,
+            boot_id=host.boot_id,
+            name=host.name,
+            gpus_flag=self._gpus_flag,
+            cpu_units=host.cpu_units,
+            memory_mib=host.memory_mib,
+            gpus=self._gpus.devices(),
+            runs=runs,
+        )
+        await self._ask({"hello": hello})
+        self._reported_at = time.monotonic()
+        self._engine.forget([run.run_id for run in runs if run.stopped_at_s is not None])
+
+    async def _until_due(self) -> None:
+        """Wait for something worth a report: a change at once, logs after a pause, a heartbeat in any case."""
+        while True:
+            due_at = self._reported_at + HEARTBEAT_S
+            if self._outbox.urgent:
+                return
+            if self._written or self._shipper.has_work:
+                due_at = min(due_at, self._logs_at + LOG_PAUSE_S)
+            wait_s = due_at - time.monotonic()
+            if wait_s <= 0:
+                return
+            if self._core is None:
+                raise ConnectionResetError
+            self._wake.clear()
+            timer = asyncio.get_running_loop().call_later(wait_s, self._wake.set)
+            await self._wake.wait()
+            timer.cancel()
+
+    async def _report(self) -> None:
+        self._take_output()
+        report = self._outbox.report()
+        now = time.monotonic()
+        if report == Report() and now < self._reported_at + HEARTBEAT_S:
+            self._logs_at = now
+            return
+        ack = await self._ask({"report": report})
+        assert ack is not None
+        self._reported_at = now
+        taken = all(ack.shipped.get(chunk.run_id, chunk.end) == chunk.end for chunk in report.logs)
+        if report.logs and not (taken and self._shipper.has_work):
+            self._logs_at = now  # only a backlog that flows goes on without a pause
+        self._engine.forget(self._outbox.acknowledged(report, ack))
+
+    async def _ask(self, message: object) -> Ack | None:
+        if self._core is None:
+            raise ConnectionResetError
+        self._answer = asyncio.get_running_loop().create_future()
+        self._core.send(message)
+        return await self._answer
+
+    def _heard(self, message: Any) -> None:
+        match message:
+            case {"ack": dict() as ack}:
+                self._answered(Ack(**ack))
+            case {"welcome": _}:
+                self._welcomed = True
+                self._answered(None)
+            case {"orders": dict() as orders} if self._welcomed:
+                self._obey(Orders([RunSpec(**spec) for spec in orders.get("start", [])], orders.get("stop", [])))
+            case {"quit": why}:
+                self._unwanted = f"the core says: {why}"
+                self._lost()
+            case _:
+                log.warning("not understood: %.200s", message)
+
+    def _answered(self, ack: Ack | None) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(ack)
+
+    def _lost(self) -> None:
+        self._core = None
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(ConnectionResetError())
+        self._wake.set()
+
+    def _obey(self, orders: Orders) -> None:
+        known = self._engine.observe()
+        fresh = [spec for spec in orders.start if spec.run_id not in known]
+        for spec in fresh:
+            if spec.ships_logs:
+                self._outbox.ordered(spec.run_id)
+        self._engine.start(fresh)
+        self._engine.stop(orders.stop)
+
+    # -- the host ------------------------------------------------------------------------------------------------
+
+    def _engine_changed(self, runs: list[Known]) -> None:
+        self._outbox.changed(runs)
+        self._wake.set()
+
+    def _listen_for_output(self) -> None:
+        asyncio.get_running_loop().add_reader(self._watch.fileno(), self._output_written)
+
+    def _output_written(self) -> None:
+        """Only note it: the names are read with the next report, so a chatty run cannot keep us busy."""
+        asyncio.get_running_loop().remove_reader(self._watch.fileno())
+        self._written = True
+        self._wake.set()
+
+    def _take_output(self) -> None:
+        if self._written:
+            self._shipper.written(self._watch.read())
+            self._written = False
+            self._listen_for_output()
+
+    async def _sample(self) -> None:
+        if not self._gpus.devices():
+            return
+        loop = asyncio.get_running_loop()
+        was_live, sampled_at = False, -HEARTBEAT_S
+        while True:
+            live: dict[str, list[int]] = defaultdict(list)
+            for run in self._engine.observe().values():
+                if run.alive and run.observed.pid is not None:
+                    for gpu_id in run.gpu_ids:
+                        live[gpu_id].append(run.observed.pid)
+            matter = bool(live) or was_live  # once more after the last one has gone: that they are idle again
+            if matter or time.monotonic() >= sampled_at + HEARTBEAT_S:
+                samples = await loop.run_in_executor(None, self._gpus.sample, live)  # a driver may take its time
+                was_live, sampled_at = bool(live), time.monotonic()
+                self._outbox.sampled(samples, matter=matter)
+                if matter:
+                    self._wake.set()
+            await asyncio.sleep(SAMPLE_S)

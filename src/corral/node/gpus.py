@@ -1,0 +1,183 @@
+"""The host's GPUs: real ones through NVML, simulated ones that are as busy as the processes pinned to them."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from corral.errors import Refused
+from corral.ids import simulated_gpu_id
+from corral.model.run import GpuDevice, GpuSample
+
+SIMULATED_MAX = 64
+DEFAULT_MODEL = "H100"
+_CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+# As NVML names them, and the memory it shows, in MiB.
+MODELS: dict[str, tuple[str, int]] = {
+    "B200": ("NVIDIA B200", 183_359),
+    "H200": ("NVIDIA H200", 143_771),
+    "H100": ("NVIDIA H100 80GB HBM3", 81_559),
+    "A100": ("NVIDIA A100-SXM4-40GB", 40_960),
+    "A100-80GB": ("NVIDIA A100-SXM4-80GB", 81_920),
+    "L40S": ("NVIDIA L40S", 46_068),
+    "L4": ("NVIDIA L4", 23_034),
+    "A10G": ("NVIDIA A10G", 23_028),
+    "T4": ("Tesla T4", 15_360),
+    "V100": ("Tesla V100-SXM2-16GB", 16_384),
+    "V100-32GB": ("Tesla V100-SXM2-32GB", 32_768),
+    "P100": ("Tesla P100-PCIE-16GB", 16_280),
+    "M60": ("Tesla M60", 7_618),
+    "K80": ("Tesla K80", 11_441),
+}
+
+
+class Gpus(Protocol):
+    note: str  # for people: what was found, or why nothing
+
+    def devices(self) -> list[GpuDevice]: ...
+
+    def sample(self, live: Mapping[str, Iterable[int]]) -> list[GpuSample]:
+        """How busy they are now. `live`: GPU id → the pids of the runs pinned to it. What cannot be read is left out."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GpusFlag:
+    kind: str  # auto, none, sim
+    count: int = 0
+    model: str = DEFAULT_MODEL
+
+
+def parse_gpus_flag(text: str) -> GpusFlag:
+    """What `--gpus` says, or Refused with what it could say."""
+    if text in ("auto", "none"):
+        return GpusFlag(text)
+    match = re.fullmatch(r"sim:([0-9]{1,4})(?:x(.+))?", text)
+    if match is None:
+        raise Refused(f"--gpus {text}: not one of auto, none, sim:8, sim:2xH200")
+    count, model = int(match[1]), (match[2] or DEFAULT_MODEL).upper()
+    if not 1 <= count <= SIMULATED_MAX:
+        raise Refused(f"--gpus {text}: from 1 to {SIMULATED_MAX} GPUs can be simulated")
+    if model not in MODELS:
+        raise Refused(f"--gpus {text}: no such model; there are {', '.join(MODELS)}")
+    return GpusFlag("sim", count, model)
+
+
+def detect(flag: str, host_id: str) -> Gpus:
+    parsed = parse_gpus_flag(flag)
+    if parsed.kind == "none":
+        return NoGpus("no GPUs, as --gpus none says")
+    if parsed.kind == "sim":
+        return SimulatedGpus(host_id, parsed.count, parsed.model)
+    from corral.node import nvml  # only here: the library is large, and most agents never need it
+
+    try:
+        return nvml.NvmlGpus()
+    except nvml.NoDriver as why:
+        return NoGpus(f"no GPUs: {why}; simulate some with --gpus sim:8")
+
+
+class NoGpus:
+    def __init__(self, note: str) -> None:
+        self.note = note
+
+    def devices(self) -> list[GpuDevice]:
+        return []
+
+    def sample(self, live: Mapping[str, Iterable[int]]) -> list[GpuSample]:
+        return []
+
+
+class SimulatedGpus:
+    """One busy core is one busy GPU; a run with several GPUs spreads its work over them evenly."""
+
+    def __init__(self, host_id: str, count: int, model: str) -> None:
+        name, memory_mib = MODELS[model]
+        self.note = f"{count} simulated {name}"
+        self._devices = [
+            GpuDevice(simulated_gpu_id(host_id, index), index, name, memory_mib, simulated=True)
+            for index in range(count)
+        ]
+        self._cpu_s: dict[int, float] = {}  # pid → as of the last sample
+        self._sampled_boot_s = _boot_s()
+
+    def devices(self) -> list[GpuDevice]:
+        return self._devices
+
+    def sample(self, live: Mapping[str, Iterable[int]]) -> list[GpuSample]:
+        pinned = Counter(pid for pids in live.values() for pid in pids)
+        use = self._measure(pinned.keys()) if pinned else {}
+        samples = []
+        for device in self._devices:
+            uses = [(use[pid], pinned[pid]) for pid in live.get(device.gpu_id, ()) if pid in use]
+            busy = sum(used.cores / gpus for used, gpus in uses)
+            memory_mib = sum(used.memory_mib / gpus for used, gpus in uses)
+            samples.append(
+                GpuSample(
+                    device.gpu_id, round(min(100.0, 100.0 * busy), 1), min(int(memory_mib), device.memory_mib)
+                )
+            )
+        return samples
+
+    def _measure(self, sessions: Iterable[int]) -> dict[int, Use]:
+        """What the processes of each session used since the last sample."""
+        now = _boot_s()
+        elapsed_s = max(now - self._sampled_boot_s, 0.001)
+        use = {session: Use(0.0, 0.0) for session in sessions}
+        cpu_s: dict[int, float] = {}
+        for process in _processes():
+            if process.session not in use:
+                continue
+            cpu_s[process.pid] = process.cpu_s
+            is_new = process.started_boot_s >= self._sampled_boot_s - 0.01  # counted in hundredths
+            before_s = self._cpu_s.get(process.pid, 0.0 if is_new else process.cpu_s)
+            sofar = use[process.session]
+            use[process.session] = Use(
+                sofar.cores + max(0.0, process.cpu_s - before_s) / elapsed_s, sofar.memory_mib + process.memory_mib
+            )
+        self._cpu_s, self._sampled_boot_s = cpu_s, now
+        return use
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    cores: float
+    memory_mib: float
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    pid: int
+    session: int
+    cpu_s: float
+    started_boot_s: float
+    memory_mib: float
+
+
+def _processes() -> Iterable[Process]:
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue  # it has just ended
+        yield Process(
+            pid=int(entry),
+            session=int(fields[3]),
+            cpu_s=(int(fields[11]) + int(fields[12])) / _CLOCK_TICKS_PER_S,
+            started_boot_s=int(fields[19]) / _CLOCK_TICKS_PER_S,
+            memory_mib=int(fields[21]) * _PAGE_BYTES / 2**20,
+        )
+
+
+def _boot_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,0 +1,71 @@
+"""JSON lines on an asyncio connection, of any length up to a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any, cast
+
+import orjson
+
+
+class Lines(asyncio.Protocol):
+    """Calls `on_message` for each message and `on_lost` once, also when the other side talks nonsense."""
+
+    def __init__(self, on_message: Callable[[Any], None], on_lost: Callable[[], None], max_bytes: int) -> None:
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._max_bytes = max_bytes
+        self._unread: list[bytes] = []
+        self._unread_bytes = 0
+        self._transport: asyncio.Transport | None = None
+        self.closed = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are of a class of their own
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self.closed.set()
+        self._on_lost()
+
+    def data_received(self, data: bytes) -> None:
+        self._unread.append(data)
+        self._unread_bytes += len(data)
+        if b"\n" in data:
+            *lines, rest = b"".join(self._unread).split(b"\n")
+            self._unread, self._unread_bytes = [rest], len(rest)
+            for line in lines:
+                try:
+                    message = orjson.loads(line)
+                except ValueError:
+                    self.close()
+                    return
+                self._on_message(message)
+        elif self._unread_bytes > self._max_bytes:
+            self.close()
+
+    def send(self, *messages: object) -> None:
+        if self._transport is not None:
+            self._transport.write(b"".join(orjson.dumps(message) + b"\n" for message in messages))
+
+    def close(self) -> None:
+        """Send what is still to be sent, and end."""
+        if self._transport is not None:
+            self._transport.close()
+
+    async def abort(self) -> None:
+        """End now; when this returns, nothing more is heard of it."""
+        if self._transport is not None:
+            self._transport.abort()
+        await self.closed.wait()
+
+
+async def attach(
+    connection: socket.socket, on_message: Callable[[Any], None], on_lost: Callable[[], None], max_bytes: int
+) -> Lines:
+    _, lines = await asyncio.get_running_loop().create_unix_connection(
+        lambda: Lines(on_message, on_lost, max_bytes), sock=connection
+    )
+    return lines

@@ -1,0 +1,213 @@
+"""The process engine: plain processes of this machine, through the spawner.
+
+This is the spawner's client. The spawner remembers; this side only holds a copy, and orders that were not yet seen to
+have arrived, which it gives again to a spawner that had to be started anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from corral.errors import Refused
+from corral.model.run import Observed, RunSpec
+from corral.node import folder
+from corral.node.engine import Changed, Known
+from corral.node.lines import Lines, attach
+from corral.node.wire import Launch, Run
+
+INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SHELL")
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SPAWNER_START_MAX_S = 10.0
+SPAWNER_RETRY_S = 0.005
+READ_MAX_BYTES = 64 * 1024 * 1024
+
+log = logging.getLogger("corral.node")
+
+
+def environment_for(spec: RunSpec, ours: Mapping[str, str]) -> dict[str, str]:
+    """A few variables of the machine, then the task's, then the GPUs, which no task may choose for itself."""
+    environment = {name: ours[name] for name in INHERITED if name in ours and ours[name].isprintable()}
+    environment.setdefault("PATH", DEFAULT_PATH)
+    environment.update(spec.environment)
+    gpu_ids = ",".join(spec.gpu_ids)
+    environment["NVIDIA_VISIBLE_DEVICES"] = gpu_ids or "void"
+    environment["CUDA_VISIBLE_DEVICES"] = gpu_ids
+    return environment
+
+
+def launch_of(spec: RunSpec, ours: Mapping[str, str]) -> Launch:
+    return Launch(
+        run_id=spec.run_id,
+        command=spec.command,
+        environment=environment_for(spec, ours),
+        working_directory=spec.working_directory,
+        stop_grace_s=spec.stop_grace_s,
+        ships_logs=spec.ships_logs,
+        gpu_ids=spec.gpu_ids,
+    )
+
+
+def known_of(run: Run) -> Known:
+    ended = not run.alive
+    observed = Observed(
+        run_id=run.run_id,
+        pid=run.pid,
+        started_at_s=run.started_at_s,
+        stopped_at_s=run.stopped_at_s,
+        exit_code=run.exit_code if ended else None,  # the main process may be over and something of it not
+        reason=run.reason if ended else None,
+    )
+    return Known(observed, run.ships_logs, tuple(run.gpu_ids))
+
+
+class ProcessEngine:
+    def __init__(self, data: Path, boot_id: str, environment: Mapping[str, str]) -> None:
+        self._data = data
+        self._boot_id = boot_id
+        self._environment = environment
+        self._known: dict[str, Known] = {}
+        self._ordered: dict[str, Launch] = {}  # not yet seen at the spawner
+        self._stopping: set[str] = set()  # until they are seen to have ended
+        self._lines: Lines | None = None
+        self._complete: asyncio.Future[None] | None = None
+        self._first: list[Run] = []  # of a new connection, until all have come
+        self._spawner: subprocess.Popen[bytes] | None = None
+        self._changed: Changed = lambda _: None
+        self._again: asyncio.Task[None] | None = None
+        self._closed = False
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def open(self, changed: Changed) -> None:
+        self._changed = changed
+        await self._connect()
+
+    def start(self, specs: Iterable[RunSpec]) -> None:
+        launches = [launch_of(spec, self._environment) for spec in specs if spec.run_id not in self._known]
+        for launch in launches:
+            self._ordered[launch.run_id] = launch
+            self._known[launch.run_id] = Known(Observed(launch.run_id), launch.ships_logs, tuple(launch.gpu_ids))
+        self._tell([{"start": launch} for launch in launches])
+
+    def stop(self, run_ids: Iterable[str]) -> None:
+        stopping = [run_id for run_id in run_ids if run_id in self._known and self._known[run_id].alive]
+        self._stopping.update(stopping)
+        self._tell([{"stop": run_id} for run_id in stopping])
+
+    def observe(self) -> Mapping[str, Known]:
+        return self._known
+
+    def forget(self, run_ids: Iterable[str]) -> None:
+        """Should the spawner miss it, it will tell of these runs again, and then they are reported again."""
+        ended = [run_id for run_id in run_ids if run_id in self._known and not self._known[run_id].alive]
+        for run_id in ended:
+            del self._known[run_id]
+        if ended:
+            self._tell([{"forget": ended}])
+
+    async def close(self, *, quit: bool) -> None:
+        self._closed = True
+        if self._again is not None:
+            self._again.cancel()
+        if self._lines is not None:
+            if quit:
+                self._lines.send({"quit": True})
+            self._lines.close()
+
+    def _tell(self, messages: list[dict[str, Any]]) -> None:
+        if self._lines is not None and messages:
+            self._lines.send(*messages)
+
+    async def _connect(self) -> None:
+        """Reach the spawner, or start one and reach that."""
+        give_up_at = time.monotonic() + SPAWNER_START_MAX_S
+        while True:
+            self._complete = asyncio.get_running_loop().create_future()
+            self._first = []
+            try:
+                connection = folder.connect(self._data, "spawner.sock")
+                self._lines = await attach(connection, self._heard, self._lost, READ_MAX_BYTES)
+                await asyncio.wait_for(self._complete, SPAWNER_START_MAX_S)
+                return
+            except OSError:
+                pass
+            if time.monotonic() > give_up_at:
+                raise Refused(f"the spawner does not answer; see {self._data / 'spawner.log'}")
+            if self._spawner is None or self._spawner.poll() is not None:
+                if self._spawner is not None and self._spawner.returncode not in (0, -9):
+                    raise Refused(f"the spawner does not start: {_last_line(self._data / 'spawner.log')}")
+                self._spawner = self._start_spawner()
+            await asyncio.sleep(SPAWNER_RETRY_S)
+
+    def _start_spawner(self) -> subprocess.Popen[bytes]:
+        """In a session of its own, holding nothing of ours: it must not end when we do."""
+        with open(self._data / "spawner.log", "ab") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "corral.node.spawner", "--dir", self._data, "--boot-id", self._boot_id],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def _heard(self, message: Any) -> None:
+        runs = [Run(**fields) for fields in message["runs"]]
+        assert self._complete is not None
+        if self._complete.done():
+            self._took(runs)
+            return
+        self._first += runs
+        if message["all"]:
+            self._reconcile(self._first)
+            self._complete.set_result(None)
+
+    def _reconcile(self, runs: list[Run]) -> None:
+        """A new connection: what the spawner says is so, and what it has not heard of is ordered again."""
+        there = {run.run_id for run in runs}
+        for run_id in [run_id for run_id in self._known if run_id not in there and run_id not in self._ordered]:
+            del self._known[run_id]  # forgotten there
+        self._took(runs)
+        self._tell([{"start": launch} for launch in self._ordered.values()])
+        self._tell([{"stop": run_id} for run_id in self._stopping])
+
+    def _took(self, runs: list[Run]) -> None:
+        changed = []
+        for run in runs:
+            known = known_of(run)
+            self._ordered.pop(run.run_id, None)
+            if not known.alive:
+                self._stopping.discard(run.run_id)
+            if self._known.get(run.run_id) != known:
+                self._known[run.run_id] = known
+                changed.append(known)
+        if changed:
+            self._changed(changed)
+
+    def _lost(self) -> None:
+        self._lines = None
+        if self._complete is not None and not self._complete.done():
+            self._complete.set_exception(ConnectionResetError())  # _connect tries again
+        elif not self._closed:
+            log.warning("the spawner is gone; starting another")
+            self._again = asyncio.get_running_loop().create_task(self._reconnect())
+
+    async def _reconnect(self) -> None:
+        try:
+            await self._connect()
+        except Exception as error:
+            if not self.failed.done():
+                self.failed.set_exception(error)
+
+
+def _last_line(path: Path) -> str:
+    with open(path, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
+        lines = file.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"see {path}"

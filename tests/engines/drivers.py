@@ -1,0 +1,68 @@
+"""Engines for tests, driven from plain functions: the event loop runs while the test waits for something."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+
+from corral.node.engine import Engine, Known
+from corral.node.host import kernel_boot_id
+from corral.node.process import ProcessEngine
+from engines.eventually import soon
+from engines.nodes import NodeFolder
+
+MakeEngine = Callable[[NodeFolder, str, Mapping[str, str]], Engine]
+
+
+def process_engine(node: NodeFolder, boot_id: str, environment: Mapping[str, str]) -> Engine:
+    return ProcessEngine(node.node, boot_id, environment)
+
+
+ENGINES: dict[str, MakeEngine] = {"process": process_engine}
+
+
+class Driver:
+    def __init__(
+        self,
+        make: MakeEngine,
+        node: NodeFolder,
+        boot_id: str | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.node = node
+        self.history: list[Known] = []
+        self._loop = asyncio.new_event_loop()
+        self.engine = self._loop.run_until_complete(
+            self._open(make, boot_id or kernel_boot_id(), os.environ if environment is None else environment)
+        )
+
+    async def _open(self, make: MakeEngine, boot_id: str, environment: Mapping[str, str]) -> Engine:
+        engine = make(self.node, boot_id, environment)
+        await engine.open(self.history.extend)
+        return engine
+
+    def until(self, check: Callable[[], object], what: str = "") -> None:
+        self._loop.run_until_complete(soon(check, what))
+
+    def run(self, spec) -> Known:
+        """Start it and wait for its end."""
+        self.engine.start([spec])
+        return self.ended(spec.run_id)
+
+    def ended(self, run_id: str) -> Known:
+        self.until(lambda: run_id in self.engine.observe() and not self.engine.observe()[run_id].alive, "ended")
+        return self.engine.observe()[run_id]
+
+    def started(self, run_id: str) -> Known:
+        self.until(lambda: self.engine.observe()[run_id].observed.pid is not None, "started")
+        return self.engine.observe()[run_id]
+
+    def printed(self, run_id: str, text: str) -> None:
+        path = self.node.node / "output" / run_id
+        self.until(lambda: path.exists() and text in path.read_text(), f"{run_id} printed {text!r}")
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self.engine.close(quit=True))
+        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.close()

@@ -1,0 +1,128 @@
+"""The core's side of the conversation in `model/run.py`, as small as it can be, and able to misbehave on demand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+
+import orjson
+
+from corral.model.run import Ack, GpuSample, LogChunk, Observed, Orders, Report, RunSpec
+from corral.node import folder
+from engines.eventually import soon
+from engines.nodes import NodeFolder
+
+LINE_MAX_BYTES = 64 * 1024 * 1024
+
+
+class FakeCore:
+    def __init__(self, node: NodeFolder) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._node = node
+        self._server: asyncio.Server | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self.hellos: list[dict] = []
+        self.reports: list[Report] = []
+        self.runs: dict[str, Observed] = {}
+        self.stored: dict[str, int] = defaultdict(int)  # run id → offset
+        self.texts: dict[str, list[str]] = defaultdict(list)
+        self.stored_at_end: dict[str, int] = {}  # what was stored when the end of the run was told
+        self.samples: dict[str, GpuSample] = {}
+        self.refused_chunks = 0
+        self.fault: Callable[[int], str] = lambda number: ""  # "before" or "after" the commit of report `number`
+        self.listen()
+
+    def listen(self) -> None:
+        async def serve() -> asyncio.Server:
+            listener = folder.listen(self._node.node, "core.sock")
+            return await asyncio.start_unix_server(self._connected, sock=listener, limit=LINE_MAX_BYTES)
+
+        self._server = self._loop.run_until_complete(serve())
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.CancelledError, ConnectionError):
+            await self._converse(reader, writer)
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        while line := await reader.readline():
+            match orjson.loads(line):
+                case {"hello": hello}:
+                    self.hellos.append(hello)
+                    self.runs.update({run["run_id"]: Observed(**run) for run in hello["runs"]})
+                    writer.write(b'{"welcome":{}}\n')
+                case {"report": report}:
+                    fault = self.fault(len(self.reports))
+                    if fault != "before":
+                        ack = self._commit(_report(report))
+                    if fault:
+                        break
+                    writer.write(orjson.dumps({"ack": ack}) + b"\n")
+        self._writer = None
+        writer.close()
+
+    def _commit(self, report: Report) -> Ack:
+        self.reports.append(report)
+        for chunk in report.logs:
+            if chunk.start == self.stored[chunk.run_id]:
+                self.stored[chunk.run_id] = chunk.end
+                self.texts[chunk.run_id] += [text for _, text in chunk.events]
+            else:
+                self.refused_chunks += 1
+        for run in report.runs:
+            self.runs[run.run_id] = run
+            if run.stopped_at_s is not None:
+                self.stored_at_end[run.run_id] = self.stored[run.run_id]
+        self.samples.update({sample.gpu_id: sample for sample in report.gpus})
+        return Ack({chunk.run_id: self.stored[chunk.run_id] for chunk in report.logs})
+
+    def order(self, *start: RunSpec, stop: list[str] | None = None) -> None:
+        assert self._writer is not None
+        self._writer.write(orjson.dumps({"orders": Orders(list(start), stop or [])}) + b"\n")
+
+    def say_quit(self, why: str) -> None:
+        assert self._writer is not None
+        self._writer.write(orjson.dumps({"quit": why}) + b"\n")
+
+    def until(self, check: Callable[[], object], what: str = "") -> None:
+        self._loop.run_until_complete(soon(check, what))
+
+    def greeted(self, times: int = 1) -> None:
+        self.until(lambda: len(self.hellos) >= times, "hello")
+
+    def ended(self, *run_ids: str) -> list[Observed]:
+        self.until(
+            lambda: all(run_id in self.runs and self.runs[run_id].stopped_at_s is not None for run_id in run_ids),
+            "ended",
+        )
+        return [self.runs[run_id] for run_id in run_ids]
+
+    def go_away(self) -> None:
+        """Stop listening and hang up, as a core that dies."""
+
+        async def leave() -> None:
+            if self._server is not None:
+                self._server.close()
+            if self._writer is not None:
+                self._writer.transport.abort()
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+        self._loop.run_until_complete(leave())
+        self._writer = None
+
+    def close(self) -> None:
+        self.go_away()
+        self._loop.close()
+
+
+def _report(fields: dict) -> Report:
+    return Report(
+        [Observed(**run) for run in fields["runs"]],
+        [LogChunk(**chunk) for chunk in fields["logs"]],
+        [GpuSample(**sample) for sample in fields["gpus"]],
+    )

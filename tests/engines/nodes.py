@@ -1,0 +1,79 @@
+"""A node folder for a test: what lies in it, who lives in it, and that nobody does afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from corral.model.run import RunSpec
+from corral.node import children, folder
+from engines.eventually import eventually
+
+
+def spec(run_id: str, *command: str, **more) -> RunSpec:
+    fields = {"environment": {}, "gpu_ids": [], "stop_grace_s": 5.0, **more}
+    return RunSpec(run_id, task_id="task", container="main", image="corral/host", command=list(command), **fields)
+
+
+def shell(run_id: str, script: str, **more) -> RunSpec:
+    return spec(run_id, "sh", "-c", script, **more)
+
+
+def is_running(pid: int) -> bool:
+    """A zombie is not: whether init waits for orphans is not our business."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def kill(pid: int) -> None:
+    """kill -9, and it is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not is_running(pid), f"process {pid} gone")
+
+
+class NodeFolder:
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.node = data / "node"
+        folder.make(self.node)
+        self._agents: list[subprocess.Popen] = []
+
+    def output(self, run_id: str) -> str:
+        return (self.node / "output" / run_id).read_text()
+
+    def spawner_pid(self) -> int:
+        return int((self.node / "spawner.lock").read_text())
+
+    def start_agent(self, *more: str) -> subprocess.Popen:
+        command = [sys.executable, "-m", "corral.node", "--data", str(self.data), *more]
+        agent = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self._agents.append(agent)
+        return agent
+
+    def holders(self) -> list[int]:
+        held = children.holders(str(path) for path in (self.node / "output").iterdir())
+        return [pid for pids in held.values() for pid in pids]
+
+    def clean_up(self) -> None:
+        """Agents first, or they start another spawner; then the spawner; then what it can no longer start."""
+        for agent in self._agents:
+            agent.kill()
+            agent.wait()
+            if agent.stderr is not None:
+                agent.stderr.close()
+        if (self.node / "spawner.lock").exists() and is_locked(self.node / "spawner.lock"):
+            kill(self.spawner_pid())
+        for pid in self.holders():
+            kill(pid)
+        assert not self.holders()
+
+
+def is_locked(path: Path) -> bool:
+    return children.is_held(str(path))
