@@ -21,6 +21,7 @@ REPORT_MAX_BYTES = 512 * 1024  # of all runs together
 REPORT_MAX_EVENTS = 10_000
 REPORT_MAX_RUNS = 5_000  # whose files are looked at
 SHARE_MIN_BYTES = 32 * 1024  # for each run, however many there are
+BACKLOG_MAX_BYTES = 8 * 1024 * 1024  # some seconds of shipping
 RELEASE_BYTES = 16 * 1024 * 1024  # is given back to the disk at a time
 ENLARGED_BYTES = LOG_EVENT_MAX_BYTES + 4  # enough to see that a line is too long, and to cut it between characters
 
@@ -105,6 +106,16 @@ class Shipper:
         """Is all that the run wrote in this report or an acknowledged one?"""
         tail = self._tails.get(run_id)
         return tail is None or tail.done
+
+    def is_far_behind(self, run_id: str) -> bool:
+        """Is there so much left to ship that the run's end, and with it the release of its GPUs, should not wait for it?"""
+        tail = self._tails.get(run_id)
+        if tail is None or tail.done:
+            return False
+        try:
+            return os.stat(self._output / run_id).st_size - tail.offset > BACKLOG_MAX_BYTES
+        except FileNotFoundError:
+            return False
 
     def forget(self, run_id: str) -> None:
         self._tails.pop(run_id, None)

@@ -3,6 +3,9 @@
 A run that ships logs is over, for the core, only when all it wrote has arrived: whoever sees a task stopped can read
 its log. So its end waits here until its output is in the same report or an acknowledged one. Until then it is told as
 alive, in `hello` too: what hello names as ended may be forgotten once it is welcomed, and its output with it.
+
+Only a run that left megabytes unshipped is told as ended at once, so that its GPUs do not stay leased for minutes; its
+log goes on arriving, and its end is told again, harmlessly, when the last of it has.
 """
 
 from __future__ import annotations
@@ -86,7 +89,8 @@ class Outbox:
                 runs.append(run.observed)
             elif run_id not in self._ending:
                 self._ending[run_id] = None
-                runs.append(still_alive(run.observed))
+                far_behind = self._shipper.is_far_behind(run_id)
+                runs.append(run.observed if far_behind else still_alive(run.observed))
         samples, self._samples, self._samples_matter = self._samples, [], False
         return Report(runs, logs, samples)
 

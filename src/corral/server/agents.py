@@ -188,7 +188,7 @@ class Agents:
             os.close(held)
             process = self._start_agent()
             began_s = self._clock.now_s()
-            await asyncio.get_running_loop().run_in_executor(None, process.wait)
+            await _ended(process)
             log.warning("the agent ended with %s; starting another", process.returncode)
             lived = self._clock.now_s() - began_s > RESTART_MAX_S
             wait_s = RESTART_MIN_S if lived else min(wait_s * 2, RESTART_MAX_S)
@@ -200,6 +200,18 @@ class Agents:
             return subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
+
+
+async def _ended(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a child without a thread: a thread would keep us from ending while the child does not."""
+    loop, ended, fd = asyncio.get_running_loop(), asyncio.Event(), os.pidfd_open(process.pid)
+    loop.add_reader(fd, ended.set)
+    try:
+        await ended.wait()
+        process.wait()
+    finally:
+        loop.remove_reader(fd)
+        os.close(fd)
 
 
 def _hello(said: dict[str, Any]) -> Hello:
