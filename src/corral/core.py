@@ -68,7 +68,7 @@ class Tx(Generic[S]):
     final: bool = True  # False: the handler may still answer with Wait
     _marks: dict[str, None] = field(default_factory=dict)
     _changed: dict[str, None] = field(default_factory=dict)
-    _orders: list[tuple[str, Start | str]] = field(default_factory=list)
+    _orders: list[tuple[str, Start | str | None]] = field(default_factory=list)
 
     def mark(self, key: str) -> None:
         """The reconciler that `key` names should look at it, in this very transaction."""
@@ -87,6 +87,10 @@ class Tx(Generic[S]):
 
     def stop(self, host_id: str, run_id: str) -> None:
         self._orders.append((host_id, run_id))
+
+    def begin_anew(self, host_id: str) -> None:
+        """What this host was told before is void: it has said what it knows, and now it is told everything again."""
+        self._orders.append((host_id, None))
 
     def _sizes(self) -> tuple[int, int, int]:
         return len(self._marks), len(self._changed), len(self._orders)
@@ -117,6 +121,7 @@ class Command:
 class HostOrders:
     start: list[Start] = field(default_factory=list)
     stop: list[str] = field(default_factory=list)  # run ids
+    anew: bool = False  # orders committed before these and not sent yet must not be sent: they may be for runs given up
 
 
 @dataclass(slots=True)
@@ -287,9 +292,12 @@ def _not_written(error: Exception) -> ApiError:
     return ServiceUnavailable(f"Nothing was changed: the state could not be written ({error}).")
 
 
-def _by_host(orders: Sequence[tuple[str, Start | str]]) -> dict[str, HostOrders]:
+def _by_host(orders: Sequence[tuple[str, Start | str | None]]) -> dict[str, HostOrders]:
     found: dict[str, HostOrders] = {}
     for host_id, order in orders:
+        if order is None:
+            found[host_id] = HostOrders(anew=True)
+            continue
         of_host = found.setdefault(host_id, HostOrders())
         if isinstance(order, Start):
             of_host.start.append(order)

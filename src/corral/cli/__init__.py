@@ -1,0 +1,79 @@
+"""The `corral` command: one file per verb, each of them arguments → boto3 → words.
+
+Nothing heavy is imported before a verb needs it, so that `corral --help` and `corral env` answer at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+import corral
+from corral.cli.aws import aws
+from corral.cli.down import down
+from corral.cli.env import env
+from corral.cli.logs import logs
+from corral.cli.ps import ps
+from corral.cli.refusals import INTERRUPTED, in_one_line
+from corral.cli.run import run
+from corral.cli.status import status
+from corral.cli.stop import stop
+from corral.cli.up import up
+from corral.cli.words import say
+
+
+class Verbs(click.Group):
+    """The verbs, in the order in which a newcomer meets them; what the user can put right is one line on stderr."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run a verb. A traceback is a fault of ours."""
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        try:
+            code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        except click.ClickException as error:
+            error.show()
+            code = error.exit_code
+        except click.Abort:
+            code = INTERRUPTED
+        except BrokenPipeError:
+            # Whoever read our output has gone (`corral ps | head -1`); Python would complain once more while it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 0
+        except Exception as error:
+            line = in_one_line(error)
+            if line is None:
+                raise
+            say(line)
+            code = 1
+        sys.exit(code)
+
+
+@click.group(name="corral", cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(corral.__version__, prog_name="corral")
+def main() -> None:
+    """Your GPUs behind the AWS container APIs.
+
+    \b
+    corral up --detach          start Corral on this machine
+    eval "$(corral env)"        point aws, boto3 and everything else at it
+    corral run --gpus 1 -- python train.py
+    """
+
+
+for verb in (up, down, status, env, aws, run, ps, logs, stop):
+    main.add_command(verb)

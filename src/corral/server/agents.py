@@ -81,6 +81,8 @@ class Agents:
         for host_id, of_host in orders.items():
             connection = self._connections.get(host_id)
             if connection is not None:
+                while of_host.anew and not connection.orders.empty():
+                    connection.orders.get_nowait()  # its hello came after those: they may be for runs given up
                 connection.orders.put_nowait(of_host)
 
     async def close(self) -> None:

@@ -24,6 +24,7 @@ def hello(tx: Tx[Store], said: Hello) -> None:
     was never started, and starting it now is the first time; unless the host was restarted since, or it had told us that
     the run was alive: then it is gone.
     """
+    tx.begin_anew(said.host_id)
     before = tx.store.host(said.host_id)
     rebooted = before is not None and before["boot_id"] != said.boot_id
     tx.store.put_host(said, tx.now_s)

@@ -40,6 +40,7 @@ class Store(Database):
         self.fleet = Fleet()
         self._mark = 0
         self._definitions: dict[tuple[str, str, int], dict[str, Any]] = {}  # parsed documents; they never change
+        self._unsettled: set[tuple[str, str, int]] = set()  # documents of this transaction: it may be taken back
         self.rebuild()
 
     # The fleet index follows the transaction.
@@ -47,10 +48,12 @@ class Store(Database):
     def commit(self) -> None:
         super().commit()
         self.fleet.committed()
+        self._unsettled.clear()
 
     def rollback(self) -> None:
         """Give the whole transaction up."""
         super().rollback()
+        self._unsettled.clear()
         self.rebuild()
 
     def reader(self) -> Self:
@@ -118,6 +121,7 @@ class Store(Database):
             "INSERT INTO task_definition (region, family, revision, status, document) VALUES (?, ?, ?, 'ACTIVE', ?)",
             (region, family, latest + 1, _dumps(document)),
         )
+        self._unsettled.add((region, family, latest + 1))
         return int(latest) + 1
 
     def definition(self, region: str, family: str, revision: int | None) -> tuple[int, str, dict[str, Any]] | None:
@@ -145,7 +149,8 @@ class Store(Database):
             found = orjson.loads(self.execute(sql, key).fetchone()[0])
             if len(self._definitions) > 1000:
                 self._definitions.clear()
-            self._definitions[key] = found
+            if key not in self._unsettled:
+                self._definitions[key] = found
         return found
 
     def retire_definition(self, region: str, family: str, revision: int, document: dict[str, Any]) -> None:
@@ -154,6 +159,7 @@ class Store(Database):
             (_dumps(document), region, family, revision),
         )
         self._definitions.pop((region, family, revision), None)
+        self._unsettled.add((region, family, revision))
 
     def definitions(self, region: str, family: str | None, status: str) -> list[tuple[str, int]]:
         """(family, revision), by family and then number."""

@@ -1,0 +1,90 @@
+"""`corral status`: hosts, GPUs, who holds them and who waits."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from corral.cli.here import Data, data_option
+from corral.cli.where import find
+from corral.cli.where import status as status_page
+from corral.cli.words import SHORT_ID, age, console, parsed_date, print_json, with_short_ids
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@click.command(short_help="Show hosts, GPUs, who holds them and who waits.")
+@data_option
+@click.option("--json", "as_json", is_flag=True, help="The whole page as JSON.")
+def status(data: Data, as_json: bool) -> None:
+    """Show the hosts, their GPUs, the tasks on them, and who waits for what. Exit code 3: Corral is not running."""
+    page, date = status_page(find(data))
+    if as_json:
+        print_json(page)
+        return
+    out = console()
+    out.print(f"Corral {page['version']} at {page['url']}  (data in {page['data']}, process {page['pid']})", soft_wrap=True)
+    out.print(_tasks(page["tasks"]))
+    for host in page["hosts"]:
+        out.print()
+        out.print(_host(host), soft_wrap=True)
+        if host["gpus"]:
+            out.print(_gpus(host["gpus"]))
+    if not page["hosts"]:
+        out.print("\nNo host has joined.")
+    if page["waiting"]:
+        out.print()
+        out.print(_waiting(page, parsed_date(date)))
+
+
+def _tasks(counts: dict[str, int]) -> str:
+    words = {"RUNNING": "running", "PENDING": "starting", "PROVISIONING": "waiting", "STOPPED": "stopped"}
+    shown = [f"{counts.get(state, 0)} {word}" for state, word in words.items() if counts.get(state) or state != "PENDING"]
+    return "Tasks: " + ", ".join(shown)
+
+
+def _host(host: dict[str, Any]) -> str:
+    cpu, memory = host["cpuUnits"], host["memoryMiB"]
+    silent = "" if host["connected"] else "  NOT CONNECTED: it gets nothing new"
+    free = sum(gpu["task"] is None for gpu in host["gpus"])
+    gpus = f"{free} of {len(host['gpus'])} GPUs free" if host["gpus"] else "no GPUs"
+    return (
+        f"Host {host['name']}{silent}: {gpus}, {cpu['free']} of {cpu['total']} CPU units free, "
+        f"{memory['free']} of {memory['total']} MiB free"
+    )
+
+
+def _gpus(gpus: list[dict[str, Any]]) -> Table:
+    table = _table("GPU", "MODEL", "UTIL", "MEMORY", "TASK")
+    table.columns[2].justify = "right"
+    for gpu in gpus:
+        model = gpu["model"] + (" (simulated)" if gpu["simulated"] else "")
+        used = gpu["memoryUsedMiB"]
+        memory = f"{'?' if used is None else used} / {gpu['memoryMiB']} MiB"
+        busy = "?" if gpu["utilizationPercent"] is None else f"{gpu['utilizationPercent']:.0f}%"
+        table.add_row(str(gpu["index"]), model, busy, memory, gpu["task"][:SHORT_ID] if gpu["task"] else "free")
+    return table
+
+
+def _waiting(page: dict[str, Any], now: datetime | None) -> Table:
+    """The oldest of each kind of request: those behind it wait for the same."""
+    table = _table("WAITING", "SINCE", "REASON")
+    for claim in page["waiting"]:
+        since = datetime.fromtimestamp(claim["sinceS"], UTC)
+        table.add_row(claim["task"][:SHORT_ID], age(since, now), with_short_ids(claim["reason"]))
+    more = page["tasks"].get("PROVISIONING", 0) - len(page["waiting"])
+    if more > 0:
+        table.add_row("", "", f"and {more} more behind them")
+    return table
+
+
+def _table(*names: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in names:
+        table.add_column(name, no_wrap=name != "REASON", overflow="fold")
+    return table

@@ -1,0 +1,156 @@
+"""Which endpoint the verbs talk to, and clients for it.
+
+The standard environment comes first: whoever set AWS_ENDPOINT_URL or AWS_PROFILE means it, and so the same verbs work on
+AWS. Without either it is the Corral of the data folder, never AWS by accident.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from corral.cli import here
+from corral.cli.here import Data
+from corral.cli.refusals import Failed
+
+DEFAULT_REGION = "us-east-1"
+NAMES_AN_ENDPOINT = ("AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_DEFAULT_PROFILE")
+CONNECT_S = 5.0
+READ_S = 60.0
+STATUS_S = 10.0
+
+_hold_s: ContextVar[float] = ContextVar("hold_s", default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    endpoint_url: str | None = None  # these four None: as the environment and the AWS configuration say
+    region: str | None = None
+    access_key: str | None = None
+    secret_key: str | None = None
+
+
+def find(data: Data) -> Where:
+    """The endpoint of the environment, else the Corral of the data folder; one chosen on the command line comes first."""
+    if not data.chosen and any(os.environ.get(name) for name in NAMES_AN_ENDPOINT):
+        return Where()
+    return of_folder(data)
+
+
+def of_folder(data: Data) -> Where:
+    about, keys = here.must_run(data), here.keys(data)
+    region = os.environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
+    return Where(about["url"], region, keys["access_key"], keys["secret_key"])
+
+
+def variables(where: Where) -> dict[str, str]:
+    """What other programs need in their environment to use this Corral."""
+    assert where.endpoint_url and where.region and where.access_key and where.secret_key
+    values = {
+        "AWS_ENDPOINT_URL": where.endpoint_url,
+        "AWS_ACCESS_KEY_ID": where.access_key,
+        "AWS_SECRET_ACCESS_KEY": where.secret_key,
+        "AWS_DEFAULT_REGION": where.region,
+    }
+    if any(os.environ.get(name) for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")):
+        others = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+        host = urlsplit(where.endpoint_url).hostname or ""
+        values["no_proxy"] = others if host in others.split(",") else ",".join(filter(None, (others, host)))
+    return values
+
+
+def in_the_way(environment: Mapping[str, str]) -> list[str]:
+    """Variables that would turn a client away from `variables`: a foreign session token, an endpoint for one service."""
+    others = {"AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"}
+    return sorted(name for name in environment if name in others or name.startswith("AWS_ENDPOINT_URL_"))
+
+
+@cache
+def _session() -> Any:
+    import botocore.session  # boto3 is a layer over this one, and takes a third longer to import
+
+    return botocore.session.get_session()
+
+
+@cache
+def client(where: Where, service: str, region: str | None = None) -> Any:
+    """A boto3 client. Safe to share between threads, so there is one of each."""
+    from botocore.config import Config
+
+    created = _session().create_client(
+        service,
+        region_name=region or where.region,
+        endpoint_url=where.endpoint_url,
+        aws_access_key_id=where.access_key,
+        aws_secret_access_key=where.secret_key,
+        config=Config(
+            connect_timeout=CONNECT_S,
+            read_timeout=READ_S,
+            retries={"mode": "standard", "total_max_attempts": 3},
+            proxies={} if where.endpoint_url else None,  # a proxy knows nothing of this machine's own address
+            user_agent_extra="corral-cli",
+        ),
+    )
+    created.meta.events.register("before-call", _ask_to_hold)
+    return created
+
+
+@contextmanager
+def holding(seconds: float) -> Iterator[None]:
+    """Calls inside wait at the server until there is news, for so long at most. AWS ignores it and answers at once."""
+    token = _hold_s.set(seconds)
+    try:
+        yield
+    finally:
+        _hold_s.reset(token)
+
+
+def _ask_to_hold(params: dict[str, Any], **_: Any) -> None:
+    if seconds := _hold_s.get():
+        params["headers"]["X-Corral-Wait"] = f"{seconds:g}"
+
+
+def is_aws(where: Where) -> bool:
+    return str(client(where, "ecs").meta.endpoint_url).rstrip("/").endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws"))
+
+
+def status(where: Where) -> tuple[dict[str, Any], str | None]:
+    """Corral's own status page, and the server's date. The one thing here that is not an AWS API."""
+    from botocore.auth import SigV4Auth
+    from botocore.awsrequest import AWSRequest
+    from botocore.credentials import Credentials
+    from botocore.httpsession import URLLib3Session
+
+    endpoint, region = where.endpoint_url, where.region
+    credentials = Credentials(where.access_key, where.secret_key) if where.access_key else _session().get_credentials()
+    if endpoint is None:
+        ecs = client(where, "ecs")
+        endpoint, region = ecs.meta.endpoint_url, ecs.meta.region_name
+    if credentials is None:
+        raise Failed("no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or `eval \"$(corral env)\"`.")
+    request = AWSRequest("GET", f"{endpoint.rstrip('/')}/_corral/status")
+    SigV4Auth(credentials, "corral", region).add_auth(request)
+    answer = URLLib3Session(timeout=STATUS_S).send(request.prepare())
+    if answer.status_code == 403:
+        raise Failed(f"{endpoint} refuses these keys: {_message(answer)}")
+    if answer.status_code != 200 or "json" not in answer.headers.get("content-type", ""):
+        raise Failed(f"{endpoint} is not a Corral: it has no page /_corral/status (HTTP {answer.status_code}).")
+    import json
+
+    return json.loads(answer.content), answer.headers.get("date")
+
+
+def _message(answer: Any) -> str:
+    import json
+
+    try:
+        said = json.loads(answer.content)
+        return str(said.get("message") or said.get("Message") or said)
+    except (ValueError, AttributeError):
+        return f"HTTP {answer.status_code}"

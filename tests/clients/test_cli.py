@@ -1,0 +1,446 @@
+"""The `corral` command, run as a person runs it: the real executable, a real server, real tasks.
+
+One Corral serves most tests; those that stop it or start a second one have their own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from corral.cli.profiles import MARK, with_section
+
+BIN = Path(sys.executable).parent
+DEADLINE_S = 30.0
+UNTIL_TOLD = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done"  # runs until it is told to stop, and then ends with 7
+
+
+class Cli:
+    """The command on one data folder, with nothing of the developer's own AWS configuration around it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.data = home / "data"
+        foreign = ("AWS_", "CORRAL_", "COLUMNS")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+        self.environment = {**kept, "HOME": str(home), "CORRAL_DATA": str(self.data), "PATH": f"{BIN}:{os.environ['PATH']}"}
+
+    def __call__(self, *words: str, code: int = 0, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [BIN / "corral", *words],
+            env={**self.environment, **(env or {})},
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+        assert done.returncode == code, f"corral {' '.join(words)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self(*words, "--json").stdout)
+
+    def begin(self, *words: str) -> Running:
+        return Running([str(BIN / "corral"), *words], self.environment, self.home)
+
+    def client(self, service: str) -> Any:
+        """boto3, for what a test only wants to know: a command takes a second, this does not."""
+        about, keys = (json.loads((self.data / name).read_text()) for name in ("server.json", "credentials.json"))
+        return boto3.client(
+            service,
+            region_name="us-east-1",
+            endpoint_url=about["url"],
+            aws_access_key_id=keys["access_key"],
+            aws_secret_access_key=keys["secret_key"],
+        )
+
+    def start_task(self, *words: str, family: str = "begun") -> str:
+        """A detached task that has begun to write."""
+        task_id = self("run", "--detach", "--name", family, *words).stdout.strip()
+        logs = self.client("logs")
+
+        def begun() -> object:
+            with suppress(logs.exceptions.ResourceNotFoundException):
+                return logs.get_log_events(logGroupName="/corral/run", logStreamName=f"{family}/main/{task_id}")["events"]
+
+        eventually(begun)
+        return task_id
+
+    def task(self, task_id: str) -> dict[str, Any]:
+        return self.client("ecs").describe_tasks(tasks=[task_id])["tasks"][0]
+
+    def unfinished(self) -> list[str]:
+        ecs = self.client("ecs")
+        listed = [arn for desired in ("RUNNING", "STOPPED") for arn in ecs.list_tasks(desiredStatus=desired)["taskArns"]]
+        described = ecs.describe_tasks(tasks=listed)["tasks"] if listed else []
+        return [task["taskArn"] for task in described if task["lastStatus"] != "STOPPED"]
+
+    def clear(self) -> None:
+        """End whatever of this Corral is left, its tasks too."""
+        if (self.data / "server.json").exists():
+            with suppress(AssertionError, subprocess.TimeoutExpired):
+                self("down", "--stop-tasks")
+        for pid in processes_about(self.data):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def processes_about(folder: Path) -> list[int]:
+    """Processes with this folder in their command line: servers, agents and spawners of it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with suppress(OSError):
+                if str(folder).encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+    return found
+
+
+def eventually(condition: Callable[[], object]) -> object:
+    """What the condition says once it says something. It asks over HTTP, so nothing sleeps here."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline_s:
+        if said := condition():
+            return said
+    raise AssertionError("it did not come true in time")
+
+
+class Running:
+    """A command that is still at work, and what it has said so far."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], folder: Path) -> None:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self.process = subprocess.Popen(command, env=environment, cwd=folder, bufsize=0, **pipes)
+        self.said = {"stdout": b"", "stderr": b""}
+
+    def until(self, stream: str, text: str) -> str:
+        """All it has said on this stream, once this text is in it."""
+        pipe = getattr(self.process, stream).fileno()
+        deadline_s = time.monotonic() + DEADLINE_S
+        while text.encode() not in self.said[stream]:
+            ready = select.select([pipe], [], [], max(0.0, deadline_s - time.monotonic()))[0]
+            part = os.read(pipe, 65_536) if ready else b""
+            assert part, f"no '{text}' in: {self.said}"
+            self.said[stream] += part
+        return self.said[stream].decode()
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def end(self) -> tuple[int, str, str]:
+        """(exit code, everything on stdout, everything on stderr)"""
+        out, err = self.process.communicate(timeout=DEADLINE_S)
+        return self.process.returncode, (self.said["stdout"] + out).decode(), (self.said["stderr"] + err).decode()
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    made = Cli(tmp_path_factory.mktemp("cli"))
+    said = made("up", "--detach", "--port", "0", "--gpus", "sim:2").stdout
+    assert said.startswith("Corral is up at http://127.0.0.1:")
+    yield made
+    made.clear()
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Cli]:
+    """A Corral that is not up yet, for tests that start and stop it."""
+    made = Cli(tmp_path)
+    yield made
+    made.clear()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests that share a Corral leave its GPUs free."""
+    yield
+    if "cli" in request.fixturenames:
+        shared: Cli = request.getfixturevalue("cli")
+        for arn in shared.unfinished():
+            shared.client("ecs").stop_task(task=arn)
+        eventually(lambda: not shared.unfinished())
+
+
+# up, down, status
+
+
+def test_up_twice_is_refused_and_says_who_holds_the_folder(cli: Cli) -> None:
+    about = json.loads((cli.data / "server.json").read_text())
+    for words in (("up", "--detach", "--port", "0"), ("up", "--port", "0")):
+        refused = cli(*words, code=1).stderr
+        assert f"process {about['pid']}" in refused
+        assert f"corral down --data {cli.data}" in refused
+    assert cli.json("status")["pid"] == about["pid"]
+
+
+def test_up_in_the_foreground_ends_by_ctrl_c_and_names_the_flag_where_there_is_no_gpu(own: Cli) -> None:
+    server = own.begin("up", "--port", "0", "--gpus", "auto")
+    server.until("stdout", "Corral is up at http://127.0.0.1:")
+    if not any(host["gpus"] for host in own.json("status")["hosts"]):
+        assert "no NVIDIA GPU" in server.until("stderr", "--gpus sim:8")
+    server.interrupt()
+    assert server.end()[0] == 0
+    assert "not running" in own("status", code=3).stderr
+
+
+def test_what_up_cannot_do_is_said_in_one_line(own: Cli) -> None:
+    assert "not served yet" in own("up", "--runtime", "docker", code=1).stderr
+    assert "sim:2xH200" in own("up", "--detach", "--port", "0", "--gpus", "many", code=1).stderr
+    assert "twelve digits" in own("up", "--account", "12", code=2).stderr
+    assert "go together" in own("up", "--access-key", "AKIAEXAMPLE", code=2).stderr
+    assert not (own.data / "server.json").exists()
+
+
+def test_down_leaves_tasks_alive_and_up_finds_them_again(own: Cli) -> None:
+    about = json.loads(own("up", "-d", "--port", "0", "--gpus", "sim:2", "--json").stdout)
+    task_id = own.start_task("--gpus", "1", "--", "sh", "-c", UNTIL_TOLD)
+    said = own("down").stdout
+    assert "is down" in said and "1 task goes on" in said
+    assert not (own.data / "server.json").exists()
+    assert "not running" in own("down").stdout  # twice is no error
+    for verb in (["status"], ["ps"], ["env"], ["aws", "ecs", "list-tasks"], ["stop", task_id]):
+        assert "corral up --detach" in own(*verb, code=3).stderr
+    again = json.loads(own("up", "-d", "--port", "0", "--gpus", "sim:2", "--json").stdout)
+    assert again["pid"] != about["pid"]
+    [task] = own.json("ps")
+    assert task["taskArn"].endswith(task_id) and task["lastStatus"] == "RUNNING"
+    done = json.loads(own("down", "--stop-tasks", "--json").stdout)
+    assert done == {"stopped": True, "data": str(own.data), "tasksStopped": 1, "tasksLeft": 0}
+    own("up", "-d", "--port", "0", "--gpus", "sim:2")
+    assert own.json("ps") == []
+    ended = own.task(task_id)
+    assert (ended["containers"][0]["exitCode"], ended["stoppedReason"]) == (7, "corral down --stop-tasks")
+    assert own("logs", task_id).stdout.startswith("ready\n")
+
+
+def test_status_shows_gpus_and_who_waits_for_them(cli: Cli) -> None:
+    holder = cli.start_task("--gpus", "2", "--", "sh", "-c", UNTIL_TOLD, family="holder")
+    waiter = cli("run", "-d", "--gpus", "1", "--name", "waiter", "--", "true").stdout.strip()
+    page = cli.json("status")
+    [host] = page["hosts"]
+    assert [(gpu["index"], gpu["simulated"], gpu["task"]) for gpu in host["gpus"]] == [(0, True, holder), (1, True, holder)]
+    assert [claim["task"] for claim in page["waiting"]] == [waiter]
+    text = cli("status").stdout
+    assert "NVIDIA H100 80GB HBM3 (simulated)" in text and "1 running, 1 waiting" in text
+    assert f"{waiter[:8]}" in text and "0 of 2 GPUs free on 1 host" in text
+
+    listed = cli("ps").stdout.splitlines()
+    assert "0,1" in listed[1] and "RUNNING" in listed[1] and "holder:1" in listed[1]
+    assert "WAITING" in listed[2] and f"held by task {holder[:8]}" in listed[2]
+    assert max(map(len, cli("ps", env={"COLUMNS": "80"}).stdout.splitlines())) <= 80
+    assert "has not started: needs 1 GPU" in cli("logs", waiter).stderr
+
+
+# env, aws
+
+
+def test_env_lines_are_all_that_boto3_and_aws_need(cli: Cli) -> None:
+    program = "import boto3; print(boto3.client('sts').get_caller_identity()['Account'])"
+    command = "aws sts get-caller-identity --query Account --output text"
+    script = f'eval "$(corral env)" && python -c "{program}" && {command}'
+    foreign = {"AWS_SESSION_TOKEN": "of another account", "AWS_ENDPOINT_URL_STS": "http://127.0.0.1:9"}
+    done = subprocess.run(
+        ["bash", "-c", script], env={**cli.environment, **foreign}, cwd=cli.home, capture_output=True, text=True, timeout=DEADLINE_S
+    )
+    assert done.stdout.split() == ["123456789012", "123456789012"], done.stderr
+    assert cli("env", "--shell", "fish").stdout.startswith("set -gx AWS_ENDPOINT_URL 'http://127.0.0.1:")
+    assert cli.json("env")["AWS_DEFAULT_REGION"] == "us-east-1"
+
+
+def test_a_profile_is_used_by_boto3_and_aws_and_leaves_the_rest_of_the_files_alone(cli: Cli) -> None:
+    folder = cli.home / ".aws"
+    folder.mkdir()
+    config, credentials = folder / "config", folder / "credentials"
+    before = "# mine\n[default]\nregion = eu-west-1\n\n[profile taken]\nregion=x\n# about the next\n[profile other]\noutput = json"
+    config.write_text(before)
+    credentials.write_text("[taken]\naws_access_key_id = THEIRS\n")
+    cli("env", "--profile", "corral")
+    assert config.read_text().startswith(before + "\n\n[profile corral]\n")
+    assert credentials.read_text().startswith("[taken]\naws_access_key_id = THEIRS\n\n[corral]\n")
+    assert credentials.stat().st_mode & 0o777 == 0o600
+    cli("env", "--profile", "corral")  # again: nothing is doubled
+    assert config.read_text().count("corral]") == 1
+
+    refused = cli("env", "--profile", "taken", code=1).stderr
+    assert "not Corral's" in refused and "THEIRS" in credentials.read_text()
+    cli("env", "--profile", "taken", "--force")
+    assert "THEIRS" not in credentials.read_text() and "# about the next\n[profile other]\n" in config.read_text()
+
+    program = "import boto3; print(boto3.Session(profile_name='taken').client('sts').get_caller_identity()['Account'])"
+    asks = [
+        [BIN / "aws", "--profile", "corral", "sts", "get-caller-identity", "--query", "Account", "--output", "text"],
+        [sys.executable, "-c", program],
+    ]
+    for ask in asks:
+        assert subprocess.check_output(ask, env=cli.environment, text=True).strip() == "123456789012"
+    assert cli("ps", env={"AWS_PROFILE": "corral", "CORRAL_DATA": "/nowhere"}).stdout.startswith("No tasks")
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        ("", "[x]\n{mark}k = 1\n"),
+        ("[a]\nk=0", "[a]\nk=0\n\n[x]\n{mark}k = 1\n"),
+        ("[x]\r\nk=0\r\n\r\n[b]\r\n", "[x]\r\n{mark}k = 1\n\r\n[b]\r\n"),
+        ('[ "x" ] ; mine\nk: 0\nown = 2\n# b\'s\n[b]\n', "[ \"x\" ] ; mine\n{mark}k = 1\nown = 2\n# b's\n[b]\n"),
+    ],
+)
+def test_a_section_is_put_in_and_every_other_byte_stays(before: str, after: str) -> None:
+    lines = before.splitlines(keepends=True)
+    put = with_section(lines, "x", {"k": "1"}, keep=True)
+    assert "".join(put) == after.format(mark=MARK)
+    assert with_section(put, "x", {"k": "1"}, keep=True) == put
+
+
+def test_aws_has_the_endpoint_and_its_own_exit_code(cli: Cli) -> None:
+    assert "arn:aws:ecs:us-east-1:123456789012:cluster/default" in cli("aws", "ecs", "list-clusters").stdout
+    assert "arn:aws:ecs:eu-west-1:" in cli("aws", "--region", "eu-west-1", "ecs", "list-clusters").stdout
+    failed = cli("aws", "ecs", "describe-task-definition", "--task-definition", "nope", code=255).stderr
+    assert "ClientException" in failed
+
+
+# run, ps, logs, stop
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_run_shows_the_output_and_ends_as_the_command_does(cli: Cli, code: int) -> None:
+    script = 'echo "$PWD|$GREETING|$WHO|$AWS_ACCESS_KEY_ID|$CUDA_VISIBLE_DEVICES|"; echo to stderr >&2; exit ' + str(code)
+    done = cli(
+        "run", "--gpus", "1", "--env", "WHO=you", "--", "sh", "-c", script, code=code,
+        env={"GREETING": "hello there", "AWS_ACCESS_KEY_ID": "AKIAOFSOMEBODY", "CUDA_VISIBLE_DEVICES": "7"},
+    )  # fmt: skip
+    first, second = done.stdout.splitlines()
+    where, greeting, who, key, gpus, _ = first.split("|")
+    assert (where, greeting, who, key) == (str(cli.home), "hello there", "you", "")
+    assert gpus.startswith("GPU-") and gpus in done.stderr
+    assert second == "to stderr"
+
+
+def test_run_json_is_the_final_task_and_the_log_goes_beside_it(cli: Cli) -> None:
+    done = cli("run", "--json", "--name", "as-json", "--memory", "64", "--cpu", "256", "sh", "-c", "echo hello")
+    task = json.loads(done.stdout)
+    assert task["containers"][0]["exitCode"] == 0 and task["cpu"] == "256" and task["memory"] == "64"
+    assert "hello\n" in done.stderr
+
+
+def test_run_without_an_exit_code_says_why(cli: Cli) -> None:
+    assert "executable file not found" in cli("run", "--", "no-such-program", code=125).stderr
+
+
+def test_run_waits_in_line_says_why_and_goes_on(cli: Cli) -> None:
+    holder = cli.start_task("--gpus", "2", "--", "sh", "-c", UNTIL_TOLD)
+    waiter = cli.begin("run", "--gpus", "2", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+    waiting = waiter.until("stderr", "held by")
+    assert f"needs 2 GPUs, 128 MiB; 0 of 2 GPUs free on 1 host; first in line; held by task {holder[:8]}" in waiting
+    assert "is stopping" in cli("stop", holder[:10], "--reason", "make room").stdout
+    code, out, _ = waiter.end()
+    assert code == 0 and out.count("GPU-") == 2
+    assert cli.task(holder)["stoppedReason"] == "make room"
+    assert "make room" in cli("ps", "--all").stdout
+
+
+def test_ctrl_c_stops_the_task(cli: Cli) -> None:
+    running = cli.begin("run", "--gpus", "1", "--name", "interrupted", "--", "sh", "-c", UNTIL_TOLD)
+    running.until("stdout", "ready")
+    running.interrupt()
+    code, _, err = running.end()
+    assert code == 7, err
+    [task] = [task for task in cli.json("ps", "--all") if "/interrupted:" in task["taskDefinitionArn"]]
+    assert (task["lastStatus"], task["stopCode"]) == ("STOPPED", "UserInitiated")
+
+
+def test_a_second_ctrl_c_leaves_and_the_task_still_ends(cli: Cli, tmp_path: Path) -> None:
+    stubborn = f"trap '' TERM; echo ready; while :; do sleep 0.05; done; : {tmp_path}"
+    running = cli.begin("run", "--name", "stubborn", "--", "sh", "-c", stubborn)
+    running.until("stdout", "ready")
+    running.interrupt()
+    running.until("stderr", "stopping task")
+    running.interrupt()
+    code, _, err = running.end()
+    assert code == 130 and "corral logs -f" in err
+    [task] = cli.json("ps")
+    assert task["desiredStatus"] == "STOPPED" and "STOPPING" in cli("ps").stdout
+    # It would take its thirty seconds; this test does not.
+    for pid in processes_about(tmp_path):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_ctrl_c_while_it_waits_for_a_gpu(cli: Cli) -> None:
+    cli.start_task("--gpus", "2", "--", "sh", "-c", UNTIL_TOLD)
+    waiter = cli.begin("run", "--gpus", "1", "--", "true")
+    waiter.until("stderr", "waits: ")
+    waiter.interrupt()
+    assert waiter.end()[0] == 130
+
+
+def test_logs_follow_until_the_task_stops(cli: Cli, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    task_id = cli.start_task("--", "sh", "-c", f"echo one; read line < {gate}; echo $line; exit 4")
+    assert cli("logs", task_id[:12]).stdout == "one\n"
+    following = cli.begin("logs", "-f", task_id[:12])
+    following.until("stdout", "one\n")
+    gate.write_text("two\n")
+    code, out, err = following.end()
+    assert (code, out) == (0, "one\ntwo\n"), err
+    lines = [json.loads(line)["message"] for line in cli("logs", "--json", task_id).stdout.splitlines()]
+    assert lines == ["one", "two"]
+    arn = cli.task(task_id)["taskArn"]
+    assert cli("logs", arn).stdout == "one\ntwo\n"
+
+
+def test_a_stream_named_after_the_container_is_found(cli: Cli) -> None:
+    options = {"awslogs-group": "/own", "awslogs-region": "us-east-1", "awslogs-create-group": "true"}
+    container = {
+        "name": "main", "image": "corral/host", "memory": 64, "command": ["sh", "-c", "echo without a prefix"],
+        "logConfiguration": {"logDriver": "awslogs", "options": options},
+    }  # fmt: skip
+    silent = {"name": "main", "image": "corral/host", "memory": 64, "command": ["true"]}
+    ecs, ids = cli.client("ecs"), []
+    for family, defined in (("own-log", container), ("no-log", silent)):
+        ecs.register_task_definition(family=family, containerDefinitions=[defined])
+        ids.append(ecs.run_task(taskDefinition=family)["tasks"][0]["taskArn"])
+    assert cli("logs", "-f", ids[0]).stdout == "without a prefix\n"
+    assert "no awslogs log driver" in cli("logs", ids[1], code=1).stderr
+
+
+def test_the_pipe_breaks_and_the_task_is_stopped(cli: Cli) -> None:
+    script = "corral run --name piped -- sh -c 'while :; do echo more; sleep 0.05; done' | head -1; echo ${PIPESTATUS[0]}"
+    piped = subprocess.run(
+        ["bash", "-c", script],
+        env=cli.environment, cwd=cli.home, capture_output=True, text=True, timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert piped.stdout.split() == ["more", "141"], piped.stderr
+    assert "Traceback" not in piped.stderr
+    eventually(lambda: not cli.unfinished())
+
+
+def test_tasks_that_are_not_there(cli: Cli) -> None:
+    assert "`corral ps --all` lists them" in cli("logs", "0123456789", code=1).stderr
+    assert "is not a task" in cli("stop", "my-task", code=1).stderr
+    assert "no task" in cli("stop", "0" * 32, code=1).stderr
+    assert cli("run", code=2).stderr.startswith("Usage: ")
+    assert "NAME=VALUE" in cli("run", "--env", "oops", "true", code=2).stderr
+
+
+def test_an_endpoint_that_does_not_answer_is_one_line(cli: Cli) -> None:
+    nowhere = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    said = cli("ps", code=1, env={**nowhere, "AWS_DEFAULT_REGION": "us-east-1"}).stderr
+    assert said.count("\n") == 1 and "nothing answers at http://127.0.0.1:9" in said
+    assert cli("ps", "--data", str(cli.data), env=nowhere).stdout.startswith("No tasks")  # --data comes before the environment
+    wrong = {"AWS_ENDPOINT_URL": cli.json("env")["AWS_ENDPOINT_URL"], "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    for verb in ("ps", "status"):
+        assert cli(verb, code=1, env={**wrong, "AWS_DEFAULT_REGION": "us-east-1"}).stderr.count("\n") == 1
