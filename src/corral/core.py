@@ -272,6 +272,12 @@ class Core(Generic[S]):
                 del self._parked_by_key[key]
         return command
 
+    def release(self) -> None:
+        """Everyone who waits is asked for the last time in the next batch: we are going down."""
+        for command in self._parked:
+            command.waits_until_s = 0.0
+            heappush(self._expiries, (0.0, next(self._parkings), command))
+
     def _unpark_changed(self, tx: Tx[S]) -> list[Command]:
         woken: dict[Command, None] = {}
         for key in tx._changed:

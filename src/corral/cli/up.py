@@ -57,8 +57,8 @@ def up(
         raise click.UsageError("--json goes with --detach.")
     command = [sys.executable, "-m", "corral.server", "--data", str(data.path), "--host", host, "--port", str(port)]
     command += ["--gpus", gpus, "--account", account]
-    if access_key and secret_key:
-        command += ["--access-key", access_key, "--secret-key", secret_key]
+    if access_key and secret_key:  # not as arguments: those are seen by every user of the machine
+        os.environ |= {"CORRAL_ACCESS_KEY": access_key, "CORRAL_SECRET_KEY": secret_key}
     if not detach:
         _become(command, data)
     about = _start_behind(command, data)

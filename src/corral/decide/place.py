@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import chain
 
-from corral.model.placement import Claim, Placement, Pool, Reservation, Slot, Unplaceable
+from corral.model.placement import Claim, Group, Placement, Pool, Reservation, Slot, Unplaceable
 from corral.model.task import Ask
 
 
@@ -107,7 +108,8 @@ def _reserve(pool: Pool, claim: Claim) -> Reservation | None:
     ask = claim.ask
     best: tuple[tuple[int, int, int], str] | None = None
     for group in pool.groups():
-        able = next((slot_id for slot_id in group.roomiest() if _covers(pool.slot(slot_id).total, ask)), None)
+        fitting = chain.from_iterable(group.fitting(ask.memory_mib, ask.cpu_units))  # these lack nothing but GPUs
+        able = next((slot_id for slot_id in chain(fitting, group.roomiest()) if _covers(pool.slot(slot_id).total, ask)), None)
         if able is not None:
             free = pool.slot(able).free()
             near = (min(free.gpus, ask.gpus), min(free.memory_mib, ask.memory_mib), min(free.cpu_units, ask.cpu_units))
@@ -120,12 +122,22 @@ def _lacking(pool: Pool, ask: Ask, kept: Reservation | None) -> str:
     """The resource that stands in the way, in the order in which ECS names them."""
     if not pool.connected:
         return "AGENT"
-    groups = [group for group in pool.groups(ask.gpus) if not (kept and group.size() == 1 and kept.slot_id in group.roomiest())]
-    if ask.gpus and not groups:
+    memory_mib = [left for group in pool.groups(ask.gpus) if (left := _most_memory(pool, group, ask, kept)) is not None]
+    if ask.gpus and not memory_mib:
         return "GPU"
-    if not any(group.most()[0] >= ask.memory_mib for group in groups):
-        return "MEMORY"
-    return "CPU"
+    return "MEMORY" if max(memory_mib, default=0) < ask.memory_mib else "CPU"
+
+
+def _most_memory(pool: Pool, group: Group, ask: Ask, kept: Reservation | None) -> int | None:
+    """The most that a newcomer may have on one of these slots; of a kept one, what the older claim leaves."""
+    left: int | None = None
+    for slot_id in group.roomiest():
+        memory_mib = pool.slot(slot_id).memory_mib
+        if kept is None or slot_id != kept.slot_id:
+            return max(left or 0, memory_mib)
+        if not ask.gpus:
+            left = max(0, memory_mib - kept.claim.ask.memory_mib)
+    return left
 
 
 def _covers(total: Ask, ask: Ask) -> bool:

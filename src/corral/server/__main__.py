@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -53,8 +54,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=4566)
     parser.add_argument("--gpus", default="auto")
     parser.add_argument("--account", default="123456789012")
-    parser.add_argument("--access-key")
-    parser.add_argument("--secret-key")
+    # Also from the environment: what stands on a command line is seen by every user of the machine.
+    parser.add_argument("--access-key", default=os.environ.get("CORRAL_ACCESS_KEY"))
+    parser.add_argument("--secret-key", default=os.environ.get("CORRAL_SECRET_KEY"))
     parser.add_argument("--ready-fd", type=int, help="a descriptor that gets one line when Corral answers requests")
     return parser.parse_args()
 
@@ -91,10 +93,13 @@ async def _serve(options: argparse.Namespace) -> None:
               lambda tx: status_of(tx, agents.samples, about))  # fmt: skip
     server = HttpServer(app)
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, _ask_to_exit, server)
+        loop.add_signal_handler(number, _ask_to_exit, server, state, logs)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     with suppress(TimeoutError):
         await asyncio.wait_for(agents.joined.wait(), JOIN_S)
+    gc.collect()
+    gc.freeze()  # what is there now stays: models, code, settings. Requests make and drop many small objects, rarely cycles
+    gc.set_threshold(10_000, 50, 100)
     _say_ready(data, about, options.ready_fd)
     await serving
     keeper.cancel()
@@ -104,8 +109,10 @@ async def _serve(options: argparse.Namespace) -> None:
         await loop.run_in_executor(None, lane.stop)
 
 
-def _ask_to_exit(server: HttpServer) -> None:
+def _ask_to_exit(server: HttpServer, *lanes: Lane[Any]) -> None:
     server.should_exit = True
+    for lane in lanes:
+        lane.release()
 
 
 def _give_hosts_time(tx: Tx[Store]) -> None:

@@ -44,6 +44,7 @@ class Lane(Generic[S]):
         self._thread = threading.Thread(target=self._work, name=f"lane-{name}", daemon=True)
         self._readers: ThreadPoolExecutor | None = None
         self._mine = threading.local()
+        self._releasing = False
 
     def start(self) -> None:
         self._thread.start()
@@ -59,6 +60,11 @@ class Lane(Generic[S]):
         if self._readers is None:
             self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
         return await self._loop.run_in_executor(self._readers, self._read, handler, settings, ids)
+
+    def release(self) -> None:
+        """Answer those who wait, with what there is: nobody should be kept while we go down."""
+        self._releasing = True
+        self._queue.put(Command(lambda tx: None, lambda answer: None))
 
     def stop(self) -> None:
         """Finish what was submitted, then end the thread and close the store."""
@@ -83,6 +89,8 @@ class Lane(Generic[S]):
         stopping = False
         while not stopping:
             commands, stopping = self._gather()
+            if self._releasing:
+                self._core.release()
             try:
                 outbox = self._core.batch(commands)
             except Exception as error:  # the database cannot even be read: say so, and try again with the next ones

@@ -7,8 +7,8 @@ from typing import Any
 
 import corral
 from corral.core import Tx
-from corral.decide.place import why_waiting
 from corral.model.run import GpuSample
+from corral.services.ecs.describing import why_waits
 from corral.store import Store
 
 CLAIMS_SHOWN_MAX = 20
@@ -31,9 +31,9 @@ def status_of(tx: Tx[Store], samples: dict[str, GpuSample], about: dict[str, Any
             }
         )
     waiting = [
-        {"task": claim.task_id, "sinceS": claim.since_s, "reason": why_waiting(pool, claim)}
-        for pool in (tx.store.fleet.pool(name) for name in {host["pool"] for host in tx.store.hosts()})
-        for claim in list(pool.heads())[:CLAIMS_SHOWN_MAX]
+        {"task": claim.task_id, "sinceS": claim.since_s, "reason": why_waits(tx, pool, claim)}
+        for pool in sorted({host["pool"] for host in tx.store.hosts()})
+        for claim in list(tx.store.fleet.pool(pool).heads())[:CLAIMS_SHOWN_MAX]
     ]
     return {"version": corral.__version__, **about, "tasks": tx.store.task_counts(), "hosts": hosts, "waiting": waiting}
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from corral.core import Tx
 from corral.decide.place import why_waiting
+from corral.model.placement import Claim
 from corral.model.run import RunState
-from corral.model.task import Run, Task, TaskState
+from corral.model.task import Ask, Run, Task, TaskState
 from corral.services.ecs.naming import HOST_PROVIDER, arn
 from corral.services.ecs.starting import containers_of
 from corral.store import Store, claim_of
@@ -15,11 +17,38 @@ from corral.store import Store, claim_of
 HOLDERS_NAMED_MAX = 3
 
 
-def described(tx: Tx[Store], task: Task, *, tags: bool = True) -> dict[str, Any]:
+def described(tx: Tx[Store], tasks: Iterable[Task], *, tags: bool = True) -> list[dict[str, Any]]:
+    reasons: dict[tuple[str, Ask, bool], str] = {}  # tasks of one line wait for the same thing
+    return [_described(tx, task, _why_waiting(tx, task, reasons), tags=tags) for task in tasks]
+
+
+def why_waits(tx: Tx[Store], pool_name: str, claim: Claim) -> str:
+    """Why a claim still waits, with the names of those who have what it waits for."""
+    pool = tx.store.fleet.pool(pool_name)
+    text = why_waiting(pool, claim)
+    if claim.ask.gpus and pool.free_gpus < claim.ask.gpus:
+        holders = tx.store.some_holders(pool_name, HOLDERS_NAMED_MAX + 1)
+        named = holders[:HOLDERS_NAMED_MAX]
+        if named:
+            more = " and others" if len(holders) > HOLDERS_NAMED_MAX else ""
+            text += f"; held by task{'s' * (len(named) > 1)} {', '.join(named)}{more}"
+    return text
+
+
+def _why_waiting(tx: Tx[Store], task: Task, reasons: dict[tuple[str, Ask, bool], str]) -> str | None:
+    if task.state is not TaskState.PROVISIONING:
+        return None
+    claim = claim_of(task)
+    key = (task.pool, task.ask, tx.store.fleet.pool(task.pool).head(task.ask) == claim)
+    if key not in reasons:
+        reasons[key] = why_waits(tx, task.pool, claim)
+    return reasons[key]
+
+
+def _described(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) -> dict[str, Any]:
     account = tx.settings.account
     task_arn = task_arn_of(account, task)
     containers = containers_of(tx, task)
-    waiting = _why_waiting(tx, task) if task.state is TaskState.PROVISIONING else None
     instance_arn = arn(account, task.region, f"container-instance/{task.cluster}/{task.host_id}")
     optional = {
         "containerInstanceArn": instance_arn if task.host_id else None,
@@ -100,15 +129,3 @@ def _overrides(task: Task) -> dict[str, Any]:
     by_name = {override["name"]: override for override in given.get("containerOverrides", ())}
     containers = [by_name.get(run.container, {"name": run.container}) for run in task.runs]
     return {"inferenceAcceleratorOverrides": [], **given, "containerOverrides": containers}
-
-
-def _why_waiting(tx: Tx[Store], task: Task) -> str:
-    pool = tx.store.fleet.pool(task.pool)
-    text = why_waiting(pool, claim_of(task))
-    if task.ask.gpus and pool.free_gpus < task.ask.gpus:
-        holders = tx.store.some_holders(task.pool, HOLDERS_NAMED_MAX + 1)
-        named = holders[:HOLDERS_NAMED_MAX]
-        if named:
-            more = " and others" if len(holders) > HOLDERS_NAMED_MAX else ""
-            text += f"; held by task{'s' * (len(named) > 1)} {', '.join(named)}{more}"
-    return text

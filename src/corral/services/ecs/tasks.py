@@ -57,7 +57,7 @@ def run_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str,
     failures: list[dict[str, str]] = []
     for _ in range(_count(params)):
         _start_or_wait(tx, prototype, waits, tasks, failures)
-    reply = {"tasks": [described(tx, task) for task in tasks], "failures": failures}
+    reply = {"tasks": described(tx, tasks), "failures": failures}
     _remember(tx, scope, params, [task.id for task in tasks], failures)
     return reply
 
@@ -68,7 +68,7 @@ def stop_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
     if task is None or (task.region, task.cluster) != (caller.region, cluster):
         raise InvalidParameterException("The referenced task was not found.")
     if task.desired is TaskState.STOPPED:  # asked before: the first reason stays
-        return {"task": described(tx, task)}
+        return {"task": described(tx, [task])[0]}
     stopping = replace(
         task,
         desired=TaskState.STOPPED,
@@ -87,7 +87,7 @@ def stop_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
             tx.stop(task.host_id, run_id)
     after = tx.store.task(task.id)
     assert after is not None
-    return {"task": described(tx, after)}
+    return {"task": described(tx, [after])[0]}
 
 
 def describe_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def describe_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     if caller.wait_s and unfinished and not tx.final:
         raise Wait([f"task:{task.id}" for task in unfinished], tx.now_s + min(caller.wait_s, WAIT_MAX_S))
     tags = "TAGS" in params.get("include", ())
-    return {"tasks": [described(tx, task, tags=tags) for task in tasks], "failures": failures}
+    return {"tasks": described(tx, tasks, tags=tags), "failures": failures}
 
 
 def list_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -271,7 +271,7 @@ def _known(tx: Tx[Store], scope: str, params: dict[str, Any]) -> dict[str, Any] 
     if request != _digest(params):
         raise ConflictException("The clientToken was used before with other parameters.", resourceIds=task_ids)
     tasks = [task for task_id in task_ids if (task := tx.store.task(task_id)) is not None]
-    return {"tasks": [described(tx, task) for task in tasks], "failures": failures}
+    return {"tasks": described(tx, tasks), "failures": failures}
 
 
 def _remember(
