@@ -1,0 +1,221 @@
+"""Placements per second on simulated hosts: the decision alone, and through the whole core with its durable rows.
+
+The decision neither waits nor writes, so its rate is per second of CPU, which a busy machine does not spoil. Through the
+core the rate is per second of the wall clock, and growth is judged by CPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import islice
+from random import Random
+
+from rows import Bench, Row
+from simulated import GPUS_PER_HOST, simulated
+
+from corral.decide.place import place, serve
+from corral.model.placement import Claim, Placement, Slot
+from corral.model.task import Ask
+from corral.store import HOST_POOL
+from corral.store.fleet import Fleet
+
+HOSTS = (100, 1_000, 10_000)
+BUDGET_PER_S = 10_000.0
+GROWTH_MAX = 1.5  # a search in a sorted list of 10,000 takes a little longer than in one of 100
+EQUAL_HOST = (GPUS_PER_HOST, 96 * 1024, 2_000_000)  # GPUs, CPU units, MiB
+CHUNK = 100
+CYCLES_MAX_S = 3.0
+REFUSALS_MAX = 10  # then the fleet counts as full
+GROWTH_NOTE = "the design says that it must not grow; this limit is the benchmark's own"
+Placed = tuple[str, tuple[str, ...], Ask]
+
+
+def rows(bench: Bench) -> list[Row]:
+    return [
+        *_kinds(bench, "equal hosts", _equal, BUDGET_PER_S),
+        *_kinds(bench, "hosts of random sizes", _random_sizes, None),
+        *_waiting(bench),
+        *_through_core(bench),
+        *_core_waiting(bench),
+    ]
+
+
+# --- the decision alone -----------------------------------------------------------------------------------------------
+
+
+def _kinds(bench: Bench, kind: str, sizes: object, budget: float | None) -> list[Row]:
+    count = bench.size(20_000, 4_000)
+    per_s = {hosts: _fill_rate(sizes(hosts), count, mixed=budget is None) for hosts in HOSTS}  # type: ignore[operator]
+    found = [
+        Row(f"placement alone, {hosts:,} {kind}", rate, "/s", budget=budget if hosts == HOSTS[-1] else None,
+            note=f"{1e6 / rate:.0f} µs each")
+        for hosts, rate in per_s.items()
+    ]  # fmt: skip
+    growth = per_s[HOSTS[0]] / per_s[HOSTS[-1]]
+    return [*found, Row(f"placement alone, {kind}: cost on 10,000 ÷ on 100", growth, "×", budget=GROWTH_MAX, note=GROWTH_NOTE)]
+
+
+def _equal(hosts: int) -> list[tuple[int, int, int]]:
+    return [EQUAL_HOST] * hosts
+
+
+def _random_sizes(hosts: int) -> list[tuple[int, int, int]]:
+    rng = Random(hosts)
+    return [(rng.choice((1, 2, 4, 8)), rng.randrange(4, 193) * 1024, rng.randrange(16_000, 2_000_000)) for _ in range(hosts)]
+
+
+def _asks(count: int, *, mixed: bool) -> list[Ask]:
+    if not mixed:
+        return [Ask(1, 1024, 6)] * count
+    rng = Random(count)
+    return [Ask(rng.choice((1, 1, 1, 2, 4)), rng.randrange(1, 9) * 512, rng.randrange(6, 16_000)) for _ in range(count)]
+
+
+def _fleet(sizes: Sequence[tuple[int, int, int]]) -> Fleet:
+    fleet = Fleet()
+    for number, (gpus, cpu_units, memory_mib) in enumerate(sizes):
+        positions = {f"GPU-{number:08x}-{at}": at for at in range(gpus)}
+        total = Ask(gpus, cpu_units, memory_mib)
+        fleet.put_slot(HOST_POOL, Slot(f"{number:032x}", total, cpu_units, memory_mib, list(positions), positions))
+    fleet.committed()
+    return fleet
+
+
+def _fill_rate(sizes: Sequence[tuple[int, int, int]], count: int, *, mixed: bool) -> float:
+    """Place and take, `count` in all; when a fleet is nearly full it is emptied, which is not timed."""
+    fleet, asks, done, seconds = _fleet(sizes), _asks(count, mixed=mixed), 0, 0.0
+    total_gpus = fleet.pool(HOST_POOL).total_gpus
+    placed: list[Placed] = []
+    while done < count:
+        began = time.process_time()
+        while done < count and fleet.pool(HOST_POOL).free_gpus > total_gpus // 4:
+            for ask in asks[done : done + CHUNK]:
+                _place(fleet, ask, placed)
+            done += CHUNK
+            fleet.committed()
+        seconds += time.process_time() - began
+        while placed:
+            _give(fleet, placed.pop())
+        fleet.committed()
+    return done / seconds
+
+
+def _place(fleet: Fleet, ask: Ask, placed: list[Placed]) -> None:
+    found = place(fleet.pool(HOST_POOL), ask)
+    if isinstance(found, Placement):  # else it is a refusal, which costs too
+        fleet.take(HOST_POOL, found.slot_id, found.gpu_ids, ask.cpu_units, ask.memory_mib)
+        placed.append((found.slot_id, found.gpu_ids, ask))
+
+
+def _give(fleet: Fleet, placed: Placed) -> None:
+    slot_id, gpu_ids, ask = placed
+    fleet.give(HOST_POOL, slot_id, gpu_ids, ask.cpu_units, ask.memory_mib)
+
+
+# --- a full fleet with a line before it -------------------------------------------------------------------------------
+
+
+def _waiting(bench: Bench) -> list[Row]:
+    found, cycles, line = [], bench.size(1_000, 100), bench.size(10_000, 2_000)
+    for kind, sizes, mixed in (("equal hosts", _equal, False), ("hosts of random sizes", _random_sizes, True)):
+        per_s = {hosts: _cycle_rate(sizes(hosts), cycles, line, mixed=mixed) for hosts in HOSTS}
+        found += [
+            Row(f"release and grant, line of {line:,} claims, {hosts:,} {kind}", rate, "/s", note=f"{1e6 / rate:.0f} µs each")
+            for hosts, rate in per_s.items()
+        ]
+        growth = per_s[HOSTS[0]] / per_s[HOSTS[-1]]
+        found.append(Row(f"release and grant, {kind}: cost on 10,000 ÷ on 100", growth, "×", budget=GROWTH_MAX, note=GROWTH_NOTE))
+    return found
+
+
+def _cycle_rate(sizes: Sequence[tuple[int, int, int]], cycles: int, line: int, *, mixed: bool) -> float:
+    """Fill the fleet, let claims wait, then again and again: one task ends, and whoever fits is served."""
+    fleet, placed, rng = _fleet(sizes), [], Random(1)
+    refusals = 0
+    for ask in _asks(2 * sum(size[0] for size in sizes), mixed=mixed):
+        before = len(placed)
+        _place(fleet, ask, placed)
+        refusals += len(placed) == before
+        if refusals >= REFUSALS_MAX:
+            break
+    for number, ask in enumerate(_kinds_of_asks(line, mixed=mixed)):
+        fleet.join_line(HOST_POOL, Claim(float(number), f"{number:032x}", ask))
+    fleet.committed()
+    began, done = time.process_time(), 0
+    while done < cycles and time.process_time() < began + CYCLES_MAX_S:
+        done += 1
+        at = rng.randrange(len(placed))
+        placed[at], placed[-1] = placed[-1], placed[at]
+        _give(fleet, placed.pop())
+        _serve(fleet, placed)
+        fleet.committed()
+    return done / (time.process_time() - began)
+
+
+def _kinds_of_asks(line: int, *, mixed: bool) -> list[Ask]:
+    """Equal asks stand in one line; a real queue has some dozens of kinds."""
+    kinds = _asks(30, mixed=mixed)
+    return [kinds[number % len(kinds)] for number in range(line)]
+
+
+def _serve(fleet: Fleet, placed: list[Placed]) -> None:
+    for claim, found in serve(fleet.pool(HOST_POOL)):
+        fleet.leave_line(HOST_POOL, claim)
+        fleet.take(HOST_POOL, found.slot_id, found.gpu_ids, claim.ask.cpu_units, claim.ask.memory_mib)
+        placed.append((found.slot_id, found.gpu_ids, claim.ask))
+
+
+# --- through the core -------------------------------------------------------------------------------------------------
+
+
+def _through_core(bench: Bench) -> list[Row]:
+    counts = HOSTS[: 2 if bench.quick else 3]
+    cost_s = {hosts: _core_cost_s(bench, hosts, bench.size(4_000, 500)) for hosts in counts}
+    found = [
+        Row(f"RunTask through the core (durable), {hosts:,} equal hosts", 1 / wall_s, "/s", note=f"CPU {cpu_s * 1e6:.0f} µs a task")
+        for hosts, (wall_s, cpu_s) in cost_s.items()
+    ]
+    growth = cost_s[counts[-1]][1] / cost_s[counts[0]][1]
+    what = f"RunTask through the core: CPU on {counts[-1]:,} ÷ on 100"
+    return [*found, Row(what, growth, "×", budget=GROWTH_MAX, note=GROWTH_NOTE)]
+
+
+def _core_cost_s(bench: Bench, hosts: int, count: int) -> tuple[float, float]:
+    """Seconds (wall, CPU) a task, with a GPU each; no more at a time than there are GPUs."""
+    wall_s, cpu_s, left = 0.0, 0.0, count
+    with simulated(bench, "core") as core:
+        core.join(_equal(hosts))
+        core.register("one", 1)
+        while left:
+            portion = min(left, hosts * GPUS_PER_HOST // 2)
+            began, cpu = time.perf_counter(), time.process_time()
+            core.run_tasks("one", portion)
+            wall_s, cpu_s = wall_s + time.perf_counter() - began, cpu_s + time.process_time() - cpu
+            left -= portion
+            for at in range(0, len(core.placed), 200):
+                core.end(core.placed[at : at + 200])
+            core.placed.clear()
+    return wall_s / count, cpu_s / count
+
+
+def _core_waiting(bench: Bench) -> list[Row]:
+    """A full fleet of 100 hosts with tasks waiting: each end of a task places the next, with all rows."""
+    gpus, line, cycles = HOSTS[0] * GPUS_PER_HOST, bench.size(4_000, 500), bench.size(2_000, 300)
+    with simulated(bench, "line") as core:
+        core.join(_equal(HOSTS[0]))
+        core.register("one", 1)
+        core.run_tasks("one", gpus)
+        began = time.perf_counter()
+        core.run_tasks("one", line)
+        queued_per_s = line / (time.perf_counter() - began)
+        ends, began = iter(list(core.placed)), time.perf_counter()
+        for _ in range(cycles // CHUNK):
+            batch = list(islice(ends, CHUNK))
+            core.end(batch)
+            ends = iter([*ends, *core.placed[-CHUNK:]])
+        per_s = cycles / (time.perf_counter() - began)
+    return [
+        Row(f"RunTask through the core (durable) into a line of {line:,}, fleet full", queued_per_s, "/s"),
+        Row("task ends, next one placed, through the core (durable)", per_s, "/s", note=f"{1e6 / per_s:.0f} µs a task"),
+    ]
