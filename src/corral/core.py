@@ -23,6 +23,8 @@ from corral.model.run import Start
 from corral.model.settings import Settings
 
 MARKS_MAX_PER_BATCH = 1_000  # further ones become rows that are due at once: requests are answered in between
+INSTANT_S = 1e-6
+CLOCK_STEP_S = 1.0
 RETRY_S = 5.0  # a reconciler that failed by a fault of ours is tried again
 
 
@@ -31,7 +33,7 @@ class Wait(Exception):
 
     def __init__(self, keys: Iterable[str], until_s: float) -> None:
         super().__init__("waiting")
-        self.keys = tuple(keys)
+        self.keys = tuple(dict.fromkeys(keys))  # each once: a caller may name a task twice
         self.until_s = until_s
 
 
@@ -66,6 +68,7 @@ class Tx(Generic[S]):
     rng: Random
     settings: Settings
     final: bool = True  # False: the handler may still answer with Wait
+    _looks_left: int = MARKS_MAX_PER_BATCH
     _marks: dict[str, None] = field(default_factory=dict)
     _changed: dict[str, None] = field(default_factory=dict)
     _orders: list[tuple[str, Start | str | None]] = field(default_factory=list)
@@ -150,6 +153,7 @@ class Core(Generic[S]):
         self._ids = ids
         self._rng = rng
         self._reconcilers = reconcilers or {}
+        self._last_s = 0.0
         self._parked: dict[Command, None] = {}
         self._parked_by_key: dict[str, dict[Command, None]] = {}
         self._expiries: list[tuple[float, int, Command]] = []  # a heap; those no longer parked are skipped
@@ -167,7 +171,7 @@ class Core(Generic[S]):
     def batch(self, commands: Sequence[Command]) -> Outbox:
         """Run commands and whatever is due in one transaction; what they cause leaves only if it was committed."""
         outbox = Outbox()
-        now_s = self._clock.now_s()
+        now_s = self._instant()
         todo = [*self._unpark_expired(now_s), *commands]
         ran = list(todo)  # everyone who saw what may not be committed, also those who wait on
         tx = Tx(self.store, now_s, self._ids, self._rng, self._settings)
@@ -176,7 +180,11 @@ class Core(Generic[S]):
             while True:  # once even without a command: something is due
                 for command in todo:
                     self._run(tx, command, outbox)
-                self._reconcile(tx, outbox)
+                    self._look_at_marks(tx, outbox)  # before the next: what was freed goes to those who wait, not to a newcomer
+                    tx.now_s = self._instant()
+                for key in self.store.take_due(now_s, tx._looks_left):
+                    tx.mark(key)
+                self._look_at_marks(tx, outbox)
                 todo = self._unpark_changed(tx)
                 if not todo:
                     break
@@ -214,15 +222,20 @@ class Core(Generic[S]):
             answer = InternalFailure("Corral failed on this request; its log has the details.")
         outbox.answers.append((command, answer))
 
-    def _reconcile(self, tx: Tx[S], outbox: Outbox) -> None:
-        """Look at every key that was marked or is due, until none is left or the batch has done enough."""
-        for key in self.store.take_due(tx.now_s, MARKS_MAX_PER_BATCH):
-            tx.mark(key)
-        looked_at = 0
-        while tx._marks and looked_at < MARKS_MAX_PER_BATCH:
+    def _instant(self) -> float:
+        """The time, a little later each time it is asked for: who came first is older, also within one batch."""
+        now_s = self._clock.now_s()
+        if self._last_s - CLOCK_STEP_S < now_s <= self._last_s:  # a larger step back is believed
+            now_s = self._last_s + INSTANT_S
+        self._last_s = now_s
+        return now_s
+
+    def _look_at_marks(self, tx: Tx[S], outbox: Outbox) -> None:
+        """Look at every key that was marked, until none is left or enough has been done."""
+        while tx._marks and tx._looks_left:
             key = next(iter(tx._marks))
             del tx._marks[key]
-            looked_at += 1
+            tx._looks_left -= 1
             sizes = tx._sizes()
             self.store.savepoint()
             try:

@@ -6,6 +6,7 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from copy import copy
 from pathlib import Path
 from typing import Any, Self
@@ -52,14 +53,20 @@ def look_before_touching(path: Path, schema_version: int) -> None:
     if not path.exists() or path.stat().st_size == 0:
         return
     check = "quick_check(1)" if path.stat().st_size <= CHECKED_MAX_BYTES else "schema_version"
+    log, index = Path(f"{path}-wal"), Path(f"{path}-shm")
+    # What was not yet copied back from the log counts. Without one, nothing but the file is looked at or made.
+    mode = "mode=ro" if log.exists() else "immutable=1"
+    had_index = index.exists()
     try:
-        with sqlite3.connect(f"file:{_quoted(path)}?mode=ro", uri=True) as probe:
+        with closing(sqlite3.connect(f"file:{_quoted(path)}?{mode}", uri=True)) as probe:
             application = probe.execute("PRAGMA application_id").fetchone()[0]
             version = probe.execute("PRAGMA user_version").fetchone()[0]
             damage = probe.execute(f"PRAGMA {check}").fetchone()[0]
-        probe.close()
     except sqlite3.DatabaseError as error:
         raise Refused(f"{path} is not a readable database ({error}); it was left as it is. Move it away to start anew.") from error
+    finally:
+        if not had_index:
+            index.unlink(missing_ok=True)  # the reader's own
     if application != APPLICATION_ID:
         raise Refused(f"{path} was not made by Corral; it was left as it is. Choose another folder with --data.")
     if version > schema_version:

@@ -37,13 +37,17 @@ def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
             kept = _reserve(pool, claim)
 
 
+def place_newcomer(pool: Pool, ask: Ask) -> Placement | Unplaceable:
+    """Place behind those who wait: a newcomer takes neither what a claim could have now nor what is kept for one."""
+    due = next(serve(pool), None)
+    if due is not None:
+        return Unplaceable("GPU" if ask.gpus else "MEMORY", f"what is free goes to task {due[0].task_id}, which waits longer")
+    return place(pool, ask, standing_reservation(pool))
+
+
 def standing_reservation(pool: Pool) -> Reservation | None:
-    """What is kept for the claims that wait now: newcomers may not take it."""
-    for claim in pool.heads():
-        kept = _reserve(pool, claim)
-        if kept is not None:
-            return kept
-    return None
+    """What is kept for the claims that wait now, when none of them fits."""
+    return next((kept for claim in pool.heads() if (kept := _reserve(pool, claim)) is not None), None)
 
 
 def why_not(pool: Pool, ask: Ask, kept: Reservation | None = None) -> str:

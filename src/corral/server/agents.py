@@ -146,6 +146,8 @@ class Agents:
                 starts = await self._openable([start for orders in batch for start in orders.start], connection)
                 stops = [run_id for orders in batch for run_id in orders.stop]
                 connection.send({"orders": Orders(starts, stops)})
+        except OSError:
+            connection.close()
         except Exception:
             log.exception("orders for %s could not be sent; its agent will ask again", connection.hello.name)
             connection.close()
@@ -154,6 +156,8 @@ class Agents:
         """The runs whose log streams could be opened; the others have failed to start, and the core is told why."""
         logged = [start for start in starts if start.log is not None]
         refused: dict[str, str] = await self._logs.submit(lambda tx: logs.open_streams(tx, logged)) if logged else {}
+        if self._connections.get(connection.hello.host_id) is not connection:
+            raise ConnectionResetError  # a later hello asks again: what was refused for this one may start for that one
         if refused:
             now_s = self._clock.now_s()
             seen = [Observed(run_id, stopped_at_s=now_s, reason=reason) for run_id, reason in refused.items()]

@@ -20,7 +20,7 @@ from corral.errors import ServiceUnavailable
 from corral.ids import Ids
 from corral.model.settings import Settings
 
-BATCH_MAX = 256  # commands in one transaction
+BATCH_MAX = 256  # commands in one transaction, about
 READERS = 2
 BROKEN_PAUSE_S = 0.5  # between two tries of a database that fails
 
@@ -40,7 +40,8 @@ class Lane(Generic[S]):
         self._clock = clock
         self._loop = loop
         self._on_orders = on_orders
-        self._queue: SimpleQueue[Command | None] = SimpleQueue()
+        self._queue: SimpleQueue[list[Command] | None] = SimpleQueue()
+        self._submitted: list[Command] = []
         self._thread = threading.Thread(target=self._work, name=f"lane-{name}", daemon=True)
         self._readers: ThreadPoolExecutor | None = None
         self._mine = threading.local()
@@ -52,8 +53,14 @@ class Lane(Generic[S]):
     def submit(self, handler: Callable[[Tx[S]], Any]) -> asyncio.Future[Any]:
         """Run in the next transaction; the future is done after its commit. Call from the event loop."""
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._queue.put(Command(handler, partial(_settle, future)))
+        if not self._submitted:  # one wake-up of the thread for all that comes in this turn of the loop
+            self._loop.call_soon(self._flush)
+        self._submitted.append(Command(handler, partial(_settle, future)))
         return future
+
+    def _flush(self) -> None:
+        self._queue.put(self._submitted)
+        self._submitted = []
 
     async def read(self, handler: Callable[[Tx[S]], Any], settings: Settings, ids: Ids) -> Any:
         """Run a heavy read beside the lane."""
@@ -64,10 +71,11 @@ class Lane(Generic[S]):
     def release(self) -> None:
         """Answer those who wait, with what there is: nobody should be kept while we go down."""
         self._releasing = True
-        self._queue.put(Command(lambda tx: None, lambda answer: None))
+        self._queue.put([])
 
     def stop(self) -> None:
         """Finish what was submitted, then end the thread and close the store."""
+        self._queue.put(self._submitted)
         self._queue.put(None)
         self._thread.join()
         if self._readers is not None:
@@ -115,7 +123,7 @@ class Lane(Generic[S]):
             return [], False
         commands: list[Command] = []
         while first is not None:
-            commands.append(first)
+            commands += first
             if len(commands) >= BATCH_MAX:
                 return commands, False
             try:

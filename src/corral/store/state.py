@@ -19,6 +19,9 @@ from corral.store.fleet import Fleet
 HOST_POOL = "hosts"  # every machine that belongs to no instance; the cluster `default` of each region runs on it
 
 
+TASKS_KEPT_MAX = 10_000
+
+
 class Conflict(Exception):
     """A guarded write found another version than the one it was decided on."""
 
@@ -41,6 +44,11 @@ class Store(Database):
         self._mark = 0
         self._definitions: dict[tuple[str, str, int], dict[str, Any]] = {}  # parsed documents; they never change
         self._unsettled: set[tuple[str, str, int]] = set()  # documents of this transaction: it may be taken back
+        self._kept: dict[str, Task] = {}  # unfinished tasks as their rows are, so that not every word on one reads them
+        self._kept_max = TASKS_KEPT_MAX
+        self._kept_by_run: dict[str, str] = {}  # run id → task id
+        self._written: list[str] = []  # tasks changed in this transaction: what is taken back is not kept
+        self._written_mark = 0
         self.rebuild()
 
     # The fleet index follows the transaction.
@@ -49,26 +57,52 @@ class Store(Database):
         super().commit()
         self.fleet.committed()
         self._unsettled.clear()
+        self._written.clear()
 
     def rollback(self) -> None:
         """Give the whole transaction up."""
         super().rollback()
         self._unsettled.clear()
+        self._forget_written(0)
         self.rebuild()
 
     def reader(self) -> Self:
         """A reader has rows only: the index belongs to the one who writes."""
         beside = super().reader()
         del beside.fleet
+        beside._kept, beside._kept_by_run, beside._kept_max = {}, {}, 0
         return beside
 
     def savepoint(self) -> None:
         super().savepoint()
         self._mark = self.fleet.mark()
+        self._written_mark = len(self._written)
 
     def rollback_to_savepoint(self) -> None:
         super().rollback_to_savepoint()
         self.fleet.undo_to(self._mark)
+        self._forget_written(self._written_mark)
+
+    def _keep(self, task: Task) -> Task:
+        if task.state is TaskState.STOPPED:
+            self._forget(task.id)
+        elif self._kept_max:
+            if task.id not in self._kept and len(self._kept) >= self._kept_max:
+                self._forget(next(iter(self._kept)))
+            self._kept[task.id] = task
+            for run in task.runs:
+                self._kept_by_run[run.id] = task.id
+        return task
+
+    def _forget(self, task_id: str) -> None:
+        task = self._kept.pop(task_id, None)
+        for run in task.runs if task is not None else ():
+            self._kept_by_run.pop(run.id, None)
+
+    def _forget_written(self, mark: int) -> None:
+        for task_id in self._written[mark:]:
+            self._forget(task_id)
+        del self._written[mark:]
 
     def rebuild(self) -> None:
         """Derive the index from the rows."""
@@ -281,6 +315,8 @@ class Store(Database):
                 for run in task.runs
             ],
         )  # fmt: skip
+        self._written.append(task.id)
+        self._keep(task)
         if task.state is TaskState.PROVISIONING:
             self.fleet.join_line(task.pool, claim_of(task))
         else:
@@ -289,6 +325,7 @@ class Store(Database):
 
     def place_task(self, task: Task, placement: Placement, runs: Sequence[Run], now_s: float) -> Task:
         """A claim is granted: PROVISIONING → PENDING, with its GPUs."""
+        self._written.append(task.id)
         self._move(task, TaskState.PENDING, "host_id = ?, placed_at = ?", (placement.slot_id, now_s))
         given = [(_dumps(run.gpu_ids), run.id) for run in runs if run.gpu_ids]
         self.executemany("UPDATE run SET gpu_ids = ? WHERE id = ?", given)
@@ -302,7 +339,7 @@ class Store(Database):
             runs=tuple(runs),
         )
         self._lease(placed)
-        return placed
+        return self._keep(placed)
 
     def _lease(self, task: Task) -> None:
         rows = [(gpu_id, run.id, f"host:{task.host_id}") for run in task.runs for gpu_id in run.gpu_ids]
@@ -313,6 +350,7 @@ class Store(Database):
 
     def change_task(self, before: Task, after: Task) -> None:
         """Write what became of a placed task and its runs; a run that ended gives its GPUs back, a task the rest."""
+        self._written.append(before.id)
         for run, was in zip(after.runs, before.runs):
             if run is not was:
                 self._change_run(before, was, run)
@@ -329,6 +367,9 @@ class Store(Database):
                 (after.desired.value, after.started_at_s, after.stopping_at_s, after.stopped_at_s, after.stop_code,
                  after.stopped_reason),
             )
+            if after.state is not TaskState.STOPPED:
+                after = replace(after, version=before.version + 1)
+        self._keep(after)
 
     def _change_run(self, task: Task, was: Run, run: Run) -> None:
         self.execute(
@@ -351,6 +392,9 @@ class Store(Database):
             raise Conflict(task.id)
 
     def task(self, task_id: str) -> Task | None:
+        kept = self._kept.get(task_id)
+        if kept is not None:
+            return kept
         return self._with_runs(self.execute(f"SELECT {TASK_COLUMNS} FROM task WHERE id = ?", (task_id,)).fetchone())
 
     def tasks(self, task_ids: Sequence[str]) -> dict[str, Task]:
@@ -363,6 +407,9 @@ class Store(Database):
         return {row[0]: _task(row, runs[row[0]]) for row in rows}
 
     def task_of_run(self, run_id: str) -> Task | None:
+        task_id = self._kept_by_run.get(run_id)
+        if task_id is not None:
+            return self._kept[task_id]
         sql = f"SELECT {TASK_COLUMNS} FROM task WHERE id = (SELECT task_id FROM run WHERE id = ?)"
         return self._with_runs(self.execute(sql, (run_id,)).fetchone())
 
@@ -370,7 +417,7 @@ class Store(Database):
         if row is None:
             return None
         runs = self.execute(f"SELECT {RUN_COLUMNS} FROM run WHERE task_id = ? ORDER BY position", (row[0],)).fetchall()
-        return _task(row, runs)
+        return self._keep(_task(row, runs))
 
     def tasks_on(self, host_id: str) -> list[Task]:
         """Tasks placed on a host that have not stopped."""

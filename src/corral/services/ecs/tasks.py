@@ -10,7 +10,7 @@ import orjson
 
 from corral.core import Tx, Wait
 from corral.decide.lifecycle import advance
-from corral.decide.place import place, standing_reservation
+from corral.decide.place import place_newcomer
 from corral.model.placement import Placement
 from corral.model.run import RunState
 from corral.model.task import Ask, Run, StopCode, Task, TaskState
@@ -233,7 +233,7 @@ def _start_or_wait(
 ) -> None:
     """One more task: placed with its GPUs in this very transaction, or a claim, or a failure with its reason."""
     pool = tx.store.fleet.pool(prototype.pool)
-    found = place(pool, prototype.ask, standing_reservation(pool) if pool.waiting() else None)
+    found = place_newcomer(pool, prototype.ask)
     if not isinstance(found, Placement) and not waits:
         reason = "AGENT" if found.resource == "AGENT" else f"RESOURCE:{found.resource}"
         # ECS names the container instance it tried; where there is one host, so do we.
