@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from corral.model.run import Observed, RunState
@@ -26,10 +26,8 @@ def observe(run: Run, seen: Observed) -> Run:
     if seen.stopped_at_s is None:
         if run.state is RunState.RUNNING or seen.started_at_s is None:
             return run
-        return replace(run, state=RunState.RUNNING, pid=seen.pid, started_at_s=seen.started_at_s)
-    return replace(
-        run,
-        state=RunState.STOPPED,
+        return run.but(state=RunState.RUNNING, pid=seen.pid, started_at_s=seen.started_at_s)
+    return run.but(state=RunState.STOPPED,
         pid=seen.pid or run.pid,
         started_at_s=run.started_at_s or seen.started_at_s,
         stopped_at_s=seen.stopped_at_s,
@@ -54,7 +52,7 @@ def advance(task: Task, runs: tuple[Run, ...], now_s: float) -> Progress:
     if all_ended:
         changes |= {"state": TaskState.STOPPED, "stopped_at_s": now_s}
     stop = tuple(run.id for run in runs if run.state is not RunState.STOPPED) if stopping else ()
-    return Progress(replace(task, **changes), stop)
+    return Progress(task.but(**changes), stop)
 
 
 def _ending(cause: Run, now_s: float) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from corral.core import Tx
 from corral.decide.lifecycle import advance, observe
@@ -39,7 +38,7 @@ def hello(tx: Tx[Store], said: Hello) -> None:
         if after.state is TaskState.STOPPED:
             continue
         if after.desired is TaskState.RUNNING:
-            start_runs(tx, replace(after, runs=tuple(run for run in after.runs if run.id not in known)))
+            start_runs(tx, after.but(runs=tuple(run for run in after.runs if run.id not in known)))
         else:
             _stop_runs(tx, after)
     tx.mark("pool:" + tx.store.host(said.host_id)["pool"])  # type: ignore[index]

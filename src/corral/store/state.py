@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
@@ -330,9 +329,7 @@ class Store(Database):
         given = [(_dumps(run.gpu_ids), run.id) for run in runs if run.gpu_ids]
         self.executemany("UPDATE run SET gpu_ids = ? WHERE id = ?", given)
         self.fleet.leave_line(task.pool, claim_of(task))
-        placed = replace(
-            task,
-            state=TaskState.PENDING,
+        placed = task.but(state=TaskState.PENDING,
             host_id=placement.slot_id,
             placed_at_s=now_s,
             version=task.version + 1,
@@ -368,7 +365,7 @@ class Store(Database):
                  after.stopped_reason),
             )
             if after.state is not TaskState.STOPPED:
-                after = replace(after, version=before.version + 1)
+                after = after.but(version=before.version + 1)
         self._keep(after)
 
     def _change_run(self, task: Task, was: Run, run: Run) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from corral.core import Tx
@@ -16,7 +15,7 @@ def share_gpus(runs: tuple[Run, ...], gpu_ids: tuple[str, ...]) -> tuple[Run, ..
     """Each container its own, in the order in which they stand in the task definition."""
     shared, taken = [], 0
     for run in runs:
-        shared.append(replace(run, gpu_ids=gpu_ids[taken : taken + run.gpus]) if run.gpus else run)
+        shared.append(run.but(gpu_ids=gpu_ids[taken : taken + run.gpus]) if run.gpus else run)
         taken += run.gpus
     assert taken == len(gpu_ids), "every GPU of a placement belongs to a container"
     return tuple(shared)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -11,7 +10,7 @@ import orjson
 from corral.core import Tx, Wait
 from corral.decide.lifecycle import advance
 from corral.decide.place import place_newcomer
-from corral.model.placement import Placement
+from corral.model.placement import Placement, Unplaceable
 from corral.model.run import RunState
 from corral.model.task import Ask, Run, StopCode, Task, TaskState
 from corral.services.caller import Caller
@@ -48,15 +47,22 @@ def run_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str,
     scope = f"{caller.region}/{cluster}/RunTask"
     if (known := _known(tx, scope, params)) is not None:
         return known
-    _, status, document = found = find_definition(tx, caller, params["taskDefinition"])
+    revision, status, document = find_definition(tx, caller, params["taskDefinition"])
     if status != "ACTIVE":
         raise ClientException("TaskDefinition is inactive")
     waits = _may_wait(params, cluster)
-    prototype = _prototype(tx, caller, params, cluster, found[0], document)
+    prototype = _prototype(tx, caller, params, cluster, revision, document)
     tasks: list[Task] = []
     failures: list[dict[str, str]] = []
+    pool = tx.store.fleet.pool(prototype.pool)
+    found: Placement | Unplaceable | None = None
     for _ in range(_count(params)):
-        _start_or_wait(tx, prototype, waits, tasks, failures)
+        if not isinstance(found, Unplaceable):  # what one of equal tasks was refused, the next one would be too
+            found = place_newcomer(pool, prototype.ask)
+        if isinstance(found, Unplaceable) and not waits:
+            failures.append(_failure(tx, prototype, found))
+        else:
+            tasks.append(_add(tx, prototype, found))
     reply = {"tasks": described(tx, tasks), "failures": failures}
     _remember(tx, scope, params, [task.id for task in tasks], failures)
     return reply
@@ -69,16 +75,14 @@ def stop_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
         raise InvalidParameterException("The referenced task was not found.")
     if task.desired is TaskState.STOPPED:  # asked before: the first reason stays
         return {"task": described(tx, [task])[0]}
-    stopping = replace(
-        task,
-        desired=TaskState.STOPPED,
+    stopping = task.but(desired=TaskState.STOPPED,
         stopping_at_s=tx.now_s,
         stop_code=StopCode.USER.value,
         stopped_reason=params.get("reason") or STOPPED_BY_USER,
     )
     if task.state is TaskState.PROVISIONING:
-        runs = tuple(replace(run, state=RunState.STOPPED) for run in task.runs)
-        stopping = replace(stopping, state=TaskState.STOPPED, stopped_at_s=tx.now_s, runs=runs)
+        runs = tuple(run.but(state=RunState.STOPPED) for run in task.runs)
+        stopping = stopping.but(state=TaskState.STOPPED, stopped_at_s=tx.now_s, runs=runs)
         tx.mark(f"pool:{task.pool}")  # a slot may have been kept for it
     tx.store.change_task(task, stopping)
     tx.changed(f"task:{task.id}")
@@ -228,31 +232,25 @@ def _ask(document: dict[str, Any], overrides: dict[str, Any], containers: dict[s
     )
 
 
-def _start_or_wait(
-    tx: Tx[Store], prototype: Task, waits: bool, tasks: list[Task], failures: list[dict[str, str]]
-) -> None:
-    """One more task: placed with its GPUs in this very transaction, or a claim, or a failure with its reason."""
-    pool = tx.store.fleet.pool(prototype.pool)
-    found = place_newcomer(pool, prototype.ask)
-    if not isinstance(found, Placement) and not waits:
-        reason = "AGENT" if found.resource == "AGENT" else f"RESOURCE:{found.resource}"
-        # ECS names the container instance it tried; where there is one host, so do we.
-        host = next(iter(pool.slots()), None)
-        resource = f"container-instance/{prototype.cluster}/{host.id}" if host else f"cluster/{prototype.cluster}"
-        failure_arn = arn(tx.settings.account, prototype.region, resource)
-        failures.append({"arn": failure_arn, "reason": reason, "detail": found.detail})
-        return
+def _failure(tx: Tx[Store], prototype: Task, why: Unplaceable) -> dict[str, str]:
+    """ECS names the container instance that it tried; where there is a host, so do we."""
+    host = next(iter(tx.store.fleet.pool(prototype.pool).slots()), None)
+    resource = f"container-instance/{prototype.cluster}/{host.id}" if host else f"cluster/{prototype.cluster}"
+    reason = "AGENT" if why.resource == "AGENT" else f"RESOURCE:{why.resource}"
+    return {"arn": arn(tx.settings.account, prototype.region, resource), "reason": reason, "detail": why.detail}
+
+
+def _add(tx: Tx[Store], prototype: Task, found: Placement | Unplaceable) -> Task:
+    """One more task: placed with its GPUs in this very transaction, or a claim."""
     task_id = tx.ids.hex32()
-    runs = tuple(replace(run, id=tx.ids.hex32(), task_id=task_id) for run in prototype.runs)
+    task = prototype.but(id=task_id, runs=tuple(run.but(id=tx.ids.hex32(), task_id=task_id) for run in prototype.runs))
     if isinstance(found, Placement):
-        placed: dict[str, Any] = {"state": TaskState.PENDING, "host_id": found.slot_id, "placed_at_s": tx.now_s}
-        task = replace(prototype, id=task_id, runs=share_gpus(runs, found.gpu_ids), **placed)
-    else:
-        task = replace(prototype, id=task_id, runs=runs)
+        runs = share_gpus(task.runs, found.gpu_ids)
+        task = task.but(state=TaskState.PENDING, host_id=found.slot_id, placed_at_s=tx.now_s, runs=runs)
     tx.store.add_task(task)
     if task.host_id is not None:
         start_runs(tx, task)
-    tasks.append(task)
+    return task
 
 
 def _digest(params: dict[str, Any]) -> str:
