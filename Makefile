@@ -11,6 +11,7 @@ test: .venv/.test lint
 
 lint: .venv/.test
 	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff format --quiet --check src tests bench
 	$(BIN)/mypy
 
 bench: .venv/.test

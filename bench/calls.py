@@ -115,5 +115,3 @@ def _describe(local: Local, arns: list[str]) -> bytes:
 def _run_tasks(call: Caller, family: str, count: int) -> list[str]:
     replies: list[Any] = [call("ecs", "RunTask", taskDefinition=family, count=10) for _ in range(count // 10)]
     return [task["taskArn"] for reply in replies for task in reply["tasks"]]
-
-

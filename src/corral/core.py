@@ -204,9 +204,11 @@ class Core(Generic[S]):
             self.store.release()
         except Wait as wait:
             self._take_back(tx, sizes)
-            assert not tx.final, "a handler may not wait past its time"
-            self._park(command, wait)
-            return
+            if not tx.final:
+                self._park(command, wait)
+                return
+            outbox.faults.append("a handler would wait past its time\n" + traceback.format_exc())
+            answer = InternalFailure("Corral failed on this request; its log has the details.")
         except ApiError as refusal:
             self._take_back(tx, sizes)
             answer = refusal

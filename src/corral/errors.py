@@ -1,9 +1,9 @@
 """The errors a caller can see.
 
-    ApiError                    the caller can fix this: typed, and only aws/ turns it into a response
-    ├── ClientError400 ...      made by `api_error(code)`: one class per AWS error code
-    └── InternalFailure         ours: something broke, the caller may try again
-    Refused                     the program will not start; the text says what to do
+ApiError                    the caller can fix this: typed, and only aws/ turns it into a response
+├── ClientError400 ...      made by `api_error(code)`: one class per AWS error code
+└── InternalFailure         ours: something broke, the caller may try again
+Refused                     the program will not start; the text says what to do
 """
 
 from __future__ import annotations

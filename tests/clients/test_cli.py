@@ -295,7 +295,7 @@ def test_a_profile_is_used_by_boto3_and_aws_and_leaves_the_rest_of_the_files_alo
         ("", "[x]\n{mark}k = 1\n"),
         ("[a]\nk=0", "[a]\nk=0\n\n[x]\n{mark}k = 1\n"),
         ("[x]\r\nk=0\r\n\r\n[b]\r\n", "[x]\r\n{mark}k = 1\n\r\n[b]\r\n"),
-        ('[ "x" ] ; mine\nk: 0\nown = 2\n# b\'s\n[b]\n', "[ \"x\" ] ; mine\n{mark}k = 1\nown = 2\n# b's\n[b]\n"),
+        ('[ "x" ] ; mine\nk: 0\nown = 2\n# b\'s\n[b]\n', '[ "x" ] ; mine\n{mark}k = 1\nown = 2\n# b\'s\n[b]\n'),
     ],
 )
 def test_a_section_is_put_in_and_every_other_byte_stays(before: str, after: str) -> None:

@@ -83,9 +83,7 @@ class Load:
             "SHARED": str(self.shared),
         }  # fmt: skip
         override = {"name": "main", "environment": [{"name": key, "value": value} for key, value in environment.items()]}
-        answer = self.client("ecs").run_task(
-            taskDefinition="crash", clientToken=name, overrides={"containerOverrides": [override]}
-        )
+        answer = self.client("ecs").run_task(taskDefinition="crash", clientToken=name, overrides={"containerOverrides": [override]})
         assert not answer["failures"]
         with self.ledger.lock:
             self.ledger.run[answer["tasks"][0]["taskArn"]] = name
@@ -145,7 +143,6 @@ def test_kill_minus_nine_under_load(own_corral, tmp_path):
         "containerInstances"
     ]
     assert all(gpu["sharingMode"] == "IDLE" for gpu in instance["gpuDevices"])
-
 
 
 def check_tasks(tasks, ledger: Ledger, shared: Path, logs) -> None:

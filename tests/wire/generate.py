@@ -16,7 +16,7 @@ TEXTS = (
     "default",
     " leading and trailing ",
     "two\nlines\r\nand a tab\t.",
-    "<a href=\"x\">&amp;'</a>",
+    '<a href="x">&amp;\'</a>',
     "100% & more=less?a+b%2Fc#d;e,f",
     "naïve façade — ünïcode",
     "日本語の文字列",

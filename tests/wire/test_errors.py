@@ -16,7 +16,7 @@ from corral.errors import ApiError, InternalFailure, api_error
 from wire.generate import Generator
 from wire.oracle import SERVED, client, comparable, model_of, protocols_of, seen, sent_by_botocore
 
-MESSAGE = "it is not there: <x> & \"y\" — ünïcode"
+MESSAGE = 'it is not there: <x> & "y" — ünïcode'
 # One operation of each service that any error may be raised from.
 OPERATION = {
     "application-autoscaling": "DescribeScalableTargets",
@@ -41,7 +41,6 @@ def raised_by_boto3(service: str, error: ApiError) -> tuple[Any, ClientError]:
         getattr(made, xform_name(OPERATION[service]))()
     assert caught.value.response["ResponseMetadata"]["RequestId"] == "request-1"
     return made, caught.value
-
 
 
 @pytest.mark.parametrize("service", SERVED)
@@ -70,14 +69,10 @@ def test_a_service_may_raise_by_code_or_by_name(service: str) -> None:
             continue
         request = sent_by_botocore(service, protocols_of(service)[0], OPERATION[service], {})
         call = recognise(request)
-        assert call.serialize_error(api_error(shape.error_code)("x"), "r") == call.serialize_error(
-            api_error(shape.name)("x"), "r"
-        )
+        assert call.serialize_error(api_error(shape.error_code)("x"), "r") == call.serialize_error(api_error(shape.name)("x"), "r")
 
 
-@pytest.mark.parametrize(
-    "service, protocol", [(service, protocol) for service in SERVED for protocol in protocols_of(service)]
-)
+@pytest.mark.parametrize("service, protocol", [(service, protocol) for service in SERVED for protocol in protocols_of(service)])
 def test_the_members_of_an_error_are_read(service: str, protocol: str) -> None:
     model = model_of(service, protocol)
     call = recognise(sent_by_botocore(service, protocol, OPERATION[service], {}))

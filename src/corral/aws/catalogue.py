@@ -23,9 +23,7 @@ class Service:
 SERVICES: tuple[Service, ...] = (
     Service("application-autoscaling", "application-autoscaling", "2016-02-06", ("json",), "AnyScaleFrontendService"),
     Service("autoscaling", "autoscaling", "2011-01-01", ("query",)),
-    Service(
-        "autoscaling-plans", "autoscaling-plans", "2018-01-06", ("json",), "AnyScaleScalingPlannerFrontendService"
-    ),
+    Service("autoscaling-plans", "autoscaling-plans", "2018-01-06", ("json",), "AnyScaleScalingPlannerFrontendService"),
     Service("batch", "batch", "2016-08-10", ("rest-json",)),
     Service("cloudformation", "cloudformation", "2010-05-15", ("query",)),
     Service(
@@ -58,7 +56,5 @@ SERVICES: tuple[Service, ...] = (
 BY_NAME = {service.name: service for service in SERVICES}
 BY_SIGNING_NAME = {service.signing_name: service for service in SERVICES}
 BY_TARGET_PREFIX = {service.target_prefix: service for service in SERVICES if service.target_prefix is not None}
-BY_ACTION_VERSION = {
-    service.api_version: service for service in SERVICES if {"query", "ec2"} & set(service.protocols)
-}
+BY_ACTION_VERSION = {service.api_version: service for service in SERVICES if {"query", "ec2"} & set(service.protocols)}
 assert len(BY_SIGNING_NAME) == len(SERVICES), "two services with one signing name need a second mark"

@@ -1,7 +1,7 @@
 """Refusals of the wire itself, and the AWS error code that each of them has in each service and protocol.
 
-    Misfit          the caller's bytes do not fit the model; found deep inside a codec, so it collects its path on the way up
-    WrongResult     our own result does not fit the model: a bug of ours, never a caller's
+Misfit          the caller's bytes do not fit the model; found deep inside a codec, so it collects its path on the way up
+WrongResult     our own result does not fit the model: a bug of ours, never a caller's
 """
 
 from __future__ import annotations
@@ -120,9 +120,6 @@ def _missing_message(misfit: Misfit, service: str) -> str:
     if service == "sqs":
         return f"The request must contain the parameter {misfit.names[0]}."
     prefix = f"{misfit.where()}." if misfit.path else ""
-    found = [
-        f"Value null at '{prefix}{name}' failed to satisfy constraint: Member must not be null"
-        for name in misfit.names
-    ]
+    found = [f"Value null at '{prefix}{name}' failed to satisfy constraint: Member must not be null" for name in misfit.names]
     count = "1 validation error" if len(found) == 1 else f"{len(found)} validation errors"
     return f"{count} detected: {'; '.join(found)}"

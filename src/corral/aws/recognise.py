@@ -239,5 +239,3 @@ def _compiled(service: str, protocol: str) -> Compiled:
 
 def _call(operation: Operation, request: Request, located: Located) -> Call:
     return Call(operation.service, operation.name, operation.protocol, request, located, operation)
-
-

@@ -58,5 +58,3 @@ def _show(events: list[dict[str, Any]]) -> None:
 def _show_json(events: list[dict[str, Any]]) -> None:
     sys.stdout.write("".join(f"{json.dumps(event)}\n" for event in events))
     sys.stdout.flush()
-
-

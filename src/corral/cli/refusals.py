@@ -1,12 +1,12 @@
 """What goes wrong, in one line, and the exit codes.
 
-    0    done
-    1    refused or failed; stderr says why in one line
-    2    wrong usage (click's own)
-    3    no Corral runs on this data folder
-    125  `corral run`: the task has no exit code (it never started, or its host was lost)
-    130  interrupted
-    141  `corral run`: whoever read its output has gone; the task was stopped
+0    done
+1    refused or failed; stderr says why in one line
+2    wrong usage (click's own)
+3    no Corral runs on this data folder
+125  `corral run`: the task has no exit code (it never started, or its host was lost)
+130  interrupted
+141  `corral run`: whoever read its output has gone; the task was stopped
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def status(where: Where) -> tuple[dict[str, Any], str | None]:
         ecs = client(where, "ecs")
         endpoint, region = ecs.meta.endpoint_url, ecs.meta.region_name
     if credentials is None:
-        raise Failed("no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or `eval \"$(corral env)\"`.")
+        raise Failed('no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or `eval "$(corral env)"`.')
     request = AWSRequest("GET", f"{endpoint.rstrip('/')}/_corral/status")
     SigV4Auth(credentials, "corral", region).add_auth(request)
     answer = URLLib3Session(timeout=STATUS_S).send(request.prepare())

@@ -27,7 +27,8 @@ def observe(run: Run, seen: Observed) -> Run:
         if run.state is RunState.RUNNING or seen.started_at_s is None:
             return run
         return run.but(state=RunState.RUNNING, pid=seen.pid, started_at_s=seen.started_at_s)
-    return run.but(state=RunState.STOPPED,
+    return run.but(
+        state=RunState.STOPPED,
         pid=seen.pid or run.pid,
         started_at_s=run.started_at_s or seen.started_at_s,
         stopped_at_s=seen.stopped_at_s,

@@ -22,19 +22,24 @@ def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
     The oldest claim that does not fit has a slot kept for it; younger ones may use the rest, so nobody starves and
     little stands idle. Claims with equal asks stand in one line: when its head does not fit, none of it does.
     """
-    kept: Reservation | None = None
-    heads = list(pool.heads())
-    heapify(heads)
-    while heads:
-        claim = heappop(heads)
-        found = _find(pool, claim.ask, kept)
-        if found is not None:
-            yield claim, found
-            following = pool.head(claim.ask)
-            if following is not None:
-                heappush(heads, following)
-        elif kept is None:
-            kept = _reserve(pool, claim)
+    while True:
+        kept: Reservation | None = None
+        granted = False
+        heads = list(pool.heads())
+        heapify(heads)
+        while heads:
+            claim = heappop(heads)
+            found = _find(pool, claim.ask, kept)
+            if found is not None:
+                granted = True
+                yield claim, found
+                following = pool.head(claim.ask)
+                if following is not None:
+                    heappush(heads, following)
+            elif kept is None:
+                kept = _reserve(pool, claim)
+        if not granted or kept is None or _reserve(pool, kept.claim) == kept:
+            return  # else what younger ones took has moved the reservation, and what it kept before is free
 
 
 def place_newcomer(pool: Pool, ask: Ask) -> Placement | Unplaceable:
@@ -99,11 +104,11 @@ def _first_open(pool: Pool, slot_ids: Sequence[str], ask: Ask, kept: Reservation
 
 
 def _leaves_enough(slot: Slot, ask: Ask, older: Ask) -> bool:
-    """Whether a task without GPUs fits beside what is kept for an older claim."""
+    """Whether a task without GPUs fits beside what is kept for an older claim. What it does not ask for it does not take."""
     return (
         ask.gpus == 0
-        and slot.cpu_units - ask.cpu_units >= older.cpu_units
-        and slot.memory_mib - ask.memory_mib >= older.memory_mib
+        and (not ask.cpu_units or slot.cpu_units - ask.cpu_units >= older.cpu_units)
+        and (not ask.memory_mib or slot.memory_mib - ask.memory_mib >= older.memory_mib)
     )
 
 

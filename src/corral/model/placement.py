@@ -61,10 +61,6 @@ class Group(Protocol):
 
     gpus: int
 
-    def most(self) -> tuple[int, int]:
-        """The most memory and the most CPU that any of them has free; not necessarily the same one."""
-        ...
-
     def fitting(self, memory_mib: int, cpu_units: int) -> Iterable[Sequence[str]]:
         """Ids of the slots of each shape that has so much free; least memory first."""
         ...
@@ -72,8 +68,6 @@ class Group(Protocol):
     def roomiest(self) -> Iterable[str]:
         """All of them, most free memory first."""
         ...
-
-    def size(self) -> int: ...
 
 
 class Pool(Protocol):

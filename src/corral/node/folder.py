@@ -1,17 +1,17 @@
 """Where things lie under `<data>/node`, and how its sockets are reached.
 
-    host.json       the host's id, made once
-    agent.lock      held by the one agent, whose pid is in it
-    agent.log       written by whoever starts the agent, not by us
-    core.sock       the core listens here
-    spawner.lock    held by the one spawner, whose pid is in it
-    spawner.log     what the spawner has to say
-    spawner.sock    the spawner listens here
-    journal         what the spawner did: JSON lines
-    output/<run>    what the run wrote; its open description is locked while anything of the run lives
-    work/<run>      the run's own working directory
-    spare/          empty files and folders of forgotten runs, to serve again
-    trash/          what is being removed
+host.json       the host's id, made once
+agent.lock      held by the one agent, whose pid is in it
+agent.log       written by whoever starts the agent, not by us
+core.sock       the core listens here
+spawner.lock    held by the one spawner, whose pid is in it
+spawner.log     what the spawner has to say
+spawner.sock    the spawner listens here
+journal         what the spawner did: JSON lines
+output/<run>    what the run wrote; its open description is locked while anything of the run lives
+work/<run>      the run's own working directory
+spare/          empty files and folders of forgotten runs, to serve again
+trash/          what is being removed
 """
 
 from __future__ import annotations

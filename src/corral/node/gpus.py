@@ -102,8 +102,7 @@ class SimulatedGpus:
         name, memory_mib = MODELS[model]
         self.note = f"{count} simulated {name}"
         self._devices = [
-            GpuDevice(simulated_gpu_id(host_id, index), index, name, memory_mib, simulated=True)
-            for index in range(count)
+            GpuDevice(simulated_gpu_id(host_id, index), index, name, memory_mib, simulated=True) for index in range(count)
         ]
         self._cpu_s: dict[int, float] = {}  # pid → as of the last sample
         self._sampled_boot_s = _boot_s()
@@ -119,11 +118,7 @@ class SimulatedGpus:
             uses = [(use[pid], pinned[pid]) for pid in live.get(device.gpu_id, ()) if pid in use]
             busy = sum(used.cores / gpus for used, gpus in uses)
             memory_mib = sum(used.memory_mib / gpus for used, gpus in uses)
-            samples.append(
-                GpuSample(
-                    device.gpu_id, round(min(100.0, 100.0 * busy), 1), min(int(memory_mib), device.memory_mib)
-                )
-            )
+            samples.append(GpuSample(device.gpu_id, round(min(100.0, 100.0 * busy), 1), min(int(memory_mib), device.memory_mib)))
         return samples
 
     def _measure(self, sessions: Iterable[int]) -> dict[int, Use]:

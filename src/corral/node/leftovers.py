@@ -16,9 +16,7 @@ SMALL_OUTPUT_MAX_BYTES = 1024 * 1024  # cutting off more takes too long for a lo
 REMOVE_MAX_PATHS = 200  # per child
 
 # Neither rm nor find follows a link. A folder that its owner may not write to needs the second try.
-_REMOVE = (
-    'rm -rf -- "$@" 2>/dev/null && exit; find "$@" -type d ! -perm -700 -exec chmod u+rwx {} \\; ; rm -rf -- "$@"'
-)
+_REMOVE = 'rm -rf -- "$@" 2>/dev/null && exit; find "$@" -type d ! -perm -700 -exec chmod u+rwx {} \\; ; rm -rf -- "$@"'
 
 
 class Leftovers:

@@ -40,9 +40,7 @@ class NvmlGpus:
         gpu_id = _text(self._nvml.nvmlDeviceGetUUID(handle))
         memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
         self._handles[gpu_id] = handle
-        self._devices.append(
-            GpuDevice(gpu_id, index, _text(self._nvml.nvmlDeviceGetName(handle)), int(memory.total) // 2**20)
-        )
+        self._devices.append(GpuDevice(gpu_id, index, _text(self._nvml.nvmlDeviceGetName(handle)), int(memory.total) // 2**20))
 
     def devices(self) -> list[GpuDevice]:
         return self._devices

@@ -1,11 +1,11 @@
 """What the agent and the spawner say to each other: JSON lines over a stream socket.
 
-    agent → spawner     {"start": Launch}       idempotent by run id, until it is forgotten
-                        {"stop": "run id"}      SIGTERM, the run's grace, SIGKILL; an unknown one is ignored
-                        {"forget": ["run id"]}  ended runs only; their output and work folder go too
-                        {"quit": true}          as soon as nothing is alive
-    spawner → agent     {"runs": [Run], "all": bool}    first everything known, the last such line with all=true;
-                                                        then whatever changed, as it is now
+agent → spawner     {"start": Launch}       idempotent by run id, until it is forgotten
+                    {"stop": "run id"}      SIGTERM, the run's grace, SIGKILL; an unknown one is ignored
+                    {"forget": ["run id"]}  ended runs only; their output and work folder go too
+                    {"quit": true}          as soon as nothing is alive
+spawner → agent     {"runs": [Run], "all": bool}    first everything known, the last such line with all=true;
+                                                    then whatever changed, as it is now
 """
 
 from __future__ import annotations

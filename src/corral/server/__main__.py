@@ -21,7 +21,7 @@ import uvloop
 from corral import ids
 from corral.aws import Secret
 from corral.clock import WallClock
-from corral.core import Core, Tx
+from corral.core import Command, Core, Tx
 from corral.database import hold_folder, look_before_touching
 from corral.errors import Refused
 from corral.model.settings import Settings
@@ -80,10 +80,10 @@ async def _serve(options: argparse.Namespace) -> None:
     state = Lane("state", state_core, clock, loop, on_orders=lambda orders: agents.deliver(orders))
     logs = Lane("logs", logs_core, clock, loop)
     agents = Agents(data, options.gpus, state, logs, clock)
+    state_core.batch([Command(_give_hosts_time, lambda answer: None)])  # before anything that is due
     for lane in (state, logs):
         lane.start()
         await lane.submit(lambda tx: tx.due("sweep:", tx.now_s))
-    await state.submit(_give_hosts_time)
     await agents.listen()
     keeper = asyncio.create_task(agents.keep_agent())
 

@@ -203,9 +203,7 @@ class Agents:
     def _start_agent(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "corral.node", "--data", str(self._data), "--gpus", self._gpus_flag]
         with open(self._folder / "agent.log", "ab") as output:
-            return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-            )
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
 
 
 async def _ended(process: subprocess.Popen[bytes]) -> None:
@@ -231,5 +229,3 @@ def _report(said: dict[str, Any]) -> Report:
         logs=[LogChunk(**chunk) for chunk in said["logs"]],
         gpus=[GpuSample(**sample) for sample in said["gpus"]],
     )
-
-

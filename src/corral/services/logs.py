@@ -181,9 +181,7 @@ def _page(connection: sqlite3.Connection, stream: Stream, params: dict[str, Any]
         way, at = _position(token)
         descending = way == "b"
         start, end = (start, min(end, at)) if descending else (max(start, at), end)
-    events = read_events(
-        connection, stream.id, start=start, end=end, limit=limit, max_bytes=PAGE_MAX_BYTES, descending=descending
-    )
+    events = read_events(connection, stream.id, start=start, end=end, limit=limit, max_bytes=PAGE_MAX_BYTES, descending=descending)
     if events:
         first, (last_ms, last_number) = events[0].position, events[-1].position
         forward, backward = (last_ms, last_number + 1), first

@@ -27,9 +27,6 @@ class SlotGroup:
         self._rests: list[Rest] = []
         self._cpus: list[int] = []  # of the rests
 
-    def most(self) -> tuple[int, int]:
-        return self._rests[-1][0], self._cpus[-1]
-
     def fitting(self, memory_mib: int, cpu_units: int) -> Iterator[Sequence[str]]:
         if self._cpus[-1] >= cpu_units:
             for at in range(bisect_left(self._rests, (memory_mib, -1)), len(self._rests)):
@@ -39,9 +36,6 @@ class SlotGroup:
     def roomiest(self) -> Iterator[str]:
         for rest in reversed(self._rests):
             yield from self._ids[rest]
-
-    def size(self) -> int:
-        return sum(len(ids) for ids in self._ids.values())
 
     def add(self, slot: Slot) -> None:
         rest = (slot.memory_mib, slot.cpu_units)

@@ -329,7 +329,8 @@ class Store(Database):
         given = [(_dumps(run.gpu_ids), run.id) for run in runs if run.gpu_ids]
         self.executemany("UPDATE run SET gpu_ids = ? WHERE id = ?", given)
         self.fleet.leave_line(task.pool, claim_of(task))
-        placed = task.but(state=TaskState.PENDING,
+        placed = task.but(
+            state=TaskState.PENDING,
             host_id=placement.slot_id,
             placed_at_s=now_s,
             version=task.version + 1,
@@ -361,8 +362,14 @@ class Store(Database):
                 before,
                 after.state,
                 "desired = ?, started_at = ?, stopping_at = ?, stopped_at = ?, stop_code = ?, stopped_reason = ?",
-                (after.desired.value, after.started_at_s, after.stopping_at_s, after.stopped_at_s, after.stop_code,
-                 after.stopped_reason),
+                (
+                    after.desired.value,
+                    after.started_at_s,
+                    after.stopping_at_s,
+                    after.stopped_at_s,
+                    after.stop_code,
+                    after.stopped_reason,
+                ),
             )
             if after.state is not TaskState.STOPPED:
                 after = after.but(version=before.version + 1)

@@ -64,9 +64,7 @@ class LogStore(Database):
 
     def drop_group(self, region: str, name: str) -> list[int]:
         """Remove a group and its streams; the ids of the streams, whose events are still to be purged."""
-        ids = self.execute(
-            "DELETE FROM log_stream WHERE region = ? AND group_name = ? RETURNING id", (region, name)
-        ).fetchall()
+        ids = self.execute("DELETE FROM log_stream WHERE region = ? AND group_name = ? RETURNING id", (region, name)).fetchall()
         self.execute("DELETE FROM log_group WHERE region = ? AND name = ?", (region, name))
         return [stream_id for (stream_id,) in ids]
 

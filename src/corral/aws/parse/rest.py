@@ -136,9 +136,7 @@ def _query_part(wire_name: str, member: Shape, whole: Shape) -> Part:
         return _query_map_part(member, whole)
     if member.type_name == "list":
         read_element = text_reader(member.member, QUERY_TIMESTAMP_FORMAT)
-        return lambda request, labels, query: (
-            [read_element(text) for text in query[wire_name]] if wire_name in query else None
-        )
+        return lambda request, labels, query: [read_element(text) for text in query[wire_name]] if wire_name in query else None
     read = text_reader(member, QUERY_TIMESTAMP_FORMAT)
     return lambda request, labels, query: read(query[wire_name][0]) if wire_name in query else None
 

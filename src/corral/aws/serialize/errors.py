@@ -22,9 +22,7 @@ from corral.errors import ApiError
 SerializeError = Callable[[ServiceModel | None, Request, ApiError, str], Response]
 
 
-def serialize_error(
-    protocol: str, model: ServiceModel | None, request: Request, error: ApiError, request_id: str
-) -> Response:
+def serialize_error(protocol: str, model: ServiceModel | None, request: Request, error: ApiError, request_id: str) -> Response:
     """An error in the form that this protocol's clients read; `model` is None before a service is recognised."""
     return ERRORS.get(protocol, _json_error)(model, request, error, request_id)
 

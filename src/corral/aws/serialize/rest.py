@@ -52,9 +52,7 @@ def rest_json_writer(shape: Shape, writers: Writers) -> Callable[[Mapping[str, A
     return write
 
 
-def _body_writer(
-    shape: Shape, located: Mapping[str, Shape], writers: Writers
-) -> Callable[[dict[str, Any]], bytes]:
+def _body_writer(shape: Shape, located: Mapping[str, Shape], writers: Writers) -> Callable[[dict[str, Any]], bytes]:
     payload = shape.serialization.get("payload")
     if payload is None:
         members = [(name, member) for name, member in shape.members.items() if name not in located]

@@ -44,9 +44,7 @@ def xml_writer(shape: Shape, tag: str, writers: Writers) -> XmlWriter:
 
 def members_writer(shape: Shape, writers: Writers) -> XmlWriter:
     """The members of a structure without a tag around them."""
-    by_name = {
-        name: xml_writer(member, _wire_name(name, member), writers) for name, member in shape.members.items()
-    }
+    by_name = {name: xml_writer(member, _wire_name(name, member), writers) for name, member in shape.members.items()}
 
     def write(value: Any, out: list[str]) -> None:
         for key, item in _items(value, shape):

@@ -98,9 +98,7 @@ def task_arn_of(account: str, task: Task) -> str:
     return arn(account, task.region, f"task/{task.cluster}/{task.id}")
 
 
-def _container(
-    task: Task, task_arn: str, run: Run, container: dict[str, Any], account: str, waiting: str | None
-) -> dict[str, Any]:
+def _container(task: Task, task_arn: str, run: Run, container: dict[str, Any], account: str, waiting: str | None) -> dict[str, Any]:
     optional = {
         "exitCode": run.exit_code,
         "reason": run.reason or waiting,

@@ -75,7 +75,8 @@ def stop_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
         raise InvalidParameterException("The referenced task was not found.")
     if task.desired is TaskState.STOPPED:  # asked before: the first reason stays
         return {"task": described(tx, [task])[0]}
-    stopping = task.but(desired=TaskState.STOPPED,
+    stopping = task.but(
+        desired=TaskState.STOPPED,
         stopping_at_s=tx.now_s,
         stop_code=StopCode.USER.value,
         stopped_reason=params.get("reason") or STOPPED_BY_USER,
@@ -272,9 +273,7 @@ def _known(tx: Tx[Store], scope: str, params: dict[str, Any]) -> dict[str, Any] 
     return {"tasks": described(tx, tasks), "failures": failures}
 
 
-def _remember(
-    tx: Tx[Store], scope: str, params: dict[str, Any], task_ids: list[str], failures: list[dict[str, str]]
-) -> None:
+def _remember(tx: Tx[Store], scope: str, params: dict[str, Any], task_ids: list[str], failures: list[dict[str, str]]) -> None:
     token = params.get("clientToken")
     if token:
         reply = orjson.dumps([task_ids, failures]).decode()

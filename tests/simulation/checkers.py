@@ -1,0 +1,526 @@
+"""What must never happen, one small class each. The system does not check itself; these are told of every change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from corral.core import Outbox, Tx
+from corral.decide.place import serve
+from corral.model.task import MOVES, Ask, TaskState
+from corral.services.ecs.tasks import WAIT_MAX_S
+from corral.store import HOST_POOL
+from simulation.clients import CALLER, NEVER, Request
+from simulation.host import Host, Process
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+INDEX_EVERY = 5  # batches
+WAIT_SLACK_S = 5.0
+
+
+class Violation(AssertionError):
+    """A checker objects."""
+
+
+class TaskRow(NamedTuple):
+    id: str
+    state: str
+    desired: str
+    host_id: str | None
+    created_at: float
+    gpus: int
+    cpu_units: int
+    memory_mib: int
+    started_by: str | None
+    definition_arn: str
+    stopped_reason: str | None
+
+    @property
+    def age(self) -> tuple[float, str]:
+        return self.created_at, self.id
+
+    @property
+    def ask(self) -> Ask:
+        return Ask(self.gpus, self.cpu_units, self.memory_mib)
+
+
+class RunRow(NamedTuple):
+    id: str
+    task_id: str
+    state: str
+    exit_code: int | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What the database says after a batch."""
+
+    tasks: dict[str, TaskRow]
+    runs: dict[str, RunRow]
+    leases: dict[str, str]  # GPU → run
+    sizes: dict[str, Ask]  # connected hosts
+
+    def waiting(self) -> list[TaskRow]:
+        return sorted((task for task in self.tasks.values() if task.state == "PROVISIONING"), key=lambda task: task.age)
+
+
+def read_rows(execute: Callable[..., Any]) -> Rows:
+    tasks = execute(
+        "SELECT id, state, desired, host_id, created_at, gpus, cpu_units, memory_mib, started_by, definition_arn, stopped_reason "
+        "FROM task"
+    )
+    sizes = execute(
+        "SELECT host.id, (SELECT count(*) FROM gpu WHERE host_id = host.id AND present = 1), cpu_units, memory_mib "
+        "FROM host WHERE connected = 1"
+    )
+    return Rows(
+        tasks={row[0]: TaskRow._make(row) for row in tasks},
+        runs={row[0]: RunRow._make(row) for row in execute("SELECT id, task_id, state, exit_code, reason FROM run")},
+        leases=dict(execute("SELECT gpu_id, run_id FROM lease").fetchall()),
+        sizes={row[0]: Ask(*row[1:]) for row in sizes},
+    )
+
+
+class Checker:
+    """Hears everything and objects to nothing."""
+
+    world: World
+
+    def run_started(self, host: Host, process: Process) -> None: ...
+    def run_ended(self, host: Host, process: Process) -> None: ...
+    def end_acknowledged(self, host: Host, run_ids: list[str]) -> None: ...
+    def rebooted(self, host: Host) -> None: ...
+    def plane_started(self) -> None: ...
+    def answered(self, request: Request, answer: Any) -> None: ...
+    def batch_done(self, outbox: Outbox) -> None: ...
+    def rows_seen(self, rows: Rows) -> None: ...
+    def finished(self) -> None: ...
+
+
+class RowReader(Checker):
+    """Reads the rows once for everybody, after each batch and after each start."""
+
+    def __init__(self, others: list[Checker]) -> None:
+        self._others = others
+
+    def plane_started(self) -> None:
+        self._look()
+
+    def batch_done(self, outbox: Outbox) -> None:
+        self._look()
+
+    def finished(self) -> None:
+        self._look()
+
+    def _look(self) -> None:
+        rows = read_rows(self.world.plane.store.execute)
+        for checker in self._others:
+            checker.rows_seen(rows)
+
+
+class OneRunPerGpu(Checker):
+    """In truth, on the hosts themselves, a GPU is held by at most one live process."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, str] = {}
+
+    def run_started(self, host: Host, process: Process) -> None:
+        for gpu_id in process.spec.gpu_ids:
+            if gpu_id in self._held:
+                raise Violation(f"{gpu_id} is given to {process.spec.run_id} while {self._held[gpu_id]} is alive on it")
+            self._held[gpu_id] = process.spec.run_id
+
+    def run_ended(self, host: Host, process: Process) -> None:
+        for gpu_id in process.spec.gpu_ids:
+            if self._held.get(gpu_id) == process.spec.run_id:
+                del self._held[gpu_id]
+
+
+class StartedOnce(Checker):
+    """No run is ever started a second time, whatever crashed in between."""
+
+    def __init__(self) -> None:
+        self._started: set[str] = set()
+
+    def run_started(self, host: Host, process: Process) -> None:
+        if process.spec.run_id in self._started:
+            raise Violation(f"run {process.spec.run_id} was started twice")
+        self._started.add(process.spec.run_id)
+
+
+class LeaseWhileAlive(Checker):
+    """A process that lives holds its GPUs in the database too: a lease ends only when its run has ended."""
+
+    def __init__(self) -> None:
+        self._alive: dict[str, list[str]] = {}
+
+    def run_started(self, host: Host, process: Process) -> None:
+        self._alive[process.spec.run_id] = process.spec.gpu_ids
+
+    def run_ended(self, host: Host, process: Process) -> None:
+        self._alive.pop(process.spec.run_id, None)
+
+    def rows_seen(self, rows: Rows) -> None:
+        for run_id, gpu_ids in self._alive.items():
+            for gpu_id in gpu_ids:
+                if rows.leases.get(gpu_id) != run_id:
+                    raise Violation(f"{run_id} is alive on {gpu_id}, which is leased to {rows.leases.get(gpu_id)}")
+
+
+class KnownWhileAlive(Checker):
+    """A process that lives belongs to a task that has not stopped."""
+
+    def __init__(self) -> None:
+        self._alive: dict[str, str] = {}
+
+    def run_started(self, host: Host, process: Process) -> None:
+        self._alive[process.spec.run_id] = process.spec.task_id
+
+    def run_ended(self, host: Host, process: Process) -> None:
+        self._alive.pop(process.spec.run_id, None)
+
+    def rows_seen(self, rows: Rows) -> None:
+        for run_id, task_id in self._alive.items():
+            task, run = rows.tasks.get(task_id), rows.runs.get(run_id)
+            if task is None or run is None or task.state == "STOPPED" or run.state == "STOPPED":
+                raise Violation(f"{run_id} of {task_id} is alive; the database says {run} of {task}")
+
+
+class OnlyForward(Checker):
+    """A stopped task stays stopped, a stopping one stays that, and every move is in the table; over crashes too."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, TaskRow] = {}
+
+    def rows_seen(self, rows: Rows) -> None:
+        for task_id, before in self._before.items():
+            after = rows.tasks.get(task_id)
+            if after is None:
+                raise Violation(f"task {task_id} is gone")
+            if after.state != before.state and after.desired == before.desired == "RUNNING":
+                self._check_move(task_id, before.state, after.state)
+            if (before.state, after.state) != ("STOPPED", "STOPPED") and before.state == "STOPPED":
+                raise Violation(f"task {task_id} was stopped and is {after.state}")
+            if before.desired == "STOPPED" and after.desired != "STOPPED":
+                raise Violation(f"task {task_id} should have stopped and should now run")
+        self._before = rows.tasks
+
+    def _check_move(self, task_id: str, before: str, after: str) -> None:
+        """A batch may do several moves."""
+        reachable, found = {TaskState(before)}, set()
+        while reachable:
+            found |= reachable
+            reachable = {state for start in reachable for state in MOVES[start]} - found
+        if TaskState(after) not in found:
+            raise Violation(f"task {task_id}: {before} → {after}")
+
+
+class AcknowledgedStays(Checker):
+    """What a client was told has happened is there, after any crash; and what it was told has failed is not."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, int] = {}
+        self._stopping: dict[str, int] = {}
+        self._ended: list[str] = []
+
+    def answered(self, request: Request, answer: Any) -> None:
+        if not isinstance(answer, dict):
+            return
+        if request.operation == "RunTask":
+            self._tasks.update({_id(task): request.number for task in answer["tasks"]})
+        elif request.operation == "StopTask":
+            self._stopping[_id(answer["task"])] = request.number
+
+    def end_acknowledged(self, host: Host, run_ids: list[str]) -> None:
+        self._ended += run_ids
+
+    def rows_seen(self, rows: Rows) -> None:
+        for task_id, number in self._tasks.items():
+            if task_id not in rows.tasks:
+                raise Violation(f"task {task_id} of request {number} was acknowledged and is not there")
+        for task_id, number in self._stopping.items():
+            if rows.tasks[task_id].desired != "STOPPED":
+                raise Violation(f"request {number} stopped {task_id}, which should still run")
+        for run_id in self._ended:
+            if run_id in rows.runs and rows.runs[run_id].state != "STOPPED":
+                raise Violation(f"the end of {run_id} was acknowledged, and it is {rows.runs[run_id].state}")
+
+
+class TokensOnce(Checker):
+    """A request sent again with its token makes no further task, and is answered with those it made."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, list[str]] = {}
+        self._counts: dict[str, int] = {}
+
+    def answered(self, request: Request, answer: Any) -> None:
+        if request.operation == "RunTask" and isinstance(answer, dict) and "startedBy" in request.params:
+            self._answers[request.params["startedBy"]] = sorted(_id(task) for task in answer["tasks"])
+            self._counts[request.params["startedBy"]] = request.params["count"]
+            if len(answer["tasks"]) + len(answer["failures"]) != request.params["count"]:
+                raise Violation(f"request {request.number} asked for {request.params['count']} tasks: {answer}")
+
+    def finished(self) -> None:
+        rows = read_rows(self.world.plane.store.execute)
+        made: dict[str, list[str]] = {}
+        for task in rows.tasks.values():
+            made.setdefault(task.started_by or "", []).append(task.id)
+        for started_by, told in self._answers.items():
+            if sorted(made.get(started_by, [])) != told:
+                raise Violation(f"{started_by} was told of {told}; there are {made.get(started_by)}")
+
+
+class RefusedLeavesNothing(Checker):
+    """A command that failed half-way has left no row."""
+
+    def rows_seen(self, rows: Rows) -> None:
+        for task in rows.tasks.values():
+            if task.started_by == NEVER or task.stopped_reason == NEVER:
+                raise Violation(f"a command that failed left {task}")
+
+
+class ExitCodes(Checker):
+    """The exit code that is shown is the one that the engine saw."""
+
+    def __init__(self) -> None:
+        self._ended: dict[str, tuple[int | None, str | None]] = {}
+        self._told: set[str] = set()
+
+    def run_ended(self, host: Host, process: Process) -> None:
+        self._ended[process.spec.run_id] = process.exit_code, process.reason
+
+    def end_acknowledged(self, host: Host, run_ids: list[str]) -> None:
+        self._told.update(run_ids)
+
+    def finished(self) -> None:
+        tx = self.world.reading()
+        for task_id in [row[0] for row in tx.store.execute("SELECT id FROM task")]:
+            shown = self.world.parts.handlers["DescribeTasks"](tx, {"tasks": [task_id]}, CALLER)["tasks"][0]
+            for container in shown["containers"]:
+                self._check(container["containerArn"].rpartition("/")[2], container)
+
+    def _check(self, run_id: str, container: dict[str, Any]) -> None:
+        truth = self._ended.get(run_id, (None, None))
+        code = container.get("exitCode")
+        if code is not None and code != truth[0]:
+            raise Violation(f"{run_id} ended with {truth[0]}; shown is {code}")
+        if run_id in self._told and run_id in self._ended and (code, container.get("reason")) != truth:
+            raise Violation(f"the end of {run_id} was acknowledged as {truth}; shown is {code}, {container.get('reason')}")
+
+
+class IndexIsDerived(Checker):
+    """The index in memory is what the rows say."""
+
+    def __init__(self) -> None:
+        self._batches = 0
+
+    def batch_done(self, outbox: Outbox) -> None:
+        self._batches += 1
+        if self._batches % INDEX_EVERY == 0 or outbox.faults:
+            self._compare()
+
+    def finished(self) -> None:
+        self._compare()
+
+    def _compare(self) -> None:
+        store = self.world.plane.store
+        rebuilt = copy(store)
+        rebuilt.rebuild()
+        kept, derived = store.fleet.picture(), rebuilt.fleet.picture()
+        if kept != derived:
+            raise Violation(f"the index is\n  {kept}\nand the rows say\n  {derived}")
+
+
+class CountersEqualRows(Checker):
+    """What DescribeClusters and DescribeContainerInstances count is what is there."""
+
+    def finished(self) -> None:
+        tx = self.world.reading()
+        rows = read_rows(tx.store.execute)
+        states = [task.state for task in rows.tasks.values()]
+        cluster = self.world.parts.handlers["DescribeClusters"](tx, {}, CALLER)["clusters"][0]
+        counted = cluster["runningTasksCount"], cluster["pendingTasksCount"]
+        there = states.count("RUNNING"), states.count("PENDING") + states.count("PROVISIONING")
+        if counted != there:
+            raise Violation(f"running and pending tasks: shown {counted}, there are {there}")
+        for host_id, size in rows.sizes.items():
+            self._check_host(tx, rows, host_id, size)
+
+    def _check_host(self, tx: Tx[Any], rows: Rows, host_id: str, size: Ask) -> None:
+        asked = self.world.parts.handlers["DescribeContainerInstances"](tx, {"containerInstances": [host_id]}, CALLER)
+        left = {item["name"]: item for item in asked["containerInstances"][0]["remainingResources"]}
+        there = [task for task in rows.tasks.values() if task.host_id == host_id and task.state != "STOPPED"]
+        held = {gpu_id for gpu_id, run_id in rows.leases.items() if rows.tasks[rows.runs[run_id].task_id].host_id == host_id}
+        shown = {gpu.gpu_id for gpu in tx.store.gpus(host_id)}
+        expected = (
+            size.cpu_units - sum(task.ask.cpu_units for task in there),
+            size.memory_mib - sum(task.ask.memory_mib for task in there),
+            sorted(shown - held),
+        )
+        found = left["CPU"]["integerValue"], left["MEMORY"]["integerValue"], sorted(left["GPU"]["stringSetValue"])
+        if found != expected:
+            raise Violation(f"left on {host_id}: shown {found}, there is {expected}")
+
+
+class NobodyWaitsForNothing(Checker):
+    """After a batch no claim is left that could be served: a wake-up was lost if one is."""
+
+    def batch_done(self, outbox: Outbox) -> None:
+        store = self.world.plane.store
+        pool = store.fleet.pool(HOST_POOL)
+        if outbox.faults or not pool.waiting():
+            return
+        due = store.execute("SELECT 1 FROM due WHERE key = ? AND at <= ?", (f"pool:{HOST_POOL}", self.world.clock.now_s()))
+        could = next(serve(pool), None)
+        if could is None or due.fetchone() is not None:
+            return
+        raise Violation(f"{could[0]} waits and would fit: {could[1]}")
+
+
+class OldestFirst(Checker):
+    """Of those who ask for the same, none is served before one who has waited longer."""
+
+    def __init__(self) -> None:
+        self._waiting: list[TaskRow] = []
+
+    def rows_seen(self, rows: Rows) -> None:
+        still = [task for task in self._waiting if rows.tasks[task.id].state == "PROVISIONING"]
+        granted = [task for task in self._waiting if rows.tasks[task.id].host_id is not None]
+        for task in granted:
+            older = next((other for other in still if other.ask == task.ask and other.age < task.age), None)
+            if older is not None:
+                raise Violation(f"{task} was served before {older}")
+        self._waiting = rows.waiting()
+
+
+class NoOvertaking(Checker):
+    """A newcomer is not placed while somebody who asks for the same waits."""
+
+    def __init__(self) -> None:
+        self._before: Rows | None = None
+
+    def rows_seen(self, rows: Rows) -> None:
+        if self._before is not None:
+            waited = [task for task in self._before.waiting() if rows.tasks[task.id].state == "PROVISIONING"]
+            for task in rows.tasks.values():
+                if task.id not in self._before.tasks and task.host_id is not None:
+                    older = next((other for other in waited if other.ask == task.ask), None)
+                    if older is not None:
+                        raise Violation(f"the newcomer {task} was placed while {older} waits")
+        self._before = rows
+
+
+class KeptForTheOldest(Checker):
+    """Where only one host can hold the oldest claim, nobody younger gets a GPU there before it does."""
+
+    def __init__(self) -> None:
+        self._before: Rows | None = None
+
+    def rows_seen(self, rows: Rows) -> None:
+        if self._before is not None:
+            self._check(self._before, rows)
+        self._before = rows
+
+    def _check(self, before: Rows, after: Rows) -> None:
+        for oldest in before.waiting():
+            able = [_able(rows, oldest.ask) for rows in (before, after)]
+            if able[0] == able[1] == []:
+                continue  # nobody can hold it: the next in line is the oldest
+            if able[0] != able[1] or len(able[0]) != 1 or after.tasks[oldest.id].state != "PROVISIONING":
+                return
+            for task in after.tasks.values():
+                was = before.tasks.get(task.id)
+                if task.host_id == able[0][0] and task.ask.gpus and (was is None or was.host_id is None) and task.age > oldest.age:
+                    raise Violation(f"{task} got a GPU before {oldest}, which only that host can hold")
+            return
+
+
+def _able(rows: Rows, ask: Ask) -> list[str]:
+    return sorted(
+        host_id
+        for host_id, size in rows.sizes.items()
+        if size.gpus >= ask.gpus and size.cpu_units >= ask.cpu_units and size.memory_mib >= ask.memory_mib
+    )
+
+
+class RunsWhatWasRegistered(Checker):
+    """A task runs the document of its revision, not one that was rolled back."""
+
+    def __init__(self) -> None:
+        self._registered: dict[str, str] = {}
+        self._ran: dict[str, str] = {}
+
+    def answered(self, request: Request, answer: Any) -> None:
+        if request.operation == "RegisterTaskDefinition" and isinstance(answer, dict):
+            self._registered[answer["taskDefinition"]["taskDefinitionArn"]] = request.notes["nonce"]
+
+    def run_started(self, host: Host, process: Process) -> None:
+        self._ran[process.spec.task_id] = process.spec.environment["NONCE"]
+
+    def rows_seen(self, rows: Rows) -> None:
+        for task_id, nonce in self._ran.items():
+            task = rows.tasks.get(task_id)
+            registered = self._registered.get(task.definition_arn, nonce) if task is not None else nonce
+            if registered != nonce:
+                raise Violation(f"task {task_id} runs {nonce}; its definition says {registered}")
+
+
+class WaitsAreAnswered(Checker):
+    """A long poll is answered when its time is over, if the core lives."""
+
+    def batch_done(self, outbox: Outbox) -> None:
+        now_s, life = self.world.clock.now_s(), self.world.plane.life
+        for request in self.world.clients.requests:
+            if request.waits_since is not None and request.life == life:
+                late_s = now_s - request.waits_since - min(request.caller.wait_s, WAIT_MAX_S)
+                if late_s > WAIT_SLACK_S + self.world.stepped_s:
+                    raise Violation(f"request {request.number} waits since {request.waits_since}: {late_s} s too long")
+
+
+class NoFaultsOfOurs(Checker):
+    """The only tracebacks are those that the simulation asked for."""
+
+    def batch_done(self, outbox: Outbox) -> None:
+        for fault in outbox.faults:
+            if "on purpose" not in fault and "says the simulation" not in fault:
+                raise Violation(f"the core has a fault of its own:\n{fault}")
+
+
+class WaitingHasAReason(Checker):
+    """In the end, what has not stopped says why: no living host is large enough, or its host is silent."""
+
+    def finished(self) -> None:
+        tx, handlers = self.world.reading(), self.world.parts.handlers
+        dead = {host.id for host in self.world.hosts if host.dead}
+        for row in read_rows(tx.store.execute).tasks.values():
+            shown = handlers["DescribeTasks"](tx, {"tasks": [row.id]}, CALLER)["tasks"][0]
+            if row.state == "PROVISIONING":
+                reasons = [container.get("reason", "") for container in shown["containers"]]
+                if not all(reason.startswith("needs ") for reason in reasons):
+                    raise Violation(f"{row} waits and does not say why: {reasons}")
+            elif row.state != "STOPPED":
+                asked = handlers["DescribeContainerInstances"](tx, {"containerInstances": [row.host_id]}, CALLER)
+                if row.host_id not in dead or asked["containerInstances"][0]["agentConnected"]:
+                    raise Violation(f"{row} has not stopped, and its host is not shown as silent")
+            elif not shown.get("stoppedReason"):
+                raise Violation(f"{row} has stopped and does not say why")
+
+
+def _id(task: dict[str, Any]) -> str:
+    return str(task["taskArn"].rpartition("/")[2])
+
+
+def everything() -> list[Checker]:
+    """A fresh one of each."""
+    others: list[Checker] = [
+        OneRunPerGpu(), StartedOnce(), LeaseWhileAlive(), KnownWhileAlive(), OnlyForward(), AcknowledgedStays(), TokensOnce(),
+        RefusedLeavesNothing(), ExitCodes(), IndexIsDerived(), CountersEqualRows(), NobodyWaitsForNothing(),
+        OldestFirst(), NoOvertaking(), KeptForTheOldest(), RunsWhatWasRegistered(), WaitsAreAnswered(),
+        NoFaultsOfOurs(), WaitingHasAReason(),
+    ]  # fmt: skip
+    return [RowReader(others), *others]

@@ -1,0 +1,170 @@
+"""People with boto3: they run and stop tasks, lose answers, and ask again with the same token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from corral.core import Tx
+from corral.errors import ApiError
+from corral.services.caller import Caller
+from corral.store import Store
+from simulation.host import ENDLESS
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
+AGAIN_S = 1.0
+FAMILIES = 6
+NEVER = "never"  # said in requests that are taken back: no row may say it
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    number: int
+    operation: str
+    params: dict[str, Any]
+    caller: Caller = CALLER
+    again: bool = True  # ask until there is an answer
+    sent: int = 0
+    answer: Any = None
+    waits_since: float | None = None
+    life: int = 0  # of the core that was asked last
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+def definition(rng: Random, family: str, nonce: str) -> dict[str, Any]:
+    """One to three containers, at least the first essential, with 0 to 8 GPUs among them."""
+    containers = []
+    for at in range(rng.choice((1, 1, 1, 2, 3))):
+        container: dict[str, Any] = {
+            "name": f"c{at}",
+            "image": "corral/host",
+            "command": [ENDLESS if rng.random() < 0.1 else "work"],
+            "essential": at == 0 or rng.random() < 0.5,
+            "cpu": rng.choice((0, 0, 256, 1024)),
+            "memory": rng.choice((6, 128, 1024)),
+            "stopTimeout": rng.choice((0, 2, 30)),
+            "environment": [{"name": "NONCE", "value": nonce}],
+        }
+        gpus = rng.choice((0, 0, 1, 1, 2, 4, 8)) if at == 0 else rng.choice((0, 0, 1))
+        if gpus:
+            container["resourceRequirements"] = [{"type": "GPU", "value": str(gpus)}]
+        if rng.random() < 0.3:
+            container["logConfiguration"] = {"logDriver": "awslogs", "options": {"awslogs-group": "g"}}
+        containers.append(container)
+    return {"family": family, "containerDefinitions": containers}
+
+
+class Clients:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.requests: list[Request] = []
+        self.task_ids: list[str] = []  # those that an answer named
+
+    def ask(self, operation: str, params: dict[str, Any], **more: Any) -> Request:
+        request = Request(len(self.requests), operation, params, **more)
+        self.requests.append(request)
+        self._send(request)
+        return request
+
+    def register(self, family: str) -> Request:
+        nonce = f"{self.world.rng.getrandbits(32):08x}"
+        request = self.ask("RegisterTaskDefinition", definition(self.world.rng, family, nonce))
+        request.notes["nonce"] = nonce
+        return request
+
+    def something(self) -> None:
+        """One random request."""
+        rng = self.world.rng
+        dice = rng.random()
+        if dice < 0.55 or not self.task_ids:
+            self._run_task()
+        elif dice < 0.75:
+            task = rng.choice(self.task_ids[-rng.choice((1, 3, 100)) :]) if rng.random() < 0.95 else "f" * 32
+            self.ask("StopTask", {"task": task, "reason": f"request {len(self.requests)}"})
+        elif dice < 0.85:
+            caller = Caller(CALLER.account, CALLER.region, CALLER.principal, wait_s=rng.choice((0.0, 2.0, 20.0)))
+            tasks = rng.sample(self.task_ids, min(len(self.task_ids), rng.randint(1, 3)))
+            self.ask("DescribeTasks", {"tasks": tasks}, caller=caller, again=False)
+        elif dice < 0.9:
+            self.ask("RunTask", {"taskDefinition": "nobody-knows-it"}, again=False)
+        else:
+            self.register(f"f{rng.randrange(FAMILIES)}")
+
+    def fail_on_purpose(self) -> None:
+        """A command of ours that breaks after it has changed rows, marks, orders and the index."""
+        rng = self.world.rng
+        family, how = f"f{rng.randrange(FAMILIES)}", rng.choice((RuntimeError, KeyError, ApiError))
+        stop = rng.choice(self.task_ids) if self.task_ids and rng.random() < 0.5 else None
+
+        def broken(tx: Tx[Store]) -> None:
+            handlers = self.world.parts.handlers
+            if tx.store.definition(CALLER.region, family, None) is not None:
+                handlers["RunTask"](tx, {"taskDefinition": family, "count": 3, "startedBy": NEVER, "clientToken": NEVER}, CALLER)
+            if stop is not None:
+                handlers["StopTask"](tx, {"task": stop, "reason": NEVER}, CALLER)
+            tx.changed(f"task:{stop}")
+            handlers["RegisterTaskDefinition"](tx, definition(Random(0), family, NEVER), CALLER)
+            raise how("on purpose")
+
+        if self.world.plane.up:
+            self.world.plane.submit(broken)
+
+    def _run_task(self) -> None:
+        rng, number = self.world.rng, len(self.requests)
+        params: dict[str, Any] = {
+            "taskDefinition": f"f{rng.randrange(FAMILIES)}",
+            "count": rng.choice((1, 1, 2, 5, 10)),
+            "startedBy": f"r{number}",
+        }
+        if rng.random() < 0.3:
+            params["launchType"] = "EC2"
+        again = rng.random() < 0.7
+        if again:
+            params["clientToken"] = f"token-{number}"
+        self.ask("RunTask", params, again=again)
+
+    def _send(self, request: Request) -> None:
+        world = self.world
+        request.sent += 1
+        if not world.plane.up:
+            self._unheard(request)
+            return
+        life = request.life = world.plane.life
+        handler = world.parts.handlers[request.operation]
+        answer = world.plane.submit(lambda tx: handler(tx, dict(request.params), request.caller))
+        if request.caller.wait_s:
+            request.waits_since = world.clock.now_s()
+        answer.then(partial(self._answered, request))
+        if request.again:  # if the core dies, nobody answers: the client's own patience decides
+            world.agenda.after(5 * AGAIN_S, lambda: self._unheard(request) if life != world.plane.life else None)
+
+    def _answered(self, request: Request, answer: Any) -> None:
+        world = self.world
+        request.waits_since = None
+        world.note("client", request.number, request.operation, _short(answer))
+        lost = world.faulty and world.rng.random() < world.plan.answer_loss
+        failed = isinstance(answer, ApiError) and answer.status >= 500
+        if lost or (failed and request.again):
+            world.agenda.after(AGAIN_S, partial(self._unheard, request))
+            return
+        request.answer = answer
+        world.tell("answered", request, answer)
+        if request.operation == "RunTask" and isinstance(answer, dict):
+            self.task_ids += [task["taskArn"].rpartition("/")[2] for task in answer["tasks"]]
+
+    def _unheard(self, request: Request) -> None:
+        if request.again and request.answer is None:
+            delay_s = AGAIN_S * self.world.rng.random()
+            self.world.agenda.after(delay_s, lambda: self._send(request) if request.answer is None else None)
+
+
+def _short(answer: Any) -> str:
+    if isinstance(answer, Exception):
+        return f"{type(answer).__name__}: {answer}"
+    tasks = [(task["taskArn"][-8:], task["lastStatus"], task["desiredStatus"]) for task in answer.get("tasks", ())]
+    return f"{tasks} {[failure['reason'] for failure in answer.get('failures', ())]}"

@@ -1,0 +1,267 @@
+"""A simulated host: an engine that outlives its agent, and an agent that forgets everything when it dies.
+
+They keep the contract of model/run.py as corral.node does: starting twice is once, one report is unanswered at a time, and
+an end is forgotten only when it was acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from corral.ids import simulated_gpu_id
+from corral.model.run import HEARTBEAT_S, GpuDevice, Hello, Observed, Orders, Report, RunSpec
+from simulation.link import Connection
+from simulation.plan import HostSize
+
+if TYPE_CHECKING:
+    from simulation.world import World
+
+ENDLESS = "serve"  # the command of a run that ends only when it is stopped
+SIGTERM, SIGKILL = 143, 137
+RECONNECT_S = 0.3
+
+
+@dataclass(slots=True)
+class Process:
+    """What really is, as opposed to what anybody was told."""
+
+    spec: RunSpec
+    pid: int | None = None
+    started_at_s: float | None = None
+    stopped_at_s: float | None = None
+    exit_code: int | None = None
+    reason: str | None = None
+    stopping: bool = False
+    says_it_never_started: bool = False
+
+    def observed(self) -> Observed:
+        if self.says_it_never_started:
+            return Observed(self.spec.run_id, stopped_at_s=self.stopped_at_s, reason=self.reason)
+        return Observed(self.spec.run_id, self.pid, self.started_at_s, self.stopped_at_s, self.exit_code, self.reason)
+
+
+class Engine:
+    """The spawner: knows every run until it may forget it."""
+
+    def __init__(self, world: World, host: Host) -> None:
+        self.world = world
+        self.host = host
+        self.runs: dict[str, Process] = {}
+        self._boots = 0
+        self._pids = 1000
+
+    def start(self, spec: RunSpec) -> None:
+        known = self.runs.get(spec.run_id)
+        if known is not None:
+            self._tell(known)  # whoever asks again may not have heard the answer
+            return
+        process = self.runs[spec.run_id] = Process(spec)
+        self._later(self.world.plan.start_s * self.world.rng.random(), partial(self._spawn, process))
+
+    def stop(self, run_id: str) -> None:
+        process = self.runs.get(run_id)
+        if process is None or process.stopped_at_s is not None or process.stopping:
+            return
+        process.stopping = True
+        if process.pid is None:
+            self._end(process, None, "stopped before it was started")
+        elif self.world.rng.random() < self.world.plan.hangs_on_stop:
+            self._later(process.spec.stop_grace_s, partial(self._end, process, SIGKILL, None))
+        else:
+            self._later(0.1 * self.world.rng.random(), partial(self._end, process, SIGTERM, None))
+
+    def forget(self, run_ids: Iterable[str]) -> None:
+        for run_id in run_ids:
+            process = self.runs.get(run_id)
+            lost = self.world.rng.random() < self.world.plan.forgets_to_forget and self.world.faulty
+            if process is not None and process.stopped_at_s is not None and not lost:
+                del self.runs[run_id]
+
+    def observe(self) -> list[Observed]:
+        return [process.observed() for process in self.runs.values()]
+
+    def agent_died(self) -> None:
+        """Nothing of the engine dies with its agent."""
+
+    def reboot(self) -> None:
+        """Every process is gone; the journal may have survived and says so."""
+        self._boots += 1
+        remembers = self.world.rng.random() < 0.5
+        for process in self.runs.values():
+            if process.stopped_at_s is None:
+                self._note_end(process, None, "the machine was restarted")
+        if not remembers:
+            self.runs.clear()
+
+    def _later(self, delay_s: float, what: Any) -> None:
+        boot = self._boots
+        self.world.agenda.after(delay_s, lambda: what() if boot == self._boots and not self.host.dead else None)
+
+    def _spawn(self, process: Process) -> None:
+        world, plan = self.world, self.world.plan
+        if process.stopped_at_s is not None:
+            return
+        if world.faulty and world.rng.random() < plan.start_failure:
+            self._end(process, None, "CannotStartContainerError: no such program")
+            return
+        self._pids += 1
+        process.pid, process.started_at_s = self._pids, world.clock.now_s()
+        world.note("engine", self.host.id, "started", process.spec.run_id, process.spec.gpu_ids)
+        world.tell("run_started", self.host, process)
+        if world.faulty and world.rng.random() < plan.says_failed:
+            process.says_it_never_started = True
+            self._end(process, None, "CannotStartContainerError: or so it seems")
+            return
+        if process.spec.command != [ENDLESS]:
+            code = world.rng.choice((0, 0, 0, 1, 2, SIGKILL))
+            lost = world.rng.random() < plan.lost_exit
+            end = partial(self._end, process, None if lost else code, "nobody saw it end" if lost else None)
+            self._later(world.rng.expovariate(1 / plan.run_s), end)
+        self._tell(process)
+
+    def _end(self, process: Process, exit_code: int | None, reason: str | None) -> None:
+        if process.stopped_at_s is None:
+            self._note_end(process, exit_code, reason)
+            self._tell(process)
+
+    def _note_end(self, process: Process, exit_code: int | None, reason: str | None) -> None:
+        process.stopped_at_s = self.world.clock.now_s()
+        process.exit_code, process.reason = exit_code, reason
+        self.world.note("engine", self.host.id, "ended", process.spec.run_id, exit_code, reason)
+        self.world.tell("run_ended", self.host, process)
+
+    def _tell(self, process: Process) -> None:
+        if self.host.agent is not None:
+            self.host.agent.changed(process.spec.run_id)
+
+
+class Agent:
+    """One life of an agent process."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.world = host.world
+        self._connection: Connection | None = None
+        self._welcomed = False
+        self._unanswered: list[Observed] | None = None
+        self._changed: dict[str, None] = {}
+        self._reported_at = 0.0
+
+    @property
+    def lives(self) -> bool:
+        return self.host.agent is self
+
+    def connect(self) -> None:
+        if not self.lives or self._connection is not None:
+            return
+        self._connection = self.world.plane.accept(self)
+        if self._connection is None:
+            self.world.agenda.after(RECONNECT_S * (0.5 + self.world.rng.random()), self.connect)
+            return
+        self._welcomed = False
+        self._changed.clear()
+        self._unanswered = self.host.engine.observe()
+        # A socket of this machine: what an earlier connection said is read before what a later one says.
+        hello = self.host.hello(self._unanswered)
+        self.host.hello_at = self._connection.up.send({"hello": hello}, not_before=self.host.hello_at)
+        self._beat(self._connection)
+
+    def heard(self, connection: Connection, message: dict[str, Any]) -> None:
+        if not self.lives or connection is not self._connection:
+            return
+        match message:
+            case {"welcome": _}:
+                self._welcomed = True
+                self._answered()
+            case {"ack": _}:
+                self._answered()
+            case {"orders": Orders() as orders} if self._welcomed:
+                for spec in orders.start:
+                    self.host.engine.start(spec)
+                for run_id in orders.stop:
+                    self.host.engine.stop(run_id)
+
+    def lost(self, connection: Connection) -> None:
+        if self.lives and connection is self._connection:
+            self._connection = self._unanswered = None
+            self.world.agenda.after(RECONNECT_S * self.world.rng.random(), self.connect)
+
+    def changed(self, run_id: str) -> None:
+        self._changed[run_id] = None
+        self._report()
+
+    def cut(self) -> None:
+        """The agent or its host is gone: so is the connection."""
+        if self._connection is not None:
+            self._connection.break_off()
+
+    @property
+    def connection(self) -> Connection | None:
+        return self._connection
+
+    def _answered(self) -> None:
+        ended = [seen.run_id for seen in self._unanswered or () if seen.stopped_at_s is not None]
+        self.world.tell("end_acknowledged", self.host, ended)
+        self.host.engine.forget(ended)
+        self._unanswered = None
+        self._report()
+
+    def _report(self) -> None:
+        idle = self.world.agenda.now < self._reported_at + HEARTBEAT_S
+        if self._connection is None or self._unanswered is not None or (not self._changed and idle):
+            return
+        known = self.host.engine.runs
+        self._unanswered = [known[run_id].observed() for run_id in self._changed if run_id in known]
+        self._changed.clear()
+        self._reported_at = self.world.agenda.now
+        self._connection.up.send({"report": Report(runs=self._unanswered)})
+
+    def _beat(self, connection: Connection) -> None:
+        if self.lives and connection is self._connection:
+            self._report()
+            self.world.agenda.after(HEARTBEAT_S, partial(self._beat, connection))
+
+
+class Host:
+    def __init__(self, world: World, number: int, size: HostSize) -> None:
+        self.world = world
+        self.id = f"{number:032x}"
+        self.size = size
+        self.boot_id = "boot-0"
+        self.dead = False  # for ever
+        self.hello_at = 0.0
+        self.engine: Engine = world.parts.engine(world, self)
+        self.agent: Agent | None = None
+        self.gpus = [
+            GpuDevice(simulated_gpu_id(self.id, index), index, "Simulated", 16_000, simulated=True) for index in range(size.gpus)
+        ]
+
+    def hello(self, runs: list[Observed]) -> Hello:
+        name, size = f"host-{self.id[-2:]}", self.size
+        return Hello(self.id, self.boot_id, name, "sim", size.cpu_units, size.memory_mib, self.gpus, runs)
+
+    def start_agent(self) -> None:
+        if self.agent is None and not self.dead:
+            self.agent = Agent(self)
+            self.agent.connect()
+
+    def crash_agent(self) -> None:
+        if self.agent is not None:
+            self.agent.cut()
+            self.agent = None
+            self.engine.agent_died()
+
+    def reboot(self) -> None:
+        self.crash_agent()
+        self.boot_id = f"boot-{self.world.rng.getrandbits(32)}"
+        self.engine.reboot()
+        if self.gpus and self.world.rng.random() < self.world.plan.gpu_falls_off:
+            self.gpus = self.gpus[:-1]
+        self.world.tell("rebooted", self)
+
+    def die(self) -> None:
+        self.crash_agent()
+        self.dead = True

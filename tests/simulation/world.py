@@ -1,0 +1,223 @@
+"""The whole control plane inside one seed: real core, store, reconcilers and handlers; a virtual clock; simulated hosts."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from corral.clock import VirtualClock
+from corral.core import Core, Reconciler, Tx
+from corral.ids import SeededIds
+from corral.model.settings import Settings
+from corral.reconcile import STATE
+from corral.services import ecs, hosts
+from simulation import plan as plans
+from simulation.agenda import Agenda, Stuck
+from simulation.clients import CALLER, FAMILIES, Clients
+from simulation.host import ENDLESS, Engine, Host
+from simulation.plane import Plane, SimStore
+
+LIVENESS_S = 1500.0
+EVENTS_MAX = 20_000  # in each phase; hundreds are usual
+LOOK_EVERY_S = 5.0
+TAIL = 60  # lines of the trace that come with a failure
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the world is made of: a test hands in a faulty one and sees whether anybody objects."""
+
+    core: type[Core[Any]] = Core
+    store: type[SimStore] = SimStore
+    plane: type[Plane] = Plane
+    engine: type[Engine] = Engine
+    reconcilers: Mapping[str, Reconciler] = field(default_factory=lambda: STATE)
+    handlers: Mapping[str, Callable[..., Any]] = field(default_factory=lambda: ecs.HANDLERS)
+    hello: Callable[..., None] = hosts.hello
+    report: Callable[..., None] = hosts.report
+    heartbeat: Callable[..., None] = hosts.heartbeat
+    tune: Callable[[plans.Plan], plans.Plan] = lambda plan: plan  # a rare fault is looked for where it would show
+
+
+class World:
+    def __init__(self, seed: int, folder: Path, checkers: Sequence[Any], parts: Parts | None = None) -> None:
+        self.seed = seed
+        self.rng = Random(seed)
+        self.parts = parts or Parts()
+        self.plan = self.parts.tune(plans.draw(self.rng))
+        self.clock = VirtualClock()
+        self.agenda = Agenda(self.clock)
+        self.settings = Settings()
+        self.ids = SeededIds(Random(self.rng.getrandbits(64)))
+        self.trace: list[str] = []
+        self.faulty = True
+        self.stepped_s = 0.0  # how far the wall clock was stepped in all
+        self.checkers = checkers
+        self.hosts = [Host(self, number, size) for number, size in enumerate(self.plan.hosts)]
+        self.clients = Clients(self)
+        self.plane = self.parts.plane(self, folder / "life-0.db")
+        for checker in checkers:
+            checker.world = self
+
+    def note(self, *words: object) -> None:
+        self.trace.append(f"{self.agenda.now:9.3f} {' '.join(map(str, words))}")
+
+    def tell(self, what: str, *about: Any) -> None:
+        for checker in self.checkers:
+            getattr(checker, what)(*about)
+
+    def reading(self) -> Tx[Any]:
+        """What a handler that only reads needs, outside any batch."""
+        return Tx(self.plane.store, self.clock.now_s(), self.ids, Random(0), self.settings)
+
+    def down_s(self) -> float:
+        """How long something is away: mostly briefly, sometimes for longer than anybody waits."""
+        if not self.faulty:
+            return 0.1
+        return self.rng.choice((0.01, 0.2, 2.0, 2.0, 25.0)) * self.rng.random()
+
+    # The two phases
+
+    def simulate(self) -> list[str]:
+        self.note("seed", self.seed, self.plan)
+        self.plane.start()
+        for number in range(FAMILIES):
+            self.clients.register(f"f{number}")
+        for host in self.hosts:
+            self.agenda.after(self.down_s(), host.start_agent)
+        self._stream(self.plan.requests)
+        self._break_something()
+        self._run_until(lambda: self.agenda.now >= self.plan.safety_s)
+        self.heal()
+        deadline_s = self.agenda.now + LIVENESS_S
+        self._run_until(lambda: self.settled() or self.agenda.now > deadline_s)
+        if not self.settled():
+            raise Stuck(f"still unfinished: {self.unfinished()}")
+        self.tell("finished")
+        self.plane.store.close()
+        return self.trace
+
+    def _run_until(self, over: Callable[[], bool]) -> None:
+        for _ in range(EVENTS_MAX):
+            if over():
+                return
+            assert self.agenda.step(), "nothing will ever happen again"
+        raise Stuck("too many events")
+
+    def heal(self) -> None:
+        """Faults off. A random core of the hosts lives on; the rest stay dead for ever."""
+        self.faulty = False
+        self.plane.trouble = None
+        living = [host for host in self.hosts if self.rng.random() < 0.6] or [self.rng.choice(self.hosts)]
+        self.note("healed", [host.id[-2:] for host in living])
+        for host in self.hosts:
+            if host in living:
+                if host.agent is not None:
+                    host.agent.cut()  # whatever stood still comes anew
+                self.agenda.after(self.rng.random(), host.start_agent)
+            else:
+                host.die()
+        self._stop_the_endless()
+
+    def _stop_the_endless(self) -> None:
+        if self.plane.up:
+            rows = self.plane.store.execute("SELECT id, definition_arn FROM task WHERE desired = 'RUNNING' ORDER BY id").fetchall()
+            for task_id, definition_arn in rows:
+                if self._is_endless(definition_arn):
+                    self.clients.ask("StopTask", {"task": task_id, "reason": "the end"}, again=False)
+        self.agenda.after(LOOK_EVERY_S, self._stop_the_endless)
+
+    def _is_endless(self, definition_arn: str) -> bool:
+        """Whether only a StopTask will end such a task."""
+        family, _, revision = definition_arn.rpartition("/")[2].partition(":")
+        found = self.plane.store.definition(CALLER.region, family, int(revision))
+        assert found is not None
+        return all(container["command"] == [ENDLESS] for container in found[2]["containerDefinitions"] if container["essential"])
+
+    def settled(self) -> bool:
+        if not self.plane.up or any(request.again and request.answer is None for request in self.clients.requests):
+            return False
+        dead = {host.id for host in self.hosts if host.dead}
+        return not self.unfinished() and not any(host["connected"] for host in self.plane.store.hosts() if host["id"] in dead)
+
+    def unfinished(self) -> list[str]:
+        """Tasks that have not stopped and could: on a living host, or waiting for less than a living host has."""
+        if not self.plane.up:
+            return ["the core is down"]
+        living = {host.id: host for host in self.hosts if not host.dead}
+        rows = self.plane.store.execute(
+            "SELECT id, state, host_id, gpus, cpu_units, memory_mib FROM task WHERE state != 'STOPPED' ORDER BY id"
+        )
+        return [
+            f"{task_id} {state}"
+            for task_id, state, host_id, gpus, cpu_units, memory_mib in rows
+            if host_id in living
+            or any(
+                len(host.gpus) >= gpus and host.size.cpu_units >= cpu_units and host.size.memory_mib >= memory_mib
+                for host in living.values()
+                if host_id is None
+            )
+        ]
+
+    # What happens
+
+    def _stream(self, left: int) -> None:
+        """Requests, in bursts."""
+        if left <= 0 or not self.faulty:
+            return
+        burst = self.rng.randint(1, self.plan.burst_max)
+        for _ in range(burst):
+            self.clients.something()
+        mean_s = self.plan.safety_s * burst / self.plan.requests
+        self.agenda.after(self.rng.expovariate(1 / mean_s), partial(self._stream, left - burst))
+
+    def _break_something(self) -> None:
+        if not self.faulty or not self.plan.faults:
+            return
+        fault = self.rng.choice(self.plan.faults)
+        self.note("fault", fault)
+        self._break(fault, self.rng.choice(self.hosts))
+        self.agenda.after(self.rng.expovariate(1 / self.plan.fault_every_s), self._break_something)
+
+    def _break(self, fault: str, host: Host) -> None:
+        match fault:
+            case "agent crash":
+                host.crash_agent()
+                self.agenda.after(self.down_s(), host.start_agent)
+            case "reboot":
+                host.reboot()
+                self.agenda.after(self.down_s(), host.start_agent)
+            case "link break" if host.agent is not None:
+                host.agent.cut()
+            case "link stall" if host.agent is not None and host.agent.connection is not None:
+                until = self.agenda.now + self.rng.choice((0.5, 5.0, 20.0, 40.0))
+                host.agent.connection.up.stalled_until = host.agent.connection.down.stalled_until = until
+            case "core crash" if self.plane.up:
+                self.plane.crash()
+            case "crash before commit" | "crash after commit" | "disk full":
+                self.plane.trouble = fault
+            case "clock step":
+                step_s = self.rng.choice((0.5, 10.0, 40.0))
+                self.stepped_s += step_s
+                self.clock.advance(step_s)
+                if self.plane.up:
+                    self.plane.wake()
+            case "failing command":
+                self.clients.fail_on_purpose()
+
+
+def simulate(seed: int, checkers: Sequence[Any], parts: Parts | None = None) -> World:
+    """One seed, from nothing to the end of everything that can end; raises what a checker objects to."""
+    with tempfile.TemporaryDirectory(prefix="corral-sim-", ignore_cleanup_errors=True) as folder:
+        world = World(seed, Path(folder), checkers, parts)
+        try:
+            world.simulate()
+        except Exception as error:
+            error.add_note("\n".join([f"seed {seed}; the last of its trace:", *world.trace[-TAIL:]]))
+            raise
+        return world

@@ -1,0 +1,393 @@
+"""The file: who may open it, what is refused and left alone, readers beside the writer, a full disk, and kill -9."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from corral.clock import VirtualClock
+from corral.core import Command, Core
+from corral.database import APPLICATION_ID, hold_folder
+from corral.errors import Refused, ServiceUnavailable
+from corral.ids import SeededIds
+from corral.model.settings import Settings
+from corral.store import Store
+from store.rows import claim, hello
+
+TESTS = Path(__file__).parent.parent
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def core_on(store: Store) -> Core[Store]:
+    return Core(store, settings=Settings(), clock=VirtualClock(), ids=SeededIds(Random(0)), rng=Random(0))
+
+
+def run(core: Core[Store], *names_and_bytes: tuple[str, int]) -> list[object]:
+    """Add clusters of a given size in one batch; their answers."""
+
+    def adding(name: str, size: int) -> Command:
+        return Command(lambda tx: tx.store.put_cluster("r", name, "ACTIVE", {"x": "y" * size}) or name, lambda answer: None)
+
+    return [answer for _, answer in core.batch([adding(*each) for each in names_and_bytes]).answers]
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    """A file of ours with some pages in it."""
+    path = tmp_path / "state.db"
+    store = Store(path)
+    store.put_host(hello(), 1.0)
+    for number in range(50):
+        store.add_task(claim(f"t{number}"))
+        store.put_cluster("r", f"c{number}", "ACTIVE", {"text": "words " * 100})
+    store.close()
+    return path
+
+
+# Holding the folder
+
+HOLDER = """
+import sys
+from pathlib import Path
+from corral.database import hold_folder
+
+hold_folder(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_holder_is_refused_and_told_who(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        before = contents(tmp_path)
+        with pytest.raises(Refused, match=f"in use by corral, process {holder.pid}.*corral down --data"):
+            hold_folder(tmp_path)
+        assert contents(tmp_path) == before
+        holder.kill()
+        holder.wait()
+    os.close(hold_folder(tmp_path))  # a lock dies with its holder, whatever the file says
+
+
+def test_a_folder_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    os.close(hold_folder(tmp_path / "new" / "data"))
+    assert (tmp_path / "new" / "data").stat().st_mode & 0o777 == 0o700
+    store = Store(tmp_path / "new" / "data" / "state.db")
+    store.close()
+    assert (tmp_path / "new" / "data" / "state.db").stat().st_mode & 0o777 == 0o600
+
+
+# What is refused
+
+
+def no_database(path: Path) -> None:
+    path.write_bytes(b"These are the notes of a person who keeps them in a file of this name.\n" * 50)
+
+
+def foreign(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE notes (text)")
+    connection.commit()
+    connection.close()
+
+
+def foreign_in_wal(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.close()
+    foreign(path)
+
+
+def newer(path: Path) -> None:
+    _with_ours(path, lambda connection: connection.execute("PRAGMA user_version=99"))
+
+
+def newer_killed(path: Path) -> None:
+    """As a crash of the newer version leaves it: with a write-ahead log."""
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version=99")
+    left = {name: (path.parent / name).read_bytes() for name in (path.name, f"{path.name}-wal")}
+    connection.close()
+    for name, data in left.items():
+        (path.parent / name).write_bytes(data)
+
+
+def truncated(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def cut_within_a_page(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1000)
+
+
+def headers_flipped(path: Path) -> None:
+    """Every page but the first says that it is something else."""
+    data = bytearray(path.read_bytes())
+    for at in range(4096, len(data), 4096):
+        for offset in range(8):
+            data[at + offset] ^= 0xFF
+    path.write_bytes(data)
+
+
+def first_page_flipped(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    for offset in range(100, 120):
+        data[offset] ^= 0xFF
+    path.write_bytes(data)
+
+
+def zeroed(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:8192] + bytes(len(data) - 8192))
+
+
+def _with_ours(path: Path, change: Callable[[sqlite3.Connection], object]) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    change(connection)
+    connection.close()
+
+
+BAD = {
+    no_database: "not a readable database",
+    foreign: "was not made by Corral",
+    foreign_in_wal: "was not made by Corral",
+    newer: "written by a newer Corral .schema 99",
+    newer_killed: "written by a newer Corral .schema 99",
+    truncated: "damaged|not a readable database",
+    cut_within_a_page: "damaged|not a readable database",
+    headers_flipped: "damaged|not a readable database",
+    first_page_flipped: "damaged|not a readable database",
+    zeroed: "damaged|not a readable database",
+}
+
+
+@pytest.fixture(params=BAD, ids=lambda make: make.__name__)
+def bad(request: pytest.FixtureRequest, ours: Path) -> tuple[Path, str]:
+    make = request.param
+    if make in (no_database, foreign, foreign_in_wal):
+        ours.unlink()
+    make(ours)
+    return ours, BAD[make]
+
+
+def test_a_bad_file_is_refused_and_every_byte_of_it_left(bad: tuple[Path, str]) -> None:
+    path, why = bad
+    before = contents(path.parent)
+    with pytest.raises(Refused, match=why) as refusal:
+        Store(path)
+    assert str(path) in str(refusal.value)
+    after = contents(path.parent)
+    assert {name: after[name] for name in before if not name.endswith("-shm")} == {
+        name: data for name, data in before.items() if not name.endswith("-shm")
+    }
+
+
+def test_nothing_is_left_beside_a_file_that_was_refused(bad: tuple[Path, str]) -> None:
+    path, _ = bad
+    before = sorted(contents(path.parent))
+    with pytest.raises(Refused):
+        Store(path)
+    assert sorted(contents(path.parent)) == before
+
+
+def test_single_bits_never_lead_to_anything_but_a_refusal_or_a_working_store(ours: Path) -> None:
+    """A flipped bit may lie where nothing looks at it; it must never be a traceback."""
+    data, rng = ours.read_bytes(), Random(0)
+    for _ in range(150):
+        flipped = bytearray(data)
+        flipped[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        ours.write_bytes(flipped)
+        try:
+            Store(ours).close()
+        except Refused:
+            assert ours.read_bytes() == flipped
+        for left in ("-wal", "-shm"):
+            Path(f"{ours}{left}").unlink(missing_ok=True)
+
+
+def test_an_empty_file_is_a_fresh_one(tmp_path: Path) -> None:
+    (tmp_path / "state.db").touch()
+    store = Store(tmp_path / "state.db")
+    store.put_cluster("r", "c", "ACTIVE", {})
+    assert store.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["state.db", "what? 100%.db", "a#b.db"])
+def test_odd_names_are_names(tmp_path: Path, name: str) -> None:
+    for expected in ([], ["c"]):
+        store = Store(tmp_path / name)
+        assert store.cluster_names("r", "", 10) == expected
+        store.put_cluster("r", "c", "ACTIVE", {})
+        store.close()
+    assert {path.name for path in tmp_path.iterdir()} == {name}
+
+
+# Migrations
+
+
+class Newer(Store):
+    """The next version of the schema, and the one after it."""
+
+    MIGRATIONS = (
+        lambda connection: connection.execute("ALTER TABLE cluster ADD COLUMN colour TEXT NOT NULL DEFAULT 'grey'"),
+        lambda connection: connection.execute("UPDATE cluster SET colour = 'green' WHERE name = 'c1'"),
+    )
+
+
+class Failing(Store):
+    MIGRATIONS = (
+        lambda connection: connection.execute("ALTER TABLE cluster ADD COLUMN colour TEXT"),
+        lambda connection: connection.execute("UPDATE no_such_table SET x = 1"),
+    )
+
+
+def test_an_older_file_is_brought_up_to_date_once(ours: Path) -> None:
+    for _ in range(2):
+        store = Newer(ours)
+        assert store.execute("PRAGMA user_version").fetchone() == (3,)
+        assert store.execute("SELECT name, colour FROM cluster WHERE name < 'c11' ORDER BY name").fetchall() == [
+            ("c0", "grey"), ("c1", "green"), ("c10", "grey"),
+        ]  # fmt: skip
+        store.close()
+    with pytest.raises(Refused, match="newer Corral"):
+        Store(ours)
+
+
+def test_a_migration_that_fails_half_way_leaves_the_old_version(ours: Path) -> None:
+    with pytest.raises(sqlite3.OperationalError):
+        Failing(ours)
+    store = Store(ours)
+    assert store.execute("PRAGMA user_version").fetchone() == (1,)
+    assert "colour" not in [column[1] for column in store.execute("PRAGMA table_info(cluster)")]
+    store.close()
+
+
+# Readers
+
+
+def test_a_reader_sees_what_is_committed_and_cannot_write(ours: Path) -> None:
+    store = Store(ours)
+    reader = store.reader()
+    store.begin()
+    store.put_cluster("r", "new", "ACTIVE", {})
+    assert reader.cluster("r", "new") is None
+    store.commit()
+    assert reader.cluster("r", "new") is not None
+    reader.begin_reading()
+    assert reader.cluster("r", "later") is None
+    store.put_cluster("r", "later", "ACTIVE", {})
+    assert reader.cluster("r", "later") is None, "one snapshot for all that follows"
+    reader.end_reading()
+    assert reader.cluster("r", "later") is not None
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        reader.put_cluster("r", "mine", "ACTIVE", {})
+    assert not hasattr(reader, "fleet")
+    reader.close()
+    store.close()
+
+
+def test_memory_has_no_readers() -> None:
+    with pytest.raises(ValueError, match="in memory"):
+        Store(None).reader()
+
+
+# A full disk
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A megabyte, if this user may mount one."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("a small disk needs root")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk_is_told_to_the_whole_batch_and_forgotten_when_there_is_space(small_disk: Path) -> None:
+    store = Store(small_disk / "state.db")
+    core = core_on(store)
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(400_000))
+    written: list[str] = []
+    for number in range(20):
+        names = [f"{kind}{number}" for kind in ("a", "big", "b")]
+        answers = run(core, *zip(names, (10, 100_000, 10)))
+        if answers != names:
+            break
+        written += names
+    assert [type(answer) for answer in answers] == [ServiceUnavailable] * 3
+    assert "full" in str(answers[0])
+    assert sorted(store.cluster_names("r", "", 100)) == sorted(written)
+    ballast.unlink()
+    assert run(core, ("again", 10)) == ["again"]
+    store.close()
+    reopened = Store(small_disk / "state.db")
+    assert sorted(reopened.cluster_names("r", "", 100)) == sorted([*written, "again"])
+    reopened.close()
+
+
+def test_a_transaction_that_sqlite_gives_up_by_itself_is_told_to_the_whole_batch(ours: Path) -> None:
+    """Full in the middle of a command: SQLite rolls everything back, not just that command."""
+    store = Store(ours)
+    core = core_on(store)
+    before = list(store.connection.iterdump())
+    (pages,) = store.execute("PRAGMA page_count").fetchone()
+    store.execute(f"PRAGMA max_page_count={pages + 5}")
+    for _ in range(3):
+        answers = run(core, ("a", 10), ("big", 500_000), ("b", 10))
+        assert [type(answer) for answer in answers] == [ServiceUnavailable] * 3
+        assert list(store.connection.iterdump()) == before
+    store.execute("PRAGMA max_page_count=100000")
+    assert run(core, ("a", 10), ("big", 500_000), ("b", 10)) == ["a", "big", "b"]
+    store.close()
+
+
+# kill -9
+
+
+def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
+    """Five lives of one file: each is killed at any moment after some acknowledgements, and the next finds all of them."""
+    path, rng, acknowledged = tmp_path / "state.db", Random(0), -1
+    for _ in range(5):
+        command = [sys.executable, "-m", "store.writer", path, str(acknowledged + 1)]
+        with subprocess.Popen(command, cwd=TESTS, stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            wanted = acknowledged + rng.randint(1, 120)
+            for line in writer.stdout:
+                acknowledged = int(line)
+                if acknowledged >= wanted:
+                    break
+            writer.send_signal(signal.SIGKILL)
+            acknowledged = max([acknowledged, *map(int, writer.stdout.read().split())])
+        acknowledged = _check_after_kill(path, acknowledged)
+    assert acknowledged > 5
+
+
+def _check_after_kill(path: Path, acknowledged: int) -> int:
+    """Everything acknowledged is there, and of each batch all or nothing; how far the file really is."""
+    store = Store(path)
+    names = {int(name[1:]) for name in store.cluster_names("r", "", 100_000)}
+    tasks = {int(row[0][1:]) for row in store.execute("SELECT id FROM task")}
+    due = {int(row[0].partition(":")[2]) for row in store.execute("SELECT key FROM due")}
+    assert names == tasks == due == set(range(len(names)))
+    assert len(names) > acknowledged
+    assert len(names) % 3 == 0
+    assert store.fleet.pool("hosts").waiting() == len(tasks)
+    store.close()
+    return len(names) - 1

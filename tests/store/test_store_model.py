@@ -1,0 +1,310 @@
+"""The store against a dict: the same random operations on both, and after each of them both say the same.
+
+It runs in memory and on a file; savepoints, commits, rollbacks and reopening come in any order, as the core would use them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from copy import copy, deepcopy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from corral.decide.lifecycle import advance, observe
+from corral.decide.place import place
+from corral.model.placement import Placement
+from corral.model.run import Observed, RunState
+from corral.model.task import Ask, Task, TaskState
+from corral.services.ecs.starting import share_gpus
+from corral.store import HOST_POOL, Store
+from store.rows import claim, hello
+
+HOSTS = st.sampled_from(("h1", "h2", "h3"))
+FAMILIES = st.sampled_from(("f", "g"))
+NAMES = st.sampled_from(("x", "y", "z"))
+TASKS = st.integers(0, 11).map(lambda number: f"t{number}")
+
+
+@dataclass
+class Model:
+    """What the store should say."""
+
+    clusters: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
+    definitions: dict[tuple[str, int], tuple[str, dict[str, Any]]] = field(default_factory=dict)
+    hosts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tasks: dict[str, Task] = field(default_factory=dict)
+    due: dict[str, float] = field(default_factory=dict)
+    tokens: dict[str, tuple[str, str, float]] = field(default_factory=dict)
+
+    def leases(self) -> dict[str, str]:
+        """GPU → task, of runs that were placed and have not ended."""
+        return {
+            gpu: task.id
+            for task in self.tasks.values()
+            for run in task.runs
+            if run.state is not RunState.STOPPED
+            for gpu in run.gpu_ids
+        }
+
+    def free(self, host_id: str) -> tuple[tuple[str, ...], int, int]:
+        """(GPUs, CPU units, memory)"""
+        host, held = self.hosts[host_id], self.leases()
+        there = [task.ask for task in self.tasks.values() if task.host_id == host_id and task.state is not TaskState.STOPPED]
+        return (
+            tuple(gpu for gpu in host["gpus"] if gpu not in held),
+            host["cpu_units"] - sum(ask.cpu_units for ask in there),
+            host["memory_mib"] - sum(ask.memory_mib for ask in there),
+        )
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """`now` is what the open transaction sees; `committed` and `saved` are what a rollback goes back to."""
+
+    on_file = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="corral-store-")) if self.on_file else None
+        self.store = self.open()
+        self.now, self.committed, self.saved = Model(), Model(), None
+        self.clock_s = 100.0
+        self.documents = 0
+
+    def open(self) -> Store:
+        store = Store(self.folder / "state.db" if self.folder else None)
+        store.execute("PRAGMA synchronous=OFF")
+        return store
+
+    def teardown(self) -> None:
+        self.store.close()
+        if self.folder is not None:
+            shutil.rmtree(self.folder)
+
+    @initialize()
+    def begin(self) -> None:
+        self.store.begin()
+
+    # Transactions, as the core uses them
+
+    @precondition(lambda self: self.saved is None)
+    @rule()
+    def savepoint(self) -> None:
+        self.store.savepoint()
+        self.saved = deepcopy(self.now)
+
+    @precondition(lambda self: self.saved is not None)
+    @rule()
+    def release(self) -> None:
+        self.store.release()
+        self.saved = None
+
+    @precondition(lambda self: self.saved is not None)
+    @rule()
+    def back_to_savepoint(self) -> None:
+        self.store.rollback_to_savepoint()
+        self.now, self.saved = self.saved, None
+
+    @precondition(lambda self: self.saved is None)
+    @rule()
+    def commit(self) -> None:
+        self.store.commit()
+        self.committed = deepcopy(self.now)
+        self.store.begin()
+
+    @rule()
+    def rollback(self) -> None:
+        self.store.rollback()
+        self.now, self.saved = deepcopy(self.committed), None
+        self.store.begin()
+
+    @precondition(lambda self: self.on_file)
+    @rule()
+    def reopen(self) -> None:
+        """The process is gone with its open transaction."""
+        self.store.close()
+        self.store = self.open()
+        self.now, self.saved = deepcopy(self.committed), None
+        self.store.begin()
+
+    # Writes
+
+    @rule(name=NAMES, active=st.booleans(), tag=st.integers(0, 3))
+    def put_cluster(self, name: str, active: bool, tag: int) -> None:
+        status = "ACTIVE" if active else "INACTIVE"
+        self.store.put_cluster("r", name, status, {"tag": tag})
+        self.now.clusters[name] = (status, {"tag": tag})
+
+    @rule(family=FAMILIES)
+    def add_definition(self, family: str) -> None:
+        self.documents += 1
+        document = {"family": family, "number": self.documents}
+        revision = self.store.add_definition("r", family, document)
+        assert revision == 1 + max((at for name, at in self.now.definitions if name == family), default=0)
+        self.now.definitions[family, revision] = ("ACTIVE", document)
+
+    @precondition(lambda self: self.now.definitions)
+    @rule(data=st.data())
+    def retire_definition(self, data: st.DataObject) -> None:
+        family, revision = data.draw(st.sampled_from(sorted(self.now.definitions)))
+        document = {**self.now.definitions[family, revision][1], "deregisteredAt": self.clock_s}
+        self.store.retire_definition("r", family, revision, document)
+        self.now.definitions[family, revision] = ("INACTIVE", document)
+
+    @rule(host_id=HOSTS, gpus=st.integers(0, 4), cpu_units=st.sampled_from((1024, 4096)))
+    def put_host(self, host_id: str, gpus: int, cpu_units: int) -> None:
+        """A host may come back with other GPUs, and smaller than what is on it."""
+        said = hello(host_id, gpus, cpu_units=cpu_units)
+        self.store.put_host(said, self.clock_s)
+        shown = [gpu.gpu_id for gpu in said.gpus]
+        self.now.hosts[host_id] = {"gpus": shown, "cpu_units": cpu_units, "memory_mib": 4096, "connected": True}
+
+    @precondition(lambda self: self.now.hosts)
+    @rule(data=st.data(), connected=st.booleans())
+    def hear_or_miss_a_host(self, data: st.DataObject, connected: bool) -> None:
+        host_id = data.draw(st.sampled_from(sorted(self.now.hosts)))
+        if connected:
+            self.store.host_seen(host_id, self.clock_s)
+        else:
+            self.store.host_silent(host_id)
+        self.now.hosts[host_id]["connected"] = connected
+
+    @rule(task_id=TASKS, gpus=st.integers(0, 3), since_s=st.integers(1, 3), cpu_units=st.sampled_from((0, 512)))
+    def add_claim(self, task_id: str, gpus: int, since_s: int, cpu_units: int) -> None:
+        if task_id not in self.now.tasks:
+            task = claim(task_id, gpus, since_s=float(since_s), cpu_units=cpu_units, memory_mib=256)
+            self.store.add_task(task)
+            self.now.tasks[task_id] = task
+
+    @rule(task_id=TASKS, gpus=st.integers(0, 3))
+    def add_placed(self, task_id: str, gpus: int) -> None:
+        spot = place(self.store.fleet.pool(HOST_POOL), Ask(gpus, 0, 256))
+        if task_id in self.now.tasks or not isinstance(spot, Placement):
+            return
+        task = claim(task_id, gpus, memory_mib=256)
+        runs = share_gpus(task.runs, spot.gpu_ids)
+        placed = replace(task, state=TaskState.PENDING, host_id=spot.slot_id, placed_at_s=self.clock_s, runs=runs)
+        self.store.add_task(placed)
+        self.now.tasks[task_id] = placed
+
+    @rule(task_id=TASKS)
+    def grant(self, task_id: str) -> None:
+        task = self.now.tasks.get(task_id)
+        if task is None or task.state is not TaskState.PROVISIONING:
+            return
+        spot = place(self.store.fleet.pool(HOST_POOL), task.ask)
+        if isinstance(spot, Placement):
+            after = self.store.place_task(task, spot, share_gpus(task.runs, spot.gpu_ids), self.clock_s)
+            self.now.tasks[task_id] = after
+
+    @rule(task_id=TASKS, ended=st.booleans())
+    def hear_of_a_run(self, task_id: str, ended: bool) -> None:
+        task = self.now.tasks.get(task_id)
+        if task is None or task.state in (TaskState.PROVISIONING, TaskState.STOPPED):
+            return
+        self.clock_s += 1
+        run = task.runs[0]
+        seen = Observed(run.id, 7, self.clock_s - 1, self.clock_s if ended else None, 0 if ended else None)
+        self._change(task, advance(task, (observe(run, seen),), self.clock_s).task)
+
+    @rule(task_id=TASKS)
+    def stop(self, task_id: str) -> None:
+        task = self.now.tasks.get(task_id)
+        if task is None or task.desired is TaskState.STOPPED:
+            return
+        after = replace(task, desired=TaskState.STOPPED, stopping_at_s=self.clock_s, stop_code="UserInitiated")
+        if task.state is TaskState.PROVISIONING:
+            runs = tuple(replace(run, state=RunState.STOPPED) for run in task.runs)
+            after = replace(after, state=TaskState.STOPPED, stopped_at_s=self.clock_s, runs=runs)
+        self._change(task, after)
+
+    def _change(self, before: Task, after: Task) -> None:
+        self.store.change_task(before, after)
+        moved = (before.state, before.desired) != (after.state, after.desired)
+        self.now.tasks[before.id] = replace(after, version=before.version + moved)
+
+    @rule()
+    def drop_stopped(self) -> None:
+        old = [task.id for task in self.now.tasks.values() if task.stopped_at_s is not None and task.stopped_at_s < self.clock_s]
+        assert self.store.drop_stopped_tasks(self.clock_s, 100) == len(old)
+        for task_id in old:
+            del self.now.tasks[task_id]
+
+    @rule(name=NAMES, at_s=st.integers(90, 130))
+    def set_due(self, name: str, at_s: int) -> None:
+        self.store.set_due(f"look:{name}", float(at_s))
+        self.now.due[f"look:{name}"] = min(float(at_s), self.now.due.get(f"look:{name}", float(at_s)))
+
+    @rule(limit=st.integers(1, 3))
+    def take_due(self, limit: int) -> None:
+        expected = sorted((at_s, key) for key, at_s in self.now.due.items() if at_s <= self.clock_s)[:limit]
+        assert self.store.take_due(self.clock_s, limit) == [key for _, key in expected]
+        for _, key in expected:
+            del self.now.due[key]
+
+    @rule(name=NAMES, reply=st.integers(0, 9), lives_s=st.integers(-5, 20))
+    def remember(self, name: str, reply: int, lives_s: int) -> None:
+        self.store.remember("scope", name, "digest", str(reply), self.clock_s + lives_s)
+        self.now.tokens[name] = ("digest", str(reply), self.clock_s + lives_s)
+
+    @rule()
+    def drop_tokens(self) -> None:
+        old = [name for name, token in self.now.tokens.items() if token[2] <= self.clock_s]
+        assert self.store.drop_tokens(self.clock_s, 100) == len(old)
+        for name in old:
+            del self.now.tokens[name]
+
+    # Both say the same
+
+    @invariant()
+    def rows_agree(self) -> None:
+        store, now = self.store, self.now
+        assert {name: store.cluster("r", name) for name in now.clusters} == now.clusters
+        assert store.cluster_names("r", "", 10) == sorted(name for name, (status, _) in now.clusters.items() if status == "ACTIVE")
+        for (family, revision), (status, document) in now.definitions.items():
+            assert store.definition("r", family, revision) == (revision, status, document)
+        for family in ("f", "g"):
+            active = [at for (name, at), (status, _) in now.definitions.items() if (name, status) == (family, "ACTIVE")]
+            newest = store.definition("r", family, None)
+            assert (newest[0] if newest else 0) == max(active, default=0)
+        assert {host["id"]: bool(host["connected"]) for host in store.hosts()} == {
+            host_id: host["connected"] for host_id, host in now.hosts.items()
+        }
+        assert {task_id: store.task(task_id) for task_id in now.tasks} == now.tasks
+        assert sum(store.task_counts().values()) == len(now.tasks)
+        held = {gpu: task_id for host_id in now.hosts for gpu, task_id in store.holders(host_id).items()}
+        assert held == now.leases()
+        assert store.next_due_s() == min(now.due.values(), default=None)
+        for name, token in now.tokens.items():
+            assert store.remembered("scope", name, self.clock_s) == (token[:2] if token[2] > self.clock_s else None)
+
+    @invariant()
+    def index_agrees(self) -> None:
+        pool = self.store.fleet.pool(HOST_POOL)
+        found = {slot.id: (tuple(slot.gpus), slot.cpu_units, slot.memory_mib) for slot in pool.slots()}
+        assert found == {host_id: self.now.free(host_id) for host_id in self.now.hosts}
+        waiting = sorted((task.created_at_s, task.id) for task in self.now.tasks.values() if task.state is TaskState.PROVISIONING)
+        assert pool.waiting() == len(waiting)
+        if waiting:
+            assert (pool.heads()[0].since_s, pool.heads()[0].task_id) == waiting[0]
+
+    @invariant()
+    def index_is_what_the_rows_say(self) -> None:
+        rebuilt = copy(self.store)
+        rebuilt.rebuild()
+        assert self.store.fleet.picture() == rebuilt.fleet.picture()
+
+
+class FileStoreMachine(StoreMachine):
+    on_file = True
+
+
+TestInMemory = StoreMachine.TestCase
+TestInMemory.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestOnFile = FileStoreMachine.TestCase
+TestOnFile.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)

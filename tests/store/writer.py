@@ -1,0 +1,38 @@
+"""`python -m store.writer FILE FIRST`: writes batches through the core until it is killed, and says which were committed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import count
+from pathlib import Path
+from random import Random
+
+from corral.clock import WallClock
+from corral.core import Command, Core, Tx
+from corral.ids import RandomIds
+from corral.model.settings import Settings
+from corral.store import Store
+from store.rows import claim, hello
+
+PER_BATCH = 3
+
+
+def write(tx: Tx[Store], number: int) -> str:
+    tx.store.put_cluster("r", f"c{number}", "ACTIVE", {"number": number})
+    tx.store.add_task(claim(f"t{number}", since_s=float(number)))
+    tx.due(f"look:{number}", tx.now_s + 1e6)
+    return str(number)
+
+
+def main() -> None:
+    core = Core(Store(Path(sys.argv[1])), settings=Settings(), clock=WallClock(), ids=RandomIds(), rng=Random())
+    core.batch([Command(lambda tx: tx.store.put_host(hello(), tx.now_s), lambda answer: None)])
+    for first in count(int(sys.argv[2]), PER_BATCH):
+        numbers = range(first, first + PER_BATCH)
+        outbox = core.batch([Command(lambda tx, number=number: write(tx, number), lambda answer: None) for number in numbers])
+        os.write(1, "".join(f"{answer}\n" for _, answer in outbox.answers).encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,431 @@
+"""The core: one batch is one transaction, a failing command leaves nothing, and what it causes leaves after the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from corral.clock import VirtualClock
+from corral.core import MARKS_MAX_PER_BATCH, RETRY_S, Command, Core, Outbox, Reconciler, Tx, Wait
+from corral.database import CommitFailed
+from corral.errors import ApiError, InternalFailure, ServiceUnavailable, api_error
+from corral.ids import SeededIds
+from corral.model.run import GpuDevice, Hello, RunSpec, RunState, Start
+from corral.model.settings import Settings
+from corral.model.task import Ask, Run, Task, TaskState
+from corral.store import HOST_POOL, Store
+
+Refusal = api_error("Refusal")
+HELLO = Hello("h", "boot", "host", "sim", 1024, 1024, [GpuDevice(f"GPU-{at}", at, "Simulated", 1) for at in range(4)], [])
+
+
+class FullStore(Store):
+    """A store whose disk is full as long as it is told so."""
+
+    full = False
+
+    def commit(self) -> None:
+        if self.full:
+            raise CommitFailed("no space left")
+        super().commit()
+
+
+class World:
+    """A core in memory, on a clock that stands still."""
+
+    def __init__(self, reconcilers: dict[str, Reconciler] | None = None, path: Path | None = None) -> None:
+        self.clock = VirtualClock()
+        self.store = FullStore(path)
+        self.core = Core(
+            self.store,
+            settings=Settings(),
+            clock=self.clock,
+            ids=SeededIds(Random(0)),
+            rng=Random(0),
+            reconcilers=reconcilers,
+        )
+        self.told: list[Any] = []
+
+    def batch(self, *handlers: Callable[[Tx[Any]], Any]) -> Outbox:
+        outbox = self.core.batch([Command(handler, self.told.append) for handler in handlers])
+        for command, answer in outbox.answers:
+            command.done(answer)
+        return outbox
+
+    def clusters(self) -> list[str]:
+        return self.store.cluster_names("r", "", 100)
+
+
+def adds(name: str, answer: Any = None) -> Callable[[Tx[Store]], Any]:
+    def handler(tx: Tx[Store]) -> Any:
+        tx.store.put_cluster("r", name, "ACTIVE", {})
+        return answer or name
+
+    return handler
+
+
+def waiting_task(name: str) -> Task:
+    run = Run(f"run-{name}", name, "c", 0, True, 1, RunState.PENDING)
+    return Task(name, "r", "default", "arn", HOST_POOL, TaskState.PROVISIONING, TaskState.RUNNING, Ask(1), 1.0, runs=(run,))
+
+
+def start_of(name: str) -> Start:
+    return Start(RunSpec(name, "t", "c", "image", ["true"], {}, []), None)
+
+
+def changes_everything(tx: Tx[Store]) -> None:
+    """Rows, the index, a mark, a wake-up, an order."""
+    tx.store.put_cluster("r", "half-done", "ACTIVE", {})
+    tx.store.add_task(waiting_task("half-done"))
+    tx.store.fleet.take(HOST_POOL, "h", ["GPU-0"], 10, 10)
+    tx.mark("look:half-done")
+    tx.due("look:half-done-later", tx.now_s)
+    tx.changed("half-done")
+    tx.start("h", start_of("half-done"))
+    tx.stop("h", "half-done")
+
+
+@pytest.mark.parametrize(
+    ("raised", "answer"), [(Refusal("no"), Refusal), (RuntimeError("oops"), InternalFailure), (KeyError("k"), InternalFailure)]
+)
+def test_a_failing_command_leaves_nothing_and_its_neighbours_stay(raised: Exception, answer: type[ApiError]) -> None:
+    looked: list[str] = []
+    world = World({"look": lambda tx, name: looked.append(name)})
+    world.batch(lambda tx: tx.store.put_host(HELLO, tx.now_s))
+    world.told.clear()
+    picture = world.store.fleet.picture()
+
+    def before(tx: Tx[Store]) -> str:
+        tx.mark("look:before")
+        tx.start("h", start_of("before"))
+        return adds("before")(tx)
+
+    def fails(tx: Tx[Store]) -> None:
+        changes_everything(tx)
+        raise raised
+
+    def after(tx: Tx[Store]) -> str:
+        assert tx.store.cluster("r", "before") is not None, "a later command sees its predecessors"
+        assert tx.store.cluster("r", "half-done") is None
+        tx.mark("look:after")
+        return adds("after")(tx)
+
+    outbox = world.batch(before, fails, after)
+    assert [type(told) if isinstance(told, Exception) else told for told in world.told] == ["before", answer, "after"]
+    assert world.clusters() == ["after", "before"]
+    assert looked == ["before", "after"]
+    assert [start.spec.run_id for start in outbox.orders["h"].start] == ["before"]
+    assert outbox.orders["h"].stop == []
+    assert world.store.fleet.picture() == picture
+    assert world.store.next_due_s() is None
+    assert bool(outbox.faults) == (answer is InternalFailure)
+
+
+def test_a_secret_of_ours_does_not_reach_the_caller() -> None:
+    world = World()
+    outbox = world.batch(lambda tx: 1 / 0)
+    assert "division" not in str(world.told[0])
+    assert "division by zero" in outbox.faults[0]
+
+
+def test_answers_come_in_the_order_of_the_commands() -> None:
+    world = World()
+    world.batch(*(lambda tx, at=at: at for at in range(50)))
+    assert world.told == list(range(50))
+
+
+def test_orders_are_gathered_by_host_in_their_order() -> None:
+    def orders(tx: Tx[Store]) -> None:
+        tx.start("a", start_of("1"))
+        tx.stop("b", "2")
+        tx.start("a", start_of("3"))
+        tx.stop("a", "1")
+
+    found = World().batch(orders).orders
+    assert [start.spec.run_id for start in found["a"].start] == ["1", "3"]
+    assert (found["a"].stop, found["b"].stop) == (["1"], ["2"])
+
+
+def test_a_host_that_begins_anew_is_told_nothing_from_before() -> None:
+    """A hello decides what becomes of every run of its host; an order from before it may be for a run given up."""
+
+    def before(tx: Tx[Store]) -> None:
+        tx.start("a", start_of("1"))
+        tx.stop("b", "2")
+
+    def begins(tx: Tx[Store]) -> None:
+        tx.begin_anew("a")
+        tx.stop("a", "3")
+
+    def begins_and_fails(tx: Tx[Store]) -> None:
+        begins(tx)
+        raise Refusal("no")
+
+    found = World().batch(before, begins).orders
+    assert (found["a"].start, found["a"].stop, found["a"].anew) == ([], ["3"], True)
+    assert (found["b"].stop, found["b"].anew) == (["2"], False)
+    found = World().batch(before, begins_and_fails).orders
+    assert ([start.spec.run_id for start in found["a"].start], found["a"].stop, found["a"].anew) == (["1"], [], False)
+
+
+# Waiting
+
+
+def waits_for(key: str, until_s: float, finals: list[bool]) -> Callable[[Tx[Store]], Any]:
+    """Answers when the cluster `key` is there."""
+
+    def handler(tx: Tx[Store]) -> str:
+        finals.append(tx.final)
+        if tx.store.cluster("r", key) is not None:
+            return "there"
+        if tx.final:
+            return "time is over"
+        raise Wait([f"cluster:{key}", "any"], until_s)
+
+    return handler
+
+
+def adds_and_says(name: str) -> Callable[[Tx[Store]], str]:
+    def handler(tx: Tx[Store]) -> str:
+        tx.changed(f"cluster:{name}")
+        return adds(name)(tx)
+
+    return handler
+
+
+def test_a_waiting_command_is_woken_in_the_same_batch() -> None:
+    world, finals = World(), []
+    world.batch(waits_for("x", world.clock.now_s() + 9, finals), adds_and_says("x"))
+    assert world.told == ["x", "there"]
+    assert finals == [False, False]
+
+
+def test_a_waiting_command_is_woken_by_a_later_batch_and_answered_once() -> None:
+    world, finals = World(), []
+    world.batch(waits_for("x", world.clock.now_s() + 9, finals))
+    world.batch(adds_and_says("y"))
+    assert world.told == ["y"]
+    world.batch(adds_and_says("x"))
+    world.clock.advance(20)
+    world.batch(adds_and_says("x"))
+    assert world.told == ["y", "x", "there", "x"]
+
+
+def test_a_waiting_command_is_asked_for_the_last_time_when_its_time_is_over() -> None:
+    world, finals = World(), []
+    until_s = world.clock.now_s() + 9
+    world.batch(waits_for("x", until_s, finals))
+    assert world.core.next_due_s() == until_s
+    world.clock.advance(5)
+    world.batch()
+    assert world.told == []
+    world.clock.advance(5)
+    world.batch()
+    assert world.told == ["time is over"]
+    assert finals == [False, True]
+    assert world.core.next_due_s() is None
+
+
+def test_a_key_named_twice_is_one() -> None:
+    """DescribeTasks may be given the same task twice."""
+    world = World()
+
+    def handler(tx: Tx[Store]) -> str:
+        if tx.store.cluster("r", "x") is None:
+            raise Wait(["cluster:x", "cluster:x"], tx.now_s + 9)
+        return "there"
+
+    world.batch(handler)
+    world.batch(adds_and_says("x"))
+    assert world.told == ["x", "there"]
+
+
+def test_waking_does_not_prolong_a_wait() -> None:
+    """A handler counts its time from now each time it is asked; the first date holds."""
+    world, finals = World(), []
+    first_s = world.clock.now_s()
+
+    def handler(tx: Tx[Store]) -> str:
+        finals.append(tx.final)
+        if tx.final:
+            return "time is over"
+        raise Wait(["any"], tx.now_s + 9)
+
+    world.batch(handler)
+    for _ in range(3):
+        world.clock.advance(2)
+        world.batch(lambda tx: tx.changed("any"))
+    assert world.core.next_due_s() == first_s + 9
+    world.clock.advance(3)
+    world.batch()
+    assert world.told[-1] == "time is over"
+    assert finals == [False, False, False, False, True]
+
+
+def test_a_wait_takes_back_what_its_handler_wrote() -> None:
+    world = World()
+
+    def handler(tx: Tx[Store]) -> None:
+        changes_everything(tx)
+        raise Wait(["never"], tx.now_s + 9)
+
+    world.store.put_host(HELLO, 0.0)
+    picture = world.store.fleet.picture()
+    outbox = world.batch(handler)
+    assert (world.clusters(), outbox.orders, outbox.answers) == ([], {}, [])
+    assert world.store.fleet.picture() == picture
+
+
+# Reconcilers and what is due
+
+
+def test_a_key_is_looked_at_in_the_same_transaction_once_however_often_it_was_marked() -> None:
+    looked: list[str] = []
+
+    def look(tx: Tx[Store], name: str) -> None:
+        looked.append(name)
+        if name == "a:b":
+            tx.mark("look:next")
+
+    world = World({"look": look})
+    world.batch(lambda tx: (tx.mark("look:a:b"), tx.mark("look:a:b")))
+    assert looked == ["a:b", "next"]
+
+
+def test_what_is_due_is_looked_at_without_any_command() -> None:
+    looked: list[str] = []
+    world = World({"look": lambda tx, name: looked.append(name)})
+    world.batch(lambda tx: tx.due("look:x", tx.now_s + 5))
+    world.clock.advance(4)
+    world.batch()
+    assert looked == []
+    world.clock.advance(1)
+    world.batch()
+    assert looked == ["x"]
+    assert world.core.next_due_s() is None
+
+
+def test_the_earlier_date_stays() -> None:
+    world = World()
+    now_s = world.clock.now_s()
+    world.batch(lambda tx: tx.due("look:x", now_s + 5), lambda tx: tx.due("look:x", now_s + 9))
+    assert world.core.next_due_s() == now_s + 5
+
+
+def test_due_rows_survive_reopening(tmp_path: Path) -> None:
+    looked: list[str] = []
+    first = World({"look": lambda tx, name: looked.append(name)}, tmp_path / "state.db")
+    first.batch(lambda tx: tx.due("look:x", tx.now_s + 5))
+    first.store.close()
+    second = World({"look": lambda tx, name: looked.append(name)}, tmp_path / "state.db")
+    assert second.core.next_due_s() == second.clock.now_s() + 5
+    second.clock.advance(5)
+    second.batch()
+    assert looked == ["x"]
+
+
+def test_a_reconciler_that_fails_is_tried_again_later_and_harms_nobody() -> None:
+    tries: list[float] = []
+
+    def look(tx: Tx[Store], name: str) -> None:
+        if name == "bad":
+            tries.append(tx.now_s)
+            changes_everything(tx)
+            raise RuntimeError("a fault of ours")
+        tx.store.put_cluster("r", f"looked-at-{name}", "ACTIVE", {})
+
+    world = World({"look": look})
+    world.store.put_host(HELLO, 0.0)
+    began_s = world.clock.now_s()
+    outbox = world.batch(adds("first"), lambda tx: tx.mark("look:bad"), lambda tx: tx.mark("look:good"))
+    assert world.clusters() == ["first", "looked-at-good"]
+    assert outbox.orders == {}
+    assert "a fault of ours" in outbox.faults[0]
+    assert world.core.next_due_s() == pytest.approx(began_s + RETRY_S, abs=0.001)
+    world.batch(adds("second"))
+    assert len(tries) == 1
+    world.clock.advance(RETRY_S + 0.001)
+    world.batch()
+    assert tries == pytest.approx([began_s, began_s + RETRY_S], abs=0.01)
+
+
+def test_a_flood_of_marks_leaves_room_for_requests() -> None:
+    """What is too much for one batch becomes rows that are due at once."""
+    looked: list[str] = []
+    world = World({"look": lambda tx, name: looked.append(name)})
+
+    def flood(tx: Tx[Store]) -> None:
+        for number in range(MARKS_MAX_PER_BATCH + 5):
+            tx.mark(f"look:{number}")
+
+    world.batch(flood)
+    assert len(looked) == MARKS_MAX_PER_BATCH
+    assert world.core.next_due_s() == world.clock.now_s()
+    world.batch()
+    assert sorted(map(int, looked)) == list(range(MARKS_MAX_PER_BATCH + 5))
+
+
+# A commit that fails
+
+
+def test_a_failed_commit_is_told_to_everyone_in_the_batch_and_changes_nothing() -> None:
+    world, finals = World(), []
+    world.batch(lambda tx: tx.store.put_host(HELLO, tx.now_s), waits_for("x", world.clock.now_s() + 9, finals))
+    world.told.clear()
+    picture = world.store.fleet.picture()
+
+    def places(tx: Tx[Store]) -> str:
+        changes_everything(tx)
+        return "done"
+
+    def refuses(tx: Tx[Store]) -> None:
+        raise Refusal("no")
+
+    world.store.full = True
+    outbox = world.batch(places, refuses, adds_and_says("x"), waits_for("z", world.clock.now_s() + 9, finals))
+    # `places`, the refusal, `adds`, the one that was woken, and the one that would have waited on what never was
+    assert [type(told) for told in world.told] == [ServiceUnavailable] * 5
+    assert "no space left" in str(world.told[0])
+    assert outbox.orders == {}
+    assert (world.clusters(), world.core.next_due_s()) == ([], None)
+    assert world.store.fleet.picture() == picture
+    world.store.full = False
+    world.told.clear()
+    world.batch(adds("x"))
+    assert (world.told, world.clusters()) == (["x"], ["x"])
+
+
+def test_those_who_wait_elsewhere_go_on_waiting_through_a_failed_commit() -> None:
+    world, finals = World(), []
+    world.batch(waits_for("x", world.clock.now_s() + 9, finals))
+    world.store.full = True
+    world.batch(adds_and_says("y"))
+    world.store.full = False
+    assert [type(told) for told in world.told] == [ServiceUnavailable]
+    world.batch(adds_and_says("x"))
+    assert world.told[1:] == ["x", "there"]
+
+
+def test_what_was_due_in_a_batch_that_failed_is_still_due() -> None:
+    looked: list[str] = []
+    world = World({"look": lambda tx, name: looked.append(name)})
+    world.batch(lambda tx: tx.due("look:x", tx.now_s + 1))
+    world.clock.advance(1)
+    world.store.full = True
+    world.batch()
+    world.store.full = False
+    assert world.core.next_due_s() == world.clock.now_s()
+    world.batch()
+    assert looked == ["x", "x"]
+
+
+def test_a_database_error_in_the_middle_of_a_command_is_not_called_a_bug_of_the_caller() -> None:
+    world = World()
+    outbox = world.batch(adds("before"), lambda tx: tx.store.execute("SELECT * FROM no_such_table"), adds("after"))
+    assert [type(told) for told in world.told] == [str, ServiceUnavailable, str]
+    assert world.clusters() == ["after", "before"]
+    assert outbox.faults
