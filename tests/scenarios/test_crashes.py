@@ -156,7 +156,7 @@ def check_tasks(tasks, ledger: Ledger, shared: Path, logs) -> None:
             assert main.get("exitCode") in (None, 143, 137, int(name[5:]) % 100)
             continue
         assert started == 1, f"{name} was lost: {task['stoppedReason']} {main.get('reason')}"
-        assert main["exitCode"] == int(name[5:]) % 100
+        assert main.get("exitCode") == int(name[5:]) % 100, f"{name}: {task}"
         stream = f"crash/main/{task['taskArn'].rpartition('/')[2]}"
         events = logs.get_log_events(logGroupName="/tests", logStreamName=stream, startFromHead=True)["events"]
         lines = [f"line {at} of {name}" for at in range(1, 6)] + [f"end of {name}"]

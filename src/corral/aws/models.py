@@ -36,6 +36,15 @@ def _lean(value: Any) -> Any:
     return value
 
 
+def form_name(name: str, member: Shape) -> str:
+    """What a member is called in forms and in XML: an element of a flattened list stands for the list."""
+    if member.type_name == "list" and member.serialization.get("flattened"):
+        element_name = member.member.serialization.get("name")
+        if element_name:
+            return str(element_name)
+    return str(member.serialization.get("name", name))
+
+
 def error_shape(model: ServiceModel, code: str) -> Shape | None:
     """The modelled error with this name or code; services may use either."""
     return _error_shapes(model).get(code)

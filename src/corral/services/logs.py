@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +11,7 @@ from corral.core import Tx, Wait
 from corral.errors import api_error
 from corral.model.run import LOG_EVENT_MAX_BYTES, LogChunk, Start
 from corral.services.caller import Caller
+from corral.services.tokens import unwrap, wrap
 from corral.telemetry import Event, LogStore, Stream
 from corral.telemetry.logs import read_events
 
@@ -65,9 +65,11 @@ def describe_log_groups(tx: Tx[LogStore], params: dict[str, Any], caller: Caller
         raise InvalidParameterException("limit must be between 1 and 50.")
     if "logGroupNamePattern" in params:
         raise InvalidParameterException("Corral does not serve logGroupNamePattern yet; use logGroupNamePrefix.")
-    found = tx.store.groups(caller.region, params.get("logGroupNamePrefix", ""), _unwrap(params.get("nextToken")), limit + 1)
+    found = tx.store.groups(
+        caller.region, params.get("logGroupNamePrefix", ""), unwrap(params.get("nextToken"), InvalidParameterException), limit + 1
+    )
     shown = [_shown_group(caller, *group) for group in found[:limit]]
-    return {"logGroups": shown, **({"nextToken": _wrap(found[limit - 1][0])} if len(found) > limit else {})}
+    return {"logGroups": shown, **({"nextToken": wrap(found[limit - 1][0])} if len(found) > limit else {})}
 
 
 def create_log_stream(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -101,13 +103,13 @@ def describe_log_streams(tx: Tx[LogStore], params: dict[str, Any], caller: Calle
     if not 1 <= limit <= 50:
         raise InvalidParameterException("limit must be between 1 and 50.")
     streams = tx.store.streams(caller.region, group, prefix, by_time=by_time, descending=params.get("descending", False))
-    after = _unwrap(params.get("nextToken"))
+    after = unwrap(params.get("nextToken"), InvalidParameterException)
     names = [stream.name for stream in streams]
     start = names.index(after) + 1 if after in names else 0
     page = streams[start : start + limit]
     more = start + limit < len(streams)
     shown = [_shown_stream(caller, stream) for stream in page]
-    return {"logStreams": shown, **({"nextToken": _wrap(page[-1].name)} if more else {})}
+    return {"logStreams": shown, **({"nextToken": wrap(page[-1].name)} if more else {})}
 
 
 def put_log_events(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -289,19 +291,6 @@ def _position(token: str) -> tuple[str, tuple[int, int]]:
     if way not in ("f", "b") or len(digits) != 56 or not digits.isascii() or not digits.isdigit():
         raise InvalidParameterException("The specified nextToken is invalid.")
     return way, (int(digits[:30]), int(digits[30:]))
-
-
-def _wrap(name: str) -> str:
-    return urlsafe_b64encode(name.encode()).decode()
-
-
-def _unwrap(token: str | None) -> str:
-    if token is None:
-        return ""
-    try:
-        return urlsafe_b64decode(token.encode()).decode()
-    except ValueError:
-        raise InvalidParameterException("The specified nextToken is invalid.") from None
 
 
 def _ms(tx: Tx[Any]) -> int:

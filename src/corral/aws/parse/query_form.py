@@ -7,7 +7,7 @@ from typing import Any
 
 from corral.aws.faults import Misfit
 from corral.aws.form import in_order
-from corral.aws.models import Shape
+from corral.aws.models import Shape, form_name
 from corral.aws.parse.text import text_reader
 
 QueryReader = Callable[[Any], Any]
@@ -43,7 +43,7 @@ def _scalar_reader(shape: Shape) -> QueryReader:
 
 def _structure(shape: Shape, readers: Readers) -> QueryReader:
     members = tuple(
-        (name, _wire_name(name, member), member.serialization.get("name", name), query_reader(member, readers))
+        (name, form_name(name, member), member.serialization.get("name", name), query_reader(member, readers))
         for name, member in shape.members.items()
     )
     needed = tuple(shape.required_members)
@@ -68,14 +68,6 @@ def _structure(shape: Shape, readers: Readers) -> QueryReader:
         return params
 
     return read
-
-
-def _wire_name(name: str, member: Shape) -> str:
-    if member.type_name == "list" and member.serialization.get("flattened"):
-        element_name = member.member.serialization.get("name")
-        if element_name:
-            return str(element_name)
-    return str(member.serialization.get("name", name))
 
 
 def _list(shape: Shape, readers: Readers) -> QueryReader:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from corral.aws.faults import WrongResult
-from corral.aws.models import Shape
+from corral.aws.models import Shape, form_name
 from corral.aws.serialize.text import text_writer
 
 XmlWriter = Callable[[Any, list[str]], None]  # appends to the list
@@ -44,7 +44,7 @@ def xml_writer(shape: Shape, tag: str, writers: Writers) -> XmlWriter:
 
 def members_writer(shape: Shape, writers: Writers) -> XmlWriter:
     """The members of a structure without a tag around them."""
-    by_name = {name: xml_writer(member, _wire_name(name, member), writers) for name, member in shape.members.items()}
+    by_name = {name: xml_writer(member, form_name(name, member), writers) for name, member in shape.members.items()}
 
     def write(value: Any, out: list[str]) -> None:
         for key, item in _items(value, shape):
@@ -59,14 +59,6 @@ def members_writer(shape: Shape, writers: Writers) -> XmlWriter:
                 raise WrongResult(f"{shape.name}.{key}: {wrong}") from None
 
     return write
-
-
-def _wire_name(name: str, member: Shape) -> str:
-    if member.type_name == "list" and member.serialization.get("flattened"):
-        element_name = member.member.serialization.get("name")
-        if element_name:
-            return str(element_name)
-    return str(member.serialization.get("name", name))
 
 
 def _scalar_writer(shape: Shape, tag: str) -> XmlWriter:
