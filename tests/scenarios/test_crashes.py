@@ -84,7 +84,7 @@ class Load:
         }  # fmt: skip
         override = {"name": "main", "environment": [{"name": key, "value": value} for key, value in environment.items()]}
         answer = self.client("ecs").run_task(taskDefinition="crash", clientToken=name, overrides={"containerOverrides": [override]})
-        assert not answer["failures"]
+        assert answer.get("failures") == [], answer
         with self.ledger.lock:
             self.ledger.run[answer["tasks"][0]["taskArn"]] = name
 

@@ -135,6 +135,9 @@ class ProcessEngine:
                 connection = folder.connect(self._data, "spawner.sock")
                 self._lines = await attach(connection, self._heard, self._lost, READ_MAX_BYTES)
                 await asyncio.wait_for(self._complete, SPAWNER_START_MAX_S)
+                # Only now: its first words may have come before `attach` returned, when there was no one to tell.
+                self._tell([{"start": launch} for launch in self._ordered.values()])
+                self._tell([{"stop": run_id} for run_id in self._stopping])
                 return
             except OSError:
                 pass
@@ -169,13 +172,11 @@ class ProcessEngine:
             self._complete.set_result(None)
 
     def _reconcile(self, runs: list[Run]) -> None:
-        """A new connection: what the spawner says is so, and what it has not heard of is ordered again."""
+        """A new connection: what the spawner says is so; `_connect` orders again what it has not heard of."""
         there = {run.run_id for run in runs}
         for run_id in [run_id for run_id in self._known if run_id not in there and run_id not in self._ordered]:
             del self._known[run_id]  # forgotten there
         self._took(runs)
-        self._tell([{"start": launch} for launch in self._ordered.values()])
-        self._tell([{"stop": run_id} for run_id in self._stopping])
 
     def _took(self, runs: list[Run]) -> None:
         changed = []

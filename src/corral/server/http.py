@@ -173,10 +173,42 @@ async def _send(send: Send, response: aws.Response) -> None:
     await send({"type": "http.response.body", "body": response.body})
 
 
+class Corked:
+    """A transport that sends what is written in one turn of the loop in one piece.
+
+    uvicorn writes head and body apart. A client that gets the head and then loses us should not be left with half an
+    answer: botocore takes a 200 without its body for an empty result, and says nothing.
+    """
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self._parts: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._parts.append(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def _flush(self) -> None:
+        data, self._parts = b"".join(self._parts), []
+        if data and not self._transport.is_closing():
+            self._transport.write(data)
+
+
 class BoundedHttp(HttpToolsProtocol):
     """uvicorn's protocol with a bound on request headers, which it leaves to whoever stands in front of it."""
 
     _head_bytes = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(Corked(transport))  # type: ignore[arg-type]
 
     def data_received(self, data: bytes) -> None:
         if self._head_bytes >= 0:
