@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,20 +15,14 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
+from eventually import eventually
+
 REGION = "us-east-1"
 DEADLINE_S = 30.0
+CANARY = {"CORRAL_TEST_SECRET": "of the server alone"}  # in its environment: no task may see it
 
 
-def eventually(condition: Callable[[], Any], what: str, within_s: float = DEADLINE_S) -> Any:
-    """The first true answer of `condition`; fails loudly when there is none in time."""
-    deadline = time.monotonic() + within_s
-    while True:
-        answer = condition()
-        if answer:
-            return answer
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {within_s} s: {what}")
-        time.sleep(0.005)  # between two looks; the condition decides, not the time
+__all__ = ["CANARY", "Corral", "container", "eventually", "wait_stopped"]
 
 
 class Corral:
@@ -44,7 +37,11 @@ class Corral:
         log = open(self.data.parent / f"{self.data.name}.log", "ab")  # noqa: SIM115
         with log:
             self.process = subprocess.Popen(
-                [*self._command, "--port", self._port, "--ready-fd", str(writer)], pass_fds=(writer,), stdout=log, stderr=log
+                [*self._command, "--port", self._port, "--ready-fd", str(writer)],
+                pass_fds=(writer,),
+                stdout=log,
+                stderr=log,
+                env=os.environ | CANARY,
             )
         os.close(writer)
         with open(reader) as ready:

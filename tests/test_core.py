@@ -45,7 +45,6 @@ class World:
             settings=Settings(),
             clock=self.clock,
             ids=SeededIds(Random(0)),
-            rng=Random(0),
             reconcilers=reconcilers,
         )
         self.told: list[Any] = []

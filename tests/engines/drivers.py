@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from corral.node.engine import Engine, Known
 from corral.node.host import kernel_boot_id
 from corral.node.process import ProcessEngine
-from engines.eventually import soon
 from engines.nodes import NodeFolder
+from eventually import soon
 
 MakeEngine = Callable[[NodeFolder, str, Mapping[str, str]], Engine]
 

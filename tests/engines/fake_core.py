@@ -11,8 +11,8 @@ import orjson
 
 from corral.model.run import Ack, GpuSample, LogChunk, Observed, Orders, Report, RunSpec
 from corral.node import folder
-from engines.eventually import soon
 from engines.nodes import NodeFolder
+from eventually import soon
 
 LINE_MAX_BYTES = 64 * 1024 * 1024
 

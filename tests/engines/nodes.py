@@ -11,7 +11,7 @@ from pathlib import Path
 
 from corral.model.run import RunSpec
 from corral.node import children, folder
-from engines.eventually import eventually
+from eventually import eventually
 
 
 def spec(run_id: str, *command: str, **more) -> RunSpec:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from corral.model.run import HEARTBEAT_S, LOG_EVENT_MAX_BYTES, Report
-from engines.eventually import eventually
 from engines.fake_core import FakeCore
 from engines.nodes import NodeFolder, is_locked, is_running, kill, shell, spec
+from eventually import eventually
 
 
 def python(run_id: str, program: str, **more):

@@ -9,7 +9,7 @@ import pytest
 
 from corral.errors import Refused
 from corral.node.gpus import MODELS, GpusFlag, NoGpus, SimulatedGpus, detect, parse_gpus_flag
-from engines.eventually import eventually
+from eventually import eventually
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,6 @@ class Plane:
             settings=world.settings,
             clock=world.clock,
             ids=world.ids,
-            rng=world.rng,
             reconcilers=world.parts.reconcilers,
         )
         self._inbox: deque[Command] = deque()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import count
-from random import Random
 from typing import Any
 
 from corral.clock import VirtualClock
@@ -35,9 +34,7 @@ class Small:
     def __init__(self, *gpus: int) -> None:
         core_clock = VirtualClock()
         self.store = Store(None)
-        self.core: Core[Store] = Core(
-            self.store, settings=Settings(), clock=core_clock, ids=FallingIds(), rng=Random(0), reconcilers=STATE
-        )
+        self.core: Core[Store] = Core(self.store, settings=Settings(), clock=core_clock, ids=FallingIds(), reconcilers=STATE)
         self.clock = core_clock
         self.batch(*(lambda tx, at=at, has=has: hosts.hello(tx, self.hello(at, has)) for at, has in enumerate(gpus)))
         for asked in (1, 8):

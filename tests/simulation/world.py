@@ -73,7 +73,7 @@ class World:
 
     def reading(self) -> Tx[Any]:
         """What a handler that only reads needs, outside any batch."""
-        return Tx(self.plane.store, self.clock.now_s(), self.ids, Random(0), self.settings)
+        return Tx(self.plane.store, self.clock.now_s(), self.ids, self.settings)
 
     def down_s(self) -> float:
         """How long something is away: mostly briefly, sometimes for longer than anybody waits."""

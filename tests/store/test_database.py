@@ -30,7 +30,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def core_on(store: Store) -> Core[Store]:
-    return Core(store, settings=Settings(), clock=VirtualClock(), ids=SeededIds(Random(0)), rng=Random(0))
+    return Core(store, settings=Settings(), clock=VirtualClock(), ids=SeededIds(Random(0)))
 
 
 def run(core: Core[Store], *names_and_bytes: tuple[str, int]) -> list[object]:
@@ -316,7 +316,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if mounted.returncode:
         pytest.skip("a small disk needs root")
     yield folder
-    subprocess.run(["umount", folder], check=True)
+    subprocess.run(["umount", "-l", folder], check=True)  # lazily: a failed test may still have it open
 
 
 def test_a_full_disk_is_told_to_the_whole_batch_and_forgotten_when_there_is_space(small_disk: Path) -> None:

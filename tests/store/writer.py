@@ -6,7 +6,6 @@ import os
 import sys
 from itertools import count
 from pathlib import Path
-from random import Random
 
 from corral.clock import WallClock
 from corral.core import Command, Core, Tx
@@ -26,7 +25,7 @@ def write(tx: Tx[Store], number: int) -> str:
 
 
 def main() -> None:
-    core = Core(Store(Path(sys.argv[1])), settings=Settings(), clock=WallClock(), ids=RandomIds(), rng=Random())
+    core = Core(Store(Path(sys.argv[1])), settings=Settings(), clock=WallClock(), ids=RandomIds())
     core.batch([Command(lambda tx: tx.store.put_host(hello(), tx.now_s), lambda answer: None)])
     for first in count(int(sys.argv[2]), PER_BATCH):
         numbers = range(first, first + PER_BATCH)

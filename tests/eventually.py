@@ -9,7 +9,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 PAUSE_S = 0.005
-DEADLINE_S = 20.0
+DEADLINE_S = 30.0
 
 
 def eventually(check: Callable[[], T], what: str = "", within_s: float = DEADLINE_S) -> T:
