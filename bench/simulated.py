@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from local import definition
@@ -36,7 +35,7 @@ class Simulated:
         self.store = Store(path)
         self._now_s = now_s
         clock = VirtualClock(now_s)
-        self._core = Core(self.store, settings=Settings(), clock=clock, ids=RandomIds(), rng=Random(0), reconcilers=STATE)
+        self._core = Core(self.store, settings=Settings(), clock=clock, ids=RandomIds(), reconcilers=STATE)
         self.placed: list[tuple[str, str]] = []  # (host, run) of all that was ordered to start
 
     def run(self, handlers: Sequence[Callable[[Tx[Store]], Any]]) -> list[Any]:

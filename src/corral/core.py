@@ -1,7 +1,7 @@
 """One thread owns a store: it takes everything that waits, runs it in one transaction, and answers after the commit.
 
 `Core` is the mechanism without a thread: `batch` is called with commands and returns what may leave. A test or a
-simulation calls it directly on a virtual clock; `server.py` puts a thread around it.
+simulation calls it directly on a virtual clock; `server/lanes.py` puts a thread around it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from random import Random
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from corral.clock import Clock
 from corral.database import CommitFailed
-from corral.errors import ApiError, InternalFailure, ServiceUnavailable
+from corral.errors import ApiError, ServiceUnavailable, our_fault
 from corral.ids import Ids
 from corral.model.run import Start
 from corral.model.settings import Settings
@@ -37,8 +36,8 @@ class Wait(Exception):
         self.until_s = until_s
 
 
-class Lane(Protocol):
-    """What the core needs of a store."""
+class Owned(Protocol):
+    """A store that one core owns: what it needs of it."""
 
     def begin(self) -> None: ...
     def commit(self) -> None: ...
@@ -55,7 +54,7 @@ class Lane(Protocol):
     def close(self) -> None: ...
 
 
-S = TypeVar("S", bound=Lane)
+S = TypeVar("S", bound=Owned)
 
 
 @dataclass(slots=True)
@@ -65,7 +64,6 @@ class Tx(Generic[S]):
     store: S
     now_s: float
     ids: Ids
-    rng: Random
     settings: Settings
     final: bool = True  # False: the handler may still answer with Wait
     _looks_left: int = MARKS_MAX_PER_BATCH
@@ -144,14 +142,12 @@ class Core(Generic[S]):
         settings: Settings,
         clock: Clock,
         ids: Ids,
-        rng: Random,
         reconcilers: Mapping[str, Reconciler] | None = None,
     ) -> None:
         self.store = store
         self._settings = settings
         self._clock = clock
         self._ids = ids
-        self._rng = rng
         self._reconcilers = reconcilers or {}
         self._last_s = 0.0
         self._parked: dict[Command, None] = {}
@@ -174,7 +170,7 @@ class Core(Generic[S]):
         now_s = self._instant()
         todo = [*self._unpark_expired(now_s), *commands]
         ran = list(todo)  # everyone who saw what may not be committed, also those who wait on
-        tx = Tx(self.store, now_s, self._ids, self._rng, self._settings)
+        tx = Tx(self.store, now_s, self._ids, self._settings)
         try:
             self.store.begin()
             while True:  # once even without a command: something is due
@@ -208,7 +204,7 @@ class Core(Generic[S]):
                 self._park(command, wait)
                 return
             outbox.faults.append("a handler would wait past its time\n" + traceback.format_exc())
-            answer = InternalFailure("Corral failed on this request; its log has the details.")
+            answer = our_fault()
         except ApiError as refusal:
             self._take_back(tx, sizes)
             answer = refusal
@@ -221,7 +217,7 @@ class Core(Generic[S]):
         except Exception:
             self._take_back(tx, sizes)
             outbox.faults.append(traceback.format_exc())
-            answer = InternalFailure("Corral failed on this request; its log has the details.")
+            answer = our_fault()
         outbox.answers.append((command, answer))
 
     def _instant(self) -> float:

@@ -1,7 +1,7 @@
 """The errors a caller can see.
 
 ApiError                    the caller can fix this: typed, and only aws/ turns it into a response
-├── ClientError400 ...      made by `api_error(code)`: one class per AWS error code
+├── ...                     made by `api_error(code)`: one class per AWS error code
 └── InternalFailure         ours: something broke, the caller may try again
 Refused                     the program will not start; the text says what to do
 """
@@ -28,6 +28,11 @@ def api_error(code: str, status: int = 400) -> type[ApiError]:
 
 InternalFailure = api_error("InternalFailure", 500)
 ServiceUnavailable = api_error("ServiceUnavailable", 503)
+
+
+def our_fault() -> ApiError:
+    """What a caller is told of a bug of ours: nothing of the inside."""
+    return InternalFailure("Corral failed on this request; its log has the details.")
 
 
 class Refused(Exception):

@@ -37,6 +37,11 @@ def observe(run: Run, seen: Observed) -> Run:
     )
 
 
+def unfinished(runs: tuple[Run, ...]) -> tuple[str, ...]:
+    """The ids of those that must be told to stop if the task is to stop."""
+    return tuple(run.id for run in runs if run.state is not RunState.STOPPED)
+
+
 def advance(task: Task, runs: tuple[Run, ...], now_s: float) -> Progress:
     """Follow the runs: running once all have started, stopping once an essential one has ended, then stopped."""
     if task.state in (TaskState.STOPPED, TaskState.PROVISIONING):
@@ -52,7 +57,7 @@ def advance(task: Task, runs: tuple[Run, ...], now_s: float) -> Progress:
         changes |= _ending(fallen or ended[-1], now_s)
     if all_ended:
         changes |= {"state": TaskState.STOPPED, "stopped_at_s": now_s}
-    stop = tuple(run.id for run in runs if run.state is not RunState.STOPPED) if stopping else ()
+    stop = unfinished(runs) if stopping else ()
     return Progress(task.but(**changes), stop)
 
 

@@ -9,4 +9,3 @@ from dataclasses import dataclass
 class Settings:
     account: str = "123456789012"
     endpoint_url: str = "http://127.0.0.1:4566"  # what a task of this machine is told
-    default_region: str = "us-east-1"

@@ -13,7 +13,6 @@ import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import uvloop
@@ -73,10 +72,10 @@ async def _serve(options: argparse.Namespace) -> None:
     url = f"http://{_reachable(options.host)}:{port}"
     settings = Settings(account=options.account, endpoint_url=url)
 
-    clock, names, rng, loop = WallClock(), ids.RandomIds(), Random(), asyncio.get_running_loop()
+    clock, names, loop = WallClock(), ids.RandomIds(), asyncio.get_running_loop()
     store, log_store = Store(data / "state.db"), LogStore(data / "logs.db")
-    state_core = Core(store, settings=settings, clock=clock, ids=names, rng=rng, reconcilers=STATE)
-    logs_core = Core(log_store, settings=settings, clock=clock, ids=names, rng=rng, reconcilers=LOGS)
+    state_core = Core(store, settings=settings, clock=clock, ids=names, reconcilers=STATE)
+    logs_core = Core(log_store, settings=settings, clock=clock, ids=names, reconcilers=LOGS)
     state = Lane("state", state_core, clock, loop, on_orders=lambda orders: agents.deliver(orders))
     logs = Lane("logs", logs_core, clock, loop)
     agents = Agents(data, options.gpus, state, logs, clock)

@@ -16,7 +16,7 @@ import corral
 from corral import aws
 from corral.clock import Clock
 from corral.core import Tx, Wait
-from corral.errors import ApiError, InternalFailure, api_error
+from corral.errors import ApiError, api_error, our_fault
 from corral.ids import Ids
 from corral.model.settings import Settings
 from corral.server.lanes import Lane
@@ -78,7 +78,7 @@ class App:
             raise
         except Exception:
             log.exception("request %s failed", request_id)
-            response = aws.serialize_refusal(head, _our_fault(), request_id)
+            response = aws.serialize_refusal(head, our_fault(), request_id)
         await _send(send, response)
 
     async def _answer(self, request: aws.Request, request_id: str) -> aws.Response:
@@ -94,7 +94,7 @@ class App:
             return call.serialize_error(error, request_id)
         except Exception:
             log.exception("request %s: %s:%s failed", request_id, call.service, call.operation)
-            return call.serialize_error(_our_fault(), request_id)
+            return call.serialize_error(our_fault(), request_id)
 
     async def _call(self, call: aws.Call, caller: Caller) -> dict[str, Any]:
         service = SERVICES.get(call.service, _UNSERVED)
@@ -125,10 +125,6 @@ class App:
 
 
 _UNSERVED = Service("state", {})
-
-
-def _our_fault() -> ApiError:
-    return InternalFailure("Corral failed on this request; its log has the details.")
 
 
 def _json(value: dict[str, Any]) -> aws.Response:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from queue import Empty, SimpleQueue
-from random import Random
 from typing import Any, Generic
 
 from corral.clock import Clock
@@ -86,7 +85,7 @@ class Lane(Generic[S]):
         store = getattr(self._mine, "store", None)
         if store is None:
             store = self._mine.store = self._core.store.reader()
-        tx = Tx(store, self._clock.now_s(), ids, Random(0), settings, final=False)
+        tx = Tx(store, self._clock.now_s(), ids, settings, final=False)
         store.begin_reading()
         try:
             return handler(tx)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from corral.core import Tx
-from corral.decide.lifecycle import advance, observe
+from corral.decide.lifecycle import advance, observe, unfinished
 from corral.model.run import SILENT_S, Hello, Observed, RunState
 from corral.model.task import Run, Task, TaskState
 from corral.services.ecs.starting import start_runs
@@ -40,7 +40,8 @@ def hello(tx: Tx[Store], said: Hello) -> None:
         if after.desired is TaskState.RUNNING:
             start_runs(tx, after.but(runs=tuple(run for run in after.runs if run.id not in known)))
         else:
-            _stop_runs(tx, after)
+            for run_id in unfinished(after.runs):
+                tx.stop(said.host_id, run_id)
     tx.mark("pool:" + tx.store.host(said.host_id)["pool"])  # type: ignore[index]
 
 
@@ -104,10 +105,3 @@ def _apply(tx: Tx[Store], task: Task, seen: dict[str, Observed]) -> None:
     freed = any(run.state is RunState.STOPPED and was.state is not RunState.STOPPED for run, was in zip(runs, task.runs))
     if freed:
         tx.mark(f"pool:{task.pool}")
-
-
-def _stop_runs(tx: Tx[Store], task: Task) -> None:
-    assert task.host_id is not None
-    for run in task.runs:
-        if run.state is not RunState.STOPPED:
-            tx.stop(task.host_id, run.id)

@@ -13,8 +13,6 @@ ClientException = api_error("ClientException")
 ClusterNotFoundException = api_error("ClusterNotFoundException")
 ConflictException = api_error("ConflictException")
 InvalidParameterException = api_error("InvalidParameterException")
-ServerException = api_error("ServerException", 500)
-UnsupportedFeatureException = api_error("UnsupportedFeatureException")
 
 DEFAULT_CLUSTER = "default"
 HOST_PROVIDER = "host"  # the capacity provider of the cluster `default`: this machine
@@ -56,7 +54,5 @@ def find_definition(tx: Tx[Store], caller: Caller, given: str) -> tuple[int, str
     family, revision = split_definition(given)
     found = tx.store.definition(caller.region, family, revision)
     if found is None:
-        raise ClientException(
-            "Unable to describe task definition." if revision is None and not family else "TaskDefinition not found."
-        )
+        raise ClientException("TaskDefinition not found.")
     return found

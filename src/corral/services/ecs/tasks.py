@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from corral.core import Tx, Wait
-from corral.decide.lifecycle import advance
+from corral.decide.lifecycle import unfinished
 from corral.decide.place import place_newcomer
 from corral.model.placement import Placement, Unplaceable
 from corral.model.run import RunState
@@ -88,7 +88,7 @@ def stop_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
     tx.store.change_task(task, stopping)
     tx.changed(f"task:{task.id}")
     if task.host_id is not None:
-        for run_id in advance(stopping, stopping.runs, tx.now_s).stop:
+        for run_id in unfinished(stopping.runs):
             tx.stop(task.host_id, run_id)
     after = tx.store.task(task.id)
     assert after is not None
