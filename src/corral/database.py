@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from copy import copy
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from corral.errors import Refused
 
-Migration = Callable[[sqlite3.Connection], None]
+Migration = str  # a script that brings the schema before it to the next one; it may rebuild tables
 APPLICATION_ID = 0x636F7272  # "corr": tells our files from other SQLite files
 STATEMENTS_MAX = 512
 CHECKED_MAX_BYTES = 64 * 1024 * 1024  # a larger file is not read through at every start
@@ -112,16 +112,17 @@ class Database:
         found = 0 if fresh else self.execute("PRAGMA user_version").fetchone()[0]
         if found == version:
             return
+        self.execute("PRAGMA foreign_keys=OFF")  # a table that is rebuilt is dropped, and must not take others' rows with it
         self.execute("BEGIN IMMEDIATE")
-        if found == 0:
-            for statement in _statements(schema + DUE_SCHEMA):
+        for script in [schema + DUE_SCHEMA] if found == 0 else migrations[found - 1 :]:
+            for statement in _statements(script):
                 self.execute(statement)
-            self.execute(f"PRAGMA application_id={APPLICATION_ID}")
-        else:
-            for migrate in migrations[found - 1 :]:
-                migrate(self.connection)
+        if broken := self.execute("PRAGMA foreign_key_check").fetchone():
+            raise sqlite3.IntegrityError(f"after the migration a row of {broken[0]} refers to nothing in {broken[2]}")
+        self.execute(f"PRAGMA application_id={APPLICATION_ID}")
         self.execute(f"PRAGMA user_version={version}")
         self.execute("COMMIT")
+        self.execute("PRAGMA foreign_keys=ON")
 
     # One transaction at a time; the core calls these.
 

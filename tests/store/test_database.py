@@ -237,27 +237,27 @@ def test_odd_names_are_names(tmp_path: Path, name: str) -> None:
 
 # Migrations
 
+NOW = 1 + len(Store.MIGRATIONS)
+
 
 class Newer(Store):
     """The next version of the schema, and the one after it."""
 
     MIGRATIONS = (
-        lambda connection: connection.execute("ALTER TABLE cluster ADD COLUMN colour TEXT NOT NULL DEFAULT 'grey'"),
-        lambda connection: connection.execute("UPDATE cluster SET colour = 'green' WHERE name = 'c1'"),
+        *Store.MIGRATIONS,
+        "ALTER TABLE cluster ADD COLUMN colour TEXT NOT NULL DEFAULT 'grey';",
+        "UPDATE cluster SET colour = 'green' WHERE name = 'c1';",
     )
 
 
 class Failing(Store):
-    MIGRATIONS = (
-        lambda connection: connection.execute("ALTER TABLE cluster ADD COLUMN colour TEXT"),
-        lambda connection: connection.execute("UPDATE no_such_table SET x = 1"),
-    )
+    MIGRATIONS = (*Store.MIGRATIONS, "ALTER TABLE cluster ADD COLUMN colour TEXT;", "UPDATE no_such_table SET x = 1;")
 
 
 def test_an_older_file_is_brought_up_to_date_once(ours: Path) -> None:
     for _ in range(2):
         store = Newer(ours)
-        assert store.execute("PRAGMA user_version").fetchone() == (3,)
+        assert store.execute("PRAGMA user_version").fetchone() == (NOW + 2,)
         assert store.execute("SELECT name, colour FROM cluster WHERE name < 'c11' ORDER BY name").fetchall() == [
             ("c0", "grey"), ("c1", "green"), ("c10", "grey"),
         ]  # fmt: skip
@@ -270,7 +270,7 @@ def test_a_migration_that_fails_half_way_leaves_the_old_version(ours: Path) -> N
     with pytest.raises(sqlite3.OperationalError):
         Failing(ours)
     store = Store(ours)
-    assert store.execute("PRAGMA user_version").fetchone() == (1,)
+    assert store.execute("PRAGMA user_version").fetchone() == (NOW,)
     assert "colour" not in [column[1] for column in store.execute("PRAGMA table_info(cluster)")]
     store.close()
 

@@ -1,5 +1,5 @@
 -- The state of Corral. What must never happen is refused here, whatever the code above it believes.
--- Times are seconds since the epoch. A change to this file needs a step in Store.MIGRATIONS.
+-- Times are seconds since the epoch. A change to this file needs a script in Store.MIGRATIONS.
 
 CREATE TABLE cluster (
     region     TEXT NOT NULL,
@@ -27,7 +27,16 @@ CREATE TABLE host (
     memory_mib    INTEGER NOT NULL,
     connected     INTEGER NOT NULL CHECK (connected IN (0, 1)),
     seen_at       REAL NOT NULL,
-    registered_at REAL NOT NULL
+    registered_at REAL NOT NULL,
+    status        TEXT NOT NULL DEFAULT 'ACTIVE' CHECK (status IN ('ACTIVE', 'DRAINING'))
+) WITHOUT ROWID;
+
+-- What a caller says of a host beside what the host says of itself (ECS: custom attributes of a container instance).
+CREATE TABLE host_attribute (
+    host_id TEXT NOT NULL REFERENCES host (id),
+    name    TEXT NOT NULL,
+    value   TEXT NOT NULL,                  -- empty: the attribute is there and has no value
+    PRIMARY KEY (host_id, name)
 ) WITHOUT ROWID;
 
 -- A GPU is whole ('exclusive') or shared, and belongs to its host or to an instance cut from it. The two composite

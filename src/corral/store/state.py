@@ -32,13 +32,17 @@ TASK_COLUMNS = (
 RUN_COLUMNS = "id, task_id, container, position, essential, gpus, state, gpu_ids, pid, exit_code, reason, started_at, stopped_at"
 
 
+def _script(name: str) -> str:
+    return files(__package__).joinpath(name).read_text()
+
+
 class Store(Database):
     """Rows, and the fleet index that follows them."""
 
-    MIGRATIONS: tuple[Migration, ...] = ()  # from each schema version to the next
+    MIGRATIONS: tuple[Migration, ...] = (_script("to_2.sql"),)  # from each schema version to the next
 
     def __init__(self, path: Path | None) -> None:
-        super().__init__(path, files(__package__).joinpath("schema.sql").read_text(), self.MIGRATIONS)
+        super().__init__(path, _script("schema.sql"), self.MIGRATIONS)
         self.fleet = Fleet()
         self._mark = 0
         self._definitions: dict[tuple[str, str, int], dict[str, Any]] = {}  # parsed documents; they never change
@@ -227,7 +231,7 @@ class Store(Database):
         return found[0] if found else None
 
     def hosts(self, host_id: str | None = None) -> list[dict[str, Any]]:
-        names = ("id", "pool", "name", "boot_id", "cpu_units", "memory_mib", "connected", "seen_at", "registered_at")
+        names = ("id", "pool", "name", "boot_id", "cpu_units", "memory_mib", "connected", "seen_at", "registered_at", "status")
         sql = f"SELECT {', '.join(names)} FROM host WHERE ? IS NULL OR id = ? ORDER BY id"
         return [dict(zip(names, row)) for row in self.execute(sql, (host_id, host_id))]
 
@@ -262,6 +266,20 @@ class Store(Database):
         self.execute("UPDATE host SET seen_at = ?, connected = 1 WHERE id = ?", (now_s, host_id))
         self._refresh_slot(host_id, connected=True)
 
+    def attributes(self, host_id: str) -> dict[str, str]:
+        """What callers said of a host, by name."""
+        return dict(self.execute("SELECT name, value FROM host_attribute WHERE host_id = ? ORDER BY name", (host_id,)).fetchall())
+
+    def put_attribute(self, host_id: str, name: str, value: str) -> None:
+        self.execute("INSERT OR REPLACE INTO host_attribute VALUES (?, ?, ?)", (host_id, name, value))
+        self._renew_slot(host_id)
+
+    def drop_attribute(self, host_id: str, name: str) -> bool:
+        """False: it was not there."""
+        dropped = self.execute("DELETE FROM host_attribute WHERE host_id = ? AND name = ?", (host_id, name)).rowcount
+        self._renew_slot(host_id)
+        return dropped == 1
+
     def host_silent(self, host_id: str) -> None:
         """Nothing new is placed there; its leases stay."""
         self.execute("UPDATE host SET connected = 0 WHERE id = ?", (host_id,))
@@ -270,7 +288,12 @@ class Store(Database):
     def _refresh_slot(self, host_id: str, *, connected: bool) -> None:
         (pool,) = self.execute("SELECT pool FROM host WHERE id = ?", (host_id,)).fetchone()
         if self.fleet.pool(pool).slot(host_id).connected != connected:
-            self.fleet.put_slot(pool, self._slot(host_id))
+            self._renew_slot(host_id)
+
+    def _renew_slot(self, host_id: str) -> None:
+        """What is said of a host has changed: derive its slot again."""
+        (pool,) = self.execute("SELECT pool FROM host WHERE id = ?", (host_id,)).fetchone()
+        self.fleet.put_slot(pool, self._slot(host_id))
 
     def _slot(self, host_id: str) -> Slot:
         cpu_units, memory_mib, connected = self.execute(

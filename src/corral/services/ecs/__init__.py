@@ -1,6 +1,6 @@
 """Amazon ECS."""
 
-from corral.services.ecs import clusters, definitions, instances, tasks
+from corral.services.ecs import clusters, definitions, instances, running, tasks
 
 HANDLERS = {
     "CreateCluster": clusters.create_cluster,
@@ -12,7 +12,7 @@ HANDLERS = {
     "DeregisterTaskDefinition": definitions.deregister_task_definition,
     "ListTaskDefinitions": definitions.list_task_definitions,
     "ListTaskDefinitionFamilies": definitions.list_task_definition_families,
-    "RunTask": tasks.run_task,
+    "RunTask": running.run_task,
     "StopTask": tasks.stop_task,
     "DescribeTasks": tasks.describe_tasks,
     "ListTasks": tasks.list_tasks,

@@ -1,0 +1,121 @@
+-- The state of Corral. What must never happen is refused here, whatever the code above it believes.
+-- Times are seconds since the epoch. A change to this file needs a step in Store.MIGRATIONS.
+
+CREATE TABLE cluster (
+    region     TEXT NOT NULL,
+    name       TEXT NOT NULL,
+    status     TEXT NOT NULL CHECK (status IN ('ACTIVE', 'INACTIVE')),
+    details    TEXT NOT NULL,               -- JSON: what the caller said and is shown again
+    PRIMARY KEY (region, name)
+) WITHOUT ROWID;
+
+CREATE TABLE task_definition (
+    region        TEXT NOT NULL,
+    family        TEXT NOT NULL,
+    revision      INTEGER NOT NULL CHECK (revision >= 1),
+    status        TEXT NOT NULL CHECK (status IN ('ACTIVE', 'INACTIVE')),
+    document      TEXT NOT NULL,            -- JSON, in ECS's own shape
+    PRIMARY KEY (region, family, revision)
+) WITHOUT ROWID;
+
+CREATE TABLE host (
+    id            TEXT PRIMARY KEY,
+    pool          TEXT NOT NULL,
+    name          TEXT NOT NULL,
+    boot_id       TEXT NOT NULL,
+    cpu_units     INTEGER NOT NULL,
+    memory_mib    INTEGER NOT NULL,
+    connected     INTEGER NOT NULL CHECK (connected IN (0, 1)),
+    seen_at       REAL NOT NULL,
+    registered_at REAL NOT NULL
+) WITHOUT ROWID;
+
+-- A GPU is whole ('exclusive') or shared, and belongs to its host or to an instance cut from it. The two composite
+-- uniques are there for lease's foreign keys: neither may change while anybody holds the GPU.
+CREATE TABLE gpu (
+    id         TEXT PRIMARY KEY,
+    host_id    TEXT NOT NULL REFERENCES host (id),
+    position   INTEGER NOT NULL,
+    model      TEXT NOT NULL,
+    memory_mib INTEGER NOT NULL,
+    simulated  INTEGER NOT NULL CHECK (simulated IN (0, 1)),
+    present    INTEGER NOT NULL CHECK (present IN (0, 1)),    -- 0: its host no longer shows it
+    mode       TEXT NOT NULL DEFAULT 'exclusive' CHECK (mode IN ('exclusive', 'shared')),
+    owner      TEXT NOT NULL,
+    UNIQUE (id, mode),
+    UNIQUE (id, owner)
+);
+CREATE INDEX gpu_of_host ON gpu (host_id, position);
+
+CREATE TABLE task (
+    id             TEXT PRIMARY KEY,
+    region         TEXT NOT NULL,
+    cluster        TEXT NOT NULL,
+    definition_arn TEXT NOT NULL,
+    family         TEXT NOT NULL,
+    pool           TEXT NOT NULL,
+    state          TEXT NOT NULL CHECK (state IN ('PROVISIONING', 'PENDING', 'RUNNING', 'STOPPED')),
+    desired        TEXT NOT NULL CHECK (desired IN ('RUNNING', 'STOPPED')),
+    host_id        TEXT REFERENCES host (id),
+    gpus           INTEGER NOT NULL,
+    cpu_units      INTEGER NOT NULL,
+    memory_mib     INTEGER NOT NULL,
+    version        INTEGER NOT NULL,
+    task_group     TEXT NOT NULL,
+    started_by     TEXT,
+    created_at     REAL NOT NULL,
+    placed_at      REAL,
+    started_at     REAL,
+    stopping_at    REAL,
+    stopped_at     REAL,
+    stop_code      TEXT,
+    stopped_reason TEXT,
+    details        TEXT NOT NULL,           -- JSON: overrides, tags, launch type...
+    CHECK ((state = 'PROVISIONING') <= (host_id IS NULL)),
+    CHECK ((state IN ('PENDING', 'RUNNING')) <= (host_id IS NOT NULL)),
+    CHECK ((state = 'STOPPED') = (stopped_at IS NOT NULL))
+);
+CREATE INDEX task_of_cluster ON task (region, cluster, desired, id);
+CREATE INDEX task_of_host ON task (host_id) WHERE state IN ('PENDING', 'RUNNING');
+CREATE INDEX task_waiting ON task (pool, created_at, id) WHERE state = 'PROVISIONING';
+CREATE INDEX task_stopped ON task (stopped_at) WHERE state = 'STOPPED';
+
+CREATE TABLE run (
+    id         TEXT PRIMARY KEY,
+    task_id    TEXT NOT NULL REFERENCES task (id) ON DELETE CASCADE,
+    position   INTEGER NOT NULL,
+    container  TEXT NOT NULL,
+    essential  INTEGER NOT NULL CHECK (essential IN (0, 1)),
+    gpus       INTEGER NOT NULL,
+    state      TEXT NOT NULL CHECK (state IN ('PENDING', 'RUNNING', 'STOPPED')),
+    gpu_ids    TEXT NOT NULL,               -- JSON: what it was given, also after its end
+    pid        INTEGER,
+    exit_code  INTEGER,
+    reason     TEXT,
+    started_at REAL,
+    stopped_at REAL
+);
+CREATE INDEX run_of_task ON run (task_id, position);
+
+CREATE TABLE lease (
+    gpu_id TEXT NOT NULL,
+    run_id TEXT NOT NULL REFERENCES run (id),
+    mode   TEXT NOT NULL,
+    owner  TEXT NOT NULL,
+    PRIMARY KEY (gpu_id, run_id),
+    FOREIGN KEY (gpu_id, mode) REFERENCES gpu (id, mode),
+    FOREIGN KEY (gpu_id, owner) REFERENCES gpu (id, owner)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX lease_exclusive ON lease (gpu_id) WHERE mode = 'exclusive';
+CREATE INDEX lease_of_run ON lease (run_id);
+
+-- A request that may be sent twice is answered twice with the same words.
+CREATE TABLE client_token (
+    scope      TEXT NOT NULL,               -- account, region and operation
+    token      TEXT NOT NULL,
+    request    TEXT NOT NULL,               -- digest of the other parameters
+    reply      TEXT NOT NULL,               -- JSON
+    expires_at REAL NOT NULL,
+    PRIMARY KEY (scope, token)
+) WITHOUT ROWID;
+CREATE INDEX client_token_expiry ON client_token (expires_at);
