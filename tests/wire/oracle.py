@@ -43,6 +43,10 @@ KEYS = {"AKIDEXAMPLE": Secret("wJalrXUtnFEMI/K7MDENG", None, None, "arn:aws:iam:
 CREDENTIALS = Credentials("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG")
 
 
+def lookup(access_key_id: str, token: str | None) -> Secret | None:
+    return KEYS.get(access_key_id)
+
+
 @cache
 def model_of(service: str, protocol: str | None = None) -> ServiceModel:
     """botocore's own model; for SQS on the query wire ours, because botocore's no longer has the names old clients use."""

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from corral.aws import BODY_MAX_BYTES, PARAMETERS_MAX, Request, recognise, serialize_refusal, verify
 from corral.errors import ApiError
 from wire.generate import EXAMPLES, Generator
-from wire.oracle import KEYS, as_datetimes, every_operation, model_of, sent_by_botocore
+from wire.oracle import as_datetimes, every_operation, lookup, model_of, sent_by_botocore
 
 ECS = {"x-amz-target": "AmazonEC2ContainerServiceV20141113.RunTask", "content-type": "application/x-amz-json-1.1"}
 SSM = {"x-amz-target": "AmazonSSM.GetInventory"}  # its aggregators contain themselves
@@ -201,7 +201,7 @@ def test_bad_paths(method: str, path: str) -> None:
 def test_bad_headers(headers: dict[str, str]) -> None:
     refused(Request("POST", "/", "", headers, b"{}"))
     with pytest.raises(ApiError):
-        verify(Request("POST", "/", "", headers, b"{}"), KEYS.get, time.time())
+        verify(Request("POST", "/", "", headers, b"{}"), lookup, time.time())
 
 
 # --- arbitrary bytes, and valid requests with something broken --------------------------------------------------------
@@ -268,7 +268,7 @@ def test_mutations_of_valid_requests(seed: int) -> None:
     )
     outcome(mutant)
     try:
-        verify(mutant, KEYS.get, time.time())
+        verify(mutant, lookup, time.time())
     except ApiError as error:
         assert 400 <= error.status < 500
     else:

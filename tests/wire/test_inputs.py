@@ -8,7 +8,7 @@ import pytest
 
 from corral.aws import recognise, verify
 from wire.generate import EXAMPLES, Generator
-from wire.oracle import KEYS, REGION, as_datetimes, comparable, every_operation, model_of, sent_by_botocore
+from wire.oracle import REGION, as_datetimes, comparable, every_operation, lookup, model_of, sent_by_botocore
 
 
 @pytest.mark.parametrize("service, protocol, operation", every_operation())
@@ -22,7 +22,7 @@ def test_we_read_what_botocore_sends(service: str, protocol: str, operation: str
         call = recognise(request)
         assert (call.service, call.operation, call.protocol) == (service, operation, protocol)
         assert comparable(call.params()) == comparable(params), seed
-        identity = verify(request, KEYS.get, time.time(), signing_name=call.signing_name)
+        identity = verify(request, lookup, time.time(), signing_name=call.signing_name)
         assert (identity.region, identity.service) == (REGION, model.signing_name)
 
 

@@ -12,7 +12,7 @@ from botocore.model import ServiceModel
 from corral.aws import Request, Response, catalogue, not_served, recognise, verify
 from corral.aws.models import service_model
 from corral.errors import ApiError
-from wire.oracle import KEYS, client, sent_by_botocore
+from wire.oracle import client, lookup, sent_by_botocore
 
 FORM = {"content-type": "application/x-www-form-urlencoded; charset=utf-8"}
 
@@ -42,7 +42,7 @@ def test_every_known_service_is_named(service: catalogue.Service) -> None:
     def answer(request: Request) -> Response:
         call = recognise(request)
         found.append((call.service, call.operation))
-        assert verify(request, KEYS.get, time.time(), signing_name=call.signing_name).service == service.signing_name
+        assert verify(request, lookup, time.time(), signing_name=call.signing_name).service == service.signing_name
         return call.serialize_error(not_served(call), "request-1")
 
     made = client(service.name, answer)
@@ -204,7 +204,7 @@ def test_gzip_bodies_of_botocore_are_read() -> None:
     def answer(request: Request) -> Response:
         assert request.headers["content-encoding"] == "gzip"
         call = recognise(request)
-        verify(request, KEYS.get, time.time())
+        verify(request, lookup, time.time())
         read.append(call.params())
         return call.serialize({}, "request-1")
 

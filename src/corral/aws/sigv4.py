@@ -45,6 +45,7 @@ class Secret:
     session_token: str | None
     expires_at_s: float | None
     principal: str
+    task_id: str | None = None  # of which it is a session
 
     def __repr__(self) -> str:
         return f"Secret(principal={self.principal!r})"  # secrets never reach logs
@@ -58,6 +59,8 @@ class Identity:
     principal: str
     region: str
     service: str  # the signing name
+    is_session: bool = False  # with temporary credentials
+    task_id: str | None = None  # whose program called
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ class Claim:
     expires_s: int | None  # of a presigned URL
 
 
-Lookup = Callable[[str], Secret | None]
+Lookup = Callable[[str, str | None], Secret | None]  # of an access key id and the session token that came with it
 
 # What is wrong -> the code and status in each family of protocols.
 _CODES: dict[str, dict[str, tuple[str, int]]] = {
@@ -163,7 +166,8 @@ def verify(
         raise _error(request, refused) from None
     except Misfit as misfit:
         raise _error(request, _Refused("incomplete", misfit.detail)) from None
-    return Identity(scope.access_key_id, secret.principal, scope.region, scope.service)
+    is_session = secret.session_token is not None
+    return Identity(scope.access_key_id, secret.principal, scope.region, scope.service, is_session, secret.task_id)
 
 
 def _error(request: Request, refused: _Refused) -> ApiError:
@@ -249,7 +253,7 @@ def _iso_basic(date: str | None) -> str:
 
 
 def _secret(claim: Claim, lookup: Lookup, now_s: float) -> Secret:
-    secret = lookup(claim.scope.access_key_id)
+    secret = lookup(claim.scope.access_key_id, claim.token)
     if secret is None or not _same_token(claim.token, secret.session_token):
         raise _Refused("unknown", "The security token included in the request is invalid.")
     if secret.expires_at_s is not None and now_s >= secret.expires_at_s:

@@ -4,9 +4,11 @@ The conversation is JSON lines over a stream socket.
 
     agent → core    {"hello": Hello}            once per connection; `runs` is everything the engine knows
                     {"report": Report}          what happened since the last one; at most one is unanswered; empty = heartbeat
+                    {"measured": Measured}      the answer to a measure
     core → agent    {"welcome": {}}             hello is committed
                     {"ack": Ack}                the report is committed
                     {"orders": Orders}          what should run; idempotent, may come at any time after welcome
+                    {"measure": Measure}        somebody asks what these runs use; nothing is measured unasked
                     {"quit": "why"}             this agent is not wanted: end, leave the runs alone
 
 A stopped run that was in an acknowledged report (or in hello, once welcomed) may be forgotten by the host.
@@ -137,3 +139,32 @@ class Ack:
 class Orders:
     start: list[RunSpec] = field(default_factory=list)
     stop: list[str] = field(default_factory=list)  # run ids: SIGTERM, the run's grace, SIGKILL; unknown ones are ignored
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    number: int  # names the question
+    runs: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the processes of a run have used since it started, and use now."""
+
+    at_s: float
+    cpu_user_s: float
+    cpu_system_s: float
+    host_cpu_s: float  # of all cores of the host since its boot, idle time too
+    memory_bytes: int
+    threads: int
+    read_bytes: int
+    written_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """By run. `before` is what was measured when somebody last asked, at least a second earlier; runs not alive are left out."""
+
+    number: int
+    now: dict[str, Usage] = field(default_factory=dict)
+    before: dict[str, Usage] = field(default_factory=dict)

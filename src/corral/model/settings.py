@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     account: str = "123456789012"
     endpoint_url: str = "http://127.0.0.1:4566"  # what a task of this machine is told
+    session_key: bytes = field(default=b"for simulations, which no stranger can reach", repr=False)  # services/sessions.py

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from corral.clock import Clock
-from corral.model.run import HEARTBEAT_S, Ack, Hello, Orders, Report, RunSpec
+from corral.model.run import HEARTBEAT_S, Ack, Hello, Measure, Measured, Orders, Report, RunSpec
 from corral.node import folder
 from corral.node.engine import Engine, Known
 from corral.node.gpus import Gpus
@@ -23,6 +23,7 @@ from corral.node.inotify import FolderWatch
 from corral.node.lines import Lines, attach
 from corral.node.logs import Shipper
 from corral.node.outbox import Outbox
+from corral.node.usage import Earlier, usage_of
 
 RECONNECT_FIRST_S = 0.02
 RECONNECT_MAX_S = 1.0
@@ -44,6 +45,9 @@ class Agent:
         self._watch = FolderWatch(data / "output")
         self._shipper = Shipper(data / "output", clock)
         self._outbox = Outbox(engine.observe, self._shipper)
+        self._clock = clock
+        self._earlier = Earlier()
+        self._measuring: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._written = False  # the watch has something to say
         self._reported_at = 0.0
@@ -164,11 +168,15 @@ class Agent:
                 self._answered(None)
             case {"orders": dict() as orders} if self._welcomed:
                 self._obey(Orders([RunSpec(**spec) for spec in orders.get("start", [])], orders.get("stop", [])))
+            case {"measure": dict() as asked}:
+                task = asyncio.get_running_loop().create_task(self._measure(Measure(**asked)))
+                self._measuring.add(task)
+                task.add_done_callback(self._measuring.discard)
             case {"quit": why}:
                 self._unwanted = f"the core says: {why}"
                 self._lost()
             case _:
-                log.warning("not understood: %.200s", message)
+                log.warning("not understood: %.200s", list(message))  # names only: what orders say may be secret
 
     def _answered(self, ack: Ack | None) -> None:
         if self._answer is not None and not self._answer.done():
@@ -209,6 +217,14 @@ class Agent:
             self._shipper.written(self._watch.read())
             self._written = False
             self._listen_for_output()
+
+    async def _measure(self, asked: Measure) -> None:
+        known = self._engine.observe()
+        live = {run_id: run.observed.pid for run_id, run in known.items() if run.alive and run.observed.pid is not None}
+        sessions = {run_id: live[run_id] for run_id in asked.runs if run_id in live}
+        now = await asyncio.get_running_loop().run_in_executor(None, usage_of, sessions, self._clock.now_s())
+        if self._core is not None:
+            self._core.send({"measured": Measured(asked.number, now, self._earlier.take(now, live))})
 
     async def _sample(self) -> None:
         if not self._gpus.devices():

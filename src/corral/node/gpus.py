@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections import Counter
@@ -13,11 +12,10 @@ from typing import Protocol
 from corral.errors import Refused
 from corral.ids import simulated_gpu_id
 from corral.model.run import GpuDevice, GpuSample
+from corral.node.processes import processes
 
 SIMULATED_MAX = 64
 DEFAULT_MODEL = "H100"
-_CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 # As NVML names them, and the memory it shows, in MiB.
 MODELS: dict[str, tuple[str, int]] = {
@@ -127,7 +125,7 @@ class SimulatedGpus:
         elapsed_s = max(now - self._sampled_boot_s, 0.001)
         use = {session: Use(0.0, 0.0) for session in sessions}
         cpu_s: dict[int, float] = {}
-        for process in _processes():
+        for process in processes():
             if process.session not in use:
                 continue
             cpu_s[process.pid] = process.cpu_s
@@ -145,33 +143,6 @@ class SimulatedGpus:
 class Use:
     cores: float
     memory_mib: float
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    pid: int
-    session: int
-    cpu_s: float
-    started_boot_s: float
-    memory_mib: float
-
-
-def _processes() -> Iterable[Process]:
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            with open(f"/proc/{entry}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-        except OSError:
-            continue  # it has just ended
-        yield Process(
-            pid=int(entry),
-            session=int(fields[3]),
-            cpu_s=(int(fields[11]) + int(fields[12])) / _CLOCK_TICKS_PER_S,
-            started_boot_s=int(fields[19]) / _CLOCK_TICKS_PER_S,
-            memory_mib=int(fields[21]) * _PAGE_BYTES / 2**20,
-        )
 
 
 def _boot_s() -> float:

@@ -25,6 +25,7 @@ from corral.node.wire import Launch, Run
 
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SHELL")
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+OWN_AWS_FILES = frozenset({"AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"})  # a task that has these wants them
 SPAWNER_START_MAX_S = 10.0
 SPAWNER_RETRY_S = 0.005
 READ_MAX_BYTES = 64 * 1024 * 1024
@@ -37,6 +38,9 @@ def environment_for(spec: RunSpec, ours: Mapping[str, str]) -> dict[str, str]:
     environment = {name: ours[name] for name in INHERITED if name in ours and ours[name].isprintable()}
     environment.setdefault("PATH", DEFAULT_PATH)
     environment.update(spec.environment)
+    if "AWS_CONTAINER_CREDENTIALS_FULL_URI" in environment and not environment.keys() & OWN_AWS_FILES:
+        # The home is a person's, and an AWS library would take that person's keys before those of the task.
+        environment |= {"AWS_SHARED_CREDENTIALS_FILE": os.devnull, "AWS_CONFIG_FILE": os.devnull}
     gpu_ids = ",".join(spec.gpu_ids)
     environment["NVIDIA_VISIBLE_DEVICES"] = gpu_ids or "void"
     environment["CUDA_VISIBLE_DEVICES"] = gpu_ids

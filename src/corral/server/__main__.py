@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from corral.node.gpus import parse_gpus_flag
 from corral.reconcile import LOGS, STATE
 from corral.server.agents import Agents
 from corral.server.http import App, HttpServer
+from corral.server.inside import Inside
+from corral.server.keys import Keys
 from corral.server.lanes import Lane
 from corral.server.status import status_of
 from corral.store import Store
@@ -67,10 +70,13 @@ async def _serve(options: argparse.Namespace) -> None:
         look_before_touching(path, 1 + len(kind.MIGRATIONS))  # both, before anything is written anywhere
     hold_folder(data)  # for as long as the process lives
     keys = _root_keys(data, options.access_key, options.secret_key)
-    listener = _listen(options.host, options.port)
-    port = listener.getsockname()[1]
-    url = f"http://{_reachable(options.host)}:{port}"
-    settings = Settings(account=options.account, endpoint_url=url)
+    listeners = [_listen(options.host, options.port)]
+    address, port = listeners[0].getsockname()[:2]
+    url = inside_url = f"http://{_reachable(options.host)}:{port}"
+    if not (ip_address(address).is_loopback or ip_address(address).is_unspecified):
+        listeners.append(_listen("127.0.0.1", port))  # AWS's libraries take credentials over plain HTTP from loopback alone
+        inside_url = f"http://127.0.0.1:{port}"
+    settings = Settings(account=options.account, endpoint_url=inside_url, session_key=_session_key(data))
 
     clock, names, loop = WallClock(), ids.RandomIds(), asyncio.get_running_loop()
     store, log_store = Store(data / "state.db"), LogStore(data / "logs.db")
@@ -88,12 +94,13 @@ async def _serve(options: argparse.Namespace) -> None:
 
     root = Secret(keys["secret_key"], None, None, f"arn:aws:iam::{settings.account}:root")
     about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus}
-    app = App(settings, {"state": state, "logs": logs}, {keys["access_key"]: root}.get, clock, names,
-              lambda tx: status_of(tx, agents.samples, about))  # fmt: skip
+    lookup = Keys(keys["access_key"], root, settings.session_key, store.live_tasks)
+    app = App(settings, {"state": state, "logs": logs}, lookup, clock, names,
+              lambda tx: status_of(tx, agents.samples, about), Inside(settings, state, agents))  # fmt: skip
     server = HttpServer(app)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _ask_to_exit, server, state, logs)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    serving = asyncio.create_task(server.serve(sockets=listeners))
     with suppress(TimeoutError):
         await asyncio.wait_for(agents.joined.wait(), JOIN_S)
     gc.collect()
@@ -153,6 +160,20 @@ def _root_keys(data: Path, access_key: str | None, secret_key: str | None) -> di
     if keys != kept:
         _write_private(path, keys)
     return keys
+
+
+def _session_key(data: Path) -> bytes:
+    """What sessions are made with, once and for all: with another one every running task would lose its credentials."""
+    path = data / "sessions.json"
+    if not path.exists():
+        _write_private(path, {"key": ids.session_key().hex()})
+    try:
+        key = bytes.fromhex(json.loads(path.read_text())["key"])
+        if len(key) == ids.SESSION_KEY_BYTES:
+            return key
+        raise ValueError("the key has another length")
+    except (ValueError, TypeError, KeyError) as error:
+        raise Refused(f"{path} is damaged ({error}); restore it, or remove it, which ends all sessions") from None
 
 
 def _say_ready(data: Path, about: dict[str, Any], ready_fd: int | None) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,13 @@ from corral.model.run import (
     GpuSample,
     Hello,
     LogChunk,
+    Measure,
+    Measured,
     Observed,
     Orders,
     Report,
     Start,
+    Usage,
 )
 from corral.node import folder
 from corral.server.lanes import Lane
@@ -35,6 +39,7 @@ from corral.store import Store
 from corral.telemetry import LogStore
 
 MESSAGE_MAX_BYTES = 64 * 1024 * 1024
+MEASURE_MAX_S = 5.0
 RESTART_MIN_S = 0.05
 RESTART_MAX_S = 5.0
 
@@ -48,6 +53,23 @@ class Connection:
         self.hello = hello
         self.orders: asyncio.Queue[HostOrders] = asyncio.Queue()
         self._writer = writer
+        self._asked: dict[int, asyncio.Future[Measured]] = {}
+        self._questions = count()
+
+    async def measure(self, run_ids: list[str]) -> Measured:
+        """What these runs use now. TimeoutError when the agent does not say."""
+        number = next(self._questions)
+        self._asked[number] = asyncio.get_running_loop().create_future()
+        try:
+            self.send({"measure": Measure(number, run_ids)})
+            return await asyncio.wait_for(self._asked[number], MEASURE_MAX_S)
+        finally:
+            del self._asked[number]
+
+    def measured(self, measured: Measured) -> None:
+        future = self._asked.get(measured.number)
+        if future is not None and not future.done():  # whoever asked may have gone
+            future.set_result(measured)
 
     def send(self, message: dict[str, Any]) -> None:
         if not self._writer.is_closing():
@@ -84,6 +106,14 @@ class Agents:
                 while of_host.anew and not connection.orders.empty():
                     connection.orders.get_nowait()  # its hello came after those: they may be for runs given up
                 connection.orders.put_nowait(of_host)
+
+    async def measure(self, host_id: str, run_ids: list[str]) -> Measured | None:
+        """What these runs of a host use now; None when the host cannot be asked or does not answer."""
+        connection = self._connections.get(host_id)
+        try:
+            return await connection.measure(run_ids) if connection is not None else None
+        except TimeoutError:
+            return None
 
     async def close(self) -> None:
         """Let the agents go; the runs go on."""
@@ -167,7 +197,11 @@ class Agents:
     async def _read_reports(self, reader: asyncio.StreamReader, connection: Connection) -> None:
         host_id, seen_s = connection.hello.host_id, self._clock.now_s()
         while line := await reader.readline():
-            report = _report(orjson.loads(line)["report"])
+            message = orjson.loads(line)
+            if "measured" in message:
+                connection.measured(_measured(message["measured"]))
+                continue
+            report = _report(message["report"])
             for sample in report.gpus:
                 self.samples[sample.gpu_id] = sample
             shipped: dict[str, int] = {}
@@ -229,3 +263,8 @@ def _report(said: dict[str, Any]) -> Report:
         logs=[LogChunk(**chunk) for chunk in said["logs"]],
         gpus=[GpuSample(**sample) for sample in said["gpus"]],
     )
+
+
+def _measured(said: dict[str, Any]) -> Measured:
+    now = {run_id: Usage(**usage) for run_id, usage in said["now"].items()}
+    return Measured(said["number"], now, {run_id: Usage(**usage) for run_id, usage in said["before"].items()})

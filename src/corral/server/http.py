@@ -19,6 +19,7 @@ from corral.core import Tx, Wait
 from corral.errors import ApiError, api_error, our_fault
 from corral.ids import Ids
 from corral.model.settings import Settings
+from corral.server.inside import Inside
 from corral.server.lanes import Lane
 from corral.services import SERVICES, Service
 from corral.services.caller import Caller
@@ -44,6 +45,7 @@ class App:
         clock: Clock,
         ids: Ids,
         status: Callable[[Tx[Any]], dict[str, Any]],
+        inside: Inside,
     ) -> None:
         self._settings = settings
         self._lanes = lanes
@@ -51,6 +53,7 @@ class App:
         self._clock = clock
         self._ids = ids
         self._status = status
+        self._inside = inside
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -82,12 +85,23 @@ class App:
         await _send(send, response)
 
     async def _answer(self, request: aws.Request, request_id: str) -> aws.Response:
-        if request.path.startswith("/_corral/"):
-            return await self._own_page(request)
+        if request.path != "/":
+            if request.path.startswith("/_corral/"):
+                return await self._own_page(request)
+            if (page := await self._inside.answer(request)) is not None:
+                return page
         call = aws.recognise(request)
         try:
             identity = aws.verify(request, self._lookup, self._clock.now_s(), signing_name=call.signing_name)
-            caller = Caller(self._settings.account, identity.region, identity.principal, _wait_s(request.headers))
+            caller = Caller(
+                account=self._settings.account,
+                region=identity.region,
+                principal=identity.principal,
+                wait_s=_wait_s(request.headers),
+                task_id=identity.task_id,
+                access_key_id=identity.access_key_id,
+                is_session=identity.is_session,
+            )
             result = await self._call(call, caller)
             return call.serialize(result, request_id)
         except ApiError as error:

@@ -11,3 +11,6 @@ class Caller:
     region: str
     principal: str  # an ARN
     wait_s: float = 0.0  # X-Corral-Wait: how long the caller would rather wait than hear that nothing is new
+    task_id: str | None = None  # the task whose program asks, with credentials of its own or with those it got by them
+    access_key_id: str = ""
+    is_session: bool = False  # it asks with temporary credentials

@@ -52,6 +52,9 @@ class Store(Database):
         self._kept_by_run: dict[str, str] = {}  # run id → task id
         self._written: list[str] = []  # tasks changed in this transaction: what is taken back is not kept
         self._written_mark = 0
+        self.live_tasks = self._placed_tasks()  # placed and not stopped, as committed: other threads may look
+        self._moved: list[tuple[str, bool]] = []  # (task, lives now), of this transaction
+        self._moved_mark = 0
         self.rebuild()
 
     # The fleet index follows the transaction.
@@ -61,12 +64,16 @@ class Store(Database):
         self.fleet.committed()
         self._unsettled.clear()
         self._written.clear()
+        for task_id, lives in self._moved:
+            (self.live_tasks.add if lives else self.live_tasks.discard)(task_id)
+        self._moved.clear()
 
     def rollback(self) -> None:
         """Give the whole transaction up."""
         super().rollback()
         self._unsettled.clear()
         self._forget_written(0)
+        self._moved.clear()
         self.rebuild()
 
     def reader(self) -> Self:
@@ -80,11 +87,13 @@ class Store(Database):
         super().savepoint()
         self._mark = self.fleet.mark()
         self._written_mark = len(self._written)
+        self._moved_mark = len(self._moved)
 
     def rollback_to_savepoint(self) -> None:
         super().rollback_to_savepoint()
         self.fleet.undo_to(self._mark)
         self._forget_written(self._written_mark)
+        del self._moved[self._moved_mark :]
 
     def _keep(self, task: Task) -> Task:
         if task.state is TaskState.STOPPED:
@@ -117,6 +126,10 @@ class Store(Database):
             self.fleet.join_line(pool, Claim(since_s, task_id, Ask(gpus, cpu_units, memory_mib)))
         self.fleet.committed()
         self._mark = 0
+
+    def _placed_tasks(self) -> set[str]:
+        rows = self.execute("SELECT id FROM task WHERE state IN ('PENDING', 'RUNNING')")
+        return {task_id for (task_id,) in rows}
 
     # Clusters
 
@@ -367,6 +380,7 @@ class Store(Database):
         if rows:
             self.executemany("INSERT INTO lease (gpu_id, run_id, mode, owner) VALUES (?, ?, 'exclusive', ?)", rows)
         assert task.host_id is not None
+        self._moved.append((task.id, True))
         self.fleet.take(task.pool, task.host_id, [row[0] for row in rows], task.ask.cpu_units, task.ask.memory_mib)
 
     def change_task(self, before: Task, after: Task) -> None:
@@ -376,6 +390,7 @@ class Store(Database):
             if run is not was:
                 self._change_run(before, was, run)
         if after.state is TaskState.STOPPED and before.state is not TaskState.STOPPED:
+            self._moved.append((before.id, False))
             if before.host_id is None:
                 self.fleet.leave_line(before.pool, claim_of(before))
             else:

@@ -7,6 +7,7 @@ from typing import Any
 from corral.core import Tx
 from corral.model.run import STOP_GRACE_S, LogTarget, RunSpec, RunState, Start
 from corral.model.task import Run, Task
+from corral.services.ecs.inside import environment_inside
 from corral.services.ecs.naming import split_definition
 from corral.store import Store
 
@@ -50,7 +51,7 @@ def with_overrides(document: dict[str, Any], overrides: dict[str, Any]) -> dict[
 
 def _start(tx: Tx[Store], task: Task, run: Run) -> Start:
     container = containers_of(tx, task)[run.container]
-    log = _log_target(task, run, container)
+    log = log_target(task, run, container)
     spec = RunSpec(
         run_id=run.id,
         task_id=task.id,
@@ -59,10 +60,7 @@ def _start(tx: Tx[Store], task: Task, run: Run) -> Start:
         command=[*container.get("entryPoint", ()), *container.get("command", ())],
         environment={
             **{pair["name"]: pair.get("value", "") for pair in container["environment"]},
-            "AWS_ENDPOINT_URL": tx.settings.endpoint_url,
-            "AWS_REGION": task.region,
-            "AWS_DEFAULT_REGION": task.region,
-            "AWS_EXECUTION_ENV": "AWS_ECS_EC2",
+            **environment_inside(tx.settings, task, run),
         },
         gpu_ids=list(run.gpu_ids),
         working_directory=container.get("workingDirectory"),
@@ -72,7 +70,7 @@ def _start(tx: Tx[Store], task: Task, run: Run) -> Start:
     return Start(spec, log)
 
 
-def _log_target(task: Task, run: Run, container: dict[str, Any]) -> LogTarget | None:
+def log_target(task: Task, run: Run, container: dict[str, Any]) -> LogTarget | None:
     logging = container.get("logConfiguration")
     if not logging or logging["logDriver"] != "awslogs":
         return None

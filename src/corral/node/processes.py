@@ -1,0 +1,73 @@
+"""The processes of this machine, as /proc shows them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    pid: int
+    session: int
+    user_s: float
+    system_s: float
+    reaped_user_s: float  # of its children that have ended and were waited for, and of theirs
+    reaped_system_s: float
+    threads: int
+    started_boot_s: float
+    memory_bytes: int  # resident
+
+    @property
+    def cpu_s(self) -> float:
+        return self.user_s + self.system_s
+
+    @property
+    def memory_mib(self) -> float:
+        return self.memory_bytes / 2**20
+
+
+def processes() -> Iterator[Process]:
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue  # it has just ended
+        yield Process(
+            pid=int(entry),
+            session=int(fields[3]),
+            user_s=int(fields[11]) / _CLOCK_TICKS_PER_S,
+            system_s=int(fields[12]) / _CLOCK_TICKS_PER_S,
+            reaped_user_s=int(fields[13]) / _CLOCK_TICKS_PER_S,
+            reaped_system_s=int(fields[14]) / _CLOCK_TICKS_PER_S,
+            threads=int(fields[17]),
+            started_boot_s=int(fields[19]) / _CLOCK_TICKS_PER_S,
+            memory_bytes=int(fields[21]) * _PAGE_BYTES,
+        )
+
+
+def read_and_written(pid: int) -> tuple[int, int]:
+    """Bytes that a process and its ended children had from and gave to the disks; none when that may not be read."""
+    counters: dict[bytes, int] = {}
+    try:
+        with open(f"/proc/{pid}/io", "rb") as file:
+            for line in file:
+                name, _, value = line.partition(b":")
+                counters[name] = int(value)
+    except OSError:
+        pass  # it has just ended, or it runs as somebody else
+    return counters.get(b"read_bytes", 0), counters.get(b"write_bytes", 0)
+
+
+def host_cpu_s() -> float:
+    """Time of all cores since the boot, idle time too."""
+    with open("/proc/stat", "rb") as file:
+        ticks = file.readline().split()[1:8]  # user, nice, system, idle, iowait, irq, softirq
+    return sum(int(tick) for tick in ticks) / _CLOCK_TICKS_PER_S

@@ -1,0 +1,53 @@
+"""What runs use, measured when somebody asks: a host with a thousand idle runs spends nothing on it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from corral.model.run import Usage
+from corral.node.processes import host_cpu_s, processes, read_and_written
+
+APART_MIN_S = 1.0  # two measurements closer than this say little of the time between them
+
+
+def usage_of(sessions: Mapping[str, int], now_s: float) -> dict[str, Usage]:
+    """`sessions`: run id → the pid that leads its session. A process that made a session of its own is no longer seen."""
+    host_s = host_cpu_s()
+    use = {session: Usage(now_s, 0.0, 0.0, host_s, 0, 0, 0, 0) for session in sessions.values()}
+    for process in processes() if use else ():
+        sofar = use.get(process.session)
+        if sofar is None:
+            continue
+        read, written = read_and_written(process.pid)
+        use[process.session] = replace(
+            sofar,
+            cpu_user_s=sofar.cpu_user_s + process.user_s + process.reaped_user_s,
+            cpu_system_s=sofar.cpu_system_s + process.system_s + process.reaped_system_s,
+            memory_bytes=sofar.memory_bytes + process.memory_bytes,
+            threads=sofar.threads + process.threads,
+            read_bytes=sofar.read_bytes + read,
+            written_bytes=sofar.written_bytes + written,
+        )
+    return {run_id: use[session] for run_id, session in sessions.items()}
+
+
+class Earlier:
+    """What was measured before, of the runs that were asked for: whoever asks again wants to know the difference."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, Usage] = {}
+        self._before: dict[str, Usage] = {}
+
+    def take(self, now: Mapping[str, Usage], live: Collection[str]) -> dict[str, Usage]:
+        """Keep these, forget runs that have ended, and return those of an earlier time."""
+        for run_id, usage in now.items():
+            last = self._last.get(run_id)
+            if last is None or usage.at_s >= last.at_s + APART_MIN_S:
+                if last is not None:
+                    self._before[run_id] = last
+                self._last[run_id] = usage
+        for kept in (self._last, self._before):
+            for run_id in [run_id for run_id in kept if run_id not in live]:
+                del kept[run_id]
+        return {run_id: self._before[run_id] for run_id in now if run_id in self._before}

@@ -1,0 +1,190 @@
+"""The task metadata endpoint, version 4: what a container may know of itself and of its task, in the words of ECS's agent.
+
+What does not exist for a process of this machine (an image's digest, a VPC, network counters of its own) is left out.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from corral.core import Tx
+from corral.model.run import Measured, RunState, Usage
+from corral.model.session import Credentials
+from corral.model.task import Run, Task, TaskState
+from corral.services import sessions
+from corral.services.ecs.describing import task_arn_of
+from corral.services.ecs.inside import is_fargate
+from corral.services.ecs.naming import arn, split_definition
+from corral.services.ecs.starting import containers_of, log_target
+from corral.store import Store
+
+CPU_UNITS_PER_CORE = 1024
+KNOWN = {RunState.PENDING: "CREATED"}  # the agent's word for a container that is there and not yet seen running
+
+
+def task_inside(tx: Tx[Store], run_id: str) -> Task | None:
+    """The task of a run, while it has not stopped: the endpoints go with the task."""
+    task = tx.store.task_of_run(run_id)
+    return None if task is None or task.state is TaskState.STOPPED else task
+
+
+def credentials_inside(tx: Tx[Store], task_id: str) -> tuple[str, Credentials] | None:
+    """(ARN of the role, keys); None when the task is not there, or no longer."""
+    task = tx.store.task(task_id)
+    if task is None or task.state in (TaskState.STOPPED, TaskState.PROVISIONING):
+        return None
+    given = _role(tx, task)
+    role = given.rpartition("/")[2] or sessions.HOST_ROLE
+    role_arn = given if given.startswith("arn:") else f"arn:aws:iam::{tx.settings.account}:role/{given or role}"
+    return role_arn, sessions.of_task(tx.settings.session_key, tx.settings.account, role, task.id, tx.now_s)
+
+
+def _role(tx: Tx[Store], task: Task) -> str:
+    """As the task definition names it, by ARN or by name; what was given with the task wins."""
+    family, revision = split_definition(task.definition_arn)
+    assert revision is not None
+    document = tx.store.document(task.region, family, revision)
+    role: str = task.details.get("overrides", {}).get("taskRoleArn") or document.get("taskRoleArn") or ""
+    return role
+
+
+def container_metadata(tx: Tx[Store], run_id: str) -> dict[str, Any] | None:
+    task = task_inside(tx, run_id)
+    if task is None:
+        return None
+    [run] = [run for run in task.runs if run.id == run_id]
+    return _container(tx, task, run, containers_of(tx, task)[run.container])
+
+
+def task_metadata(tx: Tx[Store], run_id: str, *, tags: bool) -> dict[str, Any] | None:
+    task = task_inside(tx, run_id)
+    if task is None:
+        return None
+    family, revision = split_definition(task.definition_arn)
+    assert revision is not None
+    containers = containers_of(tx, task)
+    account = tx.settings.account
+    fargate = is_fargate(task)
+    shown = {
+        "Cluster": arn(account, task.region, f"cluster/{task.cluster}") if fargate else task.cluster,
+        "TaskARN": task_arn_of(account, task),
+        "Family": family,
+        "Revision": str(revision),
+        "DesiredStatus": task.desired.value,
+        "KnownStatus": task.state.value,
+        "Limits": _task_limits(task, tx.store.document(task.region, family, revision)),
+        "PullStartedAt": _time(task.placed_at_s),
+        "PullStoppedAt": _time(task.placed_at_s),
+        "AvailabilityZone": f"{task.region}a",
+        "LaunchType": "FARGATE" if fargate else "EC2",
+        "Containers": [_container(tx, task, run, containers[run.container]) for run in task.runs],
+        "TaskTags": {tag["key"]: tag.get("value", "") for tag in task.details.get("tags", ())} if tags else None,
+        "FaultInjectionEnabled": False,
+    }
+    return _present(shown)
+
+
+def _container(tx: Tx[Store], task: Task, run: Run, container: dict[str, Any]) -> dict[str, Any]:
+    account = tx.settings.account
+    family, revision = split_definition(task.definition_arn)
+    task_arn, cluster_arn = task_arn_of(account, task), arn(account, task.region, f"cluster/{task.cluster}")
+    log = log_target(task, run, container)
+    logging = container.get("logConfiguration")
+    options = {"awslogs-group": log.group, "awslogs-region": log.region, "awslogs-stream": log.stream} if log else None
+    shown = {
+        "DockerId": run.id,
+        "Name": run.container,
+        "DockerName": run.container,
+        "Image": container["image"],
+        "Labels": {
+            **container.get("dockerLabels", {}),
+            "com.amazonaws.ecs.cluster": cluster_arn if is_fargate(task) else task.cluster,
+            "com.amazonaws.ecs.container-name": run.container,
+            "com.amazonaws.ecs.task-arn": task_arn,
+            "com.amazonaws.ecs.task-definition-family": family,
+            "com.amazonaws.ecs.task-definition-version": str(revision),
+        },
+        "DesiredStatus": task.desired.value,
+        "KnownStatus": KNOWN.get(run.state, run.state.value),
+        "ExitCode": run.exit_code,
+        "Limits": _present({"CPU": container["cpu"], "Memory": container.get("memory")}),
+        "CreatedAt": _time(task.placed_at_s),
+        "StartedAt": _time(run.started_at_s),
+        "FinishedAt": _time(run.stopped_at_s),
+        "Type": "NORMAL",
+        "LogDriver": logging["logDriver"] if logging else None,
+        "LogOptions": options or (logging.get("options") if logging else None),
+        "ContainerARN": arn(account, task.region, f"container/{task.cluster}/{task.id}/{run.id}"),
+        "Networks": [{"NetworkMode": "host", "IPv4Addresses": ["127.0.0.1"]}],
+    }
+    return _present(shown)
+
+
+def _task_limits(task: Task, document: dict[str, Any]) -> dict[str, Any] | None:
+    """Only where the task has sizes of its own: CPU in cores, memory in MiB."""
+    sized = {**document, **task.details.get("overrides", {})}
+    limits = {
+        "CPU": task.ask.cpu_units / CPU_UNITS_PER_CORE if sized.get("cpu") else None,
+        "Memory": task.ask.memory_mib if sized.get("memory") else None,
+    }
+    return _present(limits) or None
+
+
+# --- stats --------------------------------------------------------------------------------------------------------
+
+
+def stats(run: Run, measured: Measured, host: dict[str, Any]) -> dict[str, Any] | None:
+    """In the shape of Docker's. None for a container that has no process now.
+
+    A process has the network and the memory of its host: there are no counters of its own for the one, and the limit is the host's
+    for the other. What it read and wrote is known for all devices together, which stand here as device 0:0.
+    """
+    now, before = measured.now.get(run.id), measured.before.get(run.id)
+    if now is None:
+        return None
+    return {
+        "read": _time(now.at_s),
+        "preread": _time(before.at_s) if before else "0001-01-01T00:00:00Z",
+        "id": run.id,
+        "name": f"/{run.container}",
+        "num_procs": 0,
+        "pids_stats": {"current": now.threads},
+        "cpu_stats": _cpu(now, host),
+        "precpu_stats": _cpu(before, host) if before else {"cpu_usage": {"total_usage": 0}, "throttling_data": _UNTHROTTLED},
+        "memory_stats": {
+            "usage": now.memory_bytes,
+            "limit": host["memory_mib"] * 2**20,
+            "stats": {"rss": now.memory_bytes},
+        },
+        "blkio_stats": {
+            "io_service_bytes_recursive": [
+                {"major": 0, "minor": 0, "op": "Read", "value": now.read_bytes},
+                {"major": 0, "minor": 0, "op": "Write", "value": now.written_bytes},
+            ],
+        },
+        "storage_stats": {},
+    }
+
+
+_UNTHROTTLED = {"periods": 0, "throttled_periods": 0, "throttled_time": 0}
+
+
+def _cpu(usage: Usage, host: dict[str, Any]) -> dict[str, Any]:
+    user, system = round(usage.cpu_user_s * 1e9), round(usage.cpu_system_s * 1e9)
+    return {
+        "cpu_usage": {"total_usage": user + system, "usage_in_usermode": user, "usage_in_kernelmode": system},
+        "system_cpu_usage": round(usage.host_cpu_s * 1e9),
+        "online_cpus": host["cpu_units"] // CPU_UNITS_PER_CORE,
+        "throttling_data": _UNTHROTTLED,
+    }
+
+
+def _time(at_s: float | None) -> str | None:
+    if at_s is None:
+        return None
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _present(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
