@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from corral.node.process import INHERITED
+from corral.node.process import INHERITED, environment_for
 from engines.drivers import ENGINES, Driver
 from engines.nodes import is_running, shell, spec
 
@@ -150,6 +150,16 @@ def test_environment(node):
         }  # fmt: skip
         driver.close()
     assert "AWS_PROFILE" not in INHERITED
+
+
+def test_the_files_of_our_home_do_not_come_before_the_credentials_of_a_task():
+    inside = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://127.0.0.1:4566/v2/credentials/x"}
+    files = {"AWS_SHARED_CREDENTIALS_FILE": "/dev/null", "AWS_CONFIG_FILE": "/dev/null"}
+    home = {"HOME": "/home/x"}
+    assert environment_for(spec("one", "env", environment=inside), home).items() >= files.items()
+    for own in ({"AWS_PROFILE": "mine"}, {"AWS_CONFIG_FILE": "/mine"}, {"AWS_SHARED_CREDENTIALS_FILE": "/mine"}):
+        given = environment_for(spec("one", "env", environment=inside | own), home)
+        assert {name: given[name] for name in given.keys() & (files.keys() | own.keys())} == own
 
 
 def _variables(text: str) -> dict[str, str]:

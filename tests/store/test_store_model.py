@@ -294,6 +294,11 @@ class StoreMachine(RuleBasedStateMachine):
             assert (pool.heads()[0].since_s, pool.heads()[0].task_id) == waiting[0]
 
     @invariant()
+    def live_tasks_are_those_committed(self) -> None:
+        tasks = self.committed.tasks.values()
+        assert self.store.live_tasks == {task.id for task in tasks if task.host_id and task.state is not TaskState.STOPPED}
+
+    @invariant()
     def index_is_what_the_rows_say(self) -> None:
         rebuilt = copy(self.store)
         rebuilt.rebuild()

@@ -26,7 +26,8 @@ from corral.services.ecs import metadata
 from corral.store import Store
 
 _CREDENTIALS = re.compile(r"/v2/credentials/([0-9a-f]{32})")
-_METADATA = re.compile(r"/v[34]/(([0-9a-f]{32})-[0-9a-f]{32})((?:/task|/taskWithTags|/stats|/task/stats)?)/?")
+_METADATA = re.compile(r"/v[34]/(([0-9a-f]{32})-[0-9a-f]{32})((?:/.*)?)")
+_PAGES = frozenset({"", "/task", "/taskWithTags", "/stats", "/task/stats"})
 
 # The agent's codes for credentials; the others are of the same kind.
 NotFound = api_error("NotFound", 404)
@@ -77,8 +78,9 @@ class Inside:
 
     async def _metadata(self, request: aws.Request, address: str, run_id: str, page: str) -> dict[str, Any]:
         _must_be_get(request)
-        if not compare_digest(address, sessions.address_of_run(self._key, run_id)):
-            raise NotFound(f"There is no container at {request.path}.")
+        page = page.rstrip("/")
+        if not compare_digest(address, sessions.address_of_run(self._key, run_id)) or page not in _PAGES:
+            raise NotFound(f"There is nothing at {request.path}.")
         if page.endswith("/stats"):
             return await self._stats(run_id, whole_task=page == "/task/stats")
         document = partial(metadata.task_metadata, tags=page == "/taskWithTags") if page else metadata.container_metadata

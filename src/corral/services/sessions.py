@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from base64 import b32decode, b32encode, b64decode, b64encode, urlsafe_b64encode
 from functools import lru_cache
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from hmac import compare_digest
-from hmac import digest as hmac_digest
 
 import orjson
 
@@ -77,12 +76,12 @@ def is_our_key(key: bytes, access_key_id: str) -> bool:
 
 def password_of_task(key: bytes, task_id: str) -> str:
     """What a task shows to get its credentials. Its id is public, this is not."""
-    return urlsafe_b64encode(_seal(key, "password of a task", task_id.encode())).decode()
+    return urlsafe_b64encode(_seal(key, "password", task_id.encode())).decode()
 
 
 def address_of_run(key: bytes, run_id: str) -> str:
     """Under which a container finds what it may know of itself; nobody can guess it."""
-    return f"{run_id}-{_seal(key, 'address of a run', run_id.encode())[:16].hex()}"
+    return f"{run_id}-{_seal(key, 'address', run_id.encode())[:16].hex()}"
 
 
 # --- names --------------------------------------------------------------------------------------------------------
@@ -102,4 +101,5 @@ def _secret_key(key: bytes, payload: bytes) -> str:
 
 
 def _seal(key: bytes, purpose: str, words: bytes) -> bytes:
-    return hmac_digest(key, purpose.encode() + b"\0" + words, "sha256")
+    """BLAKE2 with a key is a MAC by itself, and three times as quick as HMAC: every run that starts needs two."""
+    return blake2b(words, key=key, person=purpose.encode(), digest_size=SEAL_BYTES).digest()
