@@ -219,12 +219,12 @@ class Agent:
             self._listen_for_output()
 
     async def _measure(self, asked: Measure) -> None:
-        known = self._engine.observe()
+        asker, known = self._core, self._engine.observe()
         live = {run_id: run.observed.pid for run_id, run in known.items() if run.alive and run.observed.pid is not None}
         sessions = {run_id: live[run_id] for run_id in asked.runs if run_id in live}
         now = await asyncio.get_running_loop().run_in_executor(None, usage_of, sessions, self._clock.now_s())
-        if self._core is not None:
-            self._core.send({"measured": Measured(asked.number, now, self._earlier.take(now, live))})
+        if asker is not None and asker is self._core:  # another connection has other questions
+            asker.send({"measured": Measured(asked.number, now, self._earlier.take(now, live))})
 
     async def _sample(self) -> None:
         if not self._gpus.devices():
