@@ -93,7 +93,7 @@ def role_session(account: str, role: str, session_name: str) -> str:
 
 def derived_role_id(account: str, role: str) -> str:
     """The id of a role of which nothing else is known: always the same one."""
-    return "AROA" + b32encode(sha256(f"{account}/{role}".encode()).digest()[:10]).decode()
+    return "AROA" + b32encode(sha256(f"{account}/{role}".encode()).digest()).decode()[:17]
 
 
 def _secret_key(key: bytes, payload: bytes) -> str:
