@@ -78,6 +78,7 @@ def test_the_rows_of_an_old_state_are_still_there(tmp_path: Path):
     assert store.holders("h") == {"GPU-1": "t"}
     assert [claim.task_id for claim in store.fleet.pool("hosts").heads()] == ["w"]
     assert store.document("r", "train", 1) == {"family": "train"}
+    assert store.add_definition("r", "train", {"family": "train"}) == 2
     store.close()
 
 

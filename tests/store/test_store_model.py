@@ -37,6 +37,8 @@ class Model:
 
     clusters: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
     definitions: dict[tuple[str, int], tuple[str, dict[str, Any]]] = field(default_factory=dict)
+    revisions: dict[str, int] = field(default_factory=dict)  # of each family, the last number given
+    papers: dict[str, dict[str, Any]] = field(default_factory=dict)
     hosts: dict[str, dict[str, Any]] = field(default_factory=dict)
     tasks: dict[str, Task] = field(default_factory=dict)
     due: dict[str, float] = field(default_factory=dict)
@@ -145,16 +147,40 @@ class StoreMachine(RuleBasedStateMachine):
         self.documents += 1
         document = {"family": family, "number": self.documents}
         revision = self.store.add_definition("r", family, document)
-        assert revision == 1 + max((at for name, at in self.now.definitions if name == family), default=0)
+        assert revision == 1 + self.now.revisions.get(family, 0)
+        self.now.revisions[family] = revision
         self.now.definitions[family, revision] = ("ACTIVE", document)
 
     @precondition(lambda self: self.now.definitions)
-    @rule(data=st.data())
-    def retire_definition(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), status=st.sampled_from(("ACTIVE", "INACTIVE", "DELETE_IN_PROGRESS")))
+    def change_definition(self, data: st.DataObject, status: str) -> None:
         family, revision = data.draw(st.sampled_from(sorted(self.now.definitions)))
-        document = {**self.now.definitions[family, revision][1], "deregisteredAt": self.clock_s}
-        self.store.retire_definition("r", family, revision, document)
-        self.now.definitions[family, revision] = ("INACTIVE", document)
+        document = {**self.now.definitions[family, revision][1], "changedAt": self.clock_s}
+        self.store.change_definition("r", family, revision, status, document)
+        self.now.definitions[family, revision] = (status, document)
+
+    @rule()
+    def drop_deleted_definitions(self) -> None:
+        assert self.store.drop_deleted_definitions("account", 100) == 0, "no task here refers to one"
+        for key, (status, _) in list(self.now.definitions.items()):
+            if status == "DELETE_IN_PROGRESS":
+                del self.now.definitions[key]
+
+    @rule(name=NAMES, number=st.integers(0, 9))
+    def add_paper(self, name: str, number: int) -> None:
+        assert self.store.add_paper("s", "k", "r", name, {"number": number}, self.clock_s) == (name not in self.now.papers)
+        self.now.papers.setdefault(name, {"number": number})
+
+    @rule(name=NAMES, number=st.integers(0, 9))
+    def change_paper(self, name: str, number: int) -> None:
+        assert self.store.change_paper("s", "k", "r", name, {"number": number}) == (name in self.now.papers)
+        if name in self.now.papers:
+            self.now.papers[name] = {"number": number}
+
+    @rule(name=NAMES)
+    def drop_paper(self, name: str) -> None:
+        assert self.store.drop_paper("s", "k", "r", name) == (name in self.now.papers)
+        self.now.papers.pop(name, None)
 
     @rule(host_id=HOSTS, gpus=st.integers(0, 4), cpu_units=st.sampled_from((1024, 4096)))
     def put_host(self, host_id: str, gpus: int, cpu_units: int) -> None:
@@ -223,6 +249,12 @@ class StoreMachine(RuleBasedStateMachine):
             after = replace(after, state=TaskState.STOPPED, stopped_at_s=self.clock_s, runs=runs)
         self._change(task, after)
 
+    @rule(task_id=TASKS, tag=st.integers(0, 3))
+    def set_task_details(self, task_id: str, tag: int) -> None:
+        task = self.now.tasks.get(task_id)
+        if task is not None:
+            self.now.tasks[task_id] = self.store.set_task_details(task, {"tag": tag})
+
     def _change(self, before: Task, after: Task) -> None:
         self.store.change_task(before, after)
         moved = (before.state, before.desired) != (after.state, after.desired)
@@ -272,6 +304,15 @@ class StoreMachine(RuleBasedStateMachine):
             active = [at for (name, at), (status, _) in now.definitions.items() if (name, status) == (family, "ACTIVE")]
             newest = store.definition("r", family, None)
             assert (newest[0] if newest else 0) == max(active, default=0)
+        for status in ("ACTIVE", "INACTIVE", "DELETE_IN_PROGRESS"):
+            listed = sorted(key for key, (its_status, _) in now.definitions.items() if its_status == status)
+            assert store.definitions("r", status, family=None, after=None, limit=99, descending=False) == listed
+            after = store.definitions("r", status, family=None, after=("f", 1), limit=99, descending=True)
+            assert after == [key for key in reversed(listed) if key < ("f", 1)]
+        active_families = {family for (family, _), (status, _) in now.definitions.items() if status == "ACTIVE"}
+        assert store.families("r", "", "ACTIVE", "", 9) == sorted(active_families)
+        assert store.families("r", "", "ALL", "", 9) == sorted({family for family, _ in now.definitions})
+        assert dict(store.papers("s", "k", "r")) == now.papers
         assert {host["id"]: bool(host["connected"]) for host in store.hosts()} == {
             host_id: host["connected"] for host_id, host in now.hosts.items()
         }

@@ -17,6 +17,12 @@ def sweep_state(tx: Tx[Store], _: str) -> None:
     tx.due("sweep:", tx.now_s if dropped >= ROWS_MAX else tx.now_s + SWEEP_EVERY_S)
 
 
+def finish_deletions(tx: Tx[Store], _: str) -> None:
+    """Task definitions in deletion go once no task refers to them; stopped tasks do as long as they are shown."""
+    if tx.store.drop_deleted_definitions(tx.settings.account, ROWS_MAX):
+        tx.due("deletion:", tx.now_s + SWEEP_EVERY_S)
+
+
 def sweep_logs(tx: Tx[LogStore], _: str) -> None:
     dropped = tx.store.drop_shipments(round((tx.now_s - SHIPMENTS_S) * 1000), ROWS_MAX)
     tx.due("sweep:", tx.now_s if dropped >= ROWS_MAX else tx.now_s + SWEEP_EVERY_S)

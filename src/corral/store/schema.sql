@@ -13,9 +13,29 @@ CREATE TABLE task_definition (
     region        TEXT NOT NULL,
     family        TEXT NOT NULL,
     revision      INTEGER NOT NULL CHECK (revision >= 1),
-    status        TEXT NOT NULL CHECK (status IN ('ACTIVE', 'INACTIVE')),
+    status        TEXT NOT NULL CHECK (status IN ('ACTIVE', 'INACTIVE', 'DELETE_IN_PROGRESS')),
     document      TEXT NOT NULL,            -- JSON, in ECS's own shape
     PRIMARY KEY (region, family, revision)
+) WITHOUT ROWID;
+CREATE INDEX task_definition_by_status ON task_definition (status, region, family, revision);
+
+-- The number of a family's last revision outlives the revision: it is never used again.
+CREATE TABLE task_definition_family (
+    region TEXT NOT NULL,
+    name   TEXT NOT NULL,
+    latest INTEGER NOT NULL,
+    PRIMARY KEY (region, name)
+) WITHOUT ROWID;
+
+-- What is kept, shown and removed, and does nothing by itself; also records for which a table of their own is too much.
+CREATE TABLE paper (
+    service    TEXT NOT NULL,
+    kind       TEXT NOT NULL,
+    region     TEXT NOT NULL,               -- empty for a service that has no regions
+    name       TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    document   TEXT NOT NULL,               -- JSON
+    PRIMARY KEY (service, kind, region, name)
 ) WITHOUT ROWID;
 
 CREATE TABLE host (
@@ -87,6 +107,7 @@ CREATE TABLE task (
 CREATE INDEX task_of_cluster ON task (region, cluster, desired, id);
 CREATE INDEX task_of_host ON task (host_id) WHERE state IN ('PENDING', 'RUNNING');
 CREATE INDEX task_waiting ON task (pool, created_at, id) WHERE state = 'PROVISIONING';
+CREATE INDEX task_of_definition ON task (definition_arn);
 CREATE INDEX task_stopped ON task (stopped_at) WHERE state = 'STOPPED';
 
 CREATE TABLE run (

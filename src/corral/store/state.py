@@ -9,11 +9,12 @@ from typing import Any, Self
 
 import orjson
 
-from corral.database import Database, Migration, Row
+from corral.database import Migration, Row
 from corral.model.placement import Claim, Placement, Slot
 from corral.model.run import GpuDevice, Hello, RunState
 from corral.model.task import MOVES, Ask, Run, Task, TaskState
 from corral.store.fleet import Fleet
+from corral.store.records import Records
 
 HOST_POOL = "hosts"  # every machine that belongs to no instance; the cluster `default` of each region runs on it
 
@@ -36,7 +37,7 @@ def _script(name: str) -> str:
     return files(__package__).joinpath(name).read_text()
 
 
-class Store(Database):
+class Store(Records):
     """Rows, and the fleet index that follows them."""
 
     MIGRATIONS: tuple[Migration, ...] = (_script("to_2.sql"),)  # from each schema version to the next
@@ -45,8 +46,6 @@ class Store(Database):
         super().__init__(path, _script("schema.sql"), self.MIGRATIONS)
         self.fleet = Fleet()
         self._mark = 0
-        self._definitions: dict[tuple[str, str, int], dict[str, Any]] = {}  # parsed documents; they never change
-        self._unsettled: set[tuple[str, str, int]] = set()  # documents of this transaction: it may be taken back
         self._kept: dict[str, Task] = {}  # unfinished tasks as their rows are, so that not every word on one reads them
         self._kept_max = TASKS_KEPT_MAX
         self._kept_by_run: dict[str, str] = {}  # run id → task id
@@ -62,7 +61,6 @@ class Store(Database):
     def commit(self) -> None:
         super().commit()
         self.fleet.committed()
-        self._unsettled.clear()
         self._written.clear()
         for task_id, lives in self._moved:
             (self.live_tasks.add if lives else self.live_tasks.discard)(task_id)
@@ -71,7 +69,6 @@ class Store(Database):
     def rollback(self) -> None:
         """Give the whole transaction up."""
         super().rollback()
-        self._unsettled.clear()
         self._forget_written(0)
         self._moved.clear()
         self.rebuild()
@@ -130,94 +127,6 @@ class Store(Database):
     def _placed_tasks(self) -> set[str]:
         rows = self.execute("SELECT id FROM task WHERE state IN ('PENDING', 'RUNNING')")
         return {task_id for (task_id,) in rows}
-
-    # Clusters
-
-    def put_cluster(self, region: str, name: str, status: str, details: dict[str, Any]) -> None:
-        self.execute(
-            "INSERT INTO cluster (region, name, status, details) VALUES (?, ?, ?, ?) "
-            "ON CONFLICT (region, name) DO UPDATE SET status = excluded.status, details = excluded.details",
-            (region, name, status, _dumps(details)),
-        )
-
-    def cluster(self, region: str, name: str) -> tuple[str, dict[str, Any]] | None:
-        """(status, details)"""
-        row = self.execute("SELECT status, details FROM cluster WHERE region = ? AND name = ?", (region, name)).fetchone()
-        return (row[0], orjson.loads(row[1])) if row else None
-
-    def cluster_names(self, region: str, after: str, limit: int) -> list[str]:
-        rows = self.execute(
-            "SELECT name FROM cluster WHERE region = ? AND status = 'ACTIVE' AND name > ? ORDER BY name LIMIT ?",
-            (region, after, limit),
-        )
-        return [name for (name,) in rows]
-
-    def active_tasks_of_cluster(self, region: str, name: str) -> dict[str, int]:
-        """How many tasks there are in each state but STOPPED."""
-        rows = self.execute(
-            "SELECT state, count(*) FROM task WHERE region = ? AND cluster = ? AND state != 'STOPPED' GROUP BY state",
-            (region, name),
-        )
-        return dict(rows.fetchall())
-
-    # Task definitions
-
-    def add_definition(self, region: str, family: str, document: dict[str, Any]) -> int:
-        """Keep a new revision and return its number; numbers are never used again."""
-        (latest,) = self.execute(
-            "SELECT coalesce(max(revision), 0) FROM task_definition WHERE region = ? AND family = ?", (region, family)
-        ).fetchone()
-        self.execute(
-            "INSERT INTO task_definition (region, family, revision, status, document) VALUES (?, ?, ?, 'ACTIVE', ?)",
-            (region, family, latest + 1, _dumps(document)),
-        )
-        self._unsettled.add((region, family, latest + 1))
-        return int(latest) + 1
-
-    def definition(self, region: str, family: str, revision: int | None) -> tuple[int, str, dict[str, Any]] | None:
-        """(revision, status, document); without a revision the newest active one. The document must not be changed."""
-        if revision is None:
-            row = self.execute(
-                "SELECT max(revision), 'ACTIVE' FROM task_definition WHERE region = ? AND family = ? AND status = 'ACTIVE'",
-                (region, family),
-            ).fetchone()
-        else:
-            row = self.execute(
-                "SELECT revision, status FROM task_definition WHERE region = ? AND family = ? AND revision = ?",
-                (region, family, revision),
-            ).fetchone()
-        if row is None or row[0] is None:
-            return None
-        return row[0], row[1], self.document(region, family, row[0])
-
-    def document(self, region: str, family: str, revision: int) -> dict[str, Any]:
-        """The document of a revision that is known to be there. It must not be changed."""
-        key = (region, family, revision)
-        found = self._definitions.get(key)
-        if found is None:
-            sql = "SELECT document FROM task_definition WHERE region = ? AND family = ? AND revision = ?"
-            found = orjson.loads(self.execute(sql, key).fetchone()[0])
-            if len(self._definitions) > 1000:
-                self._definitions.clear()
-            if key not in self._unsettled:
-                self._definitions[key] = found
-        return found
-
-    def retire_definition(self, region: str, family: str, revision: int, document: dict[str, Any]) -> None:
-        self.execute(
-            "UPDATE task_definition SET status = 'INACTIVE', document = ? WHERE region = ? AND family = ? AND revision = ?",
-            (_dumps(document), region, family, revision),
-        )
-        self._definitions.pop((region, family, revision), None)
-        self._unsettled.add((region, family, revision))
-
-    def definitions(self, region: str, family: str | None, status: str) -> list[tuple[str, int]]:
-        """(family, revision), by family and then number."""
-        return self.execute(
-            "SELECT family, revision FROM task_definition WHERE region = ? AND status = ? AND (? IS NULL OR family = ?) "
-            "ORDER BY family, revision",
-            (region, status, family, family),
-        ).fetchall()
 
     # Hosts and their GPUs
 
@@ -487,6 +396,16 @@ class Store(Database):
             "DELETE FROM task WHERE id IN (SELECT id FROM task WHERE state = 'STOPPED' AND stopped_at < ? LIMIT ?)",
             (before_s, limit),
         ).rowcount
+
+    def set_task_details(self, task: Task, details: dict[str, Any]) -> Task:
+        """What is said of a task beside its state: its tags, its protection."""
+        self._written.append(task.id)
+        changed = self.execute(
+            "UPDATE task SET details = ? WHERE id = ? AND version = ?", (_dumps(details), task.id, task.version)
+        ).rowcount
+        if changed == 0:
+            raise Conflict(task.id)
+        return self._keep(task.but(details=details))
 
     # Client tokens
 

@@ -7,3 +7,34 @@ CREATE TABLE host_attribute (
     value   TEXT NOT NULL,
     PRIMARY KEY (host_id, name)
 ) WITHOUT ROWID;
+
+-- Task definitions that are being deleted, the numbers of deleted ones, and what is on paper.
+CREATE TABLE task_definition_2 (
+    region        TEXT NOT NULL,
+    family        TEXT NOT NULL,
+    revision      INTEGER NOT NULL CHECK (revision >= 1),
+    status        TEXT NOT NULL CHECK (status IN ('ACTIVE', 'INACTIVE', 'DELETE_IN_PROGRESS')),
+    document      TEXT NOT NULL,
+    PRIMARY KEY (region, family, revision)
+) WITHOUT ROWID;
+INSERT INTO task_definition_2 SELECT region, family, revision, status, document FROM task_definition;
+DROP TABLE task_definition;
+ALTER TABLE task_definition_2 RENAME TO task_definition;
+CREATE INDEX task_definition_by_status ON task_definition (status, region, family, revision);
+CREATE TABLE task_definition_family (
+    region TEXT NOT NULL,
+    name   TEXT NOT NULL,
+    latest INTEGER NOT NULL,
+    PRIMARY KEY (region, name)
+) WITHOUT ROWID;
+INSERT INTO task_definition_family SELECT region, family, max(revision) FROM task_definition GROUP BY region, family;
+CREATE TABLE paper (
+    service    TEXT NOT NULL,
+    kind       TEXT NOT NULL,
+    region     TEXT NOT NULL,
+    name       TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    document   TEXT NOT NULL,
+    PRIMARY KEY (service, kind, region, name)
+) WITHOUT ROWID;
+CREATE INDEX task_of_definition ON task (definition_arn);

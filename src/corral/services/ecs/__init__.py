@@ -1,17 +1,34 @@
 """Amazon ECS."""
 
-from corral.services.ecs import clusters, definitions, instances, running, tasks
+from corral.services.ecs import clusters, definitions, instances, protection, providers, running, settings, tags, tasks
 
 HANDLERS = {
     "CreateCluster": clusters.create_cluster,
     "DeleteCluster": clusters.delete_cluster,
     "DescribeClusters": clusters.describe_clusters,
     "ListClusters": clusters.list_clusters,
+    "UpdateCluster": clusters.update_cluster,
+    "UpdateClusterSettings": clusters.update_cluster,
+    "PutClusterCapacityProviders": clusters.put_cluster_capacity_providers,
+    "CreateCapacityProvider": providers.create_capacity_provider,
+    "DeleteCapacityProvider": providers.delete_capacity_provider,
+    "DescribeCapacityProviders": providers.describe_capacity_providers,
+    "UpdateCapacityProvider": providers.update_capacity_provider,
     "RegisterTaskDefinition": definitions.register_task_definition,
     "DescribeTaskDefinition": definitions.describe_task_definition,
     "DeregisterTaskDefinition": definitions.deregister_task_definition,
+    "DeleteTaskDefinitions": definitions.delete_task_definitions,
     "ListTaskDefinitions": definitions.list_task_definitions,
     "ListTaskDefinitionFamilies": definitions.list_task_definition_families,
+    "TagResource": tags.tag_resource,
+    "UntagResource": tags.untag_resource,
+    "ListTagsForResource": tags.list_tags_for_resource,
+    "PutAccountSetting": settings.put_account_setting,
+    "PutAccountSettingDefault": settings.put_account_setting_default,
+    "ListAccountSettings": settings.list_account_settings,
+    "DeleteAccountSetting": settings.delete_account_setting,
+    "UpdateTaskProtection": protection.update_task_protection,
+    "GetTaskProtection": protection.get_task_protection,
     "RunTask": running.run_task,
     "StopTask": tasks.stop_task,
     "DescribeTasks": tasks.describe_tasks,

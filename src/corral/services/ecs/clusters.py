@@ -8,33 +8,59 @@ from typing import Any
 from corral.core import Tx
 from corral.errors import api_error
 from corral.services.caller import Caller
-from corral.services.ecs import paging
+from corral.services.ecs import paging, providers, settings
 from corral.services.ecs.naming import (
     DEFAULT_CLUSTER,
     HOST_PROVIDER,
     ClientException,
     InvalidParameterException,
     arn,
+    cluster_record,
     find_cluster,
     short,
 )
+from corral.services.ecs.tags import check_tags
 from corral.store import HOST_POOL, Store
 
 ClusterContainsTasksException = api_error("ClusterContainsTasksException")
+ResourceInUseException = api_error("ResourceInUseException")
+
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,255}")
-KEPT = ("tags", "settings", "configuration", "capacityProviders", "defaultCapacityProviderStrategy", "serviceConnectDefaults")
+DESCRIBE_MAX = 100
+KEPT = ("configuration", "serviceConnectDefaults")
+INSIGHTS = ("enabled", "disabled", "enhanced")
 
 
 def create_cluster(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     name = params.get("clusterName", DEFAULT_CLUSTER)
     if not NAME.fullmatch(name):
         raise InvalidParameterException("Invalid cluster name: use up to 255 letters, digits, hyphens and underscores.")
-    if "capacityProviders" in params or "defaultCapacityProviderStrategy" in params:
-        raise ClientException("Corral does not serve capacity providers of your own yet; `default` has the provider `host`.")
+    details = _details(tx, caller, name, params)
     found = tx.store.cluster(caller.region, name)
-    if found is None or found[0] != "ACTIVE":  # creating one that is there is no error, as on ECS
-        tx.store.put_cluster(caller.region, name, "ACTIVE", {key: params[key] for key in KEPT if key in params})
-    return {"cluster": _described(tx, caller, name, ("TAGS", "SETTINGS"))}
+    if found is None or found[0] != "ACTIVE":
+        insights = [{"name": "containerInsights", "value": settings.effective_value(tx, caller, "containerInsights")}]
+        tx.store.put_cluster(caller.region, name, "ACTIVE", {"settings": insights, **details})
+    elif any(found[1].get(key) != value for key, value in details.items()):
+        raise InvalidParameterException(
+            "Arguments on this idempotent request are inconsistent with arguments used in previous request(s)."
+        )
+    return {"cluster": _described(tx, caller, name, ("TAGS", "SETTINGS", "CONFIGURATIONS"))}
+
+
+def update_cluster(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    name, _ = find_cluster(tx, caller, params["cluster"])
+    _change(tx, caller, name, _details(tx, caller, name, params))
+    return {"cluster": _described(tx, caller, name, ("TAGS", "SETTINGS", "CONFIGURATIONS"))}
+
+
+def put_cluster_capacity_providers(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    name, before = find_cluster(tx, caller, params["cluster"])
+    details = _details(tx, caller, name, params)
+    for gone in set(before.get("capacityProviders", ())) - set(details["capacityProviders"]):
+        if tx.store.cluster_runs_on(caller.region, name, gone):
+            raise ResourceInUseException("The specified capacity provider is in use and cannot be removed.")
+    _change(tx, caller, name, details)
+    return {"cluster": _described(tx, caller, name, ("TAGS", "SETTINGS", "CONFIGURATIONS", "ATTACHMENTS"))}
 
 
 def delete_cluster(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -48,10 +74,12 @@ def delete_cluster(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
 
 
 def describe_clusters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    given = params.get("clusters") or [DEFAULT_CLUSTER]
+    if len(given) > DESCRIBE_MAX:
+        raise InvalidParameterException(f"Clusters can not have more than {DESCRIBE_MAX} elements.")
     clusters, failures = [], []
-    for given in params.get("clusters") or [DEFAULT_CLUSTER]:
-        name = short(given)
-        if name == DEFAULT_CLUSTER or tx.store.cluster(caller.region, name):
+    for name in map(short, given):
+        if cluster_record(tx, caller, name):
             clusters.append(_described(tx, caller, name, params.get("include", ())))
         else:
             failures.append({"arn": arn(caller.account, caller.region, f"cluster/{name}"), "reason": "MISSING"})
@@ -69,24 +97,71 @@ def list_clusters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
     return {"clusterArns": [arn(caller.account, caller.region, f"cluster/{name}") for name in page], **token}
 
 
+def _details(tx: Tx[Store], caller: Caller, name: str, params: dict[str, Any]) -> dict[str, Any]:
+    """What a request says of a cluster, checked and as it is kept."""
+    details: dict[str, Any] = {key: params[key] for key in KEPT if key in params}
+    if "tags" in params:
+        details["tags"] = check_tags(params["tags"])
+    if "settings" in params:
+        details["settings"] = [_setting(given) for given in params["settings"]]
+    if "capacityProviders" in params or "defaultCapacityProviderStrategy" in params:
+        chosen = [short(given) for given in params.get("capacityProviders", ())]
+        if name == DEFAULT_CLUSTER and HOST_PROVIDER not in chosen:  # this machine is always there
+            chosen.insert(0, HOST_PROVIDER)
+        providers.check_providers(tx, caller, name, chosen)
+        details["capacityProviders"] = chosen
+        strategy = params.get("defaultCapacityProviderStrategy", [])
+        details["defaultCapacityProviderStrategy"] = providers.checked_strategy(strategy, chosen)
+    return details
+
+
+def _setting(given: dict[str, str]) -> dict[str, str]:
+    if given.get("name") != "containerInsights" or given.get("value") not in INSIGHTS:
+        raise InvalidParameterException(f"Invalid cluster setting: give containerInsights with one of {', '.join(INSIGHTS)}.")
+    return {"name": given["name"], "value": given["value"]}
+
+
+def _change(tx: Tx[Store], caller: Caller, name: str, changes: dict[str, Any]) -> None:
+    _, details = tx.store.cluster(caller.region, name) or ("ACTIVE", {})
+    tx.store.put_cluster(caller.region, name, "ACTIVE", {**details, **changes})
+
+
 def _described(tx: Tx[Store], caller: Caller, name: str, include: Any) -> dict[str, Any]:
-    status, details = tx.store.cluster(caller.region, name) or ("ACTIVE", {})
+    status, details = cluster_record(tx, caller, name) or ("ACTIVE", {})
     counts = tx.store.active_tasks_of_cluster(caller.region, name)
     is_default = name == DEFAULT_CLUSTER
+    running = counts.get("RUNNING", 0)
     shown = {
         "clusterArn": arn(caller.account, caller.region, f"cluster/{name}"),
         "clusterName": name,
         "status": status,
         "registeredContainerInstancesCount": len(list(tx.store.fleet.pool(HOST_POOL).slots())) if is_default else 0,
-        "runningTasksCount": counts.get("RUNNING", 0),
-        "pendingTasksCount": counts.get("PENDING", 0) + counts.get("PROVISIONING", 0),
+        "runningTasksCount": running,
+        "pendingTasksCount": sum(counts.values()) - running,
         "activeServicesCount": 0,
-        "statistics": [],
+        "statistics": _statistics(tx, caller, name) if "STATISTICS" in include else [],
         "tags": details.get("tags", []) if "TAGS" in include else [],
         "settings": details.get("settings", [{"name": "containerInsights", "value": "disabled"}]) if "SETTINGS" in include else [],
-        "capacityProviders": [HOST_PROVIDER] if is_default else [],
-        "defaultCapacityProviderStrategy": [{"capacityProvider": HOST_PROVIDER, "weight": 1, "base": 0}] if is_default else [],
+        "capacityProviders": details.get("capacityProviders", []),
+        "defaultCapacityProviderStrategy": details.get("defaultCapacityProviderStrategy", []),
     }
     if "CONFIGURATIONS" in include and "configuration" in details:
         shown["configuration"] = details["configuration"]
+    if "serviceConnectDefaults" in details:
+        shown["serviceConnectDefaults"] = details["serviceConnectDefaults"]
+    if "ATTACHMENTS" in include:  # ECS shows the scaling plans of capacity providers here; nothing scales yet
+        shown |= {"attachments": [], "attachmentsStatus": "UPDATE_COMPLETE"}
     return shown
+
+
+def _statistics(tx: Tx[Store], caller: Caller, name: str) -> list[dict[str, str]]:
+    """Counts by launch type. There are no services yet, and no tasks elsewhere."""
+    counts = tx.store.task_statistics(caller.region, name)
+    shown: dict[str, int] = {}
+    for launch_type, word in (("EC2", "EC2"), ("FARGATE", "Fargate")):
+        of_type = {state: count for (its_type, state), count in counts.items() if its_type == launch_type}
+        shown[f"running{word}TasksCount"] = of_type.get("RUNNING", 0)
+        shown[f"pending{word}TasksCount"] = sum(of_type.values()) - of_type.get("RUNNING", 0)
+        shown[f"active{word}ServiceCount"] = 0
+        shown[f"draining{word}ServiceCount"] = 0
+    return [{"name": statistic, "value": str(value)} for statistic, value in shown.items()]

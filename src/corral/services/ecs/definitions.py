@@ -1,4 +1,4 @@
-"""ECS task definitions: register, describe, list, deregister."""
+"""ECS task definitions: register, describe, list, deregister, delete."""
 
 from __future__ import annotations
 
@@ -7,35 +7,45 @@ from typing import Any
 
 from corral.core import Tx
 from corral.services.caller import Caller
-from corral.services.ecs import paging
+from corral.services.ecs import definition_rules, paging
 from corral.services.ecs.naming import ClientException, InvalidParameterException, arn, find_definition, split_definition
+from corral.services.ecs.tags import check_tags
 from corral.store import Store
 
-NAME = re.compile(r"[a-zA-Z0-9_-]{1,255}")
 QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+DELETE_MAX = 10
+DELETION_SHOWN_S = 1.0  # at least so long a revision is seen to be in deletion
 CONTAINER_DEFAULTS: dict[str, Any] = {
     "cpu": 0, "essential": True, "portMappings": [], "environment": [], "mountPoints": [], "volumesFrom": [], "systemControls": [],
 }  # fmt: skip
+HEALTH_CHECK_DEFAULTS = {"interval": 30, "timeout": 5, "retries": 3}
+
+NO_SUCH_REVISION = "The specified task definition does not exist. Specify a valid account, family, revision and try again."
+STILL_ACTIVE = "The specified task definition is still in ACTIVE status. Please deregister the target and try again."
 
 
 def register_task_definition(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     family = params["family"]
-    if not NAME.fullmatch(family):
+    if not definition_rules.NAME.fullmatch(family):
         raise ClientException("Family contains invalid characters: use up to 255 letters, digits, hyphens and underscores.")
+    tags = check_tags(params.get("tags", []))
     document = {key: value for key, value in params.items() if key != "tags"}
     for key, parse in (("cpu", cpu_units), ("memory", memory_mib)):
         if key in document:
             document[key] = str(parse(document[key]))
-    document["containerDefinitions"] = [{**CONTAINER_DEFAULTS, **given} for given in params["containerDefinitions"]]
-    _check(document)
+    mode = params.get("networkMode")
+    document["containerDefinitions"] = [_with_defaults(given, mode) for given in params["containerDefinitions"]]
+    definition_rules.check(document)
+    for container in document["containerDefinitions"]:
+        gpu_count(container)
     document |= {
         "volumes": params.get("volumes", []),
         "placementConstraints": params.get("placementConstraints", []),
-        "compatibilities": ["EXTERNAL", "EC2"],
+        "compatibilities": definition_rules.compatibilities(document),
         "requiresAttributes": [],
         "registeredAt": tx.now_s,
         "registeredBy": caller.principal,
-        "tags": params.get("tags", []),
+        "tags": tags,
     }
     revision = tx.store.add_definition(caller.region, family, document)
     return {"taskDefinition": shown(caller, revision, "ACTIVE", document), "tags": document["tags"]}
@@ -56,35 +66,68 @@ def deregister_task_definition(tx: Tx[Store], params: dict[str, Any], caller: Ca
         raise ClientException("Task definition must include a revision: family:revision.")
     _, status, document = find_definition(tx, caller, params["taskDefinition"])
     if status == "ACTIVE":
-        document = {**document, "deregisteredAt": tx.now_s}
-        tx.store.retire_definition(caller.region, family, revision, document)
-    return {"taskDefinition": shown(caller, revision, "INACTIVE", document)}
+        status, document = "INACTIVE", {**document, "deregisteredAt": tx.now_s}
+        tx.store.change_definition(caller.region, family, revision, status, document)
+    return {"taskDefinition": shown(caller, revision, status, document)}
+
+
+def delete_task_definitions(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """Revisions go when no task refers to them any more, not even one that has stopped and is still shown."""
+    given = params["taskDefinitions"]
+    if not 1 <= len(given) <= DELETE_MAX:
+        raise InvalidParameterException(f"Give from 1 to {DELETE_MAX} task definitions.")
+    deleted, failures = [], []
+    for name in given:
+        family, revision = split_definition(name)
+        if revision is None:
+            raise InvalidParameterException("Task definition must include a revision: family:revision.")
+        found = tx.store.definition(caller.region, family, revision)
+        if found is None or found[1] == "ACTIVE":
+            reason = STILL_ACTIVE if found else NO_SUCH_REVISION
+            failures.append({"arn": definition_arn(caller, family, revision), "reason": reason})
+            continue
+        _, status, document = found
+        if status == "INACTIVE":
+            document = {**document, "deleteRequestedAt": tx.now_s}
+            tx.store.change_definition(caller.region, family, revision, "DELETE_IN_PROGRESS", document)
+            tx.due("deletion:", tx.now_s + DELETION_SHOWN_S)
+        deleted.append(shown(caller, revision, "DELETE_IN_PROGRESS", document))
+    return {"taskDefinitions": deleted, "failures": failures}
 
 
 def list_task_definitions(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    found = tx.store.definitions(caller.region, params.get("familyPrefix"), params.get("status", "ACTIVE"))
-    # Revisions count as numbers: pad them for the order, so that a page can say where it ended.
-    ordered = sorted(f"{family}:{revision:010d}" for family, revision in found)
-    if params.get("sort") == "DESC":
-        ordered.reverse()
+    """`familyPrefix` is the whole name of a family here, as on ECS."""
+    status = params.get("status", "ACTIVE")
+    definition_rules.one_of("status", status, ("ACTIVE", "INACTIVE", "DELETE_IN_PROGRESS"))
+    definition_rules.one_of("sort", params.get("sort"), ("ASC", "DESC"))
 
     def names(after: str, limit: int) -> list[str]:
-        start = ordered.index(after) + 1 if after in ordered else 0
-        return ordered[start : start + limit]
+        family, _, revision = after.partition(":")
+        if after and not revision.isdigit():
+            raise InvalidParameterException("The specified nextToken is invalid: give the one of the page before, as it came.")
+        found = tx.store.definitions(
+            caller.region,
+            status,
+            family=params.get("familyPrefix"),
+            after=(family, int(revision)) if after else None,
+            limit=limit,
+            descending=params.get("sort") == "DESC",
+        )
+        return [f"{family}:{revision}" for family, revision in found]
 
     page, token = paging.page(params, names)
-    arns = [arn(caller.account, caller.region, f"task-definition/{name[:-10]}{int(name[-10:])}") for name in page]
-    return {"taskDefinitionArns": arns, **token}
+    return {"taskDefinitionArns": [arn(caller.account, caller.region, f"task-definition/{name}") for name in page], **token}
 
 
 def list_task_definition_families(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     prefix, status = params.get("familyPrefix", ""), params.get("status", "ALL")
-    active = {family for family, _ in tx.store.definitions(caller.region, None, "ACTIVE")}
-    inactive = {family for family, _ in tx.store.definitions(caller.region, None, "INACTIVE")} - active
-    chosen = {"ACTIVE": active, "INACTIVE": inactive}.get(status, active | inactive)
-    ordered = sorted(family for family in chosen if family.startswith(prefix))
-    page, token = paging.page(params, lambda after, limit: [family for family in ordered if family > after][:limit])
+    definition_rules.one_of("status", status, ("ACTIVE", "INACTIVE", "ALL"))
+    page, token = paging.page(params, lambda after, limit: tx.store.families(caller.region, prefix, status, after, limit))
     return {"families": page, **token}
+
+
+def definition_arn(caller: Caller, family: str, revision: int) -> str:
+    return arn(caller.account, caller.region, f"task-definition/{family}:{revision}")
 
 
 def shown(caller: Caller, revision: int, status: str, document: dict[str, Any]) -> dict[str, Any]:
@@ -92,7 +135,7 @@ def shown(caller: Caller, revision: int, status: str, document: dict[str, Any]) 
     family = document["family"]
     return {
         **{key: value for key, value in document.items() if key != "tags"},
-        "taskDefinitionArn": arn(caller.account, caller.region, f"task-definition/{family}:{revision}"),
+        "taskDefinitionArn": definition_arn(caller, family, revision),
         "revision": revision,
         "status": status,
     }
@@ -136,37 +179,17 @@ def _quantity(what: str, text: str) -> tuple[float, str]:
     return float(found[1]), found[2].lower()
 
 
-def _check(document: dict[str, Any]) -> None:
-    containers = document["containerDefinitions"]
-    if not containers:
-        raise ClientException("Container list cannot be empty.")
-    names = [container.get("name", "") for container in containers]
-    if len(set(names)) != len(names):
-        raise ClientException("Container names must be unique within a task definition.")
-    if not any(container["essential"] for container in containers):
-        raise ClientException("A task definition must have at least one essential container.")
-    for container in containers:
-        _check_container(container, task_memory="memory" in document)
+def _with_defaults(given: dict[str, Any], network_mode: str | None) -> dict[str, Any]:
+    """A container with the defaults that ECS shows."""
+    container = {**CONTAINER_DEFAULTS, **given}
+    container["portMappings"] = [_with_ports(given, network_mode) for given in container["portMappings"]]
+    if "healthCheck" in container:
+        container["healthCheck"] = {**HEALTH_CHECK_DEFAULTS, **container["healthCheck"]}
+    return container
 
 
-def _check_container(container: dict[str, Any], *, task_memory: bool) -> None:
-    name = container.get("name", "")
-    if not NAME.fullmatch(name):
-        raise ClientException("Container.name contains invalid characters: use up to 255 letters, digits, hyphens and underscores.")
-    if not container.get("image"):
-        raise ClientException("Container.image should not be null or empty.")
-    hard, soft = container.get("memory"), container.get("memoryReservation")
-    if hard is None and soft is None and not task_memory:
-        raise ClientException(
-            f"Invalid setting for container '{name}'. At least one of 'memory' or 'memoryReservation' must be specified."
-        )
-    if any(value is not None and value < 6 for value in (hard, soft)):
-        raise ClientException(f"Invalid setting for container '{name}'. 'memory' and 'memoryReservation' must be at least 6 MiB.")
-    if hard is not None and soft is not None and hard < soft:
-        raise ClientException(f"Invalid setting for container '{name}'. 'memory' must not be less than 'memoryReservation'.")
-    gpu_count(container)
-    logging = container.get("logConfiguration")
-    if logging and logging["logDriver"] == "awslogs" and not logging.get("options", {}).get("awslogs-group"):
-        raise ClientException("Log driver awslogs requires options: awslogs-group, awslogs-region")
-    if not 0 <= container.get("stopTimeout", 30) <= 86_400:
-        raise InvalidParameterException(f"Invalid stopTimeout for container '{name}'.")
+def _with_ports(mapping: dict[str, Any], network_mode: str | None) -> dict[str, Any]:
+    if "containerPort" not in mapping:  # a range, or a mistake
+        return mapping
+    same = network_mode in ("awsvpc", "host")
+    return {"hostPort": mapping["containerPort"] if same else 0, "protocol": "tcp", **mapping}

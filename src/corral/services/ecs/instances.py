@@ -9,6 +9,7 @@ from corral.core import Tx
 from corral.services.caller import Caller
 from corral.services.ecs import paging
 from corral.services.ecs.naming import DEFAULT_CLUSTER, HOST_PROVIDER, arn, find_cluster, short
+from corral.services.ecs.tags import instance_tags
 from corral.store import HOST_POOL, Store
 
 
@@ -29,7 +30,9 @@ def describe_container_instances(tx: Tx[Store], params: dict[str, Any], caller: 
         if host is None:
             failures.append({"arn": instance_arn, "reason": "MISSING"})
         else:
-            instances.append(_described(tx, caller, host, instance_arn))
+            shown = _described(tx, caller, host, instance_arn)
+            tags = instance_tags(tx, caller.region, host["id"]) if "TAGS" in params.get("include", ()) else []
+            instances.append({**shown, "tags": tags})
     return {"containerInstances": instances, "failures": failures}
 
 
@@ -62,7 +65,6 @@ def _described(tx: Tx[Store], caller: Caller, host: dict[str, Any], instance_arn
         "attributes": [{"name": name, "value": value} if value else {"name": name} for name, value in attributes.items()],
         "registeredAt": host["registered_at"],
         "attachments": [],
-        "tags": [],
         "gpuDevices": [
             {
                 "gpuId": gpu.gpu_id,

@@ -16,6 +16,10 @@ InvalidParameterException = api_error("InvalidParameterException")
 
 DEFAULT_CLUSTER = "default"
 HOST_PROVIDER = "host"  # the capacity provider of the cluster `default`: this machine
+DEFAULT_DETAILS: dict[str, Any] = {  # of the cluster `default`, as long as nobody says otherwise
+    "capacityProviders": [HOST_PROVIDER],
+    "defaultCapacityProviderStrategy": [{"capacityProvider": HOST_PROVIDER, "weight": 1, "base": 0}],
+}
 
 
 def arn(account: str, region: str, resource: str) -> str:
@@ -30,12 +34,18 @@ def short(name: str) -> str:
 def find_cluster(tx: Tx[Store], caller: Caller, given: str | None) -> tuple[str, dict[str, Any]]:
     """(name, details) of an active cluster. `default` is there in every region without being made."""
     name = short(given) if given else DEFAULT_CLUSTER
-    found = tx.store.cluster(caller.region, name)
-    if found is None and name == DEFAULT_CLUSTER:
-        return name, {}
+    found = cluster_record(tx, caller, name)
     if found is None or found[0] != "ACTIVE":
         raise ClusterNotFoundException("Cluster not found.")
     return name, found[1]
+
+
+def cluster_record(tx: Tx[Store], caller: Caller, name: str) -> tuple[str, dict[str, Any]] | None:
+    """(status, details) of a cluster, active or not."""
+    found = tx.store.cluster(caller.region, name)
+    if name == DEFAULT_CLUSTER:
+        return "ACTIVE", DEFAULT_DETAILS if found is None else {**DEFAULT_DETAILS, **found[1]}
+    return found
 
 
 def split_definition(given: str) -> tuple[str, int | None]:

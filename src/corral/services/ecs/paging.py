@@ -11,11 +11,11 @@ from corral.services.tokens import unwrap, wrap
 PAGE_MAX = 100
 
 
-def page(params: dict[str, Any], names: Callable[[str, int], list[str]]) -> tuple[list[str], dict[str, str]]:
+def page(params: dict[str, Any], names: Callable[[str, int], list[str]], most: int = PAGE_MAX) -> tuple[list[str], dict[str, str]]:
     """One page of `names(after, limit)` and, where there are more, the reply's nextToken."""
-    limit = params.get("maxResults", PAGE_MAX)
-    if not 1 <= limit <= PAGE_MAX:
-        raise InvalidParameterException(f"maxResults must be between 1 and {PAGE_MAX}.")
+    limit = params.get("maxResults", most)
+    if not 1 <= limit <= most:
+        raise InvalidParameterException(f"maxResults must be between 1 and {most}.")
     found = names(unwrap(params.get("nextToken"), InvalidParameterException), limit + 1)
     if len(found) <= limit:
         return found, {}

@@ -26,6 +26,7 @@ from corral.services.ecs.naming import (
     find_definition,
 )
 from corral.services.ecs.starting import share_gpus, start_runs, with_overrides
+from corral.services.ecs.tags import task_tags
 from corral.store import HOST_POOL, Store
 
 COUNT_MAX = 10
@@ -106,12 +107,12 @@ def _prototype(
     containers = with_overrides(document, overrides)
     for container in containers.values():
         _check_runnable(container)
-    kept = ("tags", "launchType", "networkConfiguration", "referenceId")
+    kept = ("launchType", "networkConfiguration", "referenceId")
     details: dict[str, Any] = {key: params[key] for key in kept if key in params}
     if overrides:
         details["overrides"] = overrides
-    if params.get("propagateTags") == "TASK_DEFINITION":
-        details["tags"] = [*params.get("tags", ()), *document["tags"]]
+    if tags := task_tags(params, cluster, document):
+        details["tags"] = tags
     runs = tuple(
         Run("", "", container["name"], at, container["essential"], gpu_count(container), RunState.PENDING)
         for at, container in enumerate(containers.values())

@@ -1,0 +1,187 @@
+"""Tags of ECS resources: their rules, and reading and changing them by ARN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from corral.core import Tx
+from corral.errors import ApiError, api_error
+from corral.services.caller import Caller
+from corral.services.ecs.naming import (
+    DEFAULT_CLUSTER,
+    ClientException,
+    ClusterNotFoundException,
+    InvalidParameterException,
+    split_definition,
+)
+from corral.store import Store
+
+ResourceNotFoundException = api_error("ResourceNotFoundException")
+
+Tag = dict[str, str]
+TAGS_MAX = 50
+KEY_MAX = 128
+VALUE_MAX = 256
+RESERVED = "aws:"
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """A resource's tags as they are, and the way to put others in their place."""
+
+    tags: list[Tag]
+    put: Callable[[list[Tag]], None]
+
+
+def tag_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    found = _find(tx, caller, params["resourceArn"], ResourceNotFoundException)
+    given = check_tags(params["tags"])
+    merged = merge_tags(found.tags, given)
+    if sum(not is_reserved(tag["key"]) for tag in merged) > TAGS_MAX:
+        raise InvalidParameterException(f"The resource would have more than {TAGS_MAX} tags.")
+    found.put(merged)
+    return {}
+
+
+def untag_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    found = _find(tx, caller, params["resourceArn"], ResourceNotFoundException)
+    for key in params["tagKeys"]:
+        if is_reserved(key):
+            raise InvalidParameterException(f"Tag keys that begin with {RESERVED} are reserved and cannot be removed: {key}.")
+    found.put([tag for tag in found.tags if tag["key"] not in params["tagKeys"]])
+    return {}
+
+
+def list_tags_for_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    return {"tags": _find(tx, caller, params["resourceArn"], InvalidParameterException).tags}
+
+
+def check_tags(tags: list[dict[str, Any]]) -> list[Tag]:
+    """Tags of a request by ECS's rules; a tag without a value has an empty one."""
+    if len(tags) > TAGS_MAX:
+        raise InvalidParameterException(f"Tags can not have more than {TAGS_MAX} elements.")
+    checked: dict[str, str] = {}
+    for tag in tags:
+        key, value = tag.get("key", ""), tag.get("value", "")
+        if not 1 <= len(key) <= KEY_MAX:
+            raise InvalidParameterException(f"Tag keys must have from 1 to {KEY_MAX} characters: '{key}'.")
+        if len(value) > VALUE_MAX:
+            raise InvalidParameterException(f"Tag values must have at most {VALUE_MAX} characters: the one of '{key}' has more.")
+        if is_reserved(key) or is_reserved(value):
+            raise InvalidParameterException(f"Tag keys and values that begin with {RESERVED} are reserved: '{key}'.")
+        if key in checked:
+            raise InvalidParameterException(f"Tag keys must be unique: '{key}' is given more than once.")
+        checked[key] = value
+    return [{"key": key, "value": value} for key, value in checked.items()]
+
+
+def merge_tags(tags: Iterable[Tag], over: Iterable[Tag]) -> list[Tag]:
+    """Both, where the second has the last word on a key."""
+    merged = {tag["key"]: tag["value"] for tag in (*tags, *over)}
+    return [{"key": key, "value": value} for key, value in merged.items()]
+
+
+def task_tags(params: dict[str, Any], cluster: str, document: dict[str, Any]) -> list[Tag]:
+    """The tags of a new task: those of the request have the last word; ECS's managed ones stand beside them."""
+    propagate = params.get("propagateTags", "NONE")
+    if propagate == "SERVICE":
+        raise InvalidParameterException("propagateTags SERVICE is for tasks of a service; a task that is run has none.")
+    tags = check_tags(params["tags"]) if params.get("tags") else []
+    if propagate == "TASK_DEFINITION":
+        tags = merge_tags(document["tags"], tags)
+    if params.get("enableECSManagedTags"):
+        tags = merge_tags(tags, [{"key": "aws:ecs:clusterName", "value": cluster}])
+    return tags
+
+
+def is_reserved(text: str) -> bool:
+    return text.lower().startswith(RESERVED)
+
+
+def instance_tags(tx: Tx[Store], region: str, host_id: str) -> list[Tag]:
+    """A host has tags as a container instance, in each region its own."""
+    kept = tx.store.paper("ecs", "container-instance", region, host_id)
+    return kept["tags"] if kept else []
+
+
+def _find(tx: Tx[Store], caller: Caller, resource_arn: str, missing: type[ApiError]) -> Tagged:
+    parts = resource_arn.split(":", 5)
+    if len(parts) != 6 or parts[0] != "arn" or parts[2] != "ecs":
+        raise InvalidParameterException(f"Invalid resource ARN: {resource_arn}")
+    kind, _, name = parts[5].partition("/")
+    finder = FINDERS.get(kind)
+    if finder is None:
+        raise InvalidParameterException(f"The specified ARN is of no resource that has tags here: {resource_arn}")
+    found = finder(tx, caller.region, name) if parts[3:5] == [caller.region, caller.account] else None
+    if found is None:
+        if kind == "cluster":
+            raise ClusterNotFoundException("Cluster not found.")
+        raise missing(f"The specified {kind.replace('-', ' ')} was not found: {resource_arn}")
+    return found
+
+
+def _cluster(tx: Tx[Store], region: str, name: str) -> Tagged | None:
+    found = tx.store.cluster(region, name) or (("ACTIVE", {}) if name == DEFAULT_CLUSTER else None)
+    if found is None or found[0] != "ACTIVE":
+        return None
+    details = found[1]
+    return Tagged(details.get("tags", []), lambda tags: tx.store.put_cluster(region, name, "ACTIVE", {**details, "tags": tags}))
+
+
+def _definition(tx: Tx[Store], region: str, name: str) -> Tagged | None:
+    family, revision = split_definition(name)
+    if revision is None:
+        raise ClientException("Task definition must include a revision: family:revision.")
+    found = tx.store.definition(region, family, revision)
+    if found is None:
+        return None
+    _, status, document = found
+    return Tagged(
+        document["tags"], lambda tags: tx.store.change_definition(region, family, revision, status, {**document, "tags": tags})
+    )
+
+
+def _task(tx: Tx[Store], region: str, name: str) -> Tagged | None:
+    cluster, _, task_id = name.rpartition("/")
+    task = tx.store.task(task_id)
+    if task is None or (task.region, task.cluster) != (region, cluster or task.cluster):
+        return None
+
+    def put(tags: list[Tag]) -> None:
+        tx.store.set_task_details(task, {**task.details, "tags": tags})
+
+    return Tagged(task.details.get("tags", []), put)
+
+
+def _instance(tx: Tx[Store], region: str, name: str) -> Tagged | None:
+    host_id = name.rpartition("/")[2]
+    if tx.store.host(host_id) is None:
+        return None
+
+    def put(tags: list[Tag]) -> None:
+        if not tx.store.add_paper("ecs", "container-instance", region, host_id, {"tags": tags}, tx.now_s):
+            tx.store.change_paper("ecs", "container-instance", region, host_id, {"tags": tags})
+
+    return Tagged(instance_tags(tx, region, host_id), put)
+
+
+def _provider(tx: Tx[Store], region: str, name: str) -> Tagged | None:
+    document = tx.store.paper("ecs", "capacity-provider", region, name)
+    if document is None:
+        return None
+
+    def put(tags: list[Tag]) -> None:
+        tx.store.change_paper("ecs", "capacity-provider", region, name, {**document, "tags": tags})
+
+    return Tagged(document["tags"], put)
+
+
+FINDERS: dict[str, Callable[[Tx[Store], str, str], Tagged | None]] = {
+    "cluster": _cluster,
+    "task-definition": _definition,
+    "task": _task,
+    "container-instance": _instance,
+    "capacity-provider": _provider,
+}

@@ -1,0 +1,68 @@
+"""A task definition in deletion goes when the last task that refers to it is forgotten, and no sooner."""
+
+from __future__ import annotations
+
+from random import Random
+
+from corral.clock import VirtualClock
+from corral.core import Command, Core, Tx
+from corral.ids import SeededIds
+from corral.model.settings import Settings
+from corral.model.task import TaskState
+from corral.reconcile import STATE
+from corral.reconcile.sweep import STOPPED_TASKS_S, SWEEP_EVERY_S
+from corral.services.caller import Caller
+from corral.services.ecs import HANDLERS
+from corral.store import Store
+
+CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
+CONTAINER = {"name": "main", "image": "corral/host", "command": ["true"], "memory": 16}
+
+
+class World:
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.store = Store(None)
+        self.core = Core(self.store, settings=Settings(), clock=self.clock, ids=SeededIds(Random(0)), reconcilers=STATE)
+
+    def call(self, operation: str, **params: object) -> dict[str, object]:
+        def run(tx: Tx[Store]) -> dict[str, object]:
+            return HANDLERS[operation](tx, params, CALLER)
+
+        [(_, answer)] = self.core.batch([Command(run, lambda _: None)]).answers
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def pass_time(self, seconds: float) -> None:
+        """With everything that is due meanwhile."""
+        until_s = self.clock.now_s() + seconds
+        while (due_s := self.core.next_due_s()) is not None and due_s <= until_s:
+            self.clock.advance(max(0.0, due_s - self.clock.now_s()))
+            assert not self.core.batch([]).faults
+        self.clock.advance(until_s - self.clock.now_s())
+
+    def in_deletion(self) -> list[tuple[str, int]]:
+        return self.store.definitions("us-east-1", "DELETE_IN_PROGRESS", family=None, after=None, limit=9, descending=False)
+
+
+def test_a_revision_stays_as_long_as_a_task_of_it_is_shown():
+    world = World()
+    world.core.batch([Command(lambda tx: tx.due("sweep:", 0.0), lambda _: None)])
+    for _ in range(2):
+        world.call("RegisterTaskDefinition", family="used", containerDefinitions=[CONTAINER])
+    [task] = world.call("RunTask", taskDefinition="used:1")["tasks"]  # type: ignore[misc]
+    for revision in (1, 2):
+        world.call("DeregisterTaskDefinition", taskDefinition=f"used:{revision}")
+    world.call("DeleteTaskDefinitions", taskDefinitions=["used:1", "used:2"])
+    assert world.in_deletion() == [("used", 1), ("used", 2)]
+    world.pass_time(2)
+    assert world.in_deletion() == [("used", 1)], "the other is used by nobody"
+    world.call("StopTask", task=task["taskArn"])
+    world.pass_time(STOPPED_TASKS_S - SWEEP_EVERY_S)
+    [shown] = world.call("DescribeTasks", tasks=[task["taskArn"]])["tasks"]  # type: ignore[misc]
+    assert shown["lastStatus"] == TaskState.STOPPED
+    assert world.in_deletion() == [("used", 1)]
+    world.pass_time(4 * SWEEP_EVERY_S)
+    assert world.in_deletion() == []
+    assert world.call("DescribeTasks", tasks=[task["taskArn"]])["tasks"] == []
