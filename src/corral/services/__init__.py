@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from corral.core import Tx
-from corral.services import ecs, logs, sts
+from corral.services import ecs, iam, logs, sts
 from corral.services.caller import Caller
 
 Operation = Callable[[Tx[Any], dict[str, Any], Caller], dict[str, Any]]
@@ -22,6 +22,7 @@ class Service:
 
 SERVICES: dict[str, Service] = {
     "ecs": Service("state", ecs.HANDLERS),
+    "iam": Service("state", iam.HANDLERS),
     "logs": Service("logs", logs.HANDLERS, heavy=frozenset({"GetLogEvents", "DescribeLogStreams"})),
     "sts": Service("state", sts.HANDLERS),
 }
