@@ -1,0 +1,142 @@
+"""Every paginator and every waiter that botocore has for an operation that Corral serves, run for real.
+
+A new operation with a paginator needs a line in PAGES, and records in one of the functions of RECORDS if its listing would
+otherwise have a single page. A waiter needs a line in WAITERS.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import botocore.loaders
+import pytest
+from botocore import xform_name
+from botocore.exceptions import UnknownServiceError
+
+from corral.services import SERVICES
+from harness import Corral, container
+
+LOADER = botocore.loaders.Loader()
+TRUST = json.dumps({"Version": "2012-10-17", "Statement": []})
+TAGS = [{"Key": f"key{at}", "Value": ""} for at in range(3)]
+POLICY = "arn:aws:iam::123456789012:policy/policy0"
+THREE = range(3)
+
+# Service and operation → the parameters with which its listing has two pages at least, when a page holds one.
+PAGES: dict[tuple[str, str], dict[str, Any]] = {
+    ("ecs", "ListAccountSettings"): {"effectiveSettings": True},
+    ("ecs", "ListClusters"): {},
+    ("ecs", "ListContainerInstances"): {},
+    ("ecs", "ListTaskDefinitionFamilies"): {},
+    ("ecs", "ListTaskDefinitions"): {},
+    ("ecs", "ListTasks"): {},
+    ("iam", "ListAttachedRolePolicies"): {"RoleName": "role0"},
+    ("iam", "ListEntitiesForPolicy"): {"PolicyArn": POLICY},
+    ("iam", "ListInstanceProfileTags"): {"InstanceProfileName": "profile0"},
+    ("iam", "ListInstanceProfiles"): {},
+    ("iam", "ListInstanceProfilesForRole"): {"RoleName": "role0"},
+    ("iam", "ListPolicies"): {},
+    ("iam", "ListPolicyTags"): {"PolicyArn": POLICY},
+    ("iam", "ListPolicyVersions"): {"PolicyArn": POLICY},
+    ("iam", "ListRolePolicies"): {"RoleName": "role0"},
+    ("iam", "ListRoleTags"): {"RoleName": "role0"},
+    ("iam", "ListRoles"): {},
+    ("logs", "DescribeLogGroups"): {},
+    ("logs", "DescribeLogStreams"): {"logGroupName": "/pages/0"},
+}
+ONE_PAGE = {("ecs", "ListContainerInstances")}  # there is one machine
+
+
+def some_task(corral: Corral, *command: str) -> dict[str, Any]:
+    ecs = corral.client("ecs")
+    ecs.register_task_definition(family="waited-for", containerDefinitions=[container(list(command))])
+    return {"tasks": [ecs.run_task(taskDefinition="waited-for")["tasks"][0]["taskArn"]]}
+
+
+# Service and waiter → something to wait for, which comes.
+WAITERS: dict[tuple[str, str], Callable[[Corral], dict[str, Any]]] = {
+    ("ecs", "TasksRunning"): lambda corral: some_task(corral, "sleep", "600"),
+    ("ecs", "TasksStopped"): lambda corral: some_task(corral, "true"),
+    ("iam", "InstanceProfileExists"): lambda corral: {"InstanceProfileName": "profile0"},
+    ("iam", "PolicyExists"): lambda corral: {"PolicyArn": POLICY},
+    ("iam", "RoleExists"): lambda corral: {"RoleName": "role0"},
+}
+
+
+def ecs_records(ecs: Any) -> None:
+    for at in THREE:
+        ecs.create_cluster(clusterName=f"cluster{at}")
+        ecs.register_task_definition(family=f"family{at}", containerDefinitions=[container(["true"], gpus=60)])
+        ecs.run_task(taskDefinition=f"family{at}")  # more GPUs than there are: it waits
+
+
+def iam_records(iam: Any) -> None:
+    for at in THREE:
+        iam.create_role(RoleName=f"role{at}", AssumeRolePolicyDocument=TRUST, Tags=TAGS)
+        iam.put_role_policy(RoleName="role0", PolicyName=f"inline{at}", PolicyDocument=TRUST)
+        iam.create_policy(PolicyName=f"policy{at}", PolicyDocument=TRUST, Tags=TAGS)
+        iam.create_policy_version(PolicyArn=POLICY, PolicyDocument=TRUST)
+        iam.attach_role_policy(RoleName=f"role{at}", PolicyArn=POLICY)
+        iam.attach_role_policy(RoleName="role0", PolicyArn=f"arn:aws:iam::aws:policy/Policy{at}")
+        iam.create_instance_profile(InstanceProfileName=f"profile{at}", Tags=TAGS)
+        iam.add_role_to_instance_profile(InstanceProfileName=f"profile{at}", RoleName="role0")
+
+
+def logs_records(logs: Any) -> None:
+    for at in THREE:
+        logs.create_log_group(logGroupName=f"/pages/{at}")
+        logs.create_log_stream(logGroupName="/pages/0", logStreamName=f"stream{at}")
+
+
+RECORDS = {"ecs": ecs_records, "iam": iam_records, "logs": logs_records}
+
+
+@pytest.fixture(scope="module")
+def full(corral: Corral) -> Corral:
+    for service, make in RECORDS.items():
+        make(corral.client(service))
+    return corral
+
+
+def model(service: str, kind: str, part: str) -> dict[str, Any]:
+    try:
+        return LOADER.load_service_model(service, kind)[part]
+    except UnknownServiceError:  # it has none
+        return {}
+
+
+def test_every_paginator_has_a_case():
+    known = {(service, name) for service in SERVICES for name in model(service, "paginators-1", "pagination")}
+    assert {(service, name) for service, name in known if name in SERVICES[service].operations} == set(PAGES)
+
+
+def test_every_waiter_has_a_case():
+    known = {
+        (service, name)
+        for service in SERVICES
+        for name, waiter in model(service, "waiters-2", "waiters").items()
+        if waiter["operation"] in SERVICES[service].operations
+    }
+    assert known == set(WAITERS)
+
+
+@pytest.mark.parametrize(("service", "operation"), PAGES, ids=[":".join(case) for case in PAGES])
+def test_paginator(full: Corral, service: str, operation: str):
+    client, params, name = full.client(service), PAGES[service, operation], xform_name(operation)
+    assert client.can_paginate(name)
+    whole = getattr(client, name)(**params)
+    keys = model(service, "paginators-1", "pagination")[operation]["result_key"]
+    for size in (1, 2):
+        pages = list(client.get_paginator(name).paginate(**params, PaginationConfig={"PageSize": size}))
+        assert len(pages) >= 2 or size == 2 or (service, operation) in ONE_PAGE
+        for key in [keys] if isinstance(keys, str) else keys:
+            assert [item for page in pages for item in page.get(key, ())] == whole[key]
+            assert all(len(page.get(key, ())) <= size for page in pages)
+
+
+@pytest.mark.parametrize(("service", "waiter"), WAITERS, ids=[":".join(case) for case in WAITERS])
+def test_waiter(full: Corral, service: str, waiter: str):
+    waiting = full.client(service).get_waiter(xform_name(waiter))
+    waiting.wait(**WAITERS[service, waiter](full), WaiterConfig={"Delay": 0.05, "MaxAttempts": 600})
