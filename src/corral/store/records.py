@@ -143,11 +143,13 @@ class Records(Database):
         """(family, revision) by family and then number, from the one after `after` on."""
         sql = "SELECT family, revision FROM task_definition WHERE region = ? AND status = ?"
         values: list[str | int] = [region, status]
+        way, beyond = ("DESC", "<") if descending else ("ASC", ">")
         if family is not None:
             sql, values = sql + " AND family = ?", [*values, family]
-        if after is not None:
-            sql, values = sql + f" AND (family, revision) {'<' if descending else '>'} (?, ?)", [*values, *after]
-        way = "DESC" if descending else "ASC"
+        if after is not None and family is not None:
+            sql, values = sql + f" AND revision {beyond} ?", [*values, after[1]]
+        elif after is not None:
+            sql, values = sql + f" AND (family, revision) {beyond} (?, ?)", [*values, *after]
         return self.execute(f"{sql} ORDER BY family {way}, revision {way} LIMIT ?", (*values, limit)).fetchall()
 
     def families(self, region: str, prefix: str, status: str, after: str, limit: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""A task definition in deletion goes when the last task that refers to it is forgotten, and no sooner."""
+"""Task definitions: deletion when the last task is forgotten and no sooner, and listings that do not grow with their number."""
 
 from __future__ import annotations
 
@@ -66,3 +66,19 @@ def test_a_revision_stays_as_long_as_a_task_of_it_is_shown():
     world.pass_time(4 * SWEEP_EVERY_S)
     assert world.in_deletion() == []
     assert world.call("DescribeTasks", tasks=[task["taskArn"]])["tasks"] == []
+
+
+def test_a_page_reads_no_more_than_it_shows():
+    """Listings walk an index: their cost does not grow with the number of revisions, and nothing is sorted."""
+    store = Store(None)
+    seen: list[str] = []
+    store.connection.set_trace_callback(seen.append)
+    store.definitions("r", "ACTIVE", family=None, after=("f", 1), limit=1, descending=False)
+    store.definitions("r", "ACTIVE", family="f", after=("f", 9), limit=1, descending=True)
+    store.families("r", "f", "ACTIVE", "", 1)
+    store.definition("r", "f", None)
+    store.drop_deleted_definitions("account", 1)
+    store.connection.set_trace_callback(None)
+    for sql in seen:
+        plan = [row[3] for row in store.execute(f"EXPLAIN QUERY PLAN {sql}")]
+        assert not [step for step in plan if step.startswith("SCAN") or "TEMP B-TREE" in step], (sql, plan)

@@ -1,0 +1,131 @@
+"""On paper: a declaration is enough for a resource, in whatever manner its service speaks."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from corral.clock import VirtualClock
+from corral.core import Tx
+from corral.errors import ApiError, api_error
+from corral.ids import SeededIds
+from corral.model.settings import Settings
+from corral.services.caller import Caller
+from corral.services.paper import Change, Kind, Manner, handlers
+from corral.store import Store
+
+Taken = api_error("Taken")
+Gone = api_error("Gone")
+Wrong = api_error("Wrong")
+InUse = api_error("InUse")
+
+
+def no_more_than_two(tags: list[dict[str, str]]) -> None:
+    if len(tags) > 2:
+        raise Wrong("too many tags")
+
+
+SHELVES = Manner(
+    "library",
+    exists=lambda word, name: Taken(f"{word} {name}"),
+    missing=lambda word, name: Gone(f"{word} {name}"),
+    invalid=Wrong,
+    check_tags=no_more_than_two,
+    limit="MaxResults",
+    token="NextToken",
+    next_token="NextToken",
+    truncated=None,
+)
+
+
+def not_in_use(tx: Tx[Store], caller: Caller, document: dict[str, Any]) -> None:
+    if document["_in_use"]:
+        raise InUse(document["ShelfId"])
+
+
+SHELF = Kind(
+    SHELVES,
+    "shelf",
+    name="ShelfId",
+    one="Shelf",
+    many="Shelves",
+    identity=lambda tx, params, caller: {"ShelfId": params.get("Name") or tx.ids.hex32(), "Owner": caller.account},
+    keeps=("Colour",),
+    defaults={"Colour": "white", "_in_use": False},
+    unlisted=("Owner",),
+    removable=not_in_use,
+    selects=lambda params, document: document["Colour"] == params.get("Colour", document["Colour"]),
+    make="CreateShelf",
+    show="GetShelf",
+    list="ListShelves",
+    remove="DeleteShelf",
+    change={"PaintShelf": Change({"NewColour": "Colour"}, replies=True), "UseShelf": Change({"InUse": "_in_use"})},
+    tag="TagShelf",
+    untag="UntagShelf",
+    list_tags="ListShelfTags",
+)
+
+
+class Library:
+    def __init__(self) -> None:
+        self.store = Store(None)
+        self.clock, self.ids = VirtualClock(), SeededIds(Random(0))
+        self.operations = handlers(SHELF)
+
+    def __call__(self, operation: str, region: str = "r", **params: Any) -> dict[str, Any]:
+        tx = Tx(self.store, self.clock.now_s(), self.ids, Settings())
+        return self.operations[operation](tx, params, Caller("account", region, "arn"))
+
+
+@pytest.fixture
+def library() -> Library:
+    return Library()
+
+
+def refused(library: Library, operation: str, **params: Any) -> str:
+    with pytest.raises(ApiError) as error:
+        library(operation, **params)
+    return error.value.code
+
+
+def test_one_from_end_to_end(library):
+    assert library("CreateShelf", Name="a") == {"Shelf": {"ShelfId": "a", "Colour": "white", "Owner": "account"}}
+    assert refused(library, "CreateShelf", Name="a") == "Taken"
+    assert library("PaintShelf", ShelfId="a", NewColour="red")["Shelf"]["Colour"] == "red"
+    assert library("GetShelf", ShelfId="a")["Shelf"] == {"ShelfId": "a", "Colour": "red", "Owner": "account"}
+    library("UseShelf", ShelfId="a", InUse=True)
+    assert refused(library, "DeleteShelf", ShelfId="a") == "InUse"
+    library("UseShelf", ShelfId="a", InUse=False)
+    library("DeleteShelf", ShelfId="a")
+    for operation in ("GetShelf", "DeleteShelf", "PaintShelf", "TagShelf", "ListShelfTags"):
+        assert refused(library, operation, ShelfId="a", Tags=[], NewColour="") == "Gone"
+
+
+def test_names_that_corral_makes_and_regions_that_keep_apart(library):
+    made = library("CreateShelf")["Shelf"]["ShelfId"]
+    assert len(made) == 32
+    assert refused(library, "GetShelf", region="elsewhere", ShelfId=made) == "Gone"
+
+
+def test_pages_of_what_is_selected(library):
+    for at in range(450):  # more than are read at once
+        library("CreateShelf", Name=f"s{at:03d}", Colour="red" if at % 150 == 149 else "blue")
+    first = library("ListShelves", Colour="red", MaxResults=2)
+    rest = library("ListShelves", Colour="red", MaxResults=2, NextToken=first["NextToken"])
+    assert [shelf["ShelfId"] for shelf in (*first["Shelves"], *rest["Shelves"])] == ["s149", "s299", "s449"]
+    assert "NextToken" not in rest and "Owner" not in rest["Shelves"][0]
+    assert refused(library, "ListShelves", MaxResults=0) == "Wrong"
+    assert refused(library, "ListShelves", NextToken="not one of ours") == "Wrong"
+
+
+def test_tags(library):
+    assert refused(library, "CreateShelf", Name="a", Tags=[{"Key": name, "Value": ""} for name in "abc"]) == "Wrong"
+    library("CreateShelf", Name="a", Tags=[{"Key": "x", "Value": "1"}])
+    library("TagShelf", ShelfId="a", Tags=[{"Key": "x", "Value": "2"}, {"Key": "y", "Value": "3"}])
+    assert refused(library, "TagShelf", ShelfId="a", Tags=[{"Key": "z", "Value": ""}]) == "Wrong"
+    first = library("ListShelfTags", ShelfId="a", MaxResults=1)
+    assert first["Tags"] == [{"Key": "x", "Value": "2"}] and first["NextToken"]
+    library("UntagShelf", ShelfId="a", TagKeys=["x"])
+    assert library("ListShelfTags", ShelfId="a")["Tags"] == [{"Key": "y", "Value": "3"}]
