@@ -50,6 +50,14 @@ def test_a_role_from_end_to_end(iam):
         iam.get_role(RoleName="task")
 
 
+def test_a_session_is_of_the_role_that_iam_knows(iam, client):
+    made, sts = role(iam, "assumed"), client("sts")
+    session = sts.assume_role(RoleArn=made["Arn"], RoleSessionName="me")
+    assert session["AssumedRoleUser"]["AssumedRoleId"] == f"{made['RoleId']}:me"
+    with pytest.raises(sts.exceptions.ClientError, match="exceeds the MaxSessionDuration set for this role"):
+        sts.assume_role(RoleArn=made["Arn"], RoleSessionName="me", DurationSeconds=7200)
+
+
 def test_iam_has_no_regions(client):
     role(client("iam"), "everywhere")
     assert client("iam", "eu-west-1").get_role(RoleName="everywhere")["Role"]["RoleName"] == "everywhere"

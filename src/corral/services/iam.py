@@ -188,6 +188,11 @@ ROLE = Kind(
 )
 
 
+def find_role(tx: Tx[Store], name: str) -> Document | None:
+    """A role as it is kept, for whoever acts in it."""
+    return tx.store.paper(IAM.service, ROLE.word, "", name)
+
+
 def create_service_linked_role(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     service = params["AWSServiceName"]
     name = "AWSServiceRoleFor" + SERVICE_ROLES.get(service, service.partition(".")[0].title())

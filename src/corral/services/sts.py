@@ -16,6 +16,7 @@ from corral.errors import ApiError, api_error
 from corral.model.session import Credentials
 from corral.services import sessions
 from corral.services.caller import Caller
+from corral.services.iam import find_role
 
 AccessDenied = api_error("AccessDenied", 403)
 InvalidClientTokenId = api_error("InvalidClientTokenId", 403)
@@ -35,15 +36,15 @@ _ROLE = re.compile(r"arn:aws[a-z-]*:iam::([0-9]{12}):role/((?:[!-.0-~]+/)*)([\w+
 
 
 def get_caller_identity(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    return {"UserId": user_id(caller), "Account": caller.account, "Arn": caller.principal}
+    return {"UserId": user_id(tx, caller), "Account": caller.account, "Arn": caller.principal}
 
 
-def user_id(caller: Caller) -> str:
+def user_id(tx: Tx[Any], caller: Caller) -> str:
     """AWS's id for a principal: the account of its root, AROA…:session of a role, account:name of a federated user."""
     kind, _, name = caller.principal.rpartition(":")[2].partition("/")
     if kind == "assumed-role":
         role, _, session_name = name.partition("/")
-        return f"{sessions.derived_role_id(caller.account, role)}:{session_name}"
+        return f"{_role_id(tx, caller, role)}:{session_name}"
     return f"{caller.account}:{name}" if kind == "federated-user" else caller.account
 
 
@@ -54,13 +55,15 @@ def assume_role(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> dict[str
     duration_s = _duration_s(params, ROLE_DURATION_S, ROLE_DURATION_MAX_S)
     if caller.is_session and duration_s > CHAINED_MAX_S:
         raise ValidationError("The requested DurationSeconds exceeds the 1 hour session limit for roles assumed by role chaining.")
+    if duration_s > (find_role(tx, role) or {}).get("MaxSessionDuration", ROLE_DURATION_MAX_S):
+        raise ValidationError("The requested DurationSeconds exceeds the MaxSessionDuration set for this role.")
     if "SourceIdentity" in params:
         _check_name("sourceIdentity", params["SourceIdentity"], 64)
     name = params["RoleSessionName"]
     principal = sessions.role_session(caller.account, role, name)
     reply = {
         "Credentials": _shown(_issue(tx, principal, duration_s, caller)),
-        "AssumedRoleUser": {"AssumedRoleId": f"{sessions.derived_role_id(caller.account, role)}:{name}", "Arn": principal},
+        "AssumedRoleUser": {"AssumedRoleId": f"{_role_id(tx, caller, role)}:{name}", "Arn": principal},
         **_packed_size(params),
     }
     return reply | ({"SourceIdentity": params["SourceIdentity"]} if "SourceIdentity" in params else {})
@@ -91,6 +94,12 @@ def get_access_key_info(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> 
     if access_key_id != caller.access_key_id and not sessions.is_our_key(tx.settings.session_key, access_key_id):
         raise InvalidClientTokenId("The access key ID provided does not exist in our records.")
     return {"Account": caller.account}
+
+
+def _role_id(tx: Tx[Any], caller: Caller, role: str) -> str:
+    """As IAM shows it, where IAM knows the role."""
+    known = find_role(tx, role)
+    return known["RoleId"] if known else sessions.derived_role_id(caller.account, role)
 
 
 def _issue(tx: Tx[Any], principal: str, duration_s: int, caller: Caller) -> Credentials:
