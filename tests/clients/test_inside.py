@@ -107,8 +107,8 @@ def client_with(corral, credentials, service):
     )
 
 
-def fetch(url: str, method: str = "GET", **headers) -> tuple[int, dict]:
-    request = urllib.request.Request(url, headers=headers, method=method)
+def fetch(url: str, method: str = "GET", body: bytes | None = None, **headers) -> tuple[int, dict]:
+    request = urllib.request.Request(url, data=body, headers=headers, method=method)
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
             return answer.status, json.loads(answer.read())
@@ -353,3 +353,27 @@ def test_the_password_is_in_no_answer_and_in_no_file(corral, ecs):
         if path.is_file():
             assert password.encode() not in path.read_bytes(), path
     stop(ecs, arn)
+
+
+def test_a_task_protects_itself(corral, ecs):
+    arn, told = start_living(corral)
+    url = told["ECS_AGENT_URI"] + "/task-protection/v1/state"
+    nothing = {"ExpirationDate": None, "ProtectionEnabled": False, "TaskArn": arn}
+    assert fetch(url) == (200, {"protection": nothing})
+    status, answer = fetch(url, "PUT", b'{"ProtectionEnabled": true, "ExpiresInMinutes": 60}')
+    assert status == 200 and answer["protection"]["ProtectionEnabled"] and answer["protection"]["TaskArn"] == arn
+    until = datetime.fromisoformat(answer["protection"]["ExpirationDate"].replace("Z", "+00:00"))
+    assert timedelta(minutes=59) < until - datetime.now(UTC) <= timedelta(minutes=60)
+    assert fetch(url) == (200, answer)
+    [shown] = ecs.get_task_protection(cluster="default", tasks=[arn])["protectedTasks"]
+    assert shown["protectionEnabled"]
+    for wrong in ("", "[]", "{}", '{"ProtectionEnabled": 1}', '{"ProtectionEnabled": true, "x": 1}',
+                  '{"ProtectionEnabled": true, "ExpiresInMinutes": true}',
+                  '{"ProtectionEnabled": true, "ExpiresInMinutes": 0}'):  # fmt: skip
+        status, answer = fetch(url, "PUT", wrong.encode())
+        assert status == 400 and answer["error"]["Code"] == "InvalidParameterException"
+    assert fetch(url, "PUT", b'{"ProtectionEnabled": false}') == (200, {"protection": nothing})
+    assert fetch(url, "POST", b"{}")[0] == 405
+    stop(ecs, arn)
+    status, answer = fetch(url)
+    assert (status, answer["error"]["Code"]) == (404, "ResourceNotFoundException")

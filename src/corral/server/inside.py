@@ -22,11 +22,13 @@ from corral.model.task import Task
 from corral.server.agents import Agents
 from corral.server.lanes import Lane
 from corral.services import sessions
-from corral.services.ecs import metadata
+from corral.services.ecs import agent_api, metadata
+from corral.services.ecs.naming import InvalidParameterException
 from corral.store import Store
 
 _CREDENTIALS = re.compile(r"/v2/credentials/([0-9a-f]{32})")
 _METADATA = re.compile(r"/v[34]/(([0-9a-f]{32})-[0-9a-f]{32})((?:/.*)?)")
+_PROTECTION = re.compile(r"/api/(([0-9a-f]{32})-[0-9a-f]{32})/task-protection/v1/state")
 _PAGES = frozenset({"", "/task", "/taskWithTags", "/stats", "/task/stats"})
 
 # The agent's codes for credentials; the others are of the same kind.
@@ -51,6 +53,8 @@ class Inside:
                 return _json(await self._credentials(request, match[1]))
             if match := _METADATA.fullmatch(request.path):
                 return _json(await self._metadata(request, *match.groups()))
+            if match := _PROTECTION.fullmatch(request.path):
+                return await self._protection(request, match[1], match[2])
         except ApiError as error:
             return _refusal(error)
         return None
@@ -75,6 +79,18 @@ class Inside:
             "Token": credentials.token,
             "Expiration": expires.strftime("%Y-%m-%dT%H:%M:%SZ"),
         }
+
+    async def _protection(self, request: aws.Request, address: str, run_id: str) -> aws.Response:
+        """Errors stand inside the answer here, as the agent has it."""
+        try:
+            if request.method not in ("GET", "PUT"):
+                raise MethodNotAllowed(f"{request.method} is not served here; use GET or PUT.")
+            if not compare_digest(address, sessions.address_of_run(self._key, run_id)):
+                raise agent_api.ResourceNotFoundException("Failed to find a task for the request")
+            wanted = _object(request.body) if request.method == "PUT" else None
+            return _json(await self._state.submit(partial(agent_api.protection_inside, run_id=run_id, wanted=wanted)))
+        except ApiError as error:
+            return _json({"error": {"Code": error.code, "Message": error.message}}, error.status)
 
     async def _metadata(self, request: aws.Request, address: str, run_id: str, page: str) -> dict[str, Any]:
         _must_be_get(request)
@@ -114,6 +130,16 @@ class Inside:
 def _must_be_get(request: aws.Request) -> None:
     if request.method != "GET":
         raise MethodNotAllowed(f"{request.method} is not served here; use GET.")
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(body)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise InvalidParameterException("UpdateTaskProtection: failed to decode request")
+    return value
 
 
 def _json(value: dict[str, Any], status: int = 200) -> aws.Response:

@@ -19,6 +19,7 @@ def environment_inside(settings: Settings, task: Task, run: Run) -> dict[str, st
         "AWS_CONTAINER_AUTHORIZATION_TOKEN": password_of_task(settings.session_key, task.id),
         "ECS_CONTAINER_METADATA_URI": f"{url}/v3/{address}",
         "ECS_CONTAINER_METADATA_URI_V4": f"{url}/v4/{address}",
+        "ECS_AGENT_URI": f"{url}/api/{address}",
     }
 
 

@@ -34,10 +34,13 @@ def credentials_inside(tx: Tx[Store], task_id: str) -> tuple[str, Credentials] |
     task = tx.store.task(task_id)
     if task is None or task.state in (TaskState.STOPPED, TaskState.PROVISIONING):
         return None
-    given = _role(tx, task)
-    role = given.rpartition("/")[2] or sessions.HOST_ROLE
+    given, role = _role(tx, task), role_name(tx, task)
     role_arn = given if given.startswith("arn:") else f"arn:aws:iam::{tx.settings.account}:role/{given or role}"
     return role_arn, sessions.of_task(tx.settings.session_key, tx.settings.account, role, task.id, tx.now_s)
+
+
+def role_name(tx: Tx[Store], task: Task) -> str:
+    return _role(tx, task).rpartition("/")[2] or sessions.HOST_ROLE
 
 
 def _role(tx: Tx[Store], task: Task) -> str:
