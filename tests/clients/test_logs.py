@@ -68,7 +68,7 @@ def test_rules_of_a_batch(logs, stream):
         events = [{"timestamp": now, "message": "b"}, {"timestamp": now - 1, "message": "a"}]
         logs.put_log_events(**stream, logEvents=events)
     with pytest.raises(invalid, match="too large"):
-        put(logs, stream, "x" * 262_145)
+        put(logs, stream, "x" * 1_048_551)  # with its 26 bytes, one too many
     with pytest.raises(invalid, match="too large"):
         put(logs, stream, *["x" * 200_000] * 6)
     old = put(logs, stream, "ancient", at_ms=now_ms() - 15 * 86_400_000)

@@ -55,7 +55,11 @@ STATE = (
 LOGS = (
     "INSERT INTO log_group VALUES ('r', '/g', 1, '{}')",
     "INSERT INTO log_stream VALUES (1, 'r', '/g', 's', 1, 5, 5, 6, 1)",
+    "INSERT INTO log_stream VALUES (3, 'r', '/g', 'gone', 1, 5, 5, 6, 1)",
+    "DELETE FROM log_stream WHERE id = 3",
     "INSERT INTO log_event VALUES (1, 5, 0, 6, 'hello')",
+    "INSERT INTO log_event VALUES (3, 5, 0, 6, 'of a stream that is being purged')",
+    "INSERT INTO due VALUES ('purge:3', 1.0)",
 )
 
 
@@ -87,5 +91,12 @@ def test_the_rows_of_old_logs_are_still_there(tmp_path: Path):
     store = LogStore(tmp_path / "old.db")
     stream = store.stream("r", "/g", "s")
     assert stream is not None and stream.events == 1
+    group = store.group("r", "/g")
+    assert group is not None and group.bytes == len("hello") + 26
+    assert store.take_due(2.0, 10) == ["purge:"]
+    assert not store.purge(100, 1000)
     assert store.execute("SELECT message FROM log_event").fetchall() == [("hello",)]
+    assert store.add_stream(group.id, "new", 7)
+    new = store.stream("r", "/g", "new")
+    assert new is not None and new.id == 4  # ids are not given twice
     store.close()

@@ -23,6 +23,6 @@ class Service:
 SERVICES: dict[str, Service] = {
     "ecs": Service("state", ecs.HANDLERS),
     "iam": Service("state", iam.HANDLERS),
-    "logs": Service("logs", logs.HANDLERS, heavy=frozenset({"GetLogEvents", "DescribeLogStreams"})),
+    "logs": Service("logs", logs.HANDLERS, heavy=logs.HEAVY),
     "sts": Service("state", sts.HANDLERS),
 }

@@ -1,5 +1,5 @@
 """Series and log events: files of their own."""
 
-from corral.telemetry.logs import Event, LogStore, Stream
+from corral.telemetry.logs import Event, Group, LogStore, MetricFilter, Stream
 
-__all__ = ["Event", "LogStore", "Stream"]
+__all__ = ["Event", "Group", "LogStore", "MetricFilter", "Stream"]

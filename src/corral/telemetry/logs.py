@@ -1,10 +1,10 @@
-"""Log groups, streams and events: the only SQL about them."""
+"""Log groups, streams and events: the only SQL that changes them, and the listings. `search.py` looks through many streams."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -14,17 +14,32 @@ from corral.database import Database, Migration
 
 Position = tuple[int, int]  # (milliseconds, number): where an event stands in its stream
 
+EVENT_OVERHEAD_BYTES = 26  # what an event counts beside its message
+LAST_MS = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    id: int
+    name: str
+    created_ms: int
+    retention_days: int | None
+    bytes: int
+    details: dict[str, Any]
+
 
 @dataclass(frozen=True, slots=True)
 class Stream:
     id: int
-    group: str
+    group_id: int
     name: str
     created_ms: int
     first_ms: int | None
     last_ms: int | None
     ingested_ms: int | None
     events: int
+    group: str
+    retention_days: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,83 +49,124 @@ class Event:
     message: str
 
 
-STREAM_COLUMNS = "id, group_name, name, created_ms, first_ms, last_ms, ingested_ms, events"
+@dataclass(frozen=True, slots=True)
+class MetricFilter:
+    group: str
+    name: str
+    created_ms: int
+    details: dict[str, Any]
+
+
+GROUP_COLUMNS = "id, name, created_ms, retention_days, bytes, details"
+STREAMS = (
+    "SELECT s.id, s.group_id, s.name, s.created_ms, s.first_ms, s.last_ms, s.ingested_ms, s.events, g.name, g.retention_days "
+    "FROM log_group g JOIN log_stream s ON s.group_id = g.id WHERE "
+)
+
+
+def _script(name: str) -> str:
+    return files(__package__).joinpath(name).read_text()
 
 
 class LogStore(Database):
-    MIGRATIONS: tuple[Migration, ...] = ()
+    MIGRATIONS: tuple[Migration, ...] = (_script("to_2.sql"),)
 
     def __init__(self, path: Path | None) -> None:
-        super().__init__(path, files(__package__).joinpath("logs.sql").read_text(), self.MIGRATIONS)
+        super().__init__(path, _script("logs.sql"), self.MIGRATIONS)
 
     # Groups
 
     def add_group(self, region: str, name: str, details: dict[str, Any], now_ms: int) -> bool:
         """False: it is there already."""
-        sql = "INSERT OR IGNORE INTO log_group VALUES (?, ?, ?, ?)"
+        sql = "INSERT OR IGNORE INTO log_group (region, name, created_ms, details) VALUES (?, ?, ?, ?)"
         return self.execute(sql, (region, name, now_ms, json.dumps(details))).rowcount == 1
 
-    def has_group(self, region: str, name: str) -> bool:
-        return self.execute("SELECT 1 FROM log_group WHERE region = ? AND name = ?", (region, name)).fetchone() is not None
+    def group(self, region: str, name: str) -> Group | None:
+        row = self.execute(f"SELECT {GROUP_COLUMNS} FROM log_group WHERE region = ? AND name = ?", (region, name)).fetchone()
+        return _group(row) if row else None
 
-    def groups(self, region: str, prefix: str, after: str, limit: int) -> list[tuple[str, int, dict[str, Any]]]:
-        """(name, created, details), by name."""
-        rows = self.execute(
-            "SELECT name, created_ms, details FROM log_group WHERE region = ? AND name > ? AND name >= ? AND name < ? "
-            "ORDER BY name LIMIT ?",
-            (region, after, prefix, prefix + "\U0010ffff", limit),
-        )
-        return [(name, created_ms, json.loads(details)) for name, created_ms, details in rows]
+    def group_by_id(self, group_id: int) -> Group | None:
+        row = self.execute(f"SELECT {GROUP_COLUMNS} FROM log_group WHERE id = ? AND name IS NOT NULL", (group_id,)).fetchone()
+        return _group(row) if row else None
 
-    def drop_group(self, region: str, name: str) -> list[int]:
-        """Remove a group and its streams; the ids of the streams, whose events are still to be purged."""
-        ids = self.execute("DELETE FROM log_stream WHERE region = ? AND group_name = ? RETURNING id", (region, name)).fetchall()
-        self.execute("DELETE FROM log_group WHERE region = ? AND name = ?", (region, name))
-        return [stream_id for (stream_id,) in ids]
+    def groups(
+        self,
+        region: str,
+        *,
+        after: str,
+        limit: int,
+        prefix: str = "",
+        part: str = "",
+        classes: Sequence[str] = (),
+        names: Sequence[str] | None = None,
+    ) -> list[Group]:
+        """By name; `part` is any part of it, and no classes are all classes."""
+        sql = f"SELECT {GROUP_COLUMNS} FROM log_group WHERE region = ? AND name > ? AND name >= ? AND name < ?"
+        values: list[Any] = [region, after, prefix, _beyond(prefix)]
+        if part:
+            sql, values = sql + " AND instr(name, ?) > 0", [*values, part]
+        if classes:
+            sql += f" AND coalesce(json_extract(details, '$.logGroupClass'), 'STANDARD') IN ({_marks(classes)})"
+            values += classes
+        if names is not None:
+            sql, values = sql + f" AND name IN ({_marks(names)})", [*values, *names]
+        return [_group(row) for row in self.execute(sql + " ORDER BY name LIMIT ?", (*values, limit))]
+
+    def set_details(self, group_id: int, details: dict[str, Any]) -> None:
+        self.execute("UPDATE log_group SET details = ? WHERE id = ?", (json.dumps(details), group_id))
+
+    def set_retention(self, group_id: int, days: int | None) -> None:
+        self.execute("UPDATE log_group SET retention_days = ? WHERE id = ?", (days, group_id))
+
+    def drop_group(self, group_id: int) -> None:
+        """Nobody finds it any more; its streams and their events are still to be purged."""
+        self.execute("DELETE FROM metric_filter WHERE group_id = ?", (group_id,))
+        self.execute("UPDATE log_group SET name = NULL WHERE id = ?", (group_id,))
 
     # Streams
 
-    def add_stream(self, region: str, group: str, name: str, now_ms: int) -> bool:
+    def add_stream(self, group_id: int, name: str, now_ms: int) -> bool:
         """False: it is there already."""
-        return (
-            self.execute(
-                "INSERT OR IGNORE INTO log_stream (region, group_name, name, created_ms) VALUES (?, ?, ?, ?)",
-                (region, group, name, now_ms),
-            ).rowcount
-            == 1
-        )
+        sql = "INSERT OR IGNORE INTO log_stream (group_id, name, created_ms) VALUES (?, ?, ?)"
+        return self.execute(sql, (group_id, name, now_ms)).rowcount == 1
 
     def stream(self, region: str, group: str, name: str) -> Stream | None:
-        row = self.execute(
-            f"SELECT {STREAM_COLUMNS} FROM log_stream WHERE region = ? AND group_name = ? AND name = ?", (region, group, name)
-        ).fetchone()
+        row = self.execute(f"{STREAMS} g.region = ? AND g.name = ? AND s.name = ?", (region, group, name)).fetchone()
         return Stream(*row) if row else None
 
     def stream_by_id(self, stream_id: int) -> Stream | None:
-        row = self.execute(f"SELECT {STREAM_COLUMNS} FROM log_stream WHERE id = ?", (stream_id,)).fetchone()
+        row = self.execute(f"{STREAMS} s.id = ? AND g.name IS NOT NULL", (stream_id,)).fetchone()
         return Stream(*row) if row else None
 
-    def streams(self, region: str, group: str, prefix: str, *, by_time: bool, descending: bool) -> list[Stream]:
-        order = "coalesce(last_ms, 0), name" if by_time else "name"
-        if descending:
-            order = "coalesce(last_ms, 0) DESC, name DESC" if by_time else "name DESC"
+    def streams_by_name(self, group_id: int, prefix: str, after: str | None, limit: int, *, descending: bool) -> list[Stream]:
+        sign, way = ("<", "DESC") if descending else (">", "ASC")
+        here = "" if after is None else f" AND s.name {sign} ?"
         rows = self.execute(
-            f"SELECT {STREAM_COLUMNS} FROM log_stream WHERE region = ? AND group_name = ? AND name >= ? AND name < ? "
-            f"ORDER BY {order}",
-            (region, group, prefix, prefix + "\U0010ffff"),
+            f"{STREAMS} s.group_id = ? AND s.name >= ? AND s.name < ?{here} ORDER BY s.name {way} LIMIT ?",
+            (group_id, prefix, _beyond(prefix), *(() if after is None else (after,)), limit),
         )
         return [Stream(*row) for row in rows]
 
-    def drop_stream(self, stream_id: int) -> None:
-        self.execute("DELETE FROM log_stream WHERE id = ?", (stream_id,))
+    def streams_by_time(self, group_id: int, after: tuple[int, str] | None, limit: int, *, descending: bool) -> list[Stream]:
+        """By the time of the last event; those without one are the oldest."""
+        sign, way = ("<", "DESC") if descending else (">", "ASC")
+        here = "" if after is None else f" AND (coalesce(s.last_ms, 0), s.name) {sign} (?, ?)"
+        rows = self.execute(
+            f"{STREAMS} s.group_id = ?{here} ORDER BY coalesce(s.last_ms, 0) {way}, s.name {way} LIMIT ?",
+            (group_id, *(after or ()), limit),
+        )
+        return [Stream(*row) for row in rows]
 
-    def purge_events(self, stream_id: int, limit: int) -> int:
-        """Remove events of a stream that is gone, some at a time; how many were removed."""
-        return self.execute(
-            "DELETE FROM log_event WHERE (stream_id, at_ms, number) IN "
-            "(SELECT stream_id, at_ms, number FROM log_event WHERE stream_id = ? LIMIT ?)",
-            (stream_id, limit),
-        ).rowcount
+    def drop_stream(self, stream: Stream) -> None:
+        """Move it into a group of its own that is gone; it is still to be purged."""
+        sql = "INSERT INTO log_group (region, name, created_ms, details) VALUES ('', NULL, 0, '{}') RETURNING id"
+        (grave,) = self.execute(sql).fetchone()
+        sql = "UPDATE log_group SET bytes = bytes - (SELECT bytes FROM log_stream WHERE id = ?) WHERE id = ?"
+        self.execute(sql, (stream.id, stream.group_id))
+        self.execute("UPDATE log_stream SET group_id = ? WHERE id = ?", (grave, stream.id))
+
+    def set_entity(self, stream_id: int, entity: dict[str, Any]) -> None:
+        self.execute("UPDATE log_stream SET entity = ? WHERE id = ?", (json.dumps(entity), stream_id))
 
     # Events
 
@@ -120,16 +176,111 @@ class LogStore(Database):
             return
         self.executemany("INSERT INTO log_event VALUES (?, ?, ?, ?, ?)", rows)
         times = [row[1] for row in rows]
+        first_ms, last_ms = min(times), max(times)
+        size = sum(len(row[4]) if row[4].isascii() else len(row[4].encode()) for row in rows) + EVENT_OVERHEAD_BYTES * len(rows)
+        counted = (stream.events + len(rows), len(rows), size, now_ms, max(last_ms, stream.last_ms or 0))
+        if stream.first_ms is None or first_ms < stream.first_ms:
+            self.execute(
+                "UPDATE log_stream SET events = ?, stored = stored + ?, bytes = bytes + ?, ingested_ms = ?, last_ms = ?, "
+                "first_ms = ? WHERE id = ?",
+                (*counted, first_ms, stream.id),
+            )
+        else:  # its place in the index by first event stays untouched
+            self.execute(
+                "UPDATE log_stream SET events = ?, stored = stored + ?, bytes = bytes + ?, ingested_ms = ?, last_ms = ? "
+                "WHERE id = ?",
+                (*counted, stream.id),
+            )
+        self.execute("UPDATE log_group SET bytes = bytes + ? WHERE id = ?", (size, stream.group_id))
+
+    def purge(self, limit: int, max_bytes: int) -> bool:
+        """Remove some of what nobody finds any more: events, then their streams, then groups. False: all is gone."""
+        while limit > 0 and max_bytes > 0:
+            gone = self.execute(
+                "SELECT g.id, s.id, s.stored, s.bytes FROM log_group g LEFT JOIN log_stream s ON s.group_id = g.id "
+                "WHERE g.name IS NULL LIMIT 1"
+            ).fetchone()
+            if gone is None:
+                return False
+            group_id, stream_id, stored, size = gone
+            limit -= 1
+            if stream_id is None:
+                self.execute("DELETE FROM log_group WHERE id = ?", (group_id,))
+                continue
+            rows = min(limit, _rows_of(max_bytes, stored, size))
+            removed, removed_bytes = self._cut(stream_id, LAST_MS, rows)
+            if removed < rows:
+                self.execute("DELETE FROM log_stream WHERE id = ?", (stream_id,))
+            limit, max_bytes = limit - removed, max_bytes - removed_bytes
+        return True
+
+    def has_retention(self) -> bool:
+        """Some group does not keep its events for ever."""
+        return self.execute("SELECT 1 FROM log_group WHERE retention_days IS NOT NULL AND name IS NOT NULL").fetchone() is not None
+
+    def next_expiry(self) -> tuple[int, int] | None:
+        """(group id, when its oldest event expires), the next one of all groups."""
+        row: tuple[int, int] | None = self.execute(
+            "SELECT id, (SELECT min(first_ms) FROM log_stream WHERE group_id = log_group.id) + retention_days * 86400000 AS at "
+            "FROM log_group WHERE retention_days IS NOT NULL AND name IS NOT NULL AND at IS NOT NULL ORDER BY at LIMIT 1"
+        ).fetchone()
+        return row
+
+    def expire(self, group_id: int, now_ms: int, limit: int, max_bytes: int) -> None:
+        """Remove some expired events of one stream of the group."""
+        row = self.execute(
+            "SELECT s.id, s.stored, s.bytes, ? - g.retention_days * 86400000 "
+            "FROM log_group g JOIN log_stream s ON s.group_id = g.id "
+            "WHERE g.id = ? AND s.first_ms IS NOT NULL ORDER BY s.first_ms LIMIT 1",
+            (now_ms, group_id),
+        ).fetchone()
+        if row is None:
+            return
+        stream_id, stored, size, before_ms = row
+        removed, removed_bytes = self._cut(stream_id, before_ms, min(limit, _rows_of(max_bytes, stored, size)))
         self.execute(
-            "UPDATE log_stream SET events = ?, ingested_ms = ?, first_ms = ?, last_ms = ? WHERE id = ?",
-            (
-                stream.events + len(rows),
-                now_ms,
-                min(times) if stream.first_ms is None else min(stream.first_ms, *times),
-                max(times) if stream.last_ms is None else max(stream.last_ms, *times),
-                stream.id,
-            ),
+            "UPDATE log_stream SET stored = stored - ?, bytes = bytes - ?, "
+            "first_ms = (SELECT min(at_ms) FROM log_event WHERE stream_id = log_stream.id) WHERE id = ?",
+            (removed, removed_bytes, stream_id),
         )
+        self.execute("UPDATE log_group SET bytes = bytes - ? WHERE id = ?", (removed_bytes, group_id))
+
+    def _cut(self, stream_id: int, before_ms: int, limit: int) -> tuple[int, int]:
+        """(events, bytes) removed from the head of a stream."""
+        beyond = self.execute(
+            "SELECT at_ms, number FROM log_event WHERE stream_id = ? AND at_ms < ? ORDER BY at_ms, number LIMIT 1 OFFSET ?",
+            (stream_id, before_ms, limit),
+        ).fetchone()
+        sizes = self.execute(
+            "DELETE FROM log_event WHERE stream_id = ? AND (at_ms, number) < (?, ?) RETURNING length(CAST(message AS BLOB))",
+            (stream_id, *(beyond or (before_ms, 0))),
+        ).fetchall()
+        return len(sizes), sum(size for (size,) in sizes) + EVENT_OVERHEAD_BYTES * len(sizes)
+
+    # Metric filters
+
+    def put_metric_filter(self, group_id: int, name: str, details: dict[str, Any], now_ms: int) -> None:
+        self.execute(
+            "INSERT INTO metric_filter VALUES (?, ?, ?, ?) ON CONFLICT (group_id, name) DO UPDATE SET details = excluded.details",
+            (group_id, name, now_ms, json.dumps(details)),
+        )
+
+    def metric_filters(self, region: str, group: str | None = None, prefix: str = "") -> list[MetricFilter]:
+        """Of one group, or of all groups of a region; by name."""
+        rows = self.execute(
+            "SELECT g.name, f.name, f.created_ms, f.details FROM log_group g JOIN metric_filter f ON f.group_id = g.id "
+            "WHERE g.region = ? AND g.name = coalesce(?, g.name) AND f.name >= ? AND f.name < ? ORDER BY f.name, g.name",
+            (region, group, prefix, _beyond(prefix)),
+        )
+        return [MetricFilter(group, name, created_ms, json.loads(details)) for group, name, created_ms, details in rows]
+
+    def metric_filter_counts(self, group_ids: Sequence[int]) -> dict[int, int]:
+        sql = f"SELECT group_id, count(*) FROM metric_filter WHERE group_id IN ({_marks(group_ids)}) GROUP BY group_id"
+        return dict(self.execute(sql, tuple(group_ids)).fetchall())
+
+    def drop_metric_filter(self, group_id: int, name: str) -> bool:
+        """False: there is none."""
+        return self.execute("DELETE FROM metric_filter WHERE group_id = ? AND name = ?", (group_id, name)).rowcount == 1
 
     # Runs' output
 
@@ -172,8 +323,27 @@ def read_events(
     )
     found: list[Event] = []
     for at_ms, number, ingested_ms, message in rows:
-        max_bytes -= len(message) * 4 if not message.isascii() else len(message)
+        max_bytes -= len(message) if message.isascii() else len(message.encode())
         if max_bytes < 0 and found:
             break
         found.append(Event((at_ms, number), ingested_ms, message))
     return found[::-1] if descending else found
+
+
+def _group(row: tuple[Any, ...]) -> Group:
+    group_id, name, created_ms, retention_days, size, details = row
+    return Group(group_id, name, created_ms, retention_days, size, json.loads(details))
+
+
+def _rows_of(max_bytes: int, stored: int, size: int) -> int:
+    """How many events of a stream are about so many bytes."""
+    return max(1, max_bytes * max(stored, 1) // max(size, 1))
+
+
+def _beyond(prefix: str) -> str:
+    """Greater than every text that starts with `prefix`."""
+    return prefix + "\U0010ffff"
+
+
+def _marks(values: Sequence[Any]) -> str:
+    return ", ".join("?" * len(values))

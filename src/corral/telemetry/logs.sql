@@ -2,26 +2,32 @@
 -- Times are milliseconds since the epoch, as CloudWatch Logs gives them.
 
 CREATE TABLE log_group (
-    region     TEXT NOT NULL,
-    name       TEXT NOT NULL,
-    created_ms INTEGER NOT NULL,
-    details    TEXT NOT NULL,               -- JSON: class, tags...
-    PRIMARY KEY (region, name)
-) WITHOUT ROWID;
+    id             INTEGER PRIMARY KEY AUTOINCREMENT,   -- never used again: a purge may still be under way
+    region         TEXT NOT NULL,
+    name           TEXT,                                -- null: deleted, and its streams are going
+    created_ms     INTEGER NOT NULL,
+    retention_days INTEGER,                             -- null: for ever
+    bytes          INTEGER NOT NULL DEFAULT 0,          -- stored now, of all its streams
+    details        TEXT NOT NULL,                       -- JSON: class, tags...
+    UNIQUE (region, name)
+);
+CREATE INDEX log_group_gone ON log_group (id) WHERE name IS NULL;
 
 CREATE TABLE log_stream (
-    id          INTEGER PRIMARY KEY AUTOINCREMENT,   -- never used again: a purge may still be under way
-    region      TEXT NOT NULL,
-    group_name  TEXT NOT NULL,
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,      -- never used again: a purge may still be under way
+    group_id    INTEGER NOT NULL REFERENCES log_group (id),
     name        TEXT NOT NULL,
     created_ms  INTEGER NOT NULL,
-    first_ms    INTEGER,
+    first_ms    INTEGER,                                -- of the events that are stored; null: none is
     last_ms     INTEGER,
     ingested_ms INTEGER,
-    events      INTEGER NOT NULL DEFAULT 0,          -- how many were ever taken: the next event's number
-    UNIQUE (region, group_name, name),
-    FOREIGN KEY (region, group_name) REFERENCES log_group (region, name)
+    events      INTEGER NOT NULL DEFAULT 0,             -- how many were ever taken: the next event's number
+    stored      INTEGER NOT NULL DEFAULT 0,             -- how many are stored now
+    bytes       INTEGER NOT NULL DEFAULT 0,             -- stored now: messages, and 26 for each event, as CloudWatch Logs counts
+    entity      TEXT,                                   -- JSON, as the last PutLogEvents with one gave it
+    UNIQUE (group_id, name)
 );
+CREATE INDEX log_stream_first ON log_stream (group_id, first_ms);
 
 -- Ordered by time and, within a millisecond, by arrival.
 CREATE TABLE log_event (
@@ -31,6 +37,14 @@ CREATE TABLE log_event (
     ingested_ms INTEGER NOT NULL,
     message     TEXT NOT NULL,
     PRIMARY KEY (stream_id, at_ms, number)
+) WITHOUT ROWID;
+
+CREATE TABLE metric_filter (
+    group_id   INTEGER NOT NULL REFERENCES log_group (id),
+    name       TEXT NOT NULL,
+    created_ms INTEGER NOT NULL,
+    details    TEXT NOT NULL,                           -- JSON: pattern, transformations...
+    PRIMARY KEY (group_id, name)
 ) WITHOUT ROWID;
 
 -- How much of a run's output is in its stream. Written with the events, so that no line is kept twice or lost.

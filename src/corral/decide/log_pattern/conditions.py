@@ -1,0 +1,186 @@
+"""Conditions on one value, and their combinations with && and ||: shared by fields and selectors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from corral.decide.log_pattern.reader import Reader
+from corral.decide.log_pattern.regex import Regex, read_regex
+from corral.model.log_search import EVERY_MESSAGE, Contains, Hint, all_of, any_of
+
+OPERATOR = re.compile(r"!=|<=|>=|=|<|>")
+UNQUOTED = re.compile(r"[A-Za-z0-9_.*:/#+-]+")
+NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+LOOKS_LIKE_A_NUMBER = re.compile(r"[0-9.eE+-]*")
+KEPT_BY_JSON = re.compile(r"[^\x00-\x1f\"\\/\x7f-\U0010ffff]+")  # what stands in JSON as it is, or as \u
+REGEXES_MAX = 2
+NESTED_MAX = 50
+
+Scalar = str | int | float  # bool is an int
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """What a value is compared with: a text with wildcards at its ends, perhaps a number, or a regular expression."""
+
+    text: str
+    open_start: bool = False
+    open_end: bool = False
+    number: int | float | None = None
+    regex: Regex | None = None
+
+    def equals(self, value: Scalar) -> bool:
+        shown = as_text(value)
+        if self.regex is not None:
+            return self.regex.found_in(shown)
+        if self.number is not None:
+            numeric = as_number(shown)
+            if numeric is not None:
+                return numeric == self.number
+        if self.open_start and self.open_end:
+            return self.text in shown
+        if self.open_start:
+            return shown.endswith(self.text)
+        return shown.startswith(self.text) if self.open_end else shown == self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    operator: str
+    literal: Literal
+
+    def holds(self, value: Scalar) -> bool:
+        if self.operator == "=":
+            return self.literal.equals(value)
+        if self.operator == "!=":
+            return not self.literal.equals(value)
+        number, bound = as_number(as_text(value)), self.literal.number
+        assert bound is not None
+        if number is None:
+            return False
+        match self.operator:
+            case "<":
+                return number < bound
+            case ">":
+                return number > bound
+            case "<=":
+                return number <= bound
+            case _:
+                return number >= bound
+
+    @property
+    def hint(self) -> Hint:
+        """The longest part of the text that must stand in the message, also if that is JSON."""
+        if self.operator != "=":
+            return EVERY_MESSAGE
+        if self.literal.regex is not None:
+            hint = self.literal.regex.hint
+            text = hint.text if isinstance(hint, Contains) else ""
+        else:
+            text = self.literal.text
+        if LOOKS_LIKE_A_NUMBER.fullmatch(text):  # 500 may be written 5e2
+            return EVERY_MESSAGE
+        return Contains(max(KEPT_BY_JSON.findall(text), key=len)) if KEPT_BY_JSON.search(text) else EVERY_MESSAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Every(Generic[T]):
+    parts: tuple[T | Every[T] | Some[T], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Some(Generic[T]):
+    parts: tuple[T | Every[T] | Some[T], ...]
+
+
+def holds(tree: T | Every[T] | Some[T], leaf: Callable[[T], bool]) -> bool:
+    if isinstance(tree, Every):
+        return all(holds(part, leaf) for part in tree.parts)
+    if isinstance(tree, Some):
+        return any(holds(part, leaf) for part in tree.parts)
+    return leaf(tree)
+
+
+def hint_of(tree: T | Every[T] | Some[T], leaf: Callable[[T], Hint]) -> Hint:
+    if isinstance(tree, Every):
+        return all_of(hint_of(part, leaf) for part in tree.parts)
+    if isinstance(tree, Some):
+        return any_of(hint_of(part, leaf) for part in tree.parts)
+    return leaf(tree)
+
+
+def leaves(tree: T | Every[T] | Some[T]) -> list[T]:
+    if isinstance(tree, (Every, Some)):
+        return [leaf for part in tree.parts for leaf in leaves(part)]
+    return [tree]
+
+
+def read_tree(reader: Reader, leaf: Callable[[Reader], T], depth: int = 0) -> T | Every[T] | Some[T]:
+    """Parentheses bind more than &&, and && more than ||."""
+    if depth > NESTED_MAX:
+        raise reader.wrong(f"parentheses are nested more than {NESTED_MAX} deep")
+    some = []
+    while True:
+        every = []
+        while True:
+            if reader.take("("):
+                every.append(read_tree(reader, leaf, depth + 1))
+                reader.expect(")", "'(' is not closed by ')'")
+            else:
+                every.append(leaf(reader))
+            if not reader.take("&&"):
+                break
+        some.append(every[0] if len(every) == 1 else Every(tuple(every)))
+        if not reader.take("||"):
+            return some[0] if len(some) == 1 else Some(tuple(some))
+
+
+def read_comparison(reader: Reader) -> Comparison | None:
+    """An operator and what comes after it, if there is one."""
+    reader.peek()
+    operator = reader.match(OPERATOR)
+    if not operator:
+        return None
+    start = reader.at
+    literal = _literal(reader)
+    if operator not in ("=", "!=") and literal.number is None:
+        reader.at = start
+        raise reader.wrong(f"'{operator}' compares with a number")
+    return Comparison(operator, literal)
+
+
+def as_number(text: str) -> int | float | None:
+    if not NUMBER.fullmatch(text):
+        return None
+    try:
+        return int(text)
+    except ValueError:  # not whole, or longer than anybody counts
+        return float(text)
+
+
+def as_text(value: Scalar) -> str:
+    return value if isinstance(value, str) else ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def _literal(reader: Reader) -> Literal:
+    first = reader.peek()
+    if first == "%":
+        return Literal("", regex=read_regex(reader))
+    if first == '"':
+        return _with_wildcards(reader.quoted(), None)
+    text = reader.match(UNQUOTED)
+    if not text:
+        raise reader.wrong("a value is missing here; put one that is not made of letters and digits in double quotes")
+    return _with_wildcards(text, as_number(text))
+
+
+def _with_wildcards(text: str, number: int | float | None) -> Literal:
+    """An asterisk at either end stands for any text; elsewhere it is an asterisk."""
+    if text == "*":
+        return Literal("", open_start=True, open_end=True)
+    open_start, open_end = text.startswith("*"), text.endswith("*")
+    return Literal(text[open_start : len(text) - open_end], open_start, open_end, number)

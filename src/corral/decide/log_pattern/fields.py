@@ -1,0 +1,140 @@
+"""Patterns in brackets: conditions on the fields between a message's spaces, as in [ip, user, ..., status=4*, size>1000]."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from corral.decide.log_pattern.conditions import (
+    REGEXES_MAX,
+    Comparison,
+    Every,
+    Some,
+    hint_of,
+    holds,
+    leaves,
+    read_comparison,
+    read_tree,
+)
+from corral.decide.log_pattern.reader import Reader
+from corral.model.log_search import EVERY_MESSAGE, Hint, all_of
+
+NAME = re.compile(r"[A-Za-z0-9_-]+")
+ALONE = re.compile(r"[A-Za-z0-9_-]+(?=\s*(,|\]|$))")
+WORD = re.compile(r"\S+")
+
+Tree = Comparison | Every[Comparison] | Some[Comparison]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    name: str  # empty: called by its place
+    condition: Tree | None = None
+
+    def fits(self, text: str) -> bool:
+        return self.condition is None or holds(self.condition, lambda comparison: comparison.holds(text))
+
+    @property
+    def hint(self) -> Hint:
+        return EVERY_MESSAGE if self.condition is None else hint_of(self.condition, lambda comparison: comparison.hint)
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    before: tuple[Field, ...]
+    after: tuple[Field, ...] = ()
+    gap: bool = False  # any number of fields between the two
+    exact = False
+    has_fields = True
+
+    @property
+    def hint(self) -> Hint:
+        return all_of(field.hint for field in (*self.before, *self.after))
+
+    @property
+    def regexes(self) -> int:
+        conditions = [field.condition for field in (*self.before, *self.after) if field.condition is not None]
+        return sum(comparison.literal.regex is not None for condition in conditions for comparison in leaves(condition))
+
+    def matches(self, message: str) -> bool:
+        laid = self._laid_over(message)
+        return laid is not None and all(field is None or field.fits(text) for field, text in laid)
+
+    def extract(self, message: str) -> Mapping[str, str]:
+        laid = self._laid_over(message) or []
+        return {f"${field.name if field and field.name else at}": text for at, (field, text) in enumerate(laid, 1)}
+
+    def _laid_over(self, message: str) -> list[tuple[Field | None, str]] | None:
+        """Each field of the message with the one of the pattern; None if their numbers do not fit."""
+        texts = split(message)
+        over = len(texts) - len(self.before) - len(self.after)
+        if over < 0 or (over and not self.gap):
+            return None
+        return list(zip((*self.before, *[None] * over, *self.after), texts))
+
+
+def split(message: str) -> list[str]:
+    """The fields of a message: words, and what stands between a pair of brackets or quotes."""
+    if '"' not in message and "[" not in message:
+        return message.split()
+    found, at, bracket = [], 0, 0
+    while word := WORD.search(message, at):
+        at, end = word.start(), -1
+        if message[at] == '"':
+            end = message.find('"', at + 1)
+        elif message[at] == "[":
+            if bracket >= 0 and bracket <= at:  # else the one known is the next one, or there is none
+                bracket = message.find("]", at)
+            end = bracket
+        if end > at and (end + 1 == len(message) or message[end + 1].isspace()):
+            found.append(message[at + 1 : end])
+            at = end + 1
+        else:
+            found.append(word.group())
+            at = word.end()
+    return found
+
+
+def parse_fields(reader: Reader) -> Fields:
+    reader.take("[")
+    sides: list[list[Field]] = [[]]
+    while True:
+        if reader.take("..."):
+            if len(sides) == 2:
+                raise reader.wrong("'...' may stand once in a pattern")
+            sides.append([])
+        else:
+            sides[-1].append(_field(reader))
+        if not reader.take(","):
+            break
+    reader.end("]")
+    fields = Fields(tuple(sides[0]), tuple(sides[-1]) if len(sides) == 2 else (), gap=len(sides) == 2)
+    if fields.regexes > REGEXES_MAX:
+        raise reader.wrong(f"a pattern holds at most {REGEXES_MAX} regular expressions")
+    return fields
+
+
+def _field(reader: Reader) -> Field:
+    if reader.peek() in (",", "]"):
+        return Field("")
+    if name := reader.match(ALONE):
+        return Field(name)
+    names: list[str] = []
+
+    def condition(reader: Reader) -> Comparison:
+        reader.peek()
+        name = reader.match(NAME)
+        if not name:
+            raise reader.wrong("a field's name is missing here")
+        if names and name != names[0]:
+            reader.at -= len(name)
+            raise reader.wrong(f"a condition on '{name}' stands in the place of '{names[0]}'")
+        names.append(name)
+        comparison = read_comparison(reader)
+        if comparison is None:
+            raise reader.wrong("an operator is missing here: =, !=, <, >, <= or >=")
+        return comparison
+
+    tree = read_tree(reader, condition)
+    return Field(names[0], tree)

@@ -1,0 +1,89 @@
+"""Terms: words and phrases that a message must contain, may contain, or must not contain."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from corral.decide.log_pattern.reader import Reader
+from corral.decide.log_pattern.regex import Regex, read_regex
+from corral.model.log_search import Contains, Hint, Lacks, all_of, any_of
+
+UNQUOTED = re.compile(r"[A-Za-z0-9_]+(?=\s|$)")
+UP_TO_SPACE = re.compile(r"\S+")
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    text: str
+
+    def found_in(self, message: str) -> bool:
+        return self.text in message
+
+    @property
+    def hint(self) -> Hint:
+        return Contains(self.text)
+
+
+Term = Word | Regex
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    needed: tuple[Term, ...] = ()
+    unwanted: tuple[Term, ...] = ()
+    any_of: tuple[Term, ...] = ()  # one of these is enough
+    has_fields = False
+
+    @property
+    def hint(self) -> Hint:
+        lacks = [Lacks(term.text) for term in self.unwanted if isinstance(term, Word)]
+        some = [any_of(term.hint for term in self.any_of)] if self.any_of else []
+        return all_of([*(term.hint for term in self.needed), *some, *lacks])
+
+    @property
+    def exact(self) -> bool:
+        return self.regexes == 0
+
+    @property
+    def regexes(self) -> int:
+        return sum(isinstance(term, Regex) for term in (*self.needed, *self.unwanted, *self.any_of))
+
+    def matches(self, message: str) -> bool:
+        return (
+            all(term.found_in(message) for term in self.needed)
+            and not any(term.found_in(message) for term in self.unwanted)
+            and (not self.any_of or any(term.found_in(message) for term in self.any_of))
+        )
+
+    def extract(self, _: str) -> Mapping[str, str]:
+        return {}
+
+
+def parse_terms(reader: Reader) -> Terms:
+    """As CloudWatch Logs has it, `?` counts only in a pattern where every term has one."""
+    found: dict[str, list[Term]] = {"": [], "-": [], "?": []}
+    while sign := reader.peek():
+        if sign in "-?":
+            reader.at += 1
+            reader.peek()
+        term = _term(reader)
+        if isinstance(term, Regex) or term.text.strip():  # quoted spaces alone mean everything
+            found[sign if sign in "-?" else ""].append(term)
+    mixed = found[""] or found["-"]
+    return Terms(tuple(found[""]), tuple(found["-"]), () if mixed else tuple(found["?"]))
+
+
+def _term(reader: Reader) -> Term:
+    first = reader.peek()
+    if first == '"':
+        return Word(reader.quoted())
+    if first == "%":
+        return read_regex(reader)
+    if word := reader.match(UNQUOTED):
+        return Word(word)
+    start = reader.at
+    wrong = reader.match(UP_TO_SPACE)
+    reader.at = start
+    raise reader.wrong(f"Invalid character(s) in term '{wrong}': put what is not a letter, a digit or _ in double quotes")

@@ -1,0 +1,121 @@
+"""Log events: taken, and read back from one stream."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from corral.core import Tx, Wait
+from corral.services.caller import Caller
+from corral.services.logs.naming import (
+    DAY_MS,
+    InvalidParameterException,
+    existing_stream,
+    group_named,
+    kept_since_ms,
+    limit_of,
+    now_ms,
+)
+from corral.services.logs.streams import sequence_token
+from corral.telemetry import Event, LogStore, Stream
+from corral.telemetry.logs import EVENT_OVERHEAD_BYTES, LAST_MS, read_events
+
+BATCH_MAX_BYTES = 1_048_576
+BATCH_MAX_EVENTS = 10_000
+PAGE_MAX_EVENTS = 10_000
+PAGE_MAX_BYTES = 1_048_576
+TOO_NEW_MS = 2 * 3600 * 1000
+TOO_OLD_MS = 14 * DAY_MS
+SPAN_MAX_MS = DAY_MS
+WAIT_MAX_S = 60.0
+
+
+def put_log_events(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """Any sequence token is taken, as on AWS."""
+    stream = existing_stream(tx, caller, params["logGroupName"], params["logStreamName"])
+    events = [(event["timestamp"], event["message"]) for event in params["logEvents"]]
+    _check_batch(events)
+    old = _count_before(events, now_ms(tx) - TOO_OLD_MS)
+    expired = _count_before(events, kept_since_ms(tx, stream.retention_days))
+    new = _count_before(events, now_ms(tx) + TOO_NEW_MS + 1)  # the first that is too new
+    good = events[max(old, expired) : new]
+    if good and good[-1][0] - good[0][0] > SPAN_MAX_MS:
+        raise InvalidParameterException("The batch of log events in a single PutLogEvents request cannot span more than 24 hours.")
+    tx.store.append(stream, good, now_ms(tx))
+    if params.get("entity"):
+        tx.store.set_entity(stream.id, params["entity"])
+    if good:
+        tx.changed(f"stream:{stream.id}")
+    rejected = {
+        **({"tooOldLogEventEndIndex": old} if old else {}),
+        **({"expiredLogEventEndIndex": expired} if expired > old else {}),
+        **({"tooNewLogEventStartIndex": new} if new < len(events) else {}),
+    }
+    token = sequence_token(stream.events + len(good))
+    return {"nextSequenceToken": token, **({"rejectedLogEventsInfo": rejected} if rejected else {})}
+
+
+def get_log_events(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """A page of a stream. With X-Corral-Wait, a caller at the end of it is answered when there is more."""
+    stream = existing_stream(tx, caller, group_named(params), params["logStreamName"])
+    reply = _page(tx, stream, params)
+    if caller.wait_s and not tx.final and not reply["events"]:
+        raise Wait([f"stream:{stream.id}"], tx.now_s + min(caller.wait_s, WAIT_MAX_S))
+    return reply
+
+
+def _page(tx: Tx[LogStore], stream: Stream, params: dict[str, Any]) -> dict[str, Any]:
+    limit, token = limit_of(params, PAGE_MAX_EVENTS), params.get("nextToken")
+    start, end = (params.get("startTime", 0), 0), (params.get("endTime", LAST_MS), 0)
+    descending, here = not params.get("startFromHead", False), start
+    if token is not None:
+        way, here = _position(token)
+        descending = way == "b"
+        start, end = (start, min(end, here)) if descending else (max(start, here), end)
+    start = max(start, (kept_since_ms(tx, stream.retention_days), 0))
+    events = read_events(
+        tx.store.connection, stream.id, start=start, end=end, limit=limit, max_bytes=PAGE_MAX_BYTES, descending=descending
+    )
+    if events:
+        first, (last_ms, last_number) = events[0].position, events[-1].position
+        forward, backward = (last_ms, last_number + 1), first
+    else:  # the end: the same token again says so
+        forward = backward = here
+    return {
+        "events": [_shown(event) for event in events],
+        "nextForwardToken": _token("f", forward),
+        "nextBackwardToken": _token("b", backward),
+    }
+
+
+def _check_batch(events: list[tuple[int, str]]) -> None:
+    if not 1 <= len(events) <= BATCH_MAX_EVENTS:
+        raise InvalidParameterException(f"A batch holds from 1 to {BATCH_MAX_EVENTS} log events.")
+    sizes = [len(message.encode("utf-8", "surrogatepass")) + EVENT_OVERHEAD_BYTES for _, message in events]
+    if min(sizes) == EVENT_OVERHEAD_BYTES:
+        raise InvalidParameterException("Log event message must not be empty.")
+    if max(sizes) > BATCH_MAX_BYTES:
+        raise InvalidParameterException(f"Log event too large: {max(sizes)} bytes exceeds limit of {BATCH_MAX_BYTES}")
+    if sum(sizes) > BATCH_MAX_BYTES:
+        raise InvalidParameterException(f"Upload too large: {sum(sizes)} bytes exceeds limit of {BATCH_MAX_BYTES}")
+    if any(later < earlier for (earlier, _), (later, _) in pairwise(events)):
+        raise InvalidParameterException("Log events in a single PutLogEvents request must be in chronological order.")
+
+
+def _count_before(events: list[tuple[int, str]], at_ms: int) -> int:
+    return sum(event_ms < at_ms for event_ms, _ in events)
+
+
+def _shown(event: Event) -> dict[str, Any]:
+    return {"timestamp": event.position[0], "message": event.message, "ingestionTime": event.ingested_ms}
+
+
+def _token(way: str, position: tuple[int, int]) -> str:
+    return f"{way}/{position[0]:030d}{position[1]:026d}"
+
+
+def _position(token: str) -> tuple[str, tuple[int, int]]:
+    way, _, digits = token.partition("/")
+    if way not in ("f", "b") or len(digits) != 56 or not digits.isascii() or not digits.isdigit():
+        raise InvalidParameterException("The specified nextToken is invalid.")
+    return way, (min(int(digits[:30]), LAST_MS), min(int(digits[30:]), LAST_MS))

@@ -1,0 +1,181 @@
+"""Log groups: made, listed, deleted, and how long their events are kept."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from typing import Any
+
+from corral.core import Tx
+from corral.services.caller import Caller
+from corral.services.logs.naming import (
+    InvalidParameterException,
+    ResourceAlreadyExistsException,
+    ValidationException,
+    check_name,
+    existing_group,
+    group_arn,
+    group_of,
+    limit_of,
+    now_ms,
+    violated,
+)
+from corral.services.logs.tags import check_tags
+from corral.services.tokens import unwrap, wrap
+from corral.telemetry import Group, LogStore
+
+RETENTION_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653)
+CLASSES = ("STANDARD", "INFREQUENT_ACCESS", "DELIVERY", "ESSENTIALS")
+LOW_COST = ("INFREQUENT_ACCESS", "ESSENTIALS")  # DescribeLogGroups lists the two together
+LISTED_MAX = 1_000
+SCANNED_AT_ONCE = 1_000
+ALTERNATIVE = re.compile(r"\^?[.\-_/#A-Za-z0-9]{3,24}")
+ALTERNATIVES_MAX = 5
+
+
+def create_log_group(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    name = params["logGroupName"]
+    check_name(name, "logGroupName")
+    if name.startswith("aws/"):
+        raise InvalidParameterException("Log groups starting with aws/ are reserved for AWS.")
+    check_tags(params.get("tags", {}))
+    _check_class(params)
+    kept = ("tags", "kmsKeyId", "logGroupClass", "deletionProtectionEnabled")
+    if not tx.store.add_group(caller.region, name, {key: params[key] for key in kept if key in params}, now_ms(tx)):
+        raise ResourceAlreadyExistsException("The specified log group already exists")
+    return {}
+
+
+def delete_log_group(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    group = existing_group(tx, caller, params["logGroupName"])
+    check_unprotected(group)
+    tx.store.drop_group(group.id)
+    tx.due("purge:", tx.now_s)
+    return {}
+
+
+def put_log_group_deletion_protection(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    group = existing_group(tx, caller, group_of(params["logGroupIdentifier"]))
+    tx.store.set_details(group.id, group.details | {"deletionProtectionEnabled": params["deletionProtectionEnabled"]})
+    return {}
+
+
+def put_retention_policy(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    group, days = existing_group(tx, caller, params["logGroupName"]), params["retentionInDays"]
+    if days not in RETENTION_DAYS:
+        raise violated(days, "retentionInDays", f"Member must satisfy enum value set: [{', '.join(map(str, RETENTION_DAYS))}]")
+    tx.store.set_retention(group.id, days)
+    tx.due("expire:", tx.now_s)
+    return {}
+
+
+def delete_retention_policy(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    tx.store.set_retention(existing_group(tx, caller, params["logGroupName"]).id, None)
+    return {}
+
+
+def describe_log_groups(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    limit, prefix, part = limit_of(params), params.get("logGroupNamePrefix", ""), params.get("logGroupNamePattern", "")
+    if prefix and part:
+        raise InvalidParameterException("LogGroup name prefix and LogGroup name pattern are mutually exclusive parameters.")
+    identifiers = params.get("logGroupIdentifiers")
+    if identifiers is not None and (prefix or part or "logGroupClass" in params):
+        raise InvalidParameterException("logGroupIdentifiers goes with no other filter.")
+    _check_class(params)
+    wanted = params.get("logGroupClass")
+    found = tx.store.groups(
+        caller.region,
+        after=unwrap(params.get("nextToken"), InvalidParameterException),
+        limit=limit + 1,
+        prefix=prefix,
+        part=part,
+        classes=LOW_COST if wanted in LOW_COST else (wanted,) if wanted else (),
+        names=None if identifiers is None else [group_of(identifier) for identifier in identifiers],
+    )
+    page = found[:limit]
+    if part:
+        shown = [_shown_by_pattern(caller, group) for group in page]
+    else:
+        filters = tx.store.metric_filter_counts([group.id for group in page])
+        shown = [_shown(caller, group, filters.get(group.id, 0)) for group in page]
+    return {"logGroups": shown, **({"nextToken": wrap(page[-1].name)} if len(found) > limit else {})}
+
+
+def list_log_groups(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """Nothing here has data sources or field indexes, so nothing is found by them."""
+    limit, alternatives = limit_of(params, LISTED_MAX, 50), _alternatives(params.get("logGroupNamePattern"))
+    _check_class(params)
+    classes = (params["logGroupClass"],) if "logGroupClass" in params else ()
+    after, found = unwrap(params.get("nextToken"), InvalidParameterException), list[Group]()
+    while len(found) <= limit and not ("dataSources" in params or "fieldIndexNames" in params):
+        looked = tx.store.groups(caller.region, after=after, limit=SCANNED_AT_ONCE, classes=classes)
+        found += [group for group in looked if _is_named(group, alternatives) and _is_tagged(group, params.get("logGroupTags", []))]
+        if len(looked) < SCANNED_AT_ONCE:
+            break
+        after = looked[-1].name
+    shown = [
+        {"logGroupName": group.name, "logGroupArn": group_arn(caller, group.name), "logGroupClass": _class_of(group)}
+        for group in found[:limit]
+    ]
+    return {"logGroups": shown, **({"nextToken": wrap(found[limit - 1].name)} if len(found) > limit else {})}
+
+
+def check_unprotected(group: Group) -> None:
+    if group.details.get("deletionProtectionEnabled"):
+        raise ValidationException(
+            f"The log group {group.name} has deletion protection. Switch it off first: "
+            f"aws logs put-log-group-deletion-protection --log-group-identifier {group.name} --no-deletion-protection-enabled"
+        )
+
+
+def _check_class(params: dict[str, Any]) -> None:
+    given = params.get("logGroupClass", CLASSES[0])
+    if given not in CLASSES:
+        raise violated(given, "logGroupClass", f"Member must satisfy enum value set: [{', '.join(CLASSES)}]")
+
+
+def _class_of(group: Group) -> str:
+    return str(group.details.get("logGroupClass", CLASSES[0]))
+
+
+def _alternatives(pattern: str | None) -> list[str]:
+    parts = pattern.split("|") if pattern else []
+    if len(parts) > ALTERNATIVES_MAX or not all(ALTERNATIVE.fullmatch(part) for part in parts):
+        raise violated(pattern, "logGroupNamePattern", "Member must be up to five parts of 3 to 24 characters, separated by |")
+    return parts
+
+
+def _is_named(group: Group, alternatives: list[str]) -> bool:
+    return not alternatives or any(
+        group.name.startswith(part[1:]) if part.startswith("^") else part in group.name for part in alternatives
+    )
+
+
+def _is_tagged(group: Group, filters: list[dict[str, Any]]) -> bool:
+    tags = group.details.get("tags", {})
+    return all(
+        wanted["key"] in tags
+        and (not wanted.get("values") or any(fnmatchcase(tags[wanted["key"]], _only_stars(value)) for value in wanted["values"]))
+        for wanted in filters
+    )
+
+
+def _only_stars(value: str) -> str:
+    return value.replace("[", "[[]").replace("?", "[?]")
+
+
+def _shown_by_pattern(caller: Caller, group: Group) -> dict[str, Any]:
+    return {"logGroupName": group.name, "creationTime": group.created_ms, "arn": f"{group_arn(caller, group.name)}:*"}
+
+
+def _shown(caller: Caller, group: Group, metric_filters: int) -> dict[str, Any]:
+    return {
+        **_shown_by_pattern(caller, group),
+        "metricFilterCount": metric_filters,
+        "logGroupArn": group_arn(caller, group.name),
+        "storedBytes": group.bytes,
+        "logGroupClass": _class_of(group),
+        "deletionProtectionEnabled": bool(group.details.get("deletionProtectionEnabled")),
+        **({"retentionInDays": group.retention_days} if group.retention_days is not None else {}),
+        **({"kmsKeyId": group.details["kmsKeyId"]} if "kmsKeyId" in group.details else {}),
+    }

@@ -1,0 +1,123 @@
+"""Metric filters: kept and shown, and tested against messages. They make no metrics: Corral does not serve CloudWatch yet."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from corral.core import Tx
+from corral.services.caller import Caller
+from corral.services.logs.filtering import parsed
+from corral.services.logs.naming import (
+    STREAM_NAME,
+    InvalidParameterException,
+    LimitExceededException,
+    ResourceNotFoundException,
+    check_name,
+    existing_group,
+    limit_of,
+    now_ms,
+    violated,
+)
+from corral.services.tokens import unwrap, wrap
+from corral.telemetry import LogStore, MetricFilter
+
+FILTERS_MAX = 100  # of a group
+WITH_REGEX_MAX = 5
+DIMENSIONS_MAX = 3
+MESSAGES_MAX = 50
+METRIC_NAME = re.compile(r"[^:*$]{0,255}")
+KEPT = (
+    "filterPattern",
+    "metricTransformations",
+    "applyOnTransformedLogs",
+    "fieldSelectionCriteria",
+    "emitSystemFieldDimensions",
+)
+
+
+def put_metric_filter(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    group, name = existing_group(tx, caller, params["logGroupName"]), params["filterName"]
+    check_name(name, "filterName", STREAM_NAME)
+    pattern = parsed(params["filterPattern"])
+    _check_transformations(params["metricTransformations"], dimensions=pattern.has_fields)
+    others = [known for known in tx.store.metric_filters(caller.region, group.name) if known.name != name]
+    if len(others) >= FILTERS_MAX:
+        raise LimitExceededException(f"Resource limit exceeded: a log group has at most {FILTERS_MAX} metric filters.")
+    if pattern.regexes and sum(parsed(known.details["filterPattern"]).regexes > 0 for known in others) >= WITH_REGEX_MAX:
+        raise LimitExceededException(
+            f"Resource limit exceeded: a log group has at most {WITH_REGEX_MAX} metric filters with regular expressions."
+        )
+    tx.store.put_metric_filter(group.id, name, {key: params[key] for key in KEPT if key in params}, now_ms(tx))
+    return {}
+
+
+def describe_metric_filters(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    limit, group = limit_of(params), params.get("logGroupName")
+    if group is not None:
+        existing_group(tx, caller, group)
+    metric = (params.get("metricNamespace"), params.get("metricName"))
+    if (metric[0] is None) != (metric[1] is None):
+        raise InvalidParameterException("Give metricName and metricNamespace together.")
+    prefix = params.get("filterNamePrefix", "") if group is not None else ""  # AWS looks at it only beside a group
+    after = unwrap(params.get("nextToken"), InvalidParameterException)
+    found = [
+        known
+        for known in tx.store.metric_filters(caller.region, group, prefix)
+        if _place(known) > after and (metric[0] is None or metric in _metrics(known))
+    ]
+    page = found[:limit]
+    return {
+        "metricFilters": [_shown(known) for known in page],
+        **({"nextToken": wrap(_place(page[-1]))} if len(found) > limit else {}),
+    }
+
+
+def delete_metric_filter(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    group = existing_group(tx, caller, params["logGroupName"])
+    if not tx.store.drop_metric_filter(group.id, params["filterName"]):
+        raise ResourceNotFoundException("The specified metric filter does not exist.")
+    return {}
+
+
+def test_metric_filter(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    pattern, messages = parsed(params["filterPattern"]), params["logEventMessages"]
+    if not 1 <= len(messages) <= MESSAGES_MAX:
+        raise violated(len(messages), "logEventMessages", f"Member must have length between 1 and {MESSAGES_MAX}, inclusive")
+    return {
+        "matches": [
+            {"eventNumber": number, "eventMessage": message, "extractedValues": pattern.extract(message)}
+            for number, message in enumerate(messages, 1)
+            if pattern.matches(message)
+        ]
+    }
+
+
+def _check_transformations(transformations: list[dict[str, Any]], *, dimensions: bool) -> None:
+    if len(transformations) != 1:
+        raise violated(len(transformations), "metricTransformations", "Member must have length equal to 1")
+    [given] = transformations
+    for member in ("metricName", "metricNamespace"):
+        if not METRIC_NAME.fullmatch(given[member]):
+            raise violated(given[member], member, "Member must satisfy regular expression pattern: [^:*$]*")
+    if not given.get("dimensions"):
+        return
+    if not dimensions:
+        raise InvalidParameterException("The specified filter pattern does not support dimensions")
+    if len(given["dimensions"]) > DIMENSIONS_MAX:
+        raise InvalidParameterException(f"A metric filter has at most {DIMENSIONS_MAX} dimensions.")
+    if "defaultValue" in given:
+        raise InvalidParameterException("Invalid metric transformation: dimensions and default value are mutually exclusive.")
+
+
+def _place(known: MetricFilter) -> str:
+    """Filters are listed by name and group; no name holds the colon between them."""
+    return f"{known.name}:{known.group}"
+
+
+def _metrics(known: MetricFilter) -> list[tuple[str, str]]:
+    return [(each["metricNamespace"], each["metricName"]) for each in known.details["metricTransformations"]]
+
+
+def _shown(known: MetricFilter) -> dict[str, Any]:
+    return {"filterName": known.name, "logGroupName": known.group, "creationTime": known.created_ms, **known.details}

@@ -1,0 +1,54 @@
+"""The output of runs, as it arrives from hosts."""
+
+from __future__ import annotations
+
+from corral.core import Tx
+from corral.model.run import LogChunk, Start
+from corral.services.logs.naming import now_ms
+from corral.telemetry import LogStore
+
+NO_GROUP = (
+    "CannotStartContainerError: Error response from daemon: failed to initialize logging driver: failed to create Cloudwatch "
+    "log stream: ResourceNotFoundException: The specified log group does not exist. "
+    "Create it with: aws logs create-log-group --log-group-name {group} --region {region}"
+)
+
+
+def open_streams(tx: Tx[LogStore], starts: list[Start]) -> dict[str, str]:
+    """Make ready the streams of runs that are about to start; run id → why it cannot start."""
+    refused = {}
+    for start in starts:
+        log, run_id = start.log, start.spec.run_id
+        if log is None:
+            continue
+        if log.create_group:
+            tx.store.add_group(log.region, log.group, {}, now_ms(tx))
+        group = tx.store.group(log.region, log.group)
+        if group is None:
+            refused[run_id] = NO_GROUP.format(group=log.group, region=log.region)
+            continue
+        tx.store.add_stream(group.id, log.stream, now_ms(tx))
+        stream = tx.store.stream(log.region, log.group, log.stream)
+        assert stream is not None
+        tx.store.open_shipment(run_id, stream.id, now_ms(tx))
+    return refused
+
+
+def ship(tx: Tx[LogStore], chunks: list[LogChunk]) -> dict[str, int]:
+    """Take runs' output; run id → how much of it we have. A chunk that does not continue there is left aside."""
+    shipped = {}
+    for chunk in chunks:
+        known = tx.store.shipment(chunk.run_id)
+        if known is None:  # nobody opened it: nothing to keep
+            shipped[chunk.run_id] = chunk.end
+            continue
+        stream_id, so_far = known
+        if chunk.start == so_far and chunk.end > so_far:
+            stream = tx.store.stream_by_id(stream_id)
+            if stream is not None:  # else it was deleted meanwhile
+                tx.store.append(stream, chunk.events, now_ms(tx))
+                tx.changed(f"stream:{stream.id}")
+            so_far = chunk.end
+            tx.store.set_shipped(chunk.run_id, so_far, now_ms(tx))
+        shipped[chunk.run_id] = so_far
+    return shipped

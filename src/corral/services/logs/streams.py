@@ -1,0 +1,92 @@
+"""Log streams: made, listed, deleted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from corral.core import Tx
+from corral.services.caller import Caller
+from corral.services.logs.groups import check_unprotected
+from corral.services.logs.naming import (
+    STREAM_NAME,
+    InvalidParameterException,
+    ResourceAlreadyExistsException,
+    check_name,
+    existing_group,
+    existing_stream,
+    group_arn,
+    group_named,
+    limit_of,
+    now_ms,
+    violated,
+)
+from corral.services.tokens import unwrap, wrap
+from corral.telemetry import LogStore, Stream
+
+ORDERS = ("LogStreamName", "LastEventTime")
+
+
+def create_log_stream(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    group, name = existing_group(tx, caller, params["logGroupName"]), params["logStreamName"]
+    check_name(name, "logStreamName", STREAM_NAME)
+    if not tx.store.add_stream(group.id, name, now_ms(tx)):
+        raise ResourceAlreadyExistsException("The specified log stream already exists")
+    return {}
+
+
+def delete_log_stream(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    group = existing_group(tx, caller, params["logGroupName"])
+    stream = existing_stream(tx, caller, group.name, params["logStreamName"])
+    check_unprotected(group)
+    tx.store.drop_stream(stream)
+    tx.due("purge:", tx.now_s)
+    return {}
+
+
+def describe_log_streams(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    group = existing_group(tx, caller, group_named(params))
+    limit, order, prefix = limit_of(params), params.get("orderBy", ORDERS[0]), params.get("logStreamNamePrefix", "")
+    if order not in ORDERS:
+        raise violated(order, "orderBy", f"Member must satisfy enum value set: [{', '.join(ORDERS)}]")
+    after, descending = unwrap(params.get("nextToken"), InvalidParameterException), params.get("descending", False)
+    if order == "LogStreamName":
+        found = tx.store.streams_by_name(group.id, prefix, after or None, limit + 1, descending=descending)
+    elif prefix:
+        raise InvalidParameterException("Cannot order by LastEventTime with a logStreamNamePrefix.")
+    else:
+        found = tx.store.streams_by_time(group.id, _time_and_name(after), limit + 1, descending=descending)
+    page = found[:limit]
+    shown = [_shown(caller, stream) for stream in page]
+    if len(found) <= limit:
+        return {"logStreams": shown}
+    last = page[-1]
+    return {"logStreams": shown, "nextToken": wrap(last.name if order == ORDERS[0] else f"{last.last_ms or 0}:{last.name}")}
+
+
+def sequence_token(events: int) -> str:
+    return f"{events:056d}"
+
+
+def _time_and_name(after: str) -> tuple[int, str] | None:
+    if not after:
+        return None
+    at_ms, colon, name = after.partition(":")
+    if not colon or not at_ms.isdecimal():
+        raise InvalidParameterException("The specified nextToken is invalid: it is of another order.")
+    return int(at_ms), name
+
+
+def _shown(caller: Caller, stream: Stream) -> dict[str, Any]:
+    optional = {
+        "firstEventTimestamp": stream.first_ms,
+        "lastEventTimestamp": stream.last_ms,
+        "lastIngestionTime": stream.ingested_ms,
+    }
+    return {
+        "logStreamName": stream.name,
+        "creationTime": stream.created_ms,
+        "uploadSequenceToken": sequence_token(stream.events),
+        "arn": f"{group_arn(caller, stream.group)}:log-stream:{stream.name}",
+        "storedBytes": 0,  # AWS says 0 too, since 2019
+        **{key: value for key, value in optional.items() if value is not None},
+    }
