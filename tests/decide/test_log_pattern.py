@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.decide.log_pattern import InvalidPattern, parse
@@ -300,6 +300,7 @@ documents = st.recursive(
 )
 
 
+@settings(deadline=None)  # other work on the machine is no failure
 @given(needed=st.lists(words, max_size=3), unwanted=st.lists(words, max_size=2), some=st.lists(words, max_size=3), message=messages)
 def test_terms_mean_what_they_say(needed, unwanted, some, message):
     pattern = parse(" ".join([*needed, *(f"-{word}" for word in unwanted), *(f'?"{word}"' for word in some)]))
@@ -322,6 +323,7 @@ def expressions(draw) -> str:
     return "|".join(branches)
 
 
+@settings(deadline=None)
 @given(expression=expressions().filter(bool), message=messages)
 def test_both_ways_of_matching_agree_with_python(expression, message):
     pattern = parse(f"%{expression}%")
@@ -363,6 +365,7 @@ def naive(document, path, operator, literal) -> bool:
     return False
 
 
+@settings(deadline=None)
 @given(
     document=st.dictionaries(st.sampled_from(["a", "B", "c-d"]), documents, max_size=3) | st.lists(documents, max_size=3),
     terms=st.lists(
@@ -392,6 +395,7 @@ def test_selectors_agree_with_a_plain_reading(document, terms, joint, escaped):
     assert not wanted or fits(pattern.hint, message), "the database would have dropped it"
 
 
+@settings(deadline=None)
 @given(
     fields=st.lists(st.text(alphabet="aB1.", min_size=1, max_size=4), max_size=6),
     conditions=st.lists(
@@ -417,6 +421,7 @@ def test_fields_agree_with_a_plain_reading(fields, conditions, gap):
     assert not expected or fits(pattern.hint, message)
 
 
+@settings(deadline=None)
 @given(pattern=st.text(alphabet='aB1 "?-%[]{}$.=!<>&|()*,\\x^', max_size=30), message=messages)
 def test_any_text_is_a_pattern_or_a_refusal_with_a_place(pattern, message):
     try:

@@ -60,16 +60,16 @@ def describe_metric_filters(tx: Tx[LogStore], params: dict[str, Any], caller: Ca
     if (metric[0] is None) != (metric[1] is None):
         raise InvalidParameterException("Give metricName and metricNamespace together.")
     prefix = params.get("filterNamePrefix", "") if group is not None else ""  # AWS looks at it only beside a group
-    after = unwrap(params.get("nextToken"), InvalidParameterException)
+    after_name, _, after_group = unwrap(params.get("nextToken"), InvalidParameterException).partition(":")  # no name holds one
     found = [
         known
         for known in tx.store.metric_filters(caller.region, group, prefix)
-        if _place(known) > after and (metric[0] is None or metric in _metrics(known))
+        if _place(known) > (after_name, after_group) and (metric[0] is None or metric in _metrics(known))
     ]
     page = found[:limit]
     return {
         "metricFilters": [_shown(known) for known in page],
-        **({"nextToken": wrap(_place(page[-1]))} if len(found) > limit else {}),
+        **({"nextToken": wrap(":".join(_place(page[-1])))} if len(found) > limit else {}),
     }
 
 
@@ -110,9 +110,9 @@ def _check_transformations(transformations: list[dict[str, Any]], *, dimensions:
         raise InvalidParameterException("Invalid metric transformation: dimensions and default value are mutually exclusive.")
 
 
-def _place(known: MetricFilter) -> str:
-    """Filters are listed by name and group; no name holds the colon between them."""
-    return f"{known.name}:{known.group}"
+def _place(known: MetricFilter) -> tuple[str, str]:
+    """Filters are listed by name and group."""
+    return known.name, known.group
 
 
 def _metrics(known: MetricFilter) -> list[tuple[str, str]]:
