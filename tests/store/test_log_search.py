@@ -13,10 +13,8 @@ from corral.decide.log_pattern import parse
 from corral.telemetry import LogStore
 from corral.telemetry.search import FIRST, LAST, Effort, Found, Place, Scope, Search, Wanted
 
-LITTLE = Effort(
-    budget_bytes=1, chunk_first_rows=2, chunk_min_rows=1, chunk_max_rows=3, chunk_max_bytes=200, held_max_bytes=8, listed_at_once=2
-)
-EFFORTS = [LITTLE, Effort(budget_bytes=10_000, chunk_first_rows=4, listed_at_once=3), Effort()]
+LITTLE = Effort(budget_bytes=1, chunk_min_rows=1, chunk_max_rows=3, chunk_max_bytes=200, held_max_bytes=8, listed_at_once=2)
+EFFORTS = [LITTLE, Effort(budget_bytes=10_000, listed_at_once=3), Effort()]
 messages = st.sampled_from(["ERROR a", "ERROR bb", "fine", "é" * 5, '{"a": 1}'])
 batches = st.lists(
     st.tuples(st.integers(0, 4), st.lists(st.tuples(st.integers(0, 12), messages), min_size=1, max_size=6)), max_size=12
@@ -133,7 +131,7 @@ def test_one_call_looks_at_a_bounded_amount(backwards):
     append(store, group_id, "s25", [(300, "needle")], 1)
     steps = []
     store.connection.set_progress_handler(lambda: steps.append(1), 1_000)
-    effort = Effort(budget_bytes=50_000, chunk_first_rows=500, chunk_max_rows=64)
+    effort = Effort(budget_bytes=50_000, chunk_max_rows=64)
     wanted = Wanted(parse("needle").hint, start=FIRST, end=LAST, backwards=backwards)
     found, calls, most = [], 0, 0
     for page in pages(store, Scope(group_id), effort, wanted):

@@ -8,6 +8,7 @@ horizon is read next. So nothing is read that is not needed, except at most one 
 from __future__ import annotations
 
 import sqlite3
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -25,15 +26,16 @@ NEVER: Key = (2**63, 0, 0)
 
 ROW_BYTES = 100  # a row costs as much as so many bytes beside its message,
 SEEK_BYTES = 2_000  # a chunk as much as these,
-MATCH_BYTES = 500  # and a message that we have to look at ourselves
+MATCH_BYTES = 1_500  # and a message that we have to look at ourselves
+CHECK_AGAIN = 1.25  # a page that is not full is looked at again when there is so much more
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
     """What one search may look at, and how."""
 
-    budget_bytes: int = 24 * 1024 * 1024  # tens of milliseconds of work
-    chunk_first_rows: int = 25_000  # of all streams together, when each is read for the first time
+    budget_bytes: int = 12 * 1024 * 1024  # tens of milliseconds of work
+    first_share: float = 0.8  # of the budget, for reading each stream for the first time
     chunk_min_rows: int = 16
     chunk_max_rows: int = 16_384
     chunk_max_bytes: int = 4 * 1024 * 1024
@@ -83,9 +85,13 @@ class _Scan:
     name: str
     stored: int
     event_bytes: int  # on average
+    events_per_ms: float  # also on average
     start: Position
     end: Position
     rows: int = 0  # of the last chunk
+
+
+_Hit = tuple[Key, int, int, str, str | None]  # place, ingested, bytes, stream, message
 
 
 class Search:
@@ -100,39 +106,55 @@ class Search:
         self._scans: list[tuple[Key, _Scan]] = []  # a heap: the nearest horizon first
         self._listed_to = LOWEST  # horizons of streams that are not listed yet lie beyond this
         self._last_listed: tuple[int, int] | None = None
-        self._hits: list[tuple[Key, int, str, str | None]] = []  # a heap: (place, ingested, stream, message)
+        self._hits: list[_Hit] = []  # sorted when a page may be full
+        self._hit_bytes = 0
         self._held_bytes = 0
         self._spent_bytes = 0
+        self._window_ms = 0.0  # what a page may cover, if streams are as even as their averages
+        self._read_last: _Scan | None = None
 
     def page(self) -> tuple[list[Found], Place | None]:
         """What was found, and where the next page starts (ends, when backwards); None after the last one."""
-        found, go_on = self._page()
-        sign = -1 if self._wanted.backwards else 1
-        found.sort(key=lambda event: (sign * event.place[0], sign * event.ingested_ms))  # in a millisecond, by arrival
-        return found, go_on
-
-    def _page(self) -> tuple[list[Found], Place | None]:
-        wanted, page, left_bytes = self._wanted, list[Found](), self._wanted.max_bytes
+        wanted = self._wanted
         origin = self._horizon_key(wanted.end if wanted.backwards else wanted.start)
+        enough, enough_bytes = wanted.limit, wanted.max_bytes
         while True:
             while self._listed_to != NEVER and (not self._scans or self._scans[0][0] >= self._listed_to):
                 self._list_more()
             horizon = self._scans[0][0] if self._scans else NEVER
-            while self._hits and self._hits[0][0] < horizon:
-                event = self._taken(heappop(self._hits))
-                left_bytes -= _size(event.message)
-                if left_bytes < 0 and page:
-                    return page, event.place if not wanted.backwards else _next(event.place)
-                page.append(event)
-                if len(page) == wanted.limit:
-                    return page, event.place if wanted.backwards else _next(event.place)
-            if not self._scans:
-                return page, None
-            if self._spent_bytes >= self._effort.budget_bytes and horizon > origin:
-                return page, self._horizon(horizon)
+            spent = horizon == NEVER or (self._spent_bytes >= self._effort.budget_bytes and self._has_moved(origin))
+            if spent or len(self._hits) >= enough or self._hit_bytes > enough_bytes:
+                self._hits.sort()
+                ready = self._hits[: bisect_left(self._hits, (horizon,))]
+                if spent or len(ready) >= wanted.limit or sum(hit[2] for hit in ready) > wanted.max_bytes:
+                    return self._cut(ready, horizon)
+                enough, enough_bytes = int(len(self._hits) * CHECK_AGAIN) + 1, int(self._hit_bytes * CHECK_AGAIN) + 1
             _, scan = heappop(self._scans)
             if self._read(scan):
                 self._push(scan)
+
+    def _has_moved(self, origin: Key) -> bool:
+        """Every stream that was there at the start has been read: a next page will not do the same again."""
+        horizon, scan = self._scans[0]
+        return horizon > origin and (scan.rows > 0 or abs(horizon[0] - origin[0]) > 1)
+
+    def _cut(self, ready: list[_Hit], horizon: Key) -> tuple[list[Found], Place | None]:
+        """The page, from what lies before the horizon."""
+        wanted, left_bytes, taken = self._wanted, self._wanted.max_bytes, 0
+        for hit in ready[: wanted.limit]:
+            left_bytes -= hit[2]
+            if left_bytes < 0 and taken:
+                break
+            taken += 1
+        page = [self._found(hit) for hit in ready[:taken]]
+        if taken < len(ready):  # the next page starts after the last event, and ends with it when backwards
+            at_ms, stream_id, number = page[-1].place
+            go_on: Place | None = (at_ms, stream_id, number) if wanted.backwards else (at_ms, stream_id, number + 1)
+        else:
+            go_on = None if horizon == NEVER else self._horizon(horizon)
+        sign = -1 if wanted.backwards else 1
+        page.sort(key=lambda event: (sign * event.place[0], sign * event.ingested_ms))  # within a millisecond by arrival
+        return page, go_on
 
     # Streams, in the order in which their horizons come
 
@@ -158,7 +180,8 @@ class Search:
             start = max((first_ms, 0), _in_stream(wanted.start, stream_id))
             end = min((last_ms + 1, 0), _in_stream(wanted.end, stream_id))
             if start < end:
-                self._push(_Scan(stream_id, name, stored, size // max(stored, 1), start, end))
+                event_bytes, events_per_ms = size // max(stored, 1), stored / (last_ms - first_ms + 1)
+                self._push(_Scan(stream_id, name, stored, event_bytes, events_per_ms, start, end))
         if len(rows) < self._effort.listed_at_once:
             self._listed_to = NEVER
             return
@@ -174,43 +197,70 @@ class Search:
 
     def _read(self, scan: _Scan) -> bool:
         """Look at the next chunk; False when there is none after it."""
-        wanted, backwards = self._wanted, self._wanted.backwards
+        wanted, backwards, stream_id = self._wanted, self._wanted.backwards, scan.stream_id
+        matches, everything = wanted.matches, wanted.everything
+        budget_bytes, held_max_bytes = self._effort.budget_bytes, self._effort.held_max_bytes
         scan.rows = self._chunk_rows(scan)
         self._spent_bytes += SEEK_BYTES + min(scan.rows, scan.stored) * (ROW_BYTES + scan.event_bytes)
-        edge = self._chunk_edge(scan)
+        edge = None if everything else self._chunk_edge(scan)
         start, end = (edge or scan.start, scan.end) if backwards else (scan.start, edge or scan.end)
         way = "DESC" if backwards else "ASC"
         rows = self._connection.execute(
             "SELECT at_ms, number, ingested_ms, message FROM log_event WHERE stream_id = ? AND (at_ms, number) >= (?, ?) "
-            f"AND (at_ms, number) < (?, ?){self._hint} ORDER BY at_ms {way}, number {way}",
-            (scan.stream_id, *start, *end, *self._hint_values),
+            f"AND (at_ms, number) < (?, ?){self._hint} ORDER BY at_ms {way}, number {way} LIMIT ?",
+            (stream_id, *start, *end, *self._hint_values, scan.rows),
         )
-        hits = hit_bytes = 0
+        hits, hit_bytes = 0, 0
         for at_ms, number, ingested_ms, message in rows:
-            if wanted.matches is not None:
+            if matches is not None:
                 self._spent_bytes += MATCH_BYTES
-                if not wanted.matches(message):
-                    continue
-            size = _size(message)
+                if not matches(message):
+                    if self._spent_bytes < budget_bytes:
+                        continue
+                    edge = (at_ms, number) if backwards else (at_ms, number + 1)
+                    break
+            size = len(message) if message.isascii() else len(message.encode())
+            hold = self._held_bytes + size <= held_max_bytes
+            key = (-at_ms, -stream_id, -number) if backwards else (at_ms, stream_id, number)
+            self._hits.append((key, ingested_ms, size, scan.name, message if hold else None))
+            self._held_bytes += size * hold
             hits, hit_bytes = hits + 1, hit_bytes + size
-            hold = self._held_bytes + size <= self._effort.held_max_bytes
-            self._held_bytes += size if hold else 0
-            key = self._key((at_ms, scan.stream_id, number))
-            heappush(self._hits, (key, ingested_ms, scan.name, message if hold else None))
-            if hits >= wanted.limit or hit_bytes > wanted.max_bytes:  # a page is full: the rest of the chunk can wait
-                edge = (at_ms, number) if backwards else (at_ms, number + 1)
+            if hits >= wanted.limit or hit_bytes > wanted.max_bytes or (everything and hits == scan.rows):
+                edge = (at_ms, number) if backwards else (at_ms, number + 1)  # a page is full: the rest can wait
                 break
         rows.close()
+        self._hit_bytes += hit_bytes
         if edge is None:
             return False
         scan.start, scan.end = (scan.start, edge) if backwards else (edge, scan.end)
         return scan.start < scan.end
 
     def _chunk_rows(self, scan: _Scan) -> int:
-        """Few rows where many streams are read side by side; more the longer a stream is read."""
-        first = max(self._effort.chunk_min_rows, self._effort.chunk_first_rows // (len(self._scans) + 1))
-        rows = min(scan.rows * 2 or first, self._effort.chunk_max_rows, self._effort.chunk_max_bytes // max(scan.event_bytes, 1))
-        return max(1, min(rows, self._wanted.limit) if self._wanted.everything else rows)
+        """So many that the streams come about equally far; twice as many each time for one that lags behind."""
+        effort = self._effort
+        self._window_ms = self._window_ms or self._page_ms(scan)
+        if scan is self._read_last:
+            rows = scan.rows * 2
+        else:
+            rows = int(scan.events_per_ms * self._window_ms) // (4 if scan.rows else 1)
+        self._read_last = scan
+        return min(
+            max(rows, effort.chunk_min_rows), effort.chunk_max_rows, max(1, effort.chunk_max_bytes // (scan.event_bytes + 1))
+        )
+
+    def _page_ms(self, first: _Scan) -> float:
+        """How long a time a page may cover, judged by the streams that are read side by side at first."""
+        edge_ms = first.end[0] if self._wanted.backwards else first.start[0]
+        beside = [scan for key, scan in self._scans if abs(abs(key[0]) - edge_ms) <= 1]
+        together = [first, *beside]
+        if self._wanted.everything:
+            page_events = min(
+                self._wanted.limit, self._wanted.max_bytes * len(together) / sum(scan.event_bytes + 1 for scan in together)
+            )
+            return page_events / sum(scan.events_per_ms for scan in together)
+        each = ROW_BYTES + MATCH_BYTES * (self._wanted.matches is not None)
+        per_ms = sum(scan.events_per_ms * (each + scan.event_bytes) for scan in together)
+        return self._effort.first_share * self._effort.budget_bytes / per_ms
 
     def _chunk_edge(self, scan: _Scan) -> Position | None:
         """Where the chunk ends, and the next one goes on; None when it is the last."""
@@ -222,21 +272,16 @@ class Search:
         ).fetchone()
         return row
 
-    def _taken(self, hit: tuple[Key, int, str, str | None]) -> Found:
-        (at_ms, stream_id, number), ingested_ms, stream, message = hit
+    def _found(self, hit: _Hit) -> Found:
+        (at_ms, stream_id, number), ingested_ms, _, stream, message = hit
         place = (-at_ms, -stream_id, -number) if self._wanted.backwards else (at_ms, stream_id, number)
         if message is None:
             (message,) = self._connection.execute(
                 "SELECT message FROM log_event WHERE stream_id = ? AND at_ms = ? AND number = ?", (place[1], place[0], place[2])
             ).fetchone()
-        else:
-            self._held_bytes -= _size(message)
         return Found(place, stream, ingested_ms, message)
 
     # Places as keys: what comes first in the search is the smallest.
-
-    def _key(self, place: Place) -> Key:
-        return (-place[0], -place[1], -place[2]) if self._wanted.backwards else place
 
     def _horizon_key(self, place: Place) -> Key:
         """Not greater than the key of any event not looked at: at `place` or after it, or before it when backwards."""
@@ -250,14 +295,6 @@ def _in_stream(place: Place, stream_id: int) -> Position:
     """The first position of a stream that is not before `place`."""
     at_ms, of_stream_id, number = place
     return (at_ms, number) if stream_id == of_stream_id else (at_ms + (stream_id < of_stream_id), 0)
-
-
-def _next(place: Place) -> Place:
-    return (place[0], place[1], place[2] + 1)
-
-
-def _size(message: str) -> int:
-    return len(message) if message.isascii() else len(message.encode())
 
 
 def _as_sql(hint: Hint) -> tuple[str, tuple[str, ...]]:

@@ -58,20 +58,22 @@ class Fields:
         return sum(comparison.literal.regex is not None for condition in conditions for comparison in leaves(condition))
 
     def matches(self, message: str) -> bool:
-        laid = self._laid_over(message)
-        return laid is not None and all(field is None or field.fits(text) for field, text in laid)
-
-    def extract(self, message: str) -> Mapping[str, str]:
-        laid = self._laid_over(message) or []
-        return {f"${field.name if field and field.name else at}": text for at, (field, text) in enumerate(laid, 1)}
-
-    def _laid_over(self, message: str) -> list[tuple[Field | None, str]] | None:
-        """Each field of the message with the one of the pattern; None if their numbers do not fit."""
         texts = split(message)
         over = len(texts) - len(self.before) - len(self.after)
         if over < 0 or (over and not self.gap):
-            return None
-        return list(zip((*self.before, *[None] * over, *self.after), texts))
+            return False
+        return all(
+            field.condition is None or field.fits(texts[at])
+            for fields, start in ((self.before, 0), (self.after, len(self.before) + over))
+            for at, field in enumerate(fields, start)
+        )
+
+    def extract(self, message: str) -> Mapping[str, str]:
+        """Fields without a name are called by their place."""
+        texts = split(message)
+        over = len(texts) - len(self.before) - len(self.after)
+        names = [*(field.name for field in self.before), *[""] * over, *(field.name for field in self.after)]
+        return {f"${name or at}": text for at, (name, text) in enumerate(zip(names, texts), 1)}
 
 
 def split(message: str) -> list[str]:
