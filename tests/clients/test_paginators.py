@@ -7,6 +7,7 @@ otherwise have a single page. A waiter needs a line in WAITERS.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +46,8 @@ PAGES: dict[tuple[str, str], dict[str, Any]] = {
     ("iam", "ListRoles"): {},
     ("logs", "DescribeLogGroups"): {},
     ("logs", "DescribeLogStreams"): {"logGroupName": "/pages/0"},
+    ("logs", "DescribeMetricFilters"): {},
+    ("logs", "FilterLogEvents"): {"logGroupName": "/pages/0"},
 }
 ONE_PAGE = {("ecs", "ListContainerInstances")}  # there is one machine
 
@@ -88,6 +91,10 @@ def logs_records(logs: Any) -> None:
     for at in THREE:
         logs.create_log_group(logGroupName=f"/pages/{at}")
         logs.create_log_stream(logGroupName="/pages/0", logStreamName=f"stream{at}")
+        event = {"timestamp": int(time.time() * 1000), "message": "x"}
+        logs.put_log_events(logGroupName="/pages/0", logStreamName=f"stream{at}", logEvents=[event])
+        metric = {"metricName": "m", "metricNamespace": "n", "metricValue": "1"}
+        logs.put_metric_filter(logGroupName=f"/pages/{at}", filterName="filter", filterPattern="", metricTransformations=[metric])
 
 
 RECORDS = {"ecs": ecs_records, "iam": iam_records, "logs": logs_records}
