@@ -18,7 +18,7 @@ from corral.clock import Clock
 from corral.database import CommitFailed
 from corral.errors import ApiError, ServiceUnavailable, our_fault
 from corral.ids import Ids
-from corral.model.run import Start
+from corral.model.run import RunSpec, Start
 from corral.model.settings import Settings
 
 MARKS_MAX_PER_BATCH = 1_000  # further ones become rows that are due at once: requests are answered in between
@@ -55,6 +55,7 @@ class Owned(Protocol):
 
 
 S = TypeVar("S", bound=Owned)
+Order = Start | str | RunSpec | None  # start; stop that run; check that one; what was ordered before is void
 
 
 @dataclass(slots=True)
@@ -69,7 +70,7 @@ class Tx(Generic[S]):
     _looks_left: int = MARKS_MAX_PER_BATCH
     _marks: dict[str, None] = field(default_factory=dict)
     _changed: dict[str, None] = field(default_factory=dict)
-    _orders: list[tuple[str, Start | str | None]] = field(default_factory=list)
+    _orders: list[tuple[str, Order]] = field(default_factory=list)
 
     def mark(self, key: str) -> None:
         """The reconciler that `key` names should look at it, in this very transaction."""
@@ -88,6 +89,10 @@ class Tx(Generic[S]):
 
     def stop(self, host_id: str, run_id: str) -> None:
         self._orders.append((host_id, run_id))
+
+    def check(self, host_id: str, spec: RunSpec) -> None:
+        """A living run whose health its host should look at: an agent that was started anew does not know."""
+        self._orders.append((host_id, spec))
 
     def begin_anew(self, host_id: str) -> None:
         """What this host was told before is void: it has said what it knows, and now it is told everything again."""
@@ -122,6 +127,7 @@ class Command:
 class HostOrders:
     start: list[Start] = field(default_factory=list)
     stop: list[str] = field(default_factory=list)  # run ids
+    check: list[RunSpec] = field(default_factory=list)
     anew: bool = False  # orders committed before these and not sent yet must not be sent: they may be for runs given up
 
 
@@ -309,7 +315,7 @@ def _not_written(error: Exception) -> ApiError:
     return ServiceUnavailable(f"Nothing was changed: the state could not be written ({error}).")
 
 
-def _by_host(orders: Sequence[tuple[str, Start | str | None]]) -> dict[str, HostOrders]:
+def _by_host(orders: Sequence[tuple[str, Order]]) -> dict[str, HostOrders]:
     found: dict[str, HostOrders] = {}
     for host_id, order in orders:
         if order is None:
@@ -318,6 +324,8 @@ def _by_host(orders: Sequence[tuple[str, Start | str | None]]) -> dict[str, Host
         of_host = found.setdefault(host_id, HostOrders())
         if isinstance(order, Start):
             of_host.start.append(order)
+        elif isinstance(order, RunSpec):
+            of_host.check.append(order)
         else:
             of_host.stop.append(order)
     return found

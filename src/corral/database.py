@@ -63,7 +63,7 @@ def look_before_touching(path: Path, schema_version: int) -> None:
             version = probe.execute("PRAGMA user_version").fetchone()[0]
             damage = probe.execute(f"PRAGMA {check}").fetchone()[0]
     except sqlite3.DatabaseError as error:
-        raise Refused(f"{path} is not a readable database ({error}); it was left as it is. Move it away to start anew.") from error
+        raise _unreadable(path, error) from error
     finally:
         if not had_index:
             index.unlink(missing_ok=True)  # the reader's own
@@ -76,6 +76,10 @@ def look_before_touching(path: Path, schema_version: int) -> None:
         )
     if check.startswith("quick") and damage != "ok":
         raise Refused(f"{path} is damaged ({damage}); it was left as it is. Restore it from a copy, or move it away to start anew.")
+
+
+def _unreadable(path: Path | None, error: Exception) -> Refused:
+    return Refused(f"{path} is not a readable database ({error}); it was left as it is. Move it away to start anew.")
 
 
 def _quoted(path: Path) -> str:
@@ -100,7 +104,13 @@ class Database:
             os.chmod(path, 0o600)
         self.execute = self.connection.execute
         self.executemany = self.connection.executemany
-        self._configure(self.connection)
+        try:
+            self._configure(self.connection)
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise
+            self.connection.close()
+            raise _unreadable(path, error) from error  # what only a writer finds out
         self._bring_up_to(version, schema, migrations, fresh=fresh)
 
     def _configure(self, connection: sqlite3.Connection) -> None:

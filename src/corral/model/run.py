@@ -32,9 +32,37 @@ class RunState(StrEnum):
     STOPPED = "STOPPED"
 
 
+class Health(StrEnum):
+    """What a container's health check says. Before its first verdict, and without a check, there is none: UNKNOWN."""
+
+    HEALTHY = "HEALTHY"
+    UNHEALTHY = "UNHEALTHY"
+
+
+def attempt_id(run_id: str, restarts: int) -> str:
+    """What a host calls a run: a container that is started again is another thing to start there, which starts once."""
+    return f"{run_id}.{restarts}" if restarts else run_id
+
+
+def run_of_attempt(name: str) -> str:
+    """The run that a host's name for it belongs to."""
+    return name.partition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """How a host finds out whether a run is well."""
+
+    command: list[str]  # complete: a shell's command comes with its shell
+    interval_s: float = 30.0
+    timeout_s: float = 5.0
+    retries: int = 3
+    start_period_s: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """Everything a host needs to start one container. `run_id` names it: starting twice is once."""
+    """Everything a host needs to start one container. `run_id` is the attempt's name: starting twice is once."""
 
     run_id: str
     task_id: str
@@ -46,6 +74,7 @@ class RunSpec:
     working_directory: str | None = None  # None: a folder of the run's own
     stop_grace_s: float = STOP_GRACE_S
     ships_logs: bool = False  # output goes to the log stream that the core opened for this run
+    health: HealthCheck | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +105,7 @@ class Observed:
     stopped_at_s: float | None = None
     exit_code: int | None = None  # 128 + signal for a run ended by one; None: it has none, and `reason` says why
     reason: str | None = None
+    health: str | None = None  # None: no verdict of this agent's yet; what was heard before stays
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +169,7 @@ class Ack:
 class Orders:
     start: list[RunSpec] = field(default_factory=list)
     stop: list[str] = field(default_factory=list)  # run ids: SIGTERM, the run's grace, SIGKILL; unknown ones are ignored
+    check: list[RunSpec] = field(default_factory=list)  # living runs whose health is to be looked at, after every hello
 
 
 @dataclass(frozen=True, slots=True)

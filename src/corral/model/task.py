@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-from corral.model.run import RunState
+from corral.model.run import RunState, attempt_id
 
 
 class TaskState(StrEnum):
@@ -70,6 +70,29 @@ class Run(Changeable):
     reason: str | None = None
     started_at_s: float | None = None
     stopped_at_s: float | None = None
+    waits: bool = False  # for containers that it depends on: no host was ever told to start it
+    restarts: int = 0
+    health: str | None = None  # the last verdict of its health check
+
+    @property
+    def attempt_id(self) -> str:
+        """What its host calls it."""
+        return attempt_id(self.id, self.restarts)
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    period_s: float  # who ran for less is not started again
+    ignored_exit_codes: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a container's definition says of its coming and going."""
+
+    depends_on: tuple[tuple[str, str], ...] = ()  # (container, condition)
+    start_timeout_s: float | None = None  # for those who depend on it: when they give up
+    restart: RestartPolicy | None = None
 
 
 @dataclass(frozen=True)
@@ -96,3 +119,5 @@ class Task(Changeable):
     started_by: str | None = None
     details: dict[str, Any] = field(default_factory=dict)  # what the caller said and is shown again: overrides, tags...
     runs: tuple[Run, ...] = ()
+    plain: bool = True  # nothing but its runs decides what becomes of it: no rules, no health checks, no time limit
+    time_limit_s: float | None = None  # from its start

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from corral.clock import Clock
-from corral.model.run import HEARTBEAT_S, Ack, Hello, Measure, Measured, Orders, Report, RunSpec
+from corral.model.run import HEARTBEAT_S, Ack, Health, HealthCheck, Hello, Measure, Measured, Orders, Report, RunSpec
 from corral.node import folder
 from corral.node.engine import Engine, Known
 from corral.node.gpus import Gpus
+from corral.node.health import Checks
 from corral.node.host import Host
 from corral.node.inotify import FolderWatch
 from corral.node.lines import Lines, attach
@@ -48,6 +50,7 @@ class Agent:
         self._clock = clock
         self._earlier = Earlier()
         self._measuring: set[asyncio.Task[None]] = set()
+        self._checks = Checks(data, os.environ, clock, self._judged)
         self._wake = asyncio.Event()
         self._written = False  # the watch has something to say
         self._reported_at = 0.0
@@ -76,6 +79,7 @@ class Agent:
             log.info("ending: %s", self._unwanted or "no core and nothing to look after")
         finally:
             sampler.cancel()
+            await self._checks.close()
             await self._engine.close(quit=True)
 
     def _is_pointless(self) -> bool:
@@ -167,7 +171,7 @@ class Agent:
                 self._welcomed = True
                 self._answered(None)
             case {"orders": dict() as orders} if self._welcomed:
-                self._obey(Orders([RunSpec(**spec) for spec in orders.get("start", [])], orders.get("stop", [])))
+                self._obey(Orders(_specs(orders, "start"), orders.get("stop", []), _specs(orders, "check")))
             case {"measure": dict() as asked}:
                 task = asyncio.get_running_loop().create_task(self._measure(Measure(**asked)))
                 self._measuring.add(task)
@@ -196,11 +200,17 @@ class Agent:
                 self._outbox.ordered(spec.run_id)
         self._engine.start(fresh)
         self._engine.stop(orders.stop)
+        self._checks.follow([*fresh, *(spec for spec in orders.check if spec.run_id in known)], self._engine.observe())
 
     # -- the host ------------------------------------------------------------------------------------------------
 
     def _engine_changed(self, runs: list[Known]) -> None:
         self._outbox.changed(runs)
+        self._checks.changed(runs)
+        self._wake.set()
+
+    def _judged(self, run_id: str, verdict: Health) -> None:
+        self._outbox.judged(run_id, verdict)
         self._wake.set()
 
     def _listen_for_output(self) -> None:
@@ -245,3 +255,9 @@ class Agent:
                 if matter:
                     self._wake.set()
             await asyncio.sleep(SAMPLE_S)
+
+
+def _specs(orders: dict[str, Any], kind: str) -> list[RunSpec]:
+    return [
+        RunSpec(**spec | {"health": HealthCheck(**spec["health"]) if spec.get("health") else None}) for spec in orders.get(kind, ())
+    ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from corral.model.run import Ack, GpuSample, Observed, Report
+from corral.model.run import Ack, GpuSample, Health, Observed, Report
 from corral.node.engine import Known
 from corral.node.logs import Shipper
 
@@ -30,6 +30,7 @@ class Outbox:
         self._shipper = shipper
         self._changed: dict[str, None] = {}
         self._ending: dict[str, None] = {}  # ended, and told as alive until the output is shipped
+        self._health: dict[str, Health] = {}  # verdicts on runs that are checked, until their end is told
         self._samples: list[GpuSample] = []
         self._samples_matter = False
 
@@ -45,6 +46,10 @@ class Outbox:
                 self._shipper.follow(run_id, certain=False)
                 if not run.alive:
                     self._shipper.ended(run_id)
+
+    def judged(self, run_id: str, verdict: Health) -> None:
+        self._health[run_id] = verdict
+        self._changed[run_id] = None
 
     def ordered(self, run_id: str) -> None:
         """A run that ships logs is about to start, for the first time: the core has nothing of it yet."""
@@ -69,7 +74,7 @@ class Outbox:
                 self._shipper.ended(run_id)
                 runs.append(still_alive(run.observed))
             else:
-                runs.append(run.observed)
+                runs.append(self._with_health(run.observed))
         return runs
 
     def report(self) -> Report:
@@ -86,7 +91,7 @@ class Outbox:
             if run is None:
                 continue
             if run.alive or not run.ships_logs or self._shipper.is_done(run_id):
-                runs.append(run.observed)
+                runs.append(self._with_health(run.observed))
             elif run_id not in self._ending:
                 self._ending[run_id] = None
                 far_behind = self._shipper.is_far_behind(run_id)
@@ -101,9 +106,14 @@ class Outbox:
         for observed in report.runs:
             if observed.stopped_at_s is None:
                 continue
+            self._health.pop(observed.run_id, None)
             if self._shipper.is_done(observed.run_id):
                 self._shipper.forget(observed.run_id)
                 over.append(observed.run_id)
             else:
                 self._ending[observed.run_id] = None  # the core did not take its last chunk
         return over
+
+    def _with_health(self, observed: Observed) -> Observed:
+        verdict = self._health.get(observed.run_id)
+        return observed if verdict is None else replace(observed, health=verdict.value)

@@ -3,8 +3,15 @@
 from corral.core import Reconciler
 from corral.reconcile.scheduler import look_at_pool
 from corral.reconcile.sweep import expire_events, finish_deletions, purge_logs, sweep_logs, sweep_state
+from corral.services.ecs.following import look_at_task
 from corral.services.hosts import look_at_host
 
 # The first part of a due or marked key names who looks at it.
-STATE: dict[str, Reconciler] = {"pool": look_at_pool, "host": look_at_host, "sweep": sweep_state, "deletion": finish_deletions}
+STATE: dict[str, Reconciler] = {
+    "pool": look_at_pool,
+    "host": look_at_host,
+    "task": look_at_task,
+    "sweep": sweep_state,
+    "deletion": finish_deletions,
+}
 LOGS: dict[str, Reconciler] = {"purge": purge_logs, "expire": expire_events, "sweep": sweep_logs}

@@ -175,7 +175,8 @@ class Agents:
                     batch.append(connection.orders.get_nowait())
                 starts = await self._openable([start for orders in batch for start in orders.start], connection)
                 stops = [run_id for orders in batch for run_id in orders.stop]
-                connection.send({"orders": Orders(starts, stops)})
+                checks = [spec for orders in batch for spec in orders.check]
+                connection.send({"orders": Orders(starts, stops, checks)})
         except OSError:
             connection.close()
         except Exception:

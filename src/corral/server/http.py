@@ -101,6 +101,7 @@ class App:
                 task_id=identity.task_id,
                 access_key_id=identity.access_key_id,
                 is_session=identity.is_session,
+                seen=_seen(request.headers),
             )
             result = await self._call(call, caller)
             return call.serialize(result, request_id)
@@ -151,6 +152,12 @@ def _wait_s(headers: Mapping[str, str]) -> float:
         return max(0.0, min(float(headers.get("x-corral-wait", "0")), 60.0))
     except ValueError:
         return 0.0
+
+
+def _seen(headers: Mapping[str, str]) -> int | None:
+    """X-Corral-Seen: the version of what the client has."""
+    text = headers.get("x-corral-seen", "")
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 async def _body(headers: Mapping[str, str], receive: Receive) -> bytes | None:

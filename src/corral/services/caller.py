@@ -14,3 +14,4 @@ class Caller:
     task_id: str | None = None  # the task whose program asks, with credentials of its own or with those it got by them
     access_key_id: str = ""
     is_session: bool = False  # it asks with temporary credentials
+    seen: int | None = None  # X-Corral-Seen: the version that the caller has; another one is news

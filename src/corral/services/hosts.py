@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from corral.core import Tx
-from corral.decide.lifecycle import advance, observe, unfinished
-from corral.model.run import SILENT_S, Hello, Observed, RunState
+from corral.decide.lifecycle import NEVER_STARTED, observe, stoppable
+from corral.model.run import SILENT_S, Hello, Observed, RunState, run_of_attempt
 from corral.model.task import Run, Task, TaskState
-from corral.services.ecs.starting import start_runs
+from corral.services.ecs.containers import rules_of
+from corral.services.ecs.following import follow
+from corral.services.ecs.starting import start_of, start_runs
 from corral.store import Store
 
 REBOOTED = "the host was restarted while the task was on it"
 LOST = "the host no longer knows this run"
-NEVER_STARTED = "stopped before it was started"
 
 
 def hello(tx: Tx[Store], said: Hello) -> None:
@@ -31,17 +32,19 @@ def hello(tx: Tx[Store], said: Hello) -> None:
     report(tx, said.host_id, said.runs)
     known = {seen.run_id for seen in said.runs}
     for task in tx.store.tasks_on(said.host_id):
-        missing = {run.id: _missing(task, run, rebooted, tx.now_s) for run in task.runs if run.id not in known}
+        unknown = [run for run in task.runs if run.attempt_id not in known]
+        missing = {run.attempt_id: _missing(task, run, rebooted, tx.now_s) for run in unknown}
         _apply(tx, task, {run_id: seen for run_id, seen in missing.items() if seen is not None})
         after = tx.store.task(task.id)
         assert after is not None
         if after.state is TaskState.STOPPED:
             continue
         if after.desired is TaskState.RUNNING:
-            start_runs(tx, after.but(runs=tuple(run for run in after.runs if run.id not in known)))
+            start_runs(tx, after.but(runs=tuple(run for run in after.runs if run.attempt_id not in known)))
         else:
-            for run_id in unfinished(after.runs):
-                tx.stop(said.host_id, run_id)
+            for run in stoppable(after.runs, rules_of(tx, after)):
+                tx.stop(said.host_id, run.attempt_id)
+        _look_after(tx, after)
     tx.mark("pool:" + tx.store.host(said.host_id)["pool"])  # type: ignore[index]
 
 
@@ -49,7 +52,7 @@ def report(tx: Tx[Store], host_id: str, runs: Iterable[Observed]) -> None:
     """Runs started or ended. A word on a run that we do not know, or that is elsewhere, changes nothing of ours."""
     by_task: dict[str, tuple[Task, dict[str, Observed]]] = {}
     for seen in runs:
-        task = tx.store.task_of_run(seen.run_id)
+        task = tx.store.task_of_run(run_of_attempt(seen.run_id))
         if task is not None and task.host_id == host_id:
             by_task.setdefault(task.id, (task, {}))[1][seen.run_id] = seen
         if seen.stopped_at_s is None and (task is None or task.state is TaskState.STOPPED):
@@ -81,27 +84,31 @@ def look_at_host(tx: Tx[Store], host_id: str) -> None:
 
 def _missing(task: Task, run: Run, rebooted: bool, now_s: float) -> Observed | None:
     """What became of a run that its host does not know; None: it is still to be started."""
-    if run.state is RunState.STOPPED:
+    if run.state is RunState.STOPPED or run.waits:
         return None
     if rebooted:
-        return Observed(run.id, started_at_s=run.started_at_s, stopped_at_s=now_s, reason=REBOOTED)
+        return Observed(run.attempt_id, started_at_s=run.started_at_s, stopped_at_s=now_s, reason=REBOOTED)
     if run.state is RunState.RUNNING:
-        return Observed(run.id, stopped_at_s=now_s, reason=LOST)
+        return Observed(run.attempt_id, stopped_at_s=now_s, reason=LOST)
     if task.desired is TaskState.STOPPED:
-        return Observed(run.id, stopped_at_s=now_s, reason=NEVER_STARTED)
+        return Observed(run.attempt_id, stopped_at_s=now_s, reason=NEVER_STARTED)
     return None
 
 
 def _apply(tx: Tx[Store], task: Task, seen: dict[str, Observed]) -> None:
-    runs = tuple(observe(run, seen[run.id]) if run.id in seen else run for run in task.runs)
-    if all(run is was for run, was in zip(runs, task.runs)):
+    """Take a host's words on runs of a task; one on an earlier attempt at a container says nothing new."""
+    runs = tuple(observe(run, seen[run.attempt_id]) if run.attempt_id in seen else run for run in task.runs)
+    if any(run is not was for run, was in zip(runs, task.runs)):
+        follow(tx, task, task, runs)
+
+
+def _look_after(tx: Tx[Store], task: Task) -> None:
+    """An agent keeps nothing: tell it again whose health to look at."""
+    if task.plain:
         return
-    progress = advance(task, runs, tx.now_s)
-    tx.store.change_task(task, progress.task)
-    tx.changed(f"task:{task.id}")
-    for run_id in progress.stop:
-        assert task.host_id is not None
-        tx.stop(task.host_id, run_id)
-    freed = any(run.state is RunState.STOPPED and was.state is not RunState.STOPPED for run, was in zip(runs, task.runs))
-    if freed:
-        tx.mark(f"pool:{task.pool}")
+    assert task.host_id is not None
+    for run in task.runs:
+        if run.state is RunState.RUNNING:
+            spec = start_of(tx, task, run).spec
+            if spec.health is not None:
+                tx.check(task.host_id, spec)

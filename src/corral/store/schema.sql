@@ -100,6 +100,8 @@ CREATE TABLE task (
     stop_code      TEXT,
     stopped_reason TEXT,
     details        TEXT NOT NULL,           -- JSON: overrides, tags, launch type...
+    plain          INTEGER NOT NULL DEFAULT 1 CHECK (plain IN (0, 1)),   -- 0: look into its definition as its runs come and go
+    time_limit     REAL,                    -- seconds from its start
     CHECK ((state = 'PROVISIONING') <= (host_id IS NULL)),
     CHECK ((state IN ('PENDING', 'RUNNING')) <= (host_id IS NOT NULL)),
     CHECK ((state = 'STOPPED') = (stopped_at IS NOT NULL))
@@ -123,7 +125,10 @@ CREATE TABLE run (
     exit_code  INTEGER,
     reason     TEXT,
     started_at REAL,
-    stopped_at REAL
+    stopped_at REAL,
+    waits      INTEGER NOT NULL DEFAULT 0 CHECK (waits = 0 OR (waits = 1 AND state = 'PENDING')),  -- for others
+    restarts   INTEGER NOT NULL DEFAULT 0,
+    health     TEXT CHECK (health IN ('HEALTHY', 'UNHEALTHY'))
 );
 CREATE INDEX run_of_task ON run (task_id, position);
 

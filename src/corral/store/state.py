@@ -28,9 +28,13 @@ class Conflict(Exception):
 
 TASK_COLUMNS = (
     "id, region, cluster, definition_arn, pool, state, desired, gpus, cpu_units, memory_mib, created_at, version, host_id, "
-    "placed_at, started_at, stopping_at, stopped_at, stop_code, stopped_reason, family, task_group, started_by, details"
+    "placed_at, started_at, stopping_at, stopped_at, stop_code, stopped_reason, family, task_group, started_by, details, "
+    "plain, time_limit"
 )
-RUN_COLUMNS = "id, task_id, container, position, essential, gpus, state, gpu_ids, pid, exit_code, reason, started_at, stopped_at"
+RUN_COLUMNS = (
+    "id, task_id, container, position, essential, gpus, state, gpu_ids, pid, exit_code, reason, started_at, stopped_at, "
+    "waits, restarts, health"
+)
 
 
 def _script(name: str) -> str:
@@ -243,19 +247,20 @@ class Store(Records):
     def add_task(self, task: Task) -> None:
         """A new task: a claim when it waits, with its leases when it is placed already."""
         self.execute(
-            f"INSERT INTO task ({TASK_COLUMNS}) VALUES ({', '.join('?' * 23)})",
+            f"INSERT INTO task ({TASK_COLUMNS}) VALUES ({', '.join('?' * 25)})",
             (
                 task.id, task.region, task.cluster, task.definition_arn, task.pool, task.state.value, task.desired.value,
                 task.ask.gpus, task.ask.cpu_units, task.ask.memory_mib, task.created_at_s, task.version, task.host_id,
                 task.placed_at_s, task.started_at_s, task.stopping_at_s, task.stopped_at_s, task.stop_code, task.stopped_reason,
-                task.family, task.group, task.started_by, _dumps(task.details),
+                task.family, task.group, task.started_by, _dumps(task.details), task.plain, task.time_limit_s,
             ),
         )  # fmt: skip
         self.executemany(
-            f"INSERT INTO run ({RUN_COLUMNS}) VALUES ({', '.join('?' * 13)})",
+            f"INSERT INTO run ({RUN_COLUMNS}) VALUES ({', '.join('?' * 16)})",
             [
                 (run.id, run.task_id, run.container, run.position, run.essential, run.gpus, run.state.value,
-                 _dumps(run.gpu_ids), run.pid, run.exit_code, run.reason, run.started_at_s, run.stopped_at_s)
+                 _dumps(run.gpu_ids), run.pid, run.exit_code, run.reason, run.started_at_s, run.stopped_at_s,
+                 run.waits, run.restarts, run.health)
                 for run in task.runs
             ],
         )  # fmt: skip
@@ -304,29 +309,30 @@ class Store(Records):
                 self.fleet.leave_line(before.pool, claim_of(before))
             else:
                 self.fleet.give(before.pool, before.host_id, (), before.ask.cpu_units, before.ask.memory_mib)
-        if (after.state, after.desired) != (before.state, before.desired):
-            self._move(
-                before,
-                after.state,
-                "desired = ?, started_at = ?, stopping_at = ?, stopped_at = ?, stop_code = ?, stopped_reason = ?",
-                (
-                    after.desired.value,
-                    after.started_at_s,
-                    after.stopping_at_s,
-                    after.stopped_at_s,
-                    after.stop_code,
-                    after.stopped_reason,
-                ),
-            )
-            if after.state is not TaskState.STOPPED:
-                after = after.but(version=before.version + 1)
+        self._move(
+            before,
+            after.state,
+            "desired = ?, started_at = ?, stopping_at = ?, stopped_at = ?, stop_code = ?, stopped_reason = ?",
+            (
+                after.desired.value,
+                after.started_at_s,
+                after.stopping_at_s,
+                after.stopped_at_s,
+                after.stop_code,
+                after.stopped_reason,
+            ),
+        )
+        if after.state is not TaskState.STOPPED:
+            after = after.but(version=before.version + 1)
         self._keep(after)
 
     def _change_run(self, task: Task, was: Run, run: Run) -> None:
         self.execute(
-            "UPDATE run SET state = ?, pid = ?, exit_code = ?, reason = ?, started_at = ?, stopped_at = ? WHERE id = ?",
-            (run.state.value, run.pid, run.exit_code, run.reason, run.started_at_s, run.stopped_at_s, run.id),
-        )
+            "UPDATE run SET state = ?, pid = ?, exit_code = ?, reason = ?, started_at = ?, stopped_at = ?, "
+            "waits = ?, restarts = ?, health = ? WHERE id = ?",
+            (run.state.value, run.pid, run.exit_code, run.reason, run.started_at_s, run.stopped_at_s,
+             run.waits, run.restarts, run.health, run.id),
+        )  # fmt: skip
         if run.state is RunState.STOPPED and was.state is not RunState.STOPPED and run.gpu_ids:
             freed = self.execute("DELETE FROM lease WHERE run_id = ?", (run.id,)).rowcount
             if freed:
@@ -441,11 +447,12 @@ def _task(row: Row, runs: Sequence[Row]) -> Task:
         desired=TaskState(row[6]), ask=Ask(row[7], row[8], row[9]), created_at_s=row[10], version=row[11], host_id=row[12],
         placed_at_s=row[13], started_at_s=row[14], stopping_at_s=row[15], stopped_at_s=row[16], stop_code=row[17],
         stopped_reason=row[18], family=row[19], group=row[20], started_by=row[21], details=orjson.loads(row[22]),
+        plain=bool(row[23]), time_limit_s=row[24],
         runs=tuple(
             Run(
                 id=run[0], task_id=run[1], container=run[2], position=run[3], essential=bool(run[4]), gpus=run[5],
                 state=RunState(run[6]), gpu_ids=tuple(orjson.loads(run[7])), pid=run[8], exit_code=run[9], reason=run[10],
-                started_at_s=run[11], stopped_at_s=run[12],
+                started_at_s=run[11], stopped_at_s=run[12], waits=bool(run[13]), restarts=run[14], health=run[15],
             )
             for run in runs
         ),

@@ -38,3 +38,10 @@ CREATE TABLE paper (
     PRIMARY KEY (service, kind, region, name)
 ) WITHOUT ROWID;
 CREATE INDEX task_of_definition ON task (definition_arn);
+
+-- Tasks of several containers
+ALTER TABLE task ADD COLUMN plain INTEGER NOT NULL DEFAULT 1 CHECK (plain IN (0, 1));
+ALTER TABLE task ADD COLUMN time_limit REAL;
+ALTER TABLE run ADD COLUMN waits INTEGER NOT NULL DEFAULT 0 CHECK (waits = 0 OR (waits = 1 AND state = 'PENDING'));
+ALTER TABLE run ADD COLUMN restarts INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE run ADD COLUMN health TEXT CHECK (health IN ('HEALTHY', 'UNHEALTHY'));

@@ -59,7 +59,7 @@ def check(document: Document) -> None:
     for container in document["containerDefinitions"]:
         for rule in CONTAINER_RULES:
             rule(container, document)
-    _check_dependencies(document["containerDefinitions"])
+    check_dependencies(document["containerDefinitions"])
     if "FARGATE" in document.get("requiresCompatibilities", ()) and (problem := unfit_for_fargate(document)):
         raise ClientException(problem)
 
@@ -314,7 +314,7 @@ CONTAINER_RULES: tuple[Callable[[Container, Document], None], ...] = (
 )
 
 
-def _check_dependencies(containers: list[Container]) -> None:
+def check_dependencies(containers: list[Container]) -> None:
     by_name = {container["name"]: container for container in containers}
     after = {name: [need["containerName"] for need in container.get("dependsOn", ())] for name, container in by_name.items()}
     for container in containers:

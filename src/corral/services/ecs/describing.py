@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from corral.core import Tx
+from corral.decide.lifecycle import task_health
 from corral.decide.place import why_waiting
 from corral.model.placement import Claim
-from corral.model.run import RunState
 from corral.model.task import Ask, Run, Task, TaskState
 from corral.services.ecs.naming import HOST_PROVIDER, arn
 from corral.services.ecs.starting import containers_of
@@ -59,7 +59,7 @@ def _described(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) ->
         "pullStoppedAt": task.placed_at_s,
         "startedAt": task.started_at_s,
         "stoppingAt": task.stopping_at_s,
-        "executionStoppedAt": max((run.stopped_at_s for run in task.runs if run.stopped_at_s), default=None),
+        "executionStoppedAt": _ended_at_s(task),
         "stoppedAt": task.stopped_at_s,
         "stopCode": task.stop_code,
         "stoppedReason": task.stopped_reason,
@@ -69,7 +69,7 @@ def _described(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) ->
         "clusterArn": arn(account, task.region, f"cluster/{task.cluster}"),
         "taskDefinitionArn": task.definition_arn,
         "availabilityZone": f"{task.region}a",
-        "lastStatus": task.state.value,
+        "lastStatus": _last_status(task),
         "desiredStatus": task.desired.value,
         "cpu": str(task.ask.cpu_units),
         "memory": str(task.ask.memory_mib),
@@ -78,7 +78,7 @@ def _described(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) ->
         "group": task.group,
         "attachments": [],
         "attributes": [],
-        "healthStatus": "UNKNOWN",
+        "healthStatus": task_health({run.container: run.health for run in task.runs if run.essential}),
         "enableExecuteCommand": False,
         "inferenceAccelerators": [],
         "createdAt": task.created_at_s,
@@ -105,7 +105,7 @@ def _container(task: Task, task_arn: str, run: Run, container: dict[str, Any], a
         "gpuIds": list(run.gpu_ids) or None,
         "memory": str(container["memory"]) if "memory" in container else None,
         "memoryReservation": str(container["memoryReservation"]) if "memoryReservation" in container else None,
-        "runtimeId": run.id if run.state is not RunState.PENDING else None,
+        "runtimeId": run.id if run.started_at_s is not None or run.restarts else None,
     }
     return {
         "containerArn": arn(account, task.region, f"container/{task.cluster}/{task.id}/{run.id}"),
@@ -115,10 +115,24 @@ def _container(task: Task, task_arn: str, run: Run, container: dict[str, Any], a
         "lastStatus": run.state.value,
         "networkBindings": [],
         "networkInterfaces": [],
-        "healthStatus": "UNKNOWN",
+        "healthStatus": run.health or "UNKNOWN",
         "cpu": str(container["cpu"]),
         **{key: value for key, value in optional.items() if value is not None},
     }
+
+
+def _last_status(task: Task) -> str:
+    """A placed task that is to stop and has not yet is stopping, whatever its containers still do."""
+    if task.desired is TaskState.STOPPED and task.state is not TaskState.STOPPED:
+        return "STOPPING"
+    return task.state.value
+
+
+def _ended_at_s(task: Task) -> float | None:
+    """When the last container ended; none says so while others may still run."""
+    if task.state is not TaskState.STOPPED:
+        return None
+    return max((run.stopped_at_s for run in task.runs if run.stopped_at_s), default=None)
 
 
 def _overrides(task: Task) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from corral.model.placement import Placement, Unplaceable
 from corral.model.run import RunState
 from corral.model.task import Ask, Run, Task, TaskState
 from corral.services.caller import Caller
+from corral.services.ecs.containers import is_plain, time_limit_s
+from corral.services.ecs.definition_rules import check_dependencies
 from corral.services.ecs.definitions import cpu_units, gpu_count, memory_mib
 from corral.services.ecs.describing import described
 from corral.services.ecs.naming import (
@@ -34,7 +36,7 @@ TOKEN_S = 24 * 3600.0
 
 # Fields that would change what a task does and that Corral does not act on yet: refused by name, never ignored.
 REFUSED_IN_REQUEST = ("placementConstraints", "placementStrategy", "volumeConfigurations")
-REFUSED_IN_CONTAINER = ("dependsOn", "secrets", "environmentFiles", "restartPolicy", "links", "volumesFrom", "mountPoints")
+REFUSED_IN_CONTAINER = ("secrets", "environmentFiles", "links", "volumesFrom", "mountPoints")
 
 
 def run_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -107,16 +109,23 @@ def _prototype(
     containers = with_overrides(document, overrides)
     for container in containers.values():
         _check_runnable(container)
+    plain = is_plain(containers.values())
+    if not plain:
+        check_dependencies(list(containers.values()))  # again: the first Corral registered any
     kept = ("launchType", "networkConfiguration", "referenceId")
     details: dict[str, Any] = {key: params[key] for key in kept if key in params}
     if overrides:
         details["overrides"] = overrides
     if tags := task_tags(params, cluster, document):
         details["tags"] = tags
+    limit_s = time_limit_s(details.get("tags", ()))
     runs = tuple(
-        Run("", "", container["name"], at, container["essential"], gpu_count(container), RunState.PENDING)
+        Run(
+            "", "", container["name"], at, container["essential"], gpu_count(container), RunState.PENDING,
+            waits=bool(container.get("dependsOn")),
+        )
         for at, container in enumerate(containers.values())
-    )
+    )  # fmt: skip
     return Task(
         id="",
         region=caller.region,
@@ -132,6 +141,8 @@ def _prototype(
         started_by=params.get("startedBy"),
         details=details,
         runs=runs,
+        plain=plain and limit_s is None,
+        time_limit_s=limit_s,
     )
 
 

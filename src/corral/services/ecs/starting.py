@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from corral.core import Tx
-from corral.model.run import STOP_GRACE_S, LogTarget, RunSpec, RunState, Start
+from corral.decide.lifecycle import startable
+from corral.model.run import STOP_GRACE_S, LogTarget, RunSpec, Start
 from corral.model.task import Run, Task
+from corral.services.ecs.containers import health_check
 from corral.services.ecs.inside import environment_inside
 from corral.services.ecs.naming import split_definition
 from corral.store import Store
@@ -25,9 +27,8 @@ def share_gpus(runs: tuple[Run, ...], gpu_ids: tuple[str, ...]) -> tuple[Run, ..
 def start_runs(tx: Tx[Store], task: Task) -> None:
     """Tell the host of a placed task to start what has not started."""
     assert task.host_id is not None
-    for run in task.runs:
-        if run.state is RunState.PENDING:
-            tx.start(task.host_id, _start(tx, task, run))
+    for run in startable(task.runs):
+        tx.start(task.host_id, start_of(tx, task, run))
 
 
 def containers_of(tx: Tx[Store], task: Task) -> dict[str, dict[str, Any]]:
@@ -49,11 +50,12 @@ def with_overrides(document: dict[str, Any], overrides: dict[str, Any]) -> dict[
     return by_name
 
 
-def _start(tx: Tx[Store], task: Task, run: Run) -> Start:
+def start_of(tx: Tx[Store], task: Task, run: Run) -> Start:
+    """What a host needs to start a run, or to look after one that it started."""
     container = containers_of(tx, task)[run.container]
     log = log_target(task, run, container)
     spec = RunSpec(
-        run_id=run.id,
+        run_id=run.attempt_id,
         task_id=task.id,
         container=run.container,
         image=container["image"],
@@ -66,6 +68,7 @@ def _start(tx: Tx[Store], task: Task, run: Run) -> Start:
         working_directory=container.get("workingDirectory"),
         stop_grace_s=float(container.get("stopTimeout", STOP_GRACE_S)),
         ships_logs=log is not None,
+        health=health_check(container),
     )
     return Start(spec, log)
 

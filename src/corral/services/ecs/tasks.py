@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from corral.core import Tx, Wait
-from corral.decide.lifecycle import unfinished
 from corral.model.run import RunState
-from corral.model.task import StopCode, TaskState
+from corral.model.task import StopCode, Task, TaskState
 from corral.services.caller import Caller
 from corral.services.ecs import paging
 from corral.services.ecs.describing import described
+from corral.services.ecs.following import follow
 from corral.services.ecs.naming import InvalidParameterException, arn, find_cluster, short
 from corral.store import Store
 
@@ -33,14 +33,12 @@ def stop_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
         stopped_reason=params.get("reason") or STOPPED_BY_USER,
     )
     if task.state is TaskState.PROVISIONING:
-        runs = tuple(run.but(state=RunState.STOPPED) for run in task.runs)
-        stopping = stopping.but(state=TaskState.STOPPED, stopped_at_s=tx.now_s, runs=runs)
+        runs = tuple(run.but(state=RunState.STOPPED, waits=False) for run in task.runs)
+        tx.store.change_task(task, stopping.but(state=TaskState.STOPPED, stopped_at_s=tx.now_s, runs=runs))
+        tx.changed(f"task:{task.id}")
         tx.mark(f"pool:{task.pool}")  # a slot may have been kept for it
-    tx.store.change_task(task, stopping)
-    tx.changed(f"task:{task.id}")
-    if task.host_id is not None:
-        for run_id in unfinished(stopping.runs):
-            tx.stop(task.host_id, run_id)
+    else:
+        follow(tx, task, stopping, task.runs)
     after = tx.store.task(task.id)
     assert after is not None
     return {"task": described(tx, [after])[0]}
@@ -59,11 +57,18 @@ def describe_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
         else:
             task_arn = given if given.startswith("arn:") else arn(caller.account, caller.region, f"task/{cluster}/{given}")
             failures.append({"arn": task_arn, "reason": "MISSING"})
-    unfinished = [task for task in tasks if task.state is not TaskState.STOPPED]
-    if caller.wait_s and unfinished and not tx.final:
-        raise Wait([f"task:{task.id}" for task in unfinished], tx.now_s + min(caller.wait_s, WAIT_MAX_S))
+    if caller.wait_s and not tx.final and (awaited := _awaited(tasks, caller.seen)):
+        raise Wait([f"task:{task.id}" for task in awaited], tx.now_s + min(caller.wait_s, WAIT_MAX_S))
     tags = "TAGS" in params.get("include", ())
     return {"tasks": described(tx, tasks, tags=tags), "failures": failures}
+
+
+def _awaited(tasks: list[Task], seen: int | None) -> list[Task]:
+    """Whose change the caller waits for: the end of all, or any news of the first beyond the version that was seen."""
+    unfinished = [task for task in tasks if task.state is not TaskState.STOPPED]
+    if seen is None:
+        return unfinished
+    return [task for task in unfinished if task is tasks[0] and task.version == seen]
 
 
 def list_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

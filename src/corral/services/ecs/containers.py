@@ -1,0 +1,77 @@
+"""What a task definition says of its containers' coming and going: dependencies, health checks, restarts, limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from corral.core import Tx
+from corral.decide.lifecycle import NO_RULES
+from corral.model.run import HealthCheck
+from corral.model.task import RestartPolicy, Rules, Task
+from corral.services.ecs.naming import InvalidParameterException, split_definition
+from corral.store import Store
+
+RESTART_PERIOD_S = 300
+TIME_LIMIT_TAG = "corral:time-limit"
+LIFE_FIELDS = ("dependsOn", "healthCheck", "restartPolicy")  # a container with any of these is looked at as it comes and goes
+
+
+def is_plain(containers: Iterable[dict[str, Any]]) -> bool:
+    """Nothing of them has to be looked up again as they start and end."""
+    return not any(container.get(field) for container in containers for field in LIFE_FIELDS)
+
+
+def rules_of(tx: Tx[Store], task: Task) -> Mapping[str, Rules]:
+    """By container. No override changes them."""
+    if task.plain:
+        return NO_RULES
+    family, revision = split_definition(task.definition_arn)
+    assert revision is not None
+    document = tx.store.document(task.region, family, revision)
+    return {container["name"]: _rules(container) for container in document["containerDefinitions"]}
+
+
+def _rules(container: dict[str, Any]) -> Rules:
+    policy = container.get("restartPolicy") or {}
+    restart = None
+    if policy.get("enabled"):
+        period_s = policy.get("restartAttemptPeriod", RESTART_PERIOD_S)
+        restart = RestartPolicy(float(period_s), frozenset(policy.get("ignoredExitCodes", ())))
+    return Rules(
+        depends_on=tuple((needed["containerName"], needed["condition"]) for needed in container.get("dependsOn", ())),
+        start_timeout_s=float(container["startTimeout"]) if container.get("startTimeout") else None,
+        restart=restart,
+    )
+
+
+def health_check(container: dict[str, Any]) -> HealthCheck | None:
+    """None: it has none, or one that says NONE."""
+    check = container.get("healthCheck")
+    if not check:
+        return None
+    kind, *words = check["command"]
+    if kind == "NONE":
+        return None
+    return HealthCheck(
+        command=["/bin/sh", "-c", *words] if kind == "CMD-SHELL" else words,
+        interval_s=float(check.get("interval", 30)),
+        timeout_s=float(check.get("timeout", 5)),
+        retries=check.get("retries", 3),
+        start_period_s=float(check.get("startPeriod", 0)),
+    )
+
+
+def time_limit_s(tags: Iterable[dict[str, str]]) -> float | None:
+    """The tag that says how long after its start a task is stopped."""
+    given = next((tag.get("value", "") for tag in tags if tag.get("key") == TIME_LIMIT_TAG), None)
+    if given is None:
+        return None
+    try:
+        limit_s = float(given)
+    except ValueError:
+        limit_s = math.nan
+    if not 0 < limit_s < math.inf:
+        raise InvalidParameterException(f"The tag {TIME_LIMIT_TAG} must be a positive number of seconds, not '{given}'.")
+    return limit_s
