@@ -278,13 +278,8 @@ def restart_at_once(corral: Corral, family: str) -> None:
 
 def restarting(own_corral: Any, script: str, *more: dict[str, Any]) -> tuple[Corral, Any, str]:
     corral = own_corral().start()
-    worker = shell(
-        "worker",
-        script,
-        gpus=1,
-        log_prefix="p",
-        restartPolicy={"enabled": True, "ignoredExitCodes": [9], "restartAttemptPeriod": 60},
-    )
+    policy = {"enabled": True, "ignoredExitCodes": [9], "restartAttemptPeriod": 60}
+    worker = shell("worker", script, gpus=1, log_prefix="p", restartPolicy=policy)
     corral.client("ecs").register_task_definition(family="again", containerDefinitions=[worker, *more])
     restart_at_once(corral, "again")
     ecs = corral.client("ecs")

@@ -339,7 +339,7 @@ def test_a_restart_that_fails_ends_the_task_as_an_exit_does() -> None:
     before = task(run("a").but(restarts=1), state=TaskState.RUNNING).but(plain=False)
     seen = (before.runs[0].but(state=RunState.STOPPED, stopped_at_s=50.0, exit_code=None, reason="no such program"),)
     after = advance(before, seen, NOW_S, rules_for(a=RestartPolicy(0.0))).task
-    assert (after.stop_code, after.stopped_reason) == ("TerminationNotice", "no such program")
+    assert (after.stop_code, after.stopped_reason) == ("EssentialContainerExited", ESSENTIAL_EXITED)
 
 
 # Limits and health

@@ -78,9 +78,9 @@ class FakeCore:
         self.samples.update({sample.gpu_id: sample for sample in report.gpus})
         return Ack({chunk.run_id: self.stored[chunk.run_id] for chunk in report.logs})
 
-    def order(self, *start: RunSpec, stop: list[str] | None = None) -> None:
+    def order(self, *start: RunSpec, stop: list[str] | None = None, check: list[RunSpec] | None = None) -> None:
         assert self._writer is not None
-        self._writer.write(orjson.dumps({"orders": Orders(list(start), stop or [])}) + b"\n")
+        self._writer.write(orjson.dumps({"orders": Orders(list(start), stop or [], check or [])}) + b"\n")
 
     def say_quit(self, why: str) -> None:
         assert self._writer is not None

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from corral.core import Outbox, Tx
 from corral.decide.place import serve
+from corral.model.run import attempt_id, run_of_attempt
 from corral.model.task import MOVES, Ask, TaskState
 from corral.services.ecs.tasks import WAIT_MAX_S
 from corral.store import HOST_POOL
-from simulation.clients import CALLER, NEVER, Request
+from simulation.clients import CALLER, NEEDS, NEVER, Request
 from simulation.host import Host, Process
 
 if TYPE_CHECKING:
@@ -54,6 +55,13 @@ class RunRow(NamedTuple):
     state: str
     exit_code: int | None
     reason: str | None
+    gpus: int
+    waits: int
+    restarts: int
+
+    @property
+    def attempt_id(self) -> str:
+        return attempt_id(self.id, self.restarts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +88,7 @@ def read_rows(execute: Callable[..., Any]) -> Rows:
     )
     return Rows(
         tasks={row[0]: TaskRow._make(row) for row in tasks},
-        runs={row[0]: RunRow._make(row) for row in execute("SELECT id, task_id, state, exit_code, reason FROM run")},
+        runs={row[0]: RunRow._make(row) for row in execute(f"SELECT {', '.join(RunRow._fields)} FROM run")},
         leases=dict(execute("SELECT gpu_id, run_id FROM lease").fetchall()),
         sizes={row[0]: Ask(*row[1:]) for row in sizes},
     )
@@ -93,6 +101,8 @@ class Checker:
 
     def run_started(self, host: Host, process: Process) -> None: ...
     def run_ended(self, host: Host, process: Process) -> None: ...
+    def run_told_to_stop(self, host: Host, process: Process) -> None: ...
+    def run_judged(self, host: Host, process: Process, verdict: str) -> None: ...
     def end_acknowledged(self, host: Host, run_ids: list[str]) -> None: ...
     def rebooted(self, host: Host) -> None: ...
     def plane_started(self) -> None: ...
@@ -168,7 +178,7 @@ class LeaseWhileAlive(Checker):
     def rows_seen(self, rows: Rows) -> None:
         for run_id, gpu_ids in self._alive.items():
             for gpu_id in gpu_ids:
-                if rows.leases.get(gpu_id) != run_id:
+                if rows.leases.get(gpu_id) != run_of_attempt(run_id):
                     raise Violation(f"{run_id} is alive on {gpu_id}, which is leased to {rows.leases.get(gpu_id)}")
 
 
@@ -186,9 +196,92 @@ class KnownWhileAlive(Checker):
 
     def rows_seen(self, rows: Rows) -> None:
         for run_id, task_id in self._alive.items():
-            task, run = rows.tasks.get(task_id), rows.runs.get(run_id)
-            if task is None or run is None or task.state == "STOPPED" or run.state == "STOPPED":
+            task, run = rows.tasks.get(task_id), rows.runs.get(run_of_attempt(run_id))
+            if task is None or run is None or task.state == "STOPPED" or run.state == "STOPPED" or run.attempt_id != run_id:
                 raise Violation(f"{run_id} of {task_id} is alive; the database says {run} of {task}")
+
+
+class HoldsWhatItWasGiven(Checker):
+    """A container of a placed task has its GPUs until it has stopped: also while it waits for others, or starts again."""
+
+    def rows_seen(self, rows: Rows) -> None:
+        held: dict[str, int] = {}
+        for run_id in rows.leases.values():
+            held[run_id] = held.get(run_id, 0) + 1
+        for run in rows.runs.values():
+            given = run.gpus if rows.tasks[run.task_id].host_id is not None and run.state != "STOPPED" else 0
+            if held.get(run.id, 0) != given:
+                raise Violation(f"{run} holds {held.get(run.id, 0)} GPUs and should hold {given}")
+
+
+class InTheirOrder(Checker):
+    """No container starts before what it depends on is as it must be, and none is told to stop before those who depend on it."""
+
+    def __init__(self) -> None:
+        self._started: set[tuple[str, str]] = set()
+        self._codes: dict[tuple[str, str], set[int | None]] = {}
+        self._healthy: set[tuple[str, str]] = set()
+        self._alive: dict[str, Process] = {}
+
+    def run_started(self, host: Host, process: Process) -> None:
+        for needed, condition in _needs(process):
+            key = (process.spec.task_id, needed)
+            met = {
+                "START": key in self._started,
+                "COMPLETE": key in self._codes,
+                "SUCCESS": 0 in self._codes.get(key, set()),
+                "HEALTHY": key in self._healthy,
+            }
+            if not met[condition]:
+                raise Violation(f"{process.spec.container} of {process.spec.task_id} started before {needed} was {condition}")
+        self._started.add((process.spec.task_id, process.spec.container))
+        self._alive[process.spec.run_id] = process
+
+    def run_ended(self, host: Host, process: Process) -> None:
+        self._codes.setdefault((process.spec.task_id, process.spec.container), set()).add(process.exit_code)
+        self._alive.pop(process.spec.run_id, None)
+
+    def run_judged(self, host: Host, process: Process, verdict: str) -> None:
+        if verdict == "HEALTHY":
+            self._healthy.add((process.spec.task_id, process.spec.container))
+
+    def run_told_to_stop(self, host: Host, process: Process) -> None:
+        for other in self._alive.values():
+            if other.spec.task_id == process.spec.task_id and process.spec.container in dict(_needs(other)):
+                raise Violation(f"{process.spec.container} is to stop before {other.spec.container}, which depends on it")
+
+
+class OneAttemptAtATime(Checker):
+    """A container starts again only when it has ended, and the next attempt follows the one before."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[int, bool]] = {}  # run → (restarts, lives)
+
+    def run_started(self, host: Host, process: Process) -> None:
+        run_id, _, restarts = process.spec.run_id.partition(".")
+        before, lives = self._last.get(run_id, (-1, False))
+        if lives or int(restarts or 0) != before + 1:
+            raise Violation(
+                f"{process.spec.run_id} started; the last attempt was {before}, and {'lives' if lives else 'has ended'}"
+            )
+        self._last[run_id] = before + 1, True
+
+    def run_ended(self, host: Host, process: Process) -> None:
+        run_id = run_of_attempt(process.spec.run_id)
+        if process.pid is not None:
+            self._last[run_id] = self._last[run_id][0], False
+
+
+class LimitsAreKept(Checker):
+    """After a batch no task runs on whose time was over before it."""
+
+    def batch_done(self, outbox: Outbox) -> None:
+        late = self.world.plane.store.execute(
+            "SELECT id FROM task WHERE desired = 'RUNNING' AND started_at + time_limit < ?",
+            (self.world.clock.now_s() - WAIT_SLACK_S,),
+        ).fetchone()
+        if late is not None and not outbox.faults:
+            raise Violation(f"the time limit of {late[0]} is over, and it runs on")
 
 
 class OnlyForward(Checker):
@@ -246,9 +339,10 @@ class AcknowledgedStays(Checker):
         for task_id, number in self._stopping.items():
             if rows.tasks[task_id].desired != "STOPPED":
                 raise Violation(f"request {number} stopped {task_id}, which should still run")
-        for run_id in self._ended:
-            if run_id in rows.runs and rows.runs[run_id].state != "STOPPED":
-                raise Violation(f"the end of {run_id} was acknowledged, and it is {rows.runs[run_id].state}")
+        for attempt in self._ended:
+            run = rows.runs.get(run_of_attempt(attempt))
+            if run is not None and run.attempt_id == attempt and run.state != "STOPPED":
+                raise Violation(f"the end of {attempt} was acknowledged, and it is {run.state}")
 
 
 class TokensOnce(Checker):
@@ -299,10 +393,11 @@ class ExitCodes(Checker):
 
     def finished(self) -> None:
         tx = self.world.reading()
-        for task_id in [row[0] for row in tx.store.execute("SELECT id FROM task")]:
+        rows = read_rows(tx.store.execute)
+        for task_id in rows.tasks:
             shown = self.world.parts.handlers["DescribeTasks"](tx, {"tasks": [task_id]}, CALLER)["tasks"][0]
             for container in shown["containers"]:
-                self._check(container["containerArn"].rpartition("/")[2], container)
+                self._check(rows.runs[container["containerArn"].rpartition("/")[2]].attempt_id, container)
 
     def _check(self, run_id: str, container: dict[str, Any]) -> None:
         truth = self._ended.get(run_id, (None, None))
@@ -511,6 +606,11 @@ class WaitingHasAReason(Checker):
                 raise Violation(f"{row} has stopped and does not say why")
 
 
+def _needs(process: Process) -> list[tuple[str, str]]:
+    named = process.spec.environment.get(NEEDS, "")
+    return [(name, condition) for name, _, condition in (need.partition(":") for need in named.split())]
+
+
 def _id(task: dict[str, Any]) -> str:
     return str(task["taskArn"].rpartition("/")[2])
 
@@ -518,7 +618,8 @@ def _id(task: dict[str, Any]) -> str:
 def everything() -> list[Checker]:
     """A fresh one of each."""
     others: list[Checker] = [
-        OneRunPerGpu(), StartedOnce(), LeaseWhileAlive(), KnownWhileAlive(), OnlyForward(), AcknowledgedStays(), TokensOnce(),
+        OneRunPerGpu(), StartedOnce(), LeaseWhileAlive(), KnownWhileAlive(), HoldsWhatItWasGiven(), InTheirOrder(),
+        OneAttemptAtATime(), LimitsAreKept(), OnlyForward(), AcknowledgedStays(), TokensOnce(),
         RefusedLeavesNothing(), ExitCodes(), IndexIsDerived(), CountersEqualRows(), NobodyWaitsForNothing(),
         OldestFirst(), NoOvertaking(), KeptForTheOldest(), RunsWhatWasRegistered(), WaitsAreAnswered(),
         NoFaultsOfOurs(), WaitingHasAReason(),

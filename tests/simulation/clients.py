@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
 AGAIN_S = 1.0
 FAMILIES = 6
+NEEDS = "NEEDS"  # in a container's environment: what it depends on, for who watches it start
 NEVER = "never"  # said in requests that are taken back: no row may say it
 
 
@@ -37,19 +38,34 @@ class Request:
 
 
 def definition(rng: Random, family: str, nonce: str) -> dict[str, Any]:
-    """One to three containers, at least the first essential, with 0 to 8 GPUs among them."""
-    containers = []
-    for at in range(rng.choice((1, 1, 1, 2, 3))):
+    """One to three containers, at least one essential, with 0 to 8 GPUs among them; some depend on others or start again."""
+    containers: list[dict[str, Any]] = []
+    count = rng.choice((1, 1, 1, 2, 3, 3))
+    chosen = rng.randrange(count)
+    for at in range(count):
         container: dict[str, Any] = {
             "name": f"c{at}",
             "image": "corral/host",
             "command": [ENDLESS if rng.random() < 0.1 else "work"],
-            "essential": at == 0 or rng.random() < 0.5,
+            "essential": at == chosen or rng.random() < 0.3,
             "cpu": rng.choice((0, 0, 256, 1024)),
             "memory": rng.choice((6, 128, 1024)),
             "stopTimeout": rng.choice((0, 2, 30)),
             "environment": [{"name": "NONCE", "value": nonce}],
         }
+        if rng.random() < 0.3:
+            container["healthCheck"] = {"command": ["CMD", "true"]}
+            if rng.random() < 0.5:
+                container["command"] = [ENDLESS]
+        if rng.random() < 0.15:
+            container["restartPolicy"] = {"enabled": True, "ignoredExitCodes": [0], "restartAttemptPeriod": 60}
+        if rng.random() < 0.2:
+            container["startTimeout"] = rng.choice((2, 20))
+        needs = [_need(rng, other) for other in containers if rng.random() < 0.5]
+        if needs:
+            container["dependsOn"] = needs
+            named = " ".join(f"{need['containerName']}:{need['condition']}" for need in needs)
+            container["environment"].append({"name": NEEDS, "value": named})
         gpus = rng.choice((0, 0, 1, 1, 2, 4, 8)) if at == 0 else rng.choice((0, 0, 1))
         if gpus:
             container["resourceRequirements"] = [{"type": "GPU", "value": str(gpus)}]
@@ -57,6 +73,15 @@ def definition(rng: Random, family: str, nonce: str) -> dict[str, Any]:
             container["logConfiguration"] = {"logDriver": "awslogs", "options": {"awslogs-group": "g"}}
         containers.append(container)
     return {"family": family, "containerDefinitions": containers}
+
+
+def _need(rng: Random, other: dict[str, Any]) -> dict[str, str]:
+    conditions = ["START"]
+    if not other["essential"]:
+        conditions += ["COMPLETE", "SUCCESS"]
+    if "healthCheck" in other:
+        conditions.append("HEALTHY")
+    return {"containerName": other["name"], "condition": rng.choice(conditions)}
 
 
 class Clients:
@@ -123,6 +148,8 @@ class Clients:
         }
         if rng.random() < 0.3:
             params["launchType"] = "EC2"
+        if rng.random() < 0.1:
+            params["tags"] = [{"key": "corral:time-limit", "value": str(rng.choice((0.5, 5)))}]
         again = rng.random() < 0.7
         if again:
             params["clientToken"] = f"token-{number}"

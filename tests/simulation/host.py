@@ -7,7 +7,7 @@ an end is forgotten only when it was acknowledged.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,7 @@ class Engine:
         if process is None or process.stopped_at_s is not None or process.stopping:
             return
         process.stopping = True
+        self.world.tell("run_told_to_stop", self.host, process)
         if process.pid is None:
             self._end(process, None, "stopped before it was started")
         elif self.world.rng.random() < self.world.plan.hangs_on_stop:
@@ -148,6 +149,7 @@ class Agent:
         self._welcomed = False
         self._unanswered: list[Observed] | None = None
         self._changed: dict[str, None] = {}
+        self._health: dict[str, str | None] = {}  # of runs that it was told to look at
         self._reported_at = 0.0
 
     @property
@@ -163,7 +165,7 @@ class Agent:
             return
         self._welcomed = False
         self._changed.clear()
-        self._unanswered = self.host.engine.observe()
+        self._unanswered = [self._with_health(seen) for seen in self.host.engine.observe()]
         # A socket of this machine: what an earlier connection said is read before what a later one says.
         hello = self.host.hello(self._unanswered)
         self.host.hello_at = self._connection.up.send({"hello": hello}, not_before=self.host.hello_at)
@@ -181,6 +183,8 @@ class Agent:
             case {"orders": Orders() as orders} if self._welcomed:
                 for spec in orders.start:
                     self.host.engine.start(spec)
+                for spec in (*orders.start, *orders.check):
+                    self._look_after(spec)
                 for run_id in orders.stop:
                     self.host.engine.stop(run_id)
 
@@ -214,10 +218,35 @@ class Agent:
         if self._connection is None or self._unanswered is not None or (not self._changed and idle):
             return
         known = self.host.engine.runs
-        self._unanswered = [known[run_id].observed() for run_id in self._changed if run_id in known]
+        self._unanswered = [self._with_health(known[run_id].observed()) for run_id in self._changed if run_id in known]
         self._changed.clear()
         self._reported_at = self.world.agenda.now
         self._connection.up.send({"report": Report(runs=self._unanswered)})
+
+    def _look_after(self, spec: RunSpec) -> None:
+        if spec.health is not None and spec.run_id not in self._health:
+            self._health[spec.run_id] = None
+            self._check_later(spec)
+
+    def _check_later(self, spec: RunSpec) -> None:
+        self.world.agenda.after(self.world.rng.expovariate(1.0), partial(self._check, spec))
+
+    def _check(self, spec: RunSpec) -> None:
+        process = self.host.engine.runs.get(spec.run_id)
+        if not self.lives or process is None or process.stopped_at_s is not None:
+            return
+        if process.pid is not None:
+            verdict = "UNHEALTHY" if self.world.rng.random() < 0.3 else "HEALTHY"
+            self._health[spec.run_id] = verdict
+            self.world.note("agent", self.host.id, "finds", spec.run_id, verdict)
+            self.world.tell("run_judged", self.host, process, verdict)
+            self.changed(spec.run_id)
+        if self._health[spec.run_id] != "HEALTHY":
+            self._check_later(spec)
+
+    def _with_health(self, seen: Observed) -> Observed:
+        verdict = self._health.get(seen.run_id)
+        return seen if verdict is None or seen.stopped_at_s is not None else replace(seen, health=verdict)
 
     def _beat(self, connection: Connection) -> None:
         if self.lives and connection is self._connection:

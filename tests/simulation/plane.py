@@ -45,6 +45,14 @@ class SimStore(Store):
         connection.execute("PRAGMA synchronous=OFF")  # the machine does not crash here, only the process
         connection.execute("PRAGMA wal_autocheckpoint=100")
 
+    def add_definition(self, region: str, family: str, document: dict[str, Any]) -> int:
+        """ECS takes no restart period below a minute; runs here last seconds."""
+        containers = [
+            {**each, "restartPolicy": {**each["restartPolicy"], "restartAttemptPeriod": 1}} if "restartPolicy" in each else each
+            for each in document["containerDefinitions"]
+        ]
+        return super().add_definition(region, family, {**document, "containerDefinitions": containers})
+
     def commit(self) -> None:
         trouble = self._trouble()
         if trouble == "disk full":
@@ -278,8 +286,9 @@ class Plane:
                 yield self.submit(lambda tx, seen=seen: self.world.parts.report(tx, connection.host_id, seen))
             specs = [start.spec for start in starts if start.spec.run_id not in refused]
             stops = [run_id for orders in batch for run_id in orders.stop]
+            checks = [spec for orders in batch for spec in orders.check]
             self.world.note("core", "orders", connection.host_id, [spec.run_id for spec in specs], stops)
-            connection.down.send({"orders": Orders(specs, stops)})
+            connection.down.send({"orders": Orders(specs, stops, checks)})
 
     def _may_still_refuse(self, connection: AgentLink) -> bool:
         """A newer hello has asked for these runs again: they may be started there and must not be given up here."""

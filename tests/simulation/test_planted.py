@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,8 @@ from corral.core import Command, Core, HostOrders, Outbox, Tx
 from corral.database import Database
 from corral.decide.place import place
 from corral.model.placement import Claim, Placement
-from corral.model.run import Hello, Observed, Report, Start
+from corral.model.run import Hello, Observed, Report, RunSpec, Start
+from corral.model.task import Run, Task
 from corral.reconcile import STATE
 from corral.services import ecs, hosts
 from corral.services.ecs.starting import share_gpus, start_runs
@@ -152,6 +154,55 @@ class AcknowledgesBeforeTheCommit(Plane):
             connection.down.send({"ack": {}})
 
 
+# Several containers
+
+
+def hello_checks_nobody(tx: Tx[Store], said: Hello) -> None:
+    """An agent that was started anew is not told whose health to look at, and nobody behind those ever starts."""
+    hosts.hello(tx, said)
+    tx._orders[:] = [(host_id, order) for host_id, order in tx._orders if not isinstance(order, RunSpec)]
+
+
+def many_reboots(plan: Plan) -> Plan:
+    """It takes a host that is restarted between an order and the word that it was obeyed."""
+    return replace(plan, faults=("reboot",), fault_every_s=1.0)
+
+
+def many_agents(plan: Plan) -> Plan:
+    """It takes an agent that dies between a start and the first verdict."""
+    return replace(plan, faults=("agent crash",), fault_every_s=0.5)
+
+
+class NobodyWaitsForAnybody(SimStore):
+    def place_task(self, task: Task, placement: Placement, runs: Sequence[Run], now_s: float) -> Task:
+        return super().place_task(task, placement, [run.but(waits=False) for run in runs], now_s)
+
+
+class ForgetsWhoStartedAgain(SimStore):
+    """After a restart of the core a container is at its first attempt again."""
+
+    def _change_run(self, task: Task, was: Run, run: Run) -> None:
+        super()._change_run(task, was, run.but(restarts=0))
+
+
+class FreesOnRestart(SimStore):
+    def _change_run(self, task: Task, was: Run, run: Run) -> None:
+        super()._change_run(task, was, run)
+        if run.restarts > was.restarts and self.execute("DELETE FROM lease WHERE run_id = ?", (run.id,)).rowcount:
+            assert task.host_id is not None
+            self.fleet.give(task.pool, task.host_id, run.gpu_ids, 0, 0)
+
+
+def stops_all_at_once(tx: Tx[Store], params: dict[str, Any], caller: Any) -> dict[str, Any]:
+    answer = ecs.HANDLERS["StopTask"](tx, params, caller)
+    task = tx.store.task(answer["task"]["taskArn"].rpartition("/")[2])
+    assert task is not None
+    if task.host_id is not None:
+        for run in task.runs:
+            tx.stop(task.host_id, run.attempt_id)
+    return answer
+
+
 # Wake-ups
 
 
@@ -218,7 +269,7 @@ PLANTED: dict[str, Parts] = {
     "the youngest claim first": Parts(reconcilers={**STATE, "pool": youngest_first}),
     "nothing is kept for a large claim": Parts(reconcilers={**STATE, "pool": nothing_kept}),
     "the engine forgets with its agent": Parts(engine=ForgetsWithItsAgent),
-    "hello ignores boots": Parts(hello=hello_ignores_boots),
+    "hello ignores boots": Parts(hello=hello_ignores_boots, tune=many_reboots),
     "hello starts again what runs": Parts(hello=hello_starts_all_again),
     "hello forgets to stop": Parts(hello=hello_stops_nobody),
     "hello forgets to start": Parts(hello=hello_starts_nobody),
@@ -233,6 +284,12 @@ PLANTED: dict[str, Parts] = {
     "a failed command's orders leave": Parts(core=KeepsOrdersOfFailedCommands),
     "client tokens are forgotten": Parts(handlers={**ecs.HANDLERS, "RunTask": run_forgets_tokens}),
     "exit codes are embellished": Parts(report=report_says_all_went_well),
+    "a new agent is not told whom to check": Parts(hello=hello_checks_nobody, tune=many_agents),
+    "nobody waits for anybody": Parts(store=NobodyWaitsForAnybody),
+    "restarts are forgotten": Parts(store=ForgetsWhoStartedAgain),
+    "a restart frees the GPUs": Parts(store=FreesOnRestart),
+    "all containers are stopped at once": Parts(handlers={**ecs.HANDLERS, "StopTask": stops_all_at_once}),
+    "limits are not looked at": Parts(reconcilers={**STATE, "task": lambda tx, task_id: None}),
     "no host is ever silent": Parts(reconcilers={**STATE, "host": nobody_is_silent}),
 }
 
@@ -258,3 +315,4 @@ def test_the_unmodified_world_passes_the_same_seeds() -> None:
     assert START > 0 or SEEDS >= SEEDS_MAX
     for seed in range(15):
         simulate(seed, everything(), Parts(tune=many_refusals))
+        simulate(seed, everything(), Parts(tune=many_agents))

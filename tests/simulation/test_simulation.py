@@ -50,5 +50,6 @@ def test_a_run_has_something_to_check() -> None:
     """Seeds in which nothing happens would prove nothing: over a few of them everything is there."""
     happened = "\n".join(line for seed in range(12) for line in simulate(seed, []).trace)
     for what in ("started", "ended", "welcomes", "StopTask", "RESOURCE:GPU", "fault reboot", "fault agent crash", "core crashes",
-                 "fault disk full", "fault clock step", "fault link stall", "ServiceUnavailable", "healed"):  # fmt: skip
+                 "fault disk full", "fault clock step", "fault link stall", "ServiceUnavailable", "healed", "finds", ".1 [",
+                 ):  # fmt: skip
         assert what in happened, what

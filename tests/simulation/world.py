@@ -137,7 +137,16 @@ class World:
         family, _, revision = definition_arn.rpartition("/")[2].partition(":")
         found = self.plane.store.definition(CALLER.region, family, int(revision))
         assert found is not None
-        return all(container["command"] == [ENDLESS] for container in found[2]["containerDefinitions"] if container["essential"])
+        by_name = {container["name"]: container for container in found[2]["containerDefinitions"]}
+
+        def starts(name: str) -> bool:
+            needs = [(need["containerName"], need["condition"]) for need in by_name[name].get("dependsOn", ())]
+            return all(ends(other) if condition in ("COMPLETE", "SUCCESS") else starts(other) for other, condition in needs)
+
+        def ends(name: str) -> bool:
+            return by_name[name]["command"] != [ENDLESS] and starts(name)
+
+        return not any(ends(name) for name, container in by_name.items() if container["essential"])
 
     def settled(self) -> bool:
         if not self.plane.up or any(request.again and request.answer is None for request in self.clients.requests):

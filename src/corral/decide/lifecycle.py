@@ -61,7 +61,7 @@ def advance(task: Task, seen: tuple[Run, ...], now_s: float, rules: Mapping[str,
         fallen = _fallen(seen, runs)
         if fallen is not None:
             changes |= _ending(fallen, now_s)
-        elif task.time_limit_s is not None and _limit_s(task) <= now_s:
+        elif task.time_limit_s is not None and _limit_s(task.but(**changes)) <= now_s:
             changes |= _stop(StopCode.USER, f"Time limit of {in_words(task.time_limit_s)} reached", now_s)
         stopping = "desired" in changes
     if stopping:
@@ -242,7 +242,7 @@ def _ending(cause: Run, now_s: float) -> dict[str, Any]:
     """Why a task stops that nobody asked to stop."""
     if cause.started_at_s is None and not cause.restarts:
         return _stop(StopCode.FAILED_TO_START, cause.reason or "the container did not start", now_s)
-    if cause.exit_code is None:
+    if cause.exit_code is None and cause.started_at_s is not None:
         return _stop(StopCode.TERMINATION, cause.reason or "the container was lost", now_s)
     return _stop(StopCode.ESSENTIAL_EXITED, ESSENTIAL_EXITED, now_s)
 
