@@ -374,7 +374,7 @@ def test_a_time_in_words(seconds: float, words: str) -> None:
     ],
 )
 def test_the_health_of_a_task(verdicts: list[str | None], task_is: str) -> None:
-    assert task_health(dict(enumerate(verdicts))) == task_is  # type: ignore[arg-type]
+    assert task_health(verdicts) == task_is
 
 
 def test_health_is_heard_and_an_end_keeps_the_last_word() -> None:

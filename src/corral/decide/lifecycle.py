@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,10 +65,12 @@ def advance(task: Task, seen: tuple[Run, ...], now_s: float, rules: Mapping[str,
             changes |= _stop(StopCode.USER, f"Time limit of {in_words(task.time_limit_s)} reached", now_s)
         stopping = "desired" in changes
     if stopping:
-        runs = tuple(_left_off(was, run, now_s) for was, run in zip(seen, runs))
-        if not _unfinished(runs):
+        if not task.plain:
+            runs = tuple(_left_off(was, run, now_s) for was, run in zip(seen, runs))
+        stop = stoppable(runs, rules)
+        if not stop:  # of those that are left there is always one whom nobody left depends on
             changes |= {"state": TaskState.STOPPED, "stopped_at_s": now_s}
-        return Progress(task.but(runs=runs, **changes), stop=stoppable(runs, rules))
+        return Progress(task.but(runs=runs, **changes), stop=stop)
     after = task.but(runs=runs, **changes)
     if task.plain:
         return Progress(after)
@@ -97,9 +99,8 @@ def should_restart(run: Run, policy: RestartPolicy | None) -> bool:
     return run.exit_code not in policy.ignored_exit_codes and run.stopped_at_s - run.started_at_s >= policy.period_s
 
 
-def task_health(essential: Mapping[str, str | None]) -> str:
+def task_health(verdicts: Collection[str | None]) -> str:
     """From the verdicts on its essential containers: the worst of them, and no verdict is worse than a good one."""
-    verdicts = set(essential.values())
     if Health.UNHEALTHY in verdicts:
         return Health.UNHEALTHY.value
     return "UNKNOWN" if None in verdicts else Health.HEALTHY.value
@@ -122,9 +123,8 @@ def _unfinished(runs: tuple[Run, ...]) -> tuple[Run, ...]:
 
 def _is_up(runs: tuple[Run, ...]) -> bool:
     """Have all started that should? One that nobody needs and that could not start does not count."""
-    up = [run for run in runs if run.started_at_s is not None or run.restarts]
     others = [run for run in runs if run.started_at_s is None and not run.restarts]
-    return bool(up) and all(run.state is RunState.STOPPED and not run.essential for run in others)
+    return len(others) < len(runs) and all(run.state is RunState.STOPPED and not run.essential for run in others)
 
 
 def _limit_s(task: Task) -> float:
@@ -223,9 +223,12 @@ def _left_off(was: Run, run: Run, now_s: float) -> Run:
 def _fallen(seen: tuple[Run, ...], runs: tuple[Run, ...]) -> Run | None:
     """Whose end ends the task: an essential one's, rather of those that ended by themselves; or the last one's."""
     ended = [run for run in runs if run.state is RunState.STOPPED]
+    if not ended:
+        return None
     essential = [run for run in ended if run.essential]
-    by_themselves = [run for run in essential if run in seen]
-    return next(iter([*by_themselves, *essential]), None) or (ended[-1] if len(ended) == len(runs) else None)
+    if not essential:
+        return ended[-1] if len(ended) == len(runs) else None
+    return next((run for run in essential if run in seen), essential[0])
 
 
 def _look_at_s(task: Task, rules: Mapping[str, Rules], now_s: float) -> float | None:

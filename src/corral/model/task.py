@@ -77,7 +77,7 @@ class Run(Changeable):
     @property
     def attempt_id(self) -> str:
         """What its host calls it."""
-        return attempt_id(self.id, self.restarts)
+        return attempt_id(self.id, self.restarts) if self.restarts else self.id
 
 
 @dataclass(frozen=True, slots=True)

@@ -327,12 +327,13 @@ class Store(Records):
         self._keep(after)
 
     def _change_run(self, task: Task, was: Run, run: Run) -> None:
+        kept = (run.waits, run.restarts, run.health)
+        if kept != (was.waits, was.restarts, was.health):  # first: only who is PENDING waits
+            self.execute("UPDATE run SET waits = ?, restarts = ?, health = ? WHERE id = ?", (*kept, run.id))
         self.execute(
-            "UPDATE run SET state = ?, pid = ?, exit_code = ?, reason = ?, started_at = ?, stopped_at = ?, "
-            "waits = ?, restarts = ?, health = ? WHERE id = ?",
-            (run.state.value, run.pid, run.exit_code, run.reason, run.started_at_s, run.stopped_at_s,
-             run.waits, run.restarts, run.health, run.id),
-        )  # fmt: skip
+            "UPDATE run SET state = ?, pid = ?, exit_code = ?, reason = ?, started_at = ?, stopped_at = ? WHERE id = ?",
+            (run.state.value, run.pid, run.exit_code, run.reason, run.started_at_s, run.stopped_at_s, run.id),
+        )
         if run.state is RunState.STOPPED and was.state is not RunState.STOPPED and run.gpu_ids:
             freed = self.execute("DELETE FROM lease WHERE run_id = ?", (run.id,)).rowcount
             if freed:

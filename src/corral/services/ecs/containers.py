@@ -15,12 +15,12 @@ from corral.store import Store
 
 RESTART_PERIOD_S = 300
 TIME_LIMIT_TAG = "corral:time-limit"
-LIFE_FIELDS = ("dependsOn", "healthCheck", "restartPolicy")  # a container with any of these is looked at as it comes and goes
+LIFE_FIELDS = frozenset({"dependsOn", "healthCheck", "restartPolicy"})  # looked at as containers come and go
 
 
 def is_plain(containers: Iterable[dict[str, Any]]) -> bool:
     """Nothing of them has to be looked up again as they start and end."""
-    return not any(container.get(field) for container in containers for field in LIFE_FIELDS)
+    return all(LIFE_FIELDS.isdisjoint(container) for container in containers)
 
 
 def rules_of(tx: Tx[Store], task: Task) -> Mapping[str, Rules]:

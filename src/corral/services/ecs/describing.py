@@ -78,7 +78,7 @@ def _described(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) ->
         "group": task.group,
         "attachments": [],
         "attributes": [],
-        "healthStatus": task_health({run.container: run.health for run in task.runs if run.essential}),
+        "healthStatus": "UNKNOWN" if task.plain else task_health([run.health for run in task.runs if run.essential]),
         "enableExecuteCommand": False,
         "inferenceAccelerators": [],
         "createdAt": task.created_at_s,
