@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
 import time
 from typing import Any
 
@@ -14,6 +15,7 @@ from eventually import eventually
 from harness import Corral, container, wait_stopped
 
 FOREVER = ["sleep", "1000"]
+METADATA = "ECS_CONTAINER_METADATA_URI_V4"
 
 
 def shell(name: str, script: str, **more: Any) -> dict[str, Any]:
@@ -289,11 +291,13 @@ def restarting(own_corral: Any, script: str, *more: dict[str, Any]) -> tuple[Cor
 def test_a_container_starts_again_with_what_it_had(own_corral, tmp_path):
     """Two exits that count, and a third that is ignored: three starts, one GPU, one log stream, one end of the task."""
     count = f"echo $CUDA_VISIBLE_DEVICES >> {tmp_path}/starts; n=$(wc -l < {tmp_path}/starts)"
-    corral, ecs, arn = restarting(own_corral, f"{count}; echo start $n; test $n -lt 3 && exit 1; exit 9")
+    count += f"; {sys.executable} -c 'import os, urllib.request as u; print(u.urlopen(os.environ[\"{METADATA}\"]).read().decode())'"
+    corral, ecs, arn = restarting(own_corral, f"{count} > {tmp_path}/$n; echo start $n; test $n -lt 3 && exit 1; exit 9")
     (task,) = wait_stopped(ecs, [arn])
     (worker,) = task["containers"]
     assert (worker["exitCode"], task["stopCode"]) == (9, "EssentialContainerExited")
     assert (tmp_path / "starts").read_text().split() == worker["gpuIds"] * 3
+    assert [json.loads((tmp_path / each).read_text())["RestartCount"] for each in "123"] == [0, 1, 2]
     stream = f"p/worker/{arn.rpartition('/')[2]}"
     events = corral.client("logs").get_log_events(logGroupName="/tests", logStreamName=stream, startFromHead=True)["events"]
     assert [event["message"] for event in events] == ["start 1", "start 2", "start 3"]

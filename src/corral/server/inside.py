@@ -116,7 +116,7 @@ class Inside:
             raise NotFound("The task of this container has stopped.")
         task, host = found
         runs = [run for run in task.runs if whole_task or run.id == run_id]
-        measured = await self._agents.measure(host["id"], [run.id for run in runs])
+        measured = await self._agents.measure(host["id"], [run.attempt_id for run in runs])
         if measured is None:
             raise StatsUnavailable("The agent of this host does not answer; try again.")
         stats = {run.id: metadata.stats(run, measured, host) for run in runs}

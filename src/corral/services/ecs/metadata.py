@@ -13,6 +13,7 @@ from corral.model.run import Measured, RunState, Usage
 from corral.model.session import Credentials
 from corral.model.task import Run, Task, TaskState
 from corral.services import sessions
+from corral.services.ecs.containers import health_check
 from corral.services.ecs.describing import task_arn_of
 from corral.services.ecs.inside import is_fargate
 from corral.services.ecs.naming import arn, split_definition
@@ -119,6 +120,8 @@ def _container(tx: Tx[Store], task: Task, run: Run, container: dict[str, Any]) -
         "LogDriver": logging["logDriver"] if logging else None,
         "LogOptions": options or (logging.get("options") if logging else None),
         "ContainerARN": arn(account, task.region, f"container/{task.cluster}/{task.id}/{run.id}"),
+        "Health": {"status": run.health or "UNKNOWN"} if health_check(container) is not None else None,
+        "RestartCount": run.restarts if (container.get("restartPolicy") or {}).get("enabled") else None,
         "Networks": [{"NetworkMode": "host", "IPv4Addresses": ["127.0.0.1"]}],
     }
     return _present(shown)
@@ -143,7 +146,7 @@ def stats(run: Run, measured: Measured, host: dict[str, Any]) -> dict[str, Any] 
     A process has the network and the memory of its host: there are no counters of its own for the one, and the limit is the host's
     for the other. What it read and wrote is known for all devices together, which stand here as device 0:0.
     """
-    now, before = measured.now.get(run.id), measured.before.get(run.id)
+    now, before = measured.now.get(run.attempt_id), measured.before.get(run.attempt_id)
     if now is None:
         return None
     return {
