@@ -29,10 +29,11 @@ def hello(tx: Tx[Store], said: Hello) -> None:
     rebooted = before is not None and before["boot_id"] != said.boot_id
     tx.store.put_host(said, tx.now_s)
     tx.due(f"host:{said.host_id}", tx.now_s + SILENT_S)
+    asked = {run.attempt_id for task in tx.store.tasks_on(said.host_id) for run in task.runs if not run.waits}  # until now
     report(tx, said.host_id, said.runs)
     known = {seen.run_id for seen in said.runs}
     for task in tx.store.tasks_on(said.host_id):
-        unknown = [run for run in task.runs if run.attempt_id not in known]
+        unknown = [run for run in task.runs if run.attempt_id not in known and run.attempt_id in asked]
         missing = {run.attempt_id: _missing(task, run, rebooted, tx.now_s) for run in unknown}
         _apply(tx, task, {run_id: seen for run_id, seen in missing.items() if seen is not None})
         after = tx.store.task(task.id)
