@@ -96,7 +96,7 @@ async def _serve(options: argparse.Namespace) -> None:
     about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus}
     lookup = Keys(keys["access_key"], root, settings.session_key, store.live_tasks)
     app = App(settings, {"state": state, "logs": logs}, lookup, clock, names,
-              lambda tx: status_of(tx, agents.samples, about), Inside(settings, state, agents))  # fmt: skip
+              lambda tx: status_of(tx, agents.samples, about, agents.history), Inside(settings, state, agents))  # fmt: skip
     server = HttpServer(app)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _ask_to_exit, server, state, logs)

@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+from collections import deque
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -42,6 +43,7 @@ MESSAGE_MAX_BYTES = 64 * 1024 * 1024
 MEASURE_MAX_S = 5.0
 RESTART_MIN_S = 0.05
 RESTART_MAX_S = 5.0
+SAMPLES_KEPT = 120
 
 log = logging.getLogger("corral")
 
@@ -90,6 +92,7 @@ class Agents:
         self._connections: dict[str, Connection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.samples: dict[str, GpuSample] = {}
+        self.history: dict[str, deque[tuple[float, GpuSample]]] = {}  # the last minutes of each GPU, for `corral top`
         self._lost = asyncio.Event()  # a connection ended: its agent may be dead
         self.joined = asyncio.Event()  # this machine's agent has said hello
 
@@ -205,6 +208,8 @@ class Agents:
             report = _report(message["report"])
             for sample in report.gpus:
                 self.samples[sample.gpu_id] = sample
+                past = self.history.setdefault(sample.gpu_id, deque(maxlen=SAMPLES_KEPT))
+                past.append((self._clock.now_s(), sample))
             shipped: dict[str, int] = {}
             if report.logs:  # first: whoever sees a task stopped can read all it wrote
                 shipped = await self._logs.submit(partial(logs.ship, chunks=report.logs))

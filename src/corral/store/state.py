@@ -394,8 +394,19 @@ class Store(Records):
         return [task_id for (task_id,) in rows]
 
     def task_counts(self) -> dict[str, int]:
-        """How many tasks there are in each state, everywhere."""
-        return dict(self.execute("SELECT state, count(*) FROM task GROUP BY state").fetchall())
+        """How many tasks there are in each state, everywhere. Each part has an index of its own, for stopped ones may be many."""
+        return dict(
+            self.execute(
+                "SELECT state, count(*) FROM task WHERE state IN ('PENDING', 'RUNNING') GROUP BY state "
+                "UNION ALL SELECT state, count(*) FROM task WHERE state = 'PROVISIONING' GROUP BY state "
+                "UNION ALL SELECT 'STOPPED', count(*) FROM task WHERE state = 'STOPPED' HAVING count(*) > 0"
+            ).fetchall()
+        )
+
+    def oldest_placed(self, limit: int) -> list[str]:
+        """Ids of tasks on hosts, the oldest of each host first."""
+        sql = "SELECT id FROM task WHERE host_id IS NOT NULL AND state IN ('PENDING', 'RUNNING') ORDER BY host_id, rowid LIMIT ?"
+        return [task_id for (task_id,) in self.execute(sql, (limit,))]
 
     def drop_stopped_tasks(self, before_s: float, limit: int) -> int:
         """Forget tasks that stopped long ago; how many were dropped."""

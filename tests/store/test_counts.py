@@ -1,0 +1,49 @@
+"""The status page is asked for once a second by every `corral top`: what it counts and lists has an index."""
+
+from __future__ import annotations
+
+from corral.model.placement import Placement
+from corral.model.run import RunState
+from corral.model.task import TaskState
+from corral.services.ecs.starting import share_gpus
+from corral.store import Store
+from store.rows import claim, hello
+
+
+def store_with_tasks() -> Store:
+    """Five placed, two waiting, one stopped."""
+    store = Store(None)
+    store.put_host(hello(gpus=8), 1.0)
+    for at in range(8):
+        store.add_task(claim(f"t{at}", since_s=float(at)))
+    for at in range(5):
+        task = store.task(f"t{at}")
+        assert task is not None
+        store.place_task(task, Placement("h", (f"GPU-h-{at}",)), share_gpus(task.runs, (f"GPU-h-{at}",)), 10.0)
+    waiting = store.task("t7")
+    assert waiting is not None
+    runs = tuple(run.but(state=RunState.STOPPED) for run in waiting.runs)
+    ended = waiting.but(state=TaskState.STOPPED, desired=TaskState.STOPPED, stopped_at_s=11.0, runs=runs)
+    store.change_task(waiting, ended)
+    return store
+
+
+def test_counts_by_state() -> None:
+    assert Store(None).task_counts() == {}
+    store = store_with_tasks()
+    assert store.task_counts() == {"PENDING": 5, "PROVISIONING": 2, "STOPPED": 1}
+    assert store.oldest_placed(3) == ["t0", "t1", "t2"]
+
+
+def test_neither_reads_the_table_from_end_to_end() -> None:
+    store = store_with_tasks()
+    seen: list[str] = []
+    store.connection.set_trace_callback(seen.append)
+    store.task_counts()
+    store.oldest_placed(20)
+    store.connection.set_trace_callback(None)
+    for statement in seen:
+        plan = [row[3] for row in store.execute(f"EXPLAIN QUERY PLAN {statement}")]
+        scans = [step for step in plan if step.startswith(("SCAN task", "SEARCH task"))]
+        assert scans and all("INDEX task_" in step for step in scans), plan
+        assert not any("TEMP B-TREE FOR ORDER BY" in step for step in plan) or "count" in statement, plan
