@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from command import Cli
+from eventually import eventually
 from harness import Corral
 
 
@@ -41,3 +43,29 @@ def own_corral(tmp_path: Path) -> Iterator[Callable[..., Corral]]:
     yield make
     for each in made:
         each.clear()
+
+
+@pytest.fixture(scope="module")
+def shared_cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    made = Cli(tmp_path_factory.mktemp("cli"))
+    said = made("up", "--detach", "--port", "0", "--gpus", "sim:2").stdout
+    assert said.startswith("Corral is up at http://127.0.0.1:")
+    yield made
+    made.clear()
+
+
+@pytest.fixture
+def cli(shared_cli: Cli) -> Iterator[Cli]:
+    """The corral command on a Corral with two simulated GPUs, one for a whole test file. Tests leave its GPUs free."""
+    yield shared_cli
+    for arn in shared_cli.unfinished():
+        shared_cli.client("ecs").stop_task(task=arn)
+    eventually(lambda: not shared_cli.unfinished(), "nothing left")
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Cli]:
+    """The same, not up yet, for tests that start and stop it."""
+    made = Cli(tmp_path)
+    yield made
+    made.clear()

@@ -7,172 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-import boto3
 import pytest
 
+from command import BIN, DEADLINE_S, UNTIL_TOLD, Cli, processes_about
 from corral.cli.profiles import MARK, with_section
-
-BIN = Path(sys.executable).parent
-DEADLINE_S = 30.0
-UNTIL_TOLD = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done"  # runs until it is told to stop, and then ends with 7
-
-
-class Cli:
-    """The command on one data folder, with nothing of the developer's own AWS configuration around it."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.data = home / "data"
-        foreign = ("AWS_", "CORRAL_", "COLUMNS")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-        self.environment = {**kept, "HOME": str(home), "CORRAL_DATA": str(self.data), "PATH": f"{BIN}:{os.environ['PATH']}"}
-
-    def __call__(self, *words: str, code: int = 0, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [BIN / "corral", *words],
-            env={**self.environment, **(env or {})},
-            cwd=self.home,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-        )
-        assert done.returncode == code, f"corral {' '.join(words)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        assert "Traceback" not in done.stderr
-        return done
-
-    def json(self, *words: str) -> Any:
-        return json.loads(self(*words, "--json").stdout)
-
-    def begin(self, *words: str) -> Running:
-        return Running([str(BIN / "corral"), *words], self.environment, self.home)
-
-    def client(self, service: str) -> Any:
-        """boto3, for what a test only wants to know: a command takes a second, this does not."""
-        about, keys = (json.loads((self.data / name).read_text()) for name in ("server.json", "credentials.json"))
-        return boto3.client(
-            service,
-            region_name="us-east-1",
-            endpoint_url=about["url"],
-            aws_access_key_id=keys["access_key"],
-            aws_secret_access_key=keys["secret_key"],
-        )
-
-    def start_task(self, *words: str, family: str = "begun") -> str:
-        """A detached task that has begun to write."""
-        task_id = self("run", "--detach", "--name", family, *words).stdout.strip()
-        logs = self.client("logs")
-
-        def begun() -> object:
-            with suppress(logs.exceptions.ResourceNotFoundException):
-                return logs.get_log_events(logGroupName="/corral/run", logStreamName=f"{family}/main/{task_id}")["events"]
-
-        eventually(begun)
-        return task_id
-
-    def task(self, task_id: str) -> dict[str, Any]:
-        return self.client("ecs").describe_tasks(tasks=[task_id])["tasks"][0]
-
-    def unfinished(self) -> list[str]:
-        ecs = self.client("ecs")
-        listed = [arn for desired in ("RUNNING", "STOPPED") for arn in ecs.list_tasks(desiredStatus=desired)["taskArns"]]
-        described = ecs.describe_tasks(tasks=listed)["tasks"] if listed else []
-        return [task["taskArn"] for task in described if task["lastStatus"] != "STOPPED"]
-
-    def clear(self) -> None:
-        """End whatever of this Corral is left, its tasks too."""
-        if (self.data / "server.json").exists():
-            with suppress(AssertionError, subprocess.TimeoutExpired):
-                self("down", "--stop-tasks")
-        for pid in processes_about(self.data):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def processes_about(folder: Path) -> list[int]:
-    """Processes with this folder in their command line: servers, agents and spawners of it."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with suppress(OSError):
-                if str(folder).encode() in (entry / "cmdline").read_bytes():
-                    found.append(int(entry.name))
-    return found
-
-
-def eventually(condition: Callable[[], object]) -> object:
-    """What the condition says once it says something. It asks over HTTP, so nothing sleeps here."""
-    deadline_s = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline_s:
-        if said := condition():
-            return said
-    raise AssertionError("it did not come true in time")
-
-
-class Running:
-    """A command that is still at work, and what it has said so far."""
-
-    def __init__(self, command: list[str], environment: dict[str, str], folder: Path) -> None:
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        self.process = subprocess.Popen(command, env=environment, cwd=folder, bufsize=0, **pipes)
-        self.said = {"stdout": b"", "stderr": b""}
-
-    def until(self, stream: str, text: str) -> str:
-        """All it has said on this stream, once this text is in it."""
-        pipe = getattr(self.process, stream).fileno()
-        deadline_s = time.monotonic() + DEADLINE_S
-        while text.encode() not in self.said[stream]:
-            ready = select.select([pipe], [], [], max(0.0, deadline_s - time.monotonic()))[0]
-            part = os.read(pipe, 65_536) if ready else b""
-            assert part, f"no '{text}' in: {self.said}"
-            self.said[stream] += part
-        return self.said[stream].decode()
-
-    def interrupt(self) -> None:
-        self.process.send_signal(signal.SIGINT)
-
-    def end(self) -> tuple[int, str, str]:
-        """(exit code, everything on stdout, everything on stderr)"""
-        out, err = self.process.communicate(timeout=DEADLINE_S)
-        return self.process.returncode, (self.said["stdout"] + out).decode(), (self.said["stderr"] + err).decode()
-
-
-@pytest.fixture(scope="module")
-def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
-    made = Cli(tmp_path_factory.mktemp("cli"))
-    said = made("up", "--detach", "--port", "0", "--gpus", "sim:2").stdout
-    assert said.startswith("Corral is up at http://127.0.0.1:")
-    yield made
-    made.clear()
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[Cli]:
-    """A Corral that is not up yet, for tests that start and stop it."""
-    made = Cli(tmp_path)
-    yield made
-    made.clear()
-
-
-@pytest.fixture(autouse=True)
-def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Tests that share a Corral leave its GPUs free."""
-    yield
-    if "cli" in request.fixturenames:
-        shared: Cli = request.getfixturevalue("cli")
-        for arn in shared.unfinished():
-            shared.client("ecs").stop_task(task=arn)
-        eventually(lambda: not shared.unfinished())
-
+from eventually import eventually
 
 # up, down, status
 
@@ -271,7 +115,8 @@ def test_a_profile_is_used_by_boto3_and_aws_and_leaves_the_rest_of_the_files_alo
     assert config.read_text().startswith(before + "\n\n[profile corral]\n")
     assert credentials.read_text().startswith("[taken]\naws_access_key_id = THEIRS\n\n[corral]\n")
     assert credentials.stat().st_mode & 0o777 == 0o600
-    cli("env", "--profile", "corral")  # again: nothing is doubled
+    told = json.loads(cli("env", "--profile", "corral", "--json").stdout)  # again: nothing is doubled
+    assert told == {"profile": "corral", "config": str(config), "credentials": str(credentials)}
     assert config.read_text().count("corral]") == 1
 
     refused = cli("env", "--profile", "taken", code=1).stderr

@@ -14,14 +14,18 @@ import click
 
 import corral
 from corral.cli.aws import aws
+from corral.cli.completion import completion
+from corral.cli.doctor import doctor
 from corral.cli.down import down
 from corral.cli.env import env
+from corral.cli.hold import hold
 from corral.cli.logs import logs
 from corral.cli.ps import ps
 from corral.cli.refusals import INTERRUPTED, in_one_line
 from corral.cli.run import run
 from corral.cli.status import status
 from corral.cli.stop import stop
+from corral.cli.top import top
 from corral.cli.up import up
 from corral.cli.words import say
 
@@ -75,5 +79,5 @@ def main() -> None:
     """
 
 
-for verb in (up, down, status, env, aws, run, ps, logs, stop):
+for verb in (up, down, status, env, aws, run, ps, logs, stop, top, hold, doctor, completion):
     main.add_command(verb)

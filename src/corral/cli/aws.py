@@ -25,7 +25,7 @@ def aws(data: Data, arguments: tuple[str, ...]) -> None:
 
     version 1 of it ignores AWS_ENDPOINT_URL for some services, so the endpoint is given as an option.
     """
-    program = _program()
+    program = aws_program()
     where, environment = find(data), dict(os.environ)
     endpoint = where.endpoint_url or environment.get("AWS_ENDPOINT_URL")
     if where.endpoint_url:
@@ -37,7 +37,7 @@ def aws(data: Data, arguments: tuple[str, ...]) -> None:
     os.execve(program, ["aws", *added, *arguments], environment)
 
 
-def _program() -> str:
+def aws_program() -> str:
     """The one installed with Corral, else the user's own."""
     beside = Path(sys.executable).parent / "aws"
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which("aws")

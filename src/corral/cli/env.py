@@ -22,7 +22,7 @@ PROFILE_NAME = re.compile(r"[A-Za-z0-9_.@+-]{1,64}")
 @click.option("--profile", metavar="NAME", help="Write an AWS profile of this name instead.")
 @click.option("--force", is_flag=True, help="With --profile: also over a profile that is not Corral's.")
 @click.option("--shell", type=click.Choice(["bash", "fish"]), default="bash", show_default=True, help="bash: also sh and zsh.")
-@click.option("--json", "as_json", is_flag=True, help="The variables as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="The variables, or where the profile is, as JSON.")
 def env(data: Data, profile: str | None, force: bool, shell: str, as_json: bool) -> None:
     """Print what points aws, boto3 and other clients at this Corral: eval "$(corral env)".
 
@@ -30,7 +30,7 @@ def env(data: Data, profile: str | None, force: bool, shell: str, as_json: bool)
     """
     where = of_folder(data)
     if profile is not None:
-        _write_profile(where, profile, force)
+        _write_profile(where, profile, force, as_json)
         return
     values, hindrances = variables(where), in_the_way(os.environ)
     if as_json:
@@ -46,10 +46,13 @@ def _fish_quoted(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _write_profile(where: Where, name: str, force: bool) -> None:
+def _write_profile(where: Where, name: str, force: bool, as_json: bool) -> None:
     if not PROFILE_NAME.fullmatch(name):
         raise click.BadParameter("use letters, digits and _ . @ + - in a profile's name.", param_hint="--profile")
     config = Path(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
     credentials = Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials").expanduser()
     profiles.write(where, name, config, credentials, force=force)
+    if as_json:
+        print_json({"profile": name, "config": str(config), "credentials": str(credentials)})
+        return
     click.echo(f"Profile {name} is in {config} and {credentials}. Use it: aws --profile {name} ecs list-clusters")

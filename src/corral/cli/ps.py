@@ -9,36 +9,42 @@ import click
 
 from corral.cli import tasks
 from corral.cli.here import Data, data_option
+from corral.cli.refusals import Failed
 from corral.cli.where import Where, client, find, is_aws
 from corral.cli.where import status as status_page
 from corral.cli.words import age, console, print_json, server_time, with_short_ids
 
 GPU_SHORT_ID = 12  # "GPU-" and eight digits
+WIDE, WIDE_NAME, NARROW_NAME = 120, 40, 20  # columns: of the screen, and of a task's name on it
 
 
 @click.command()
 @data_option
 @click.option("--all", "-a", "everything", is_flag=True, help="Stopped tasks too.")
+@click.option("--cluster", "name", default=tasks.CLUSTER, show_default=True, help="Whose tasks.")
 @click.option("--json", "as_json", is_flag=True, help="The tasks as DescribeTasks tells them.")
-def ps(data: Data, everything: bool, as_json: bool) -> None:
-    """List the tasks of the cluster `default`, oldest first."""
+def ps(data: Data, everything: bool, name: str, as_json: bool) -> None:
+    """List the tasks of a cluster, oldest first."""
     where = find(data)
     ecs = client(where, "ecs")
-    cluster = ecs.describe_clusters(clusters=[tasks.CLUSTER])
-    found = _everything(ecs) if everything else tasks.unfinished(ecs, (cluster["clusters"] or [{}])[0])
+    reply = ecs.describe_clusters(clusters=[name])
+    if not reply["clusters"]:
+        raise Failed(f"there is no cluster {name}; `corral aws ecs list-clusters` lists them.")
+    cluster = reply["clusters"][0]
+    found = _everything(ecs, cluster["clusterName"]) if everything else tasks.unfinished(ecs, cluster)
     found.sort(key=lambda task: (task["createdAt"], task["taskArn"]))
     if as_json:
         print_json(found)
     elif found:
-        _print(found, _gpu_names(where) if any(map(tasks.gpu_ids, found)) else {}, server_time(cluster))
+        _print(found, _gpu_names(where) if any(map(tasks.gpu_ids, found)) else {}, server_time(reply))
     else:
         click.echo("No tasks." if everything else "No tasks; `corral ps --all` shows stopped ones too.")
 
 
-def _everything(ecs: Any) -> list[dict[str, Any]]:
+def _everything(ecs: Any, cluster: str) -> list[dict[str, Any]]:
     """Running ones first: one that is told to stop in between is then listed at least once."""
-    ids = dict.fromkeys(task_id for desired in ("RUNNING", "STOPPED") for task_id in tasks.list_ids(ecs, desired))
-    return tasks.describe(ecs, list(ids))
+    ids = dict.fromkeys(task_id for desired in ("RUNNING", "STOPPED") for task_id in tasks.list_ids(ecs, desired, cluster))
+    return tasks.describe(ecs, list(ids), cluster)
 
 
 def _gpu_names(where: Where) -> dict[str, str]:
@@ -55,18 +61,24 @@ def _gpu_names(where: Where) -> dict[str, str]:
 def _print(found: list[dict[str, Any]], gpu_names: dict[str, str], now: datetime | None) -> None:
     from rich.table import Table
 
+    out = console()
+    rows = [
+        {
+            "ID": tasks.short(tasks.id_of(task)),
+            "TASK": task["taskDefinitionArn"].rpartition("/")[2],
+            "STATE": tasks.state(task),
+            "GPUS": ",".join(gpu_names.get(gpu_id, gpu_id[:GPU_SHORT_ID]) for gpu_id in tasks.gpu_ids(task)),
+            "SINCE": age(task.get("stoppedAt") or task.get("startedAt") or task["createdAt"], now),
+            "EXIT": ",".join(map(str, tasks.exit_codes(task))),
+            "REASON": with_short_ids(tasks.reason(task)),
+        }
+        for task in found
+    ]
+    names = [name for name in rows[0] if name not in ("EXIT", "REASON") or any(row[name] for row in rows)]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("ID", "TASK", "STATE", "GPUS", "SINCE", "EXIT", "REASON"):
-        table.add_column(name, no_wrap=name in ("ID", "STATE", "SINCE", "EXIT"), overflow="fold")
-    table.columns[1].max_width = 28
-    for task in found:
-        table.add_row(
-            tasks.short(tasks.id_of(task)),
-            task["taskDefinitionArn"].rpartition("/")[2],
-            tasks.state(task),
-            ",".join(gpu_names.get(gpu_id, gpu_id[:GPU_SHORT_ID]) for gpu_id in tasks.gpu_ids(task)),
-            age(task.get("stoppedAt") or task.get("startedAt") or task["createdAt"], now),
-            ",".join(map(str, tasks.exit_codes(task))),
-            with_short_ids(tasks.reason(task)),
-        )
-    console().print(table)
+    for name in names:
+        table.add_column(name, no_wrap=name not in ("GPUS", "REASON"), overflow="ellipsis" if name == "TASK" else "fold")
+    table.columns[1].max_width = WIDE_NAME if out.width >= WIDE else NARROW_NAME
+    for row in rows:
+        table.add_row(*(row[name] for name in names))
+    out.print(table)

@@ -4,6 +4,7 @@
 1    refused or failed; stderr says why in one line
 2    wrong usage (click's own)
 3    no Corral runs on this data folder
+124  `corral run --time`: the time was over, and the task was stopped
 125  `corral run`: the task has no exit code (it never started, or its host was lost)
 130  interrupted
 141  `corral run`: whoever read its output has gone; the task was stopped
@@ -16,6 +17,7 @@ from typing import IO, Any
 
 import click
 
+TIMED_OUT = 124
 NO_EXIT_CODE = 125
 INTERRUPTED = 130
 PIPE_BROKE = 141

@@ -1,11 +1,10 @@
-"""`corral run`: a command as a task, as if it ran here."""
+"""`corral run`: a command as a task, as if it ran here; or a task definition from a file."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from queue import SimpleQueue
@@ -15,59 +14,140 @@ from typing import Any
 import click
 
 from corral.cli import tasks
-from corral.cli.follow import Interrupt, LogPlace, News, follow
+from corral.cli.attend import Attended, attend
+from corral.cli.definitions import first_essential, read_definition
+from corral.cli.follow import Interrupt, News
 from corral.cli.here import Data, data_option
-from corral.cli.refusals import INTERRUPTED, NO_EXIT_CODE, PIPE_BROKE, Failed
+from corral.cli.refusals import Failed
 from corral.cli.where import Where, client, find, is_aws
-from corral.cli.words import print_json, say, with_short_ids
+from corral.cli.words import DURATION, print_json
 
 HOST_IMAGE = "corral/host"  # a plain process of this machine
 CONTAINER = "main"
 LOG_GROUP = "/corral/run"
 RESERVED_MIB = 128  # what a task without --memory takes of the host
+GPUS_MAX = 64
+TIME_LIMIT_TAG = "corral:time-limit"  # seconds from the task's start to its stop
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,255}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # The task gets GPUs, endpoint and credentials of its own; the rest is the shell's business with itself.
 NOT_PASSED = {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "_", "SHLVL", "OLDPWD", "COLUMNS", "LINES"}
 
 
+class GpuCount(click.ParamType):  # type: ignore[type-arg]  # generic only lately
+    name = "N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if str(value).lower() == "all":
+            return "ALL"
+        if not str(value).isdecimal() or int(value) > GPUS_MAX:
+            self.fail(f"'{value}' is neither a number from 0 to {GPUS_MAX} nor 'all'.", param, ctx)
+        return str(int(value))
+
+
+class Words(click.Command):
+    """Remembers whether `--` stood before the command: `run -- x.json` is a program, `run x.json` a task definition."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        command = ctx.params.get("command") or ()
+        before = given[: len(given) - len(command)]
+        ctx.meta["dashed"] = bool(before) and before[-1] == "--"
+        return rest
+
+
 @click.command(
+    cls=Words,
     context_settings={"allow_interspersed_args": False},  # what follows the command's name is the command's
     short_help="Run a command as a task and show its output.",
 )
 @data_option
-@click.option("--gpus", type=click.IntRange(0, 64), default=0, show_default=True, help="How many GPUs it gets for itself.")
-@click.option("--cpu", type=click.IntRange(0), metavar="UNITS", default=0, help="CPU to set aside; 1024 units are one core.")
+@click.option("--gpus", type=GpuCount(), help="How many GPUs it gets for itself: a number, or all of a host (default: 0).")
+@click.option("--cpu", type=click.IntRange(0), metavar="UNITS", help="CPU to set aside; 1024 units are one core.")
 @click.option("--memory", type=click.IntRange(6), metavar="MIB", help=f"Memory to set aside (default: {RESERVED_MIB}).")
+@click.option("--time", "limit_s", type=DURATION, help="Stop it after this time: 90s, 30m, 4h, 1d, 1h30m. Exit code 124.")
+@click.option("--interactive", "-i", is_flag=True, help="Pass standard input on to it.")
+@click.option("--tty", "-t", "has_terminal", is_flag=True, help="Give it a terminal: -it for shells and debuggers.")
 @click.option("--name", metavar="FAMILY", help="The task definition's family (default: the command's name).")
 @click.option("--env", "extra", metavar="K=V", multiple=True, help="A variable, on top of the present environment; repeat it.")
-@click.option("--image", default=HOST_IMAGE, show_default=True, help="Another one gets neither this folder nor the environment.")
+@click.option("--image", help=f"Default: {HOST_IMAGE}. Another one gets neither this folder nor the environment.")
+@click.option("--cluster", default=tasks.CLUSTER, show_default=True, help="Where it runs.")
 @click.option("--detach", "-d", is_flag=True, help="Print the task's id and leave it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the task as JSON; its log goes to stderr.")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="FILE.json | [--] COMMAND...")
+@click.pass_context
 def run(
-    data: Data, gpus: int, cpu: int, memory: int | None, name: str | None, extra: tuple[str, ...], image: str, detach: bool,
-    as_json: bool, command: tuple[str, ...],
+    ctx: click.Context, data: Data, gpus: str | None, cpu: int | None, memory: int | None, limit_s: int | None, interactive: bool,
+    has_terminal: bool, name: str | None, extra: tuple[str, ...], image: str | None, cluster: str, detach: bool, as_json: bool,
+    command: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Run a command as a task, here and in this environment, and show its output. Exits as the command does.
 
     It waits for its GPUs in line and says why. Ctrl-C stops it; a second Ctrl-C leaves at once.
+
+    With FILE.json, a task definition as register-task-definition takes it, that is registered and run; the options and a
+    command after -- override what it says.
     """
+    is_file = not ctx.meta["dashed"] and _names_a_file(command)
+    interactive = interactive or has_terminal
+    _check(name, interactive, has_terminal, detach, is_file, image)
     where = find(data)
-    if image == HOST_IMAGE and is_aws(where):
-        raise Failed("the endpoint is AWS, which cannot run processes of this machine: give an --image.")
-    family = name if name is not None else _family(command[0])
-    if not NAME.fullmatch(family):
+    _check_endpoint(where, limit_s, interactive, is_file, image or HOST_IMAGE)
+    session = None
+    if interactive:
+        from corral.cli.attached import Attached
+
+        session = Attached(has_terminal=has_terminal, out=2 if as_json else 1)
+    try:
+        if is_file:
+            definition, override = _from_file(command, name, gpus, cpu, memory, extra)
+        else:
+            override = None
+            wanted = session.wrap(command) if session else list(command)
+            container = _container(image or HOST_IMAGE, wanted, gpus, cpu, memory, extra)
+            definition = _definition(where, name or _family(command[0]), container)
+        news: News = SimpleQueue()
+        if not detach:
+            _queue_interrupts(news)
+        if session:
+            session.listen()
+        task, registered = _start(where, cluster, definition, override, limit_s)
+        if detach:
+            print_json(task) if as_json else click.echo(tasks.id_of(task))
+            return
+        attend(Attended(where, cluster, task, registered, news, as_json, limit_s, session))
+    finally:
+        if session:
+            session.close()
+
+
+def _names_a_file(command: tuple[str, ...]) -> bool:
+    return command[0].endswith(".json") and os.path.isfile(command[0]) and command[1:2] in ((), ("--",))
+
+
+def _check(name: str | None, interactive: bool, has_terminal: bool, detach: bool, is_file: bool, image: str | None) -> None:
+    if name is not None and not NAME.fullmatch(name):
         raise click.BadParameter("use letters, digits, _ and -.", param_hint="--name")
-    container = _container(image, command, gpus, cpu, memory, _environment(extra, whole=image == HOST_IMAGE))
-    news: News = SimpleQueue()
-    if not detach:
-        _queue_interrupts(news)
-    task, place = _start(where, family, container)
-    if detach:
-        print_json(task) if as_json else click.echo(tasks.id_of(task))
+    if interactive and detach:
+        raise click.UsageError("-i and -t need you to stay: they do not go with --detach.")
+    if interactive and (is_file or image not in (None, HOST_IMAGE)):
+        raise click.UsageError("-i and -t go with a command that runs as a process of this machine, not with a FILE or an --image.")
+    if has_terminal and not os.isatty(0):
+        raise click.UsageError("-t needs standard input to be a terminal; -i alone passes a pipe on.")
+    if is_file and image is not None:
+        raise click.UsageError("--image does not go with a FILE, which names its images.")
+
+
+def _check_endpoint(where: Where, limit_s: int | None, interactive: bool, is_file: bool, image: str) -> None:
+    if not is_aws(where):
         return
-    _attend(where, task, place, news, as_json)
+    if limit_s is not None:
+        raise Failed("the endpoint is AWS, where nothing would stop the task in time: --time works on Corral only.")
+    if interactive:
+        raise Failed("the endpoint is AWS, which cannot reach this terminal: -i and -t work on this machine's Corral only.")
+    if not is_file and image == HOST_IMAGE:
+        raise Failed("the endpoint is AWS, which cannot run processes of this machine: give an --image.")
 
 
 def _family(program: str) -> str:
@@ -91,37 +171,75 @@ def _is_passed(name: str, value: str) -> bool:
     return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)  # JSON carries only text
 
 
+def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def _gpu_requirement(gpus: str) -> dict[str, Any]:
+    return {"resourceRequirements": [{"type": "GPU", "value": gpus}]} if gpus != "0" else {}
+
+
 def _container(
-    image: str, command: tuple[str, ...], gpus: int, cpu: int, memory: int | None, environment: Mapping[str, str]
+    image: str, command: list[str], gpus: str | None, cpu: int | None, memory: int | None, extra: tuple[str, ...]
 ) -> dict[str, Any]:
-    container: dict[str, Any] = {
+    here = {"workingDirectory": os.getcwd()} if image == HOST_IMAGE else {}
+    return {
         "name": CONTAINER,
         "image": image,
         "essential": True,
-        "command": list(command),
-        "cpu": cpu,
-        "environment": [{"name": name, "value": value} for name, value in environment.items()],
+        "command": command,
+        "cpu": cpu or 0,
+        "environment": _pairs(_environment(extra, whole=image == HOST_IMAGE)),
         **({"memory": memory} if memory else {"memoryReservation": RESERVED_MIB}),
+        **_gpu_requirement(gpus or "0"),
+        **here,
     }
-    if image == HOST_IMAGE:
-        container["workingDirectory"] = os.getcwd()
-    if gpus:
-        container["resourceRequirements"] = [{"type": "GPU", "value": str(gpus)}]
-    return container
 
 
-def _start(where: Where, family: str, container: dict[str, Any]) -> tuple[dict[str, Any], LogPlace]:
+def _definition(where: Where, family: str, container: dict[str, Any]) -> dict[str, Any]:
+    region = client(where, "ecs").meta.region_name
+    options = {
+        "awslogs-group": LOG_GROUP,
+        "awslogs-region": region,
+        "awslogs-stream-prefix": family,
+        "awslogs-create-group": "true",
+    }
+    container["logConfiguration"] = {"logDriver": "awslogs", "options": options}
+    return {"family": family, "containerDefinitions": [container]}
+
+
+def _from_file(
+    command: tuple[str, ...], name: str | None, gpus: str | None, cpu: int | None, memory: int | None, extra: tuple[str, ...]
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The definition in the file, and what the command line says otherwise of its first essential container."""
+    definition = read_definition(Path(command[0]))
+    if name:
+        definition["family"] = name
+    override: dict[str, Any] = {
+        **({"command": list(command[2:])} if command[2:] else {}),
+        **({"environment": _pairs(_environment(extra, whole=False))} if extra else {}),
+        **({"cpu": cpu} if cpu is not None else {}),
+        **({"memory": memory} if memory is not None else {}),
+        **(_gpu_requirement(gpus) if gpus is not None else {}),
+    }
+    return definition, {"name": first_essential(definition), **override} if override else None
+
+
+def _start(
+    where: Where, cluster: str, definition: dict[str, Any], override: dict[str, Any] | None, limit_s: int | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Register and run. Without a launch type: so it waits for room instead of failing."""
     ecs = client(where, "ecs")
-    options = {"awslogs-group": LOG_GROUP, "awslogs-region": ecs.meta.region_name, "awslogs-stream-prefix": family}
-    container["logConfiguration"] = {"logDriver": "awslogs", "options": {**options, "awslogs-create-group": "true"}}
-    definition = ecs.register_task_definition(family=family, containerDefinitions=[container])["taskDefinition"]
-    reply = ecs.run_task(cluster=tasks.CLUSTER, taskDefinition=definition["taskDefinitionArn"], startedBy="corral-run")
+    registered = ecs.register_task_definition(**definition)["taskDefinition"]
+    more: dict[str, Any] = {"overrides": {"containerOverrides": [override]}} if override else {}
+    if limit_s is not None:
+        more["tags"] = [{"key": TIME_LIMIT_TAG, "value": str(limit_s)}]
+    arn = registered["taskDefinitionArn"]
+    reply = ecs.run_task(cluster=cluster, taskDefinition=arn, startedBy="corral-run", **more)
     if not reply["tasks"]:
         failure = reply["failures"][0]
         raise Failed(f"not started: {failure.get('reason')} {failure.get('detail', '')}".strip())
-    task = reply["tasks"][0]
-    return task, LogPlace(None, LOG_GROUP, f"{family}/{CONTAINER}/{tasks.id_of(task)}")
+    return reply["tasks"][0], registered
 
 
 def _queue_interrupts(news: News) -> None:
@@ -136,64 +254,3 @@ def _queue_interrupts(news: News) -> None:
 
     signal.signal(signal.SIGINT, interrupted)
     signal.signal(signal.SIGTERM, interrupted)
-
-
-def _attend(where: Where, task: dict[str, Any], place: LogPlace, news: News, as_json: bool) -> None:
-    """Show how it goes, to the end, and end as it did."""
-    task_id = tasks.id_of(task)
-    narrator = _Narrator(task_id)
-
-    def stop() -> None:
-        client(where, "ecs").stop_task(cluster=tasks.CLUSTER, task=task_id, reason="corral run was interrupted")
-
-    def interrupted() -> None:
-        stop()
-        say(f"stopping task {tasks.short(task_id)}; Ctrl-C again leaves it to end by itself")
-
-    def show(events: list[dict[str, Any]]) -> None:
-        out = sys.stderr if as_json else sys.stdout
-        try:
-            out.write("".join(f"{event['message']}\n" for event in events))
-            out.flush()
-        except BrokenPipeError:  # nobody reads it any more: a program of one's own would be killed by that, so this one is
-            os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
-            stop()
-            sys.exit(PIPE_BROKE)
-
-    try:
-        narrator.tell(task)
-        ended = follow(
-            where, tasks.CLUSTER, task_id, lambda _: place, show, news=news, on_task=narrator.tell, on_interrupt=interrupted
-        )
-    except KeyboardInterrupt:
-        say(f"left; see `corral logs -f {tasks.short(task_id)}`")
-        sys.exit(INTERRUPTED)
-    except Exception:
-        say(f"task {tasks.short(task_id)} goes on by itself; see `corral logs -f {tasks.short(task_id)}`")
-        raise
-    if as_json:
-        print_json(ended)
-    codes = tasks.exit_codes(ended)
-    if not codes:
-        say(f"task {tasks.short(task_id)} has no exit code: {tasks.reason(ended)}")
-    sys.exit(codes[0] if codes else INTERRUPTED if ended.get("stopCode") == "UserInitiated" else NO_EXIT_CODE)
-
-
-class _Narrator:
-    """Says on stderr what a person would ask meanwhile: why it waits, and which GPUs it got. Each thing once."""
-
-    def __init__(self, task_id: str) -> None:
-        self._name = f"task {tasks.short(task_id)}"
-        self._said = ""
-
-    def tell(self, task: dict[str, Any]) -> None:
-        if task["lastStatus"] == "PROVISIONING":
-            text = f"{self._name} waits: {with_short_ids(tasks.reason(task))}"
-        elif task["lastStatus"] in ("PENDING", "RUNNING"):
-            gpus = tasks.gpu_ids(task)
-            text = f"{self._name} starts" + (f" on {', '.join(gpus)}" if gpus else "")  # a short one is never seen running
-        else:
-            return
-        if text != self._said:
-            self._said = text
-            say(text)

@@ -23,11 +23,14 @@ def status(data: Data, as_json: bool) -> None:
     """Show the hosts, their GPUs, the tasks on them, and who waits for what. Exit code 3: Corral is not running."""
     page, date = status_page(find(data))
     if as_json:
+        for host in page["hosts"]:
+            for gpu in host["gpus"]:
+                gpu.pop("history", None)  # `corral top --json` has it
         print_json(page)
         return
     out = console()
     out.print(f"Corral {page['version']} at {page['url']}  (data in {page['data']}, process {page['pid']})", soft_wrap=True)
-    out.print(_tasks(page["tasks"]))
+    out.print(tasks_line(page["tasks"]))
     for host in page["hosts"]:
         out.print()
         out.print(_host(host), soft_wrap=True)
@@ -40,7 +43,7 @@ def status(data: Data, as_json: bool) -> None:
         out.print(_waiting(page, parsed_date(date)))
 
 
-def _tasks(counts: dict[str, int]) -> str:
+def tasks_line(counts: dict[str, int]) -> str:
     words = {"RUNNING": "running", "PENDING": "starting", "PROVISIONING": "waiting", "STOPPED": "stopped"}
     shown = [f"{counts.get(state, 0)} {word}" for state, word in words.items() if counts.get(state) or state != "PENDING"]
     return "Tasks: " + ", ".join(shown)
@@ -49,8 +52,9 @@ def _tasks(counts: dict[str, int]) -> str:
 def _host(host: dict[str, Any]) -> str:
     cpu, memory = host["cpuUnits"], host["memoryMiB"]
     silent = "" if host["connected"] else "  NOT CONNECTED: it gets nothing new"
-    free = sum(gpu["task"] is None for gpu in host["gpus"])
-    gpus = f"{free} of {len(host['gpus'])} GPUs free" if host["gpus"] else "no GPUs"
+    offered = [gpu for gpu in host["gpus"] if not gpu.get("excluded")]
+    free = sum(use(gpu) == "free" for gpu in offered)
+    gpus = f"{free} of {len(offered)} GPUs free" if offered else "no GPUs"
     return (
         f"Host {host['name']}{silent}: {gpus}, {cpu['free']} of {cpu['total']} CPU units free, "
         f"{memory['free']} of {memory['total']} MiB free"
@@ -65,8 +69,21 @@ def _gpus(gpus: list[dict[str, Any]]) -> Table:
         used = gpu["memoryUsedMiB"]
         memory = f"{'?' if used is None else used} / {gpu['memoryMiB']} MiB"
         busy = "?" if gpu["utilizationPercent"] is None else f"{gpu['utilizationPercent']:.0f}%"
-        table.add_row(str(gpu["index"]), model, busy, memory, gpu["task"][:SHORT_ID] if gpu["task"] else "free")
+        table.add_row(str(gpu["index"]), model, busy, memory, use(gpu))
     return table
+
+
+def use(gpu: dict[str, Any]) -> str:
+    """Who has a GPU, and why it is given to nobody else."""
+    return ", ".join([*([gpu["task"][:SHORT_ID]] if gpu["task"] else []), *kept_away(gpu)]) or "free"
+
+
+def kept_away(gpu: dict[str, Any]) -> list[str]:
+    """Why no task is placed on it; nothing for a GPU like any other."""
+    why = ["excluded"] if gpu.get("excluded") else []
+    why += [f"held: {gpu['held']}"] if gpu.get("held") is not None else []
+    why += [f"used by {process['name']} (pid {process['pid']})" for process in gpu.get("foreign", ())[:1]]
+    return why
 
 
 def _waiting(page: dict[str, Any], now: datetime | None) -> Table:

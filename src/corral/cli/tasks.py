@@ -39,7 +39,10 @@ def describe(ecs: Any, ids: Sequence[str], cluster: str = CLUSTER) -> list[dict[
 
 
 def describe_one(ecs: Any, cluster: str, task_id: str) -> dict[str, Any]:
-    found = describe(ecs, [task_id], cluster)
+    return only(describe(ecs, [task_id], cluster), task_id, cluster)
+
+
+def only(found: list[dict[str, Any]], task_id: str, cluster: str) -> dict[str, Any]:
     if not found:
         raise Failed(f"there is no task {task_id} in the cluster {cluster}.")
     return found[0]
@@ -47,30 +50,32 @@ def describe_one(ecs: Any, cluster: str, task_id: str) -> dict[str, Any]:
 
 def unfinished(ecs: Any, cluster: dict[str, Any]) -> list[dict[str, Any]]:
     """Every task that is not over, given what DescribeClusters says of its cluster."""
-    found = describe(ecs, [*list_ids(ecs, "RUNNING")])
+    name = cluster.get("clusterName", CLUSTER)
+    found = describe(ecs, [*list_ids(ecs, "RUNNING", name)], name)
     # Tasks on their way out are listed among the stopped ones, of which there may be thousands: look only if some are left.
     if len(found) < cluster.get("runningTasksCount", 0) + cluster.get("pendingTasksCount", 0):
-        found += describe(ecs, [*list_ids(ecs, "STOPPED")])
+        found += describe(ecs, [*list_ids(ecs, "STOPPED", name)], name)
     return [task for task in {task["taskArn"]: task for task in found}.values() if not is_stopped(task)]
 
 
-def find(ecs: Any, given: str) -> tuple[str, str]:
+def find(ecs: Any, given: str, cluster: str = CLUSTER) -> tuple[str, str]:
     """(cluster, id) of the task with this ARN, id or unique beginning of an id."""
     if given.startswith("arn:"):
-        *_, cluster, task_id = [CLUSTER, *given.rpartition(":task/")[2].split("/")]
+        *_, cluster, task_id = [cluster, *given.rpartition(":task/")[2].split("/")]
         return cluster, task_id
     given = given.lower()
     if _WHOLE_ID.fullmatch(given):
-        return CLUSTER, given
+        return cluster, given
     if not _PREFIX.fullmatch(given):
         raise Failed(f"'{given}' is not a task: give an id, the beginning of one (`corral ps --all` lists them), or an ARN.")
-    matches = [task_id for desired in ("RUNNING", "STOPPED") for task_id in list_ids(ecs, desired) if task_id.startswith(given)]
+    listed = dict.fromkeys(task_id for desired in ("RUNNING", "STOPPED") for task_id in list_ids(ecs, desired, cluster))
+    matches = [task_id for task_id in listed if task_id.startswith(given)]
     if not matches:
         raise Failed(f"no task begins with {given}; `corral ps --all` lists them.")
     if len(matches) > 1:
         named = ", ".join(matches[:AMBIGUOUS_NAMED_MAX]) + (", …" if len(matches) > AMBIGUOUS_NAMED_MAX else "")
         raise Failed(f"{len(matches)} tasks begin with {given}: {named}")
-    return CLUSTER, matches[0]
+    return cluster, matches[0]
 
 
 def state(task: dict[str, Any]) -> str:

@@ -28,7 +28,9 @@ ACCOUNT = re.compile(r"[0-9]{12}")
 
 @click.command()
 @click.option("--detach", "-d", is_flag=True, help="Return once Corral answers; it goes on in the background.")
-@click.option("--port", type=click.IntRange(0, 65535), default=4566, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=4566, show_default=True, envvar="CORRAL_PORT", help="0 takes a free one."
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @data_option
 @click.option("--gpus", default="auto", show_default=True, help="auto, none, or simulated ones: sim:8, sim:2xH200.")

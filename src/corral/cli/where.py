@@ -24,8 +24,9 @@ NAMES_AN_ENDPOINT = ("AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_DEFAULT_PROFILE")
 CONNECT_S = 5.0
 READ_S = 60.0
 STATUS_S = 10.0
+QUICK_S = 1.0
 
-_hold_s: ContextVar[float] = ContextVar("hold_s", default=0.0)
+_hold: ContextVar[dict[str, str]] = ContextVar("hold", default={})  # noqa: B039  (never changed in place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,8 @@ def _session() -> Any:
 
 
 @cache
-def client(where: Where, service: str, region: str | None = None) -> Any:
-    """A boto3 client. Safe to share between threads, so there is one of each."""
+def client(where: Where, service: str, region: str | None = None, *, quick: bool = False) -> Any:
+    """A boto3 client. Safe to share between threads, so there is one of each. `quick`: better no answer than a late one."""
     from botocore.config import Config
 
     created = _session().create_client(
@@ -90,9 +91,9 @@ def client(where: Where, service: str, region: str | None = None) -> Any:
         aws_access_key_id=where.access_key,
         aws_secret_access_key=where.secret_key,
         config=Config(
-            connect_timeout=CONNECT_S,
-            read_timeout=READ_S,
-            retries={"mode": "standard", "total_max_attempts": 3},
+            connect_timeout=QUICK_S if quick else CONNECT_S,
+            read_timeout=QUICK_S if quick else READ_S,
+            retries={"mode": "standard", "total_max_attempts": 1 if quick else 3},
             proxies={} if where.endpoint_url else None,  # a proxy knows nothing of this machine's own address
             user_agent_extra="corral-cli",
         ),
@@ -102,30 +103,34 @@ def client(where: Where, service: str, region: str | None = None) -> Any:
 
 
 @contextmanager
-def holding(seconds: float) -> Iterator[None]:
-    """Calls inside wait at the server until there is news, for so long at most. AWS ignores it and answers at once."""
-    token = _hold_s.set(seconds)
+def holding(seconds: float, *, seen: int | None = None) -> Iterator[None]:
+    """Calls inside wait at the server until there is news, for so long at most. AWS ignores it and answers at once.
+
+    `seen`: the version of the task that we know; Corral answers as soon as it has another. Without it, when the task has stopped.
+    """
+    headers = {"X-Corral-Wait": f"{seconds:g}"} | ({"X-Corral-Seen": str(seen)} if seen is not None else {})
+    token = _hold.set(headers)
     try:
         yield
     finally:
-        _hold_s.reset(token)
+        _hold.reset(token)
 
 
 def _ask_to_hold(params: dict[str, Any], **_: Any) -> None:
-    if seconds := _hold_s.get():
-        params["headers"]["X-Corral-Wait"] = f"{seconds:g}"
+    params["headers"] |= _hold.get()
 
 
 def is_aws(where: Where) -> bool:
     return str(client(where, "ecs").meta.endpoint_url).rstrip("/").endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws"))
 
 
-def status(where: Where) -> tuple[dict[str, Any], str | None]:
+def status(where: Where, *, quick: bool = False) -> tuple[dict[str, Any], str | None]:
     """Corral's own status page, and the server's date. The one thing here that is not an AWS API."""
+    import json
+
     from botocore.auth import SigV4Auth
     from botocore.awsrequest import AWSRequest
     from botocore.credentials import Credentials
-    from botocore.httpsession import URLLib3Session
 
     endpoint, region = where.endpoint_url, where.region
     credentials = Credentials(where.access_key, where.secret_key) if where.access_key else _session().get_credentials()
@@ -136,14 +141,20 @@ def status(where: Where) -> tuple[dict[str, Any], str | None]:
         raise Failed('no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or `eval "$(corral env)"`.')
     request = AWSRequest("GET", f"{endpoint.rstrip('/')}/_corral/status")
     SigV4Auth(credentials, "corral", region).add_auth(request)
-    answer = URLLib3Session(timeout=STATUS_S).send(request.prepare())
+    answer = _http(QUICK_S if quick else STATUS_S).send(request.prepare())
     if answer.status_code == 403:
         raise Failed(f"{endpoint} refuses these keys: {_message(answer)}")
     if answer.status_code != 200 or "json" not in answer.headers.get("content-type", ""):
         raise Failed(f"{endpoint} is not a Corral: it has no page /_corral/status (HTTP {answer.status_code}).")
-    import json
-
     return json.loads(answer.content), answer.headers.get("date")
+
+
+@cache
+def _http(timeout_s: float) -> Any:
+    """One connection for all samples of `corral top`."""
+    from botocore.httpsession import URLLib3Session
+
+    return URLLib3Session(timeout=timeout_s)
 
 
 def _message(answer: Any) -> str:

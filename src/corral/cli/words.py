@@ -60,6 +60,42 @@ def age(since: datetime | None, now: datetime | None) -> str:
     return f"{seconds}s"
 
 
+class Duration(click.ParamType):  # type: ignore[type-arg]  # generic only lately
+    """Seconds, said as `30s`, `90m`, `4h`, `1d`, `1h30m` or a plain number."""
+
+    name = "DURATION"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        text = str(value).strip().lower()
+        if text.isdecimal() and int(text) > 0:
+            return int(text)
+        match = _DURATION.fullmatch(text)
+        seconds = (
+            sum(int(part) * size for part, size in zip(match.groups(default="0"), _UNITS.values(), strict=True)) if match else 0
+        )
+        if not seconds:
+            self.fail(f"'{value}' is no duration: say it as 30s, 90m, 4h, 1d or 1h30m.", param, ctx)
+        return seconds
+
+
+_UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_DURATION = re.compile("".join(f"(?:([0-9]+){unit})?" for unit in _UNITS))
+DURATION = Duration()
+
+
+def duration(seconds: int) -> str:
+    """`45s`, `1m 05s`, `1h 30m`, `2d 3h`: the two largest units."""
+    if seconds < 60:
+        return f"{seconds}s"
+    if seconds < 3_600:
+        return f"{seconds // 60}m {seconds % 60:02}s"
+    if seconds < 86_400:
+        return f"{seconds // 3_600}h {seconds % 3_600 // 60:02}m"
+    return f"{seconds // 86_400}d {seconds % 86_400 // 3_600}h"
+
+
 def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 

@@ -1,0 +1,416 @@
+"""`corral doctor`: is this machine fit for Corral, and what to do where it is not.
+
+Each check is a function that gives findings. One that breaks is a finding too: whatever is missing on a machine, the
+doctor itself does not fall over.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import json
+import os
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+import corral
+from corral.cli import here
+from corral.cli.aws import aws_program
+from corral.cli.here import Data, data_option
+from corral.cli.refusals import Failed, in_one_line
+from corral.cli.where import in_the_way, of_folder
+from corral.cli.where import status as status_page
+from corral.cli.words import console, count, parsed_date, print_json
+
+PORT = 4566
+PYTHON_MIN = (3, 11)
+FREE_FAIL_BYTES, FREE_WARN_BYTES = 200 * 2**20, 2 * 2**30
+FOLDER_WARN_BYTES = 20 * 2**30
+SKEW_WARN_S, SKEW_FAIL_S = 5.0, 300.0  # AWS signatures are good for five minutes
+SLOW_S = 0.25
+FILES_MIN = 4096  # a task needs about two descriptors of the spawner
+INSTANCES_MIN = 16
+NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "lustre", "beegfs"}  # SQLite's locks are not safe there
+PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
+AWS_S = 15.0
+SOCKET_S = 2.0
+OK, WARN, FAIL = "ok", "warning", "failure"
+SIGNS = {OK: ("✓", "green"), WARN: ("!", "yellow"), FAIL: ("✗", "red")}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    check: str
+    level: str
+    found: str
+    advice: str = ""
+
+
+@click.command(short_help="Check this machine, and say what to do.")
+@data_option
+@click.option("--json", "as_json", is_flag=True, help="The findings as JSON: check, level, found, advice.")
+def doctor(data: Data, as_json: bool) -> None:
+    """Check driver, GPUs, disk, clock, ports and the rest, and say what to do. Exit code 1: something keeps Corral from working."""
+    findings = [finding for check in CHECKS for finding in _examined(check, data)]
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    else:
+        _print(findings)
+    sys.exit(any(finding.level == FAIL for finding in findings))
+
+
+def _examined(check: Callable[[Data], Iterator[Finding]], data: Data) -> Iterator[Finding]:
+    name = check.__name__.strip("_").replace("_", " ")
+    try:
+        for finding in check(data):
+            yield Finding(name, finding.level, finding.found, finding.advice)
+    except Exception as error:
+        said = error.message if isinstance(error, Failed) else in_one_line(error) or repr(error)
+        yield Finding(name, WARN, f"could not be checked: {said}")
+
+
+def _print(findings: list[Finding]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    out = console()
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(width=1)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    shown = ""
+    for finding in findings:
+        sign, style = SIGNS[finding.level]
+        words = Text(finding.found)
+        if finding.advice:
+            words.append(f"\n→ {finding.advice}", style="cyan")
+        table.add_row(Text(sign, style=style), finding.check if finding.check != shown else "", words)
+        shown = finding.check
+    out.print(table)
+    failures, warnings = (sum(finding.level == level for finding in findings) for level in (FAIL, WARN))
+    out.print(f"\n{count(failures, 'failure')}, {count(warnings, 'warning')}")
+
+
+def ok(found: str) -> Finding:
+    return Finding("", OK, found)
+
+
+def warn(found: str, advice: str = "") -> Finding:
+    return Finding("", WARN, found, advice)
+
+
+def fail(found: str, advice: str) -> Finding:
+    return Finding("", FAIL, found, advice)
+
+
+# -- Corral itself ---------------------------------------------------------------------------------------------------
+
+
+def _version(data: Data) -> Iterator[Finding]:
+    said = f"Corral {corral.__version__}, Python {platform.python_version()}, {platform.system()} {platform.release()}"
+    if sys.version_info < PYTHON_MIN:
+        yield fail(said, "Corral needs Python 3.11 or later.")
+    elif sys.platform != "linux":
+        yield fail(said, "Corral runs on Linux.")
+    else:
+        yield ok(said)
+
+
+def _data_folder(data: Data) -> Iterator[Finding]:
+    folder = data.path
+    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not os.access(there, os.W_OK | os.X_OK) or not there.is_dir():
+        yield fail(f"{there} is not a folder you can write to", "choose another with --data or $CORRAL_DATA, or change its owner.")
+        return
+    kind = _file_system(there)
+    if kind in NETWORK_FILE_SYSTEMS:
+        yield fail(f"{folder} is on {kind}", "file locks are not safe on a network file system: choose a local disk with --data.")
+    elif kind == "tmpfs":
+        yield warn(f"{folder} is on tmpfs", "it is gone after a reboot: choose a disk with --data if that matters.")
+    free = shutil.disk_usage(there).free
+    size = _size(folder) if folder.exists() else 0
+    said = f"{folder}: {_bytes(size)} used ({kind}), {_bytes(free)} free on the disk"
+    if free < FREE_FAIL_BYTES:
+        yield fail(said, "make room on the disk: with none left every change is refused.")
+    elif free < FREE_WARN_BYTES:
+        yield warn(said, "make room on the disk before it is full.")
+    elif size > FOLDER_WARN_BYTES:
+        yield warn(said, "logs are the largest part, most likely: delete log groups that you do not need.")
+    else:
+        yield ok(said)
+    parts = [("state", "state.db*"), ("logs", "logs.db*"), ("running tasks' output", "node/output/*")]
+    sizes = [f"{name} {_bytes(total)}" for name, pattern in parts if (total := sum(map(_file_size, folder.glob(pattern))))]
+    if sizes:
+        yield ok(", ".join(sizes))
+
+
+def _server(data: Data) -> Iterator[Finding]:
+    about = here.running(data)
+    if about is None:
+        yield warn(f"Corral is not running on {data.path}", f"start it: {here.start_command(data)}")
+        return
+    where = of_folder(data)
+    status_page(where)  # the first one also connects, and loads what signs requests
+    began_s = time.monotonic()
+    page, date = status_page(where)
+    took_s = time.monotonic() - began_s
+    said = f"{about['url']} answers in {took_s * 1000:.0f} ms (process {about['pid']}, version {page['version']})"
+    if page["version"] != corral.__version__:
+        yield warn(said, f"this command is version {corral.__version__}: restart Corral (`corral down`, `corral up`); tasks go on.")
+    elif took_s > SLOW_S:
+        yield warn(said, "the machine may be overloaded; requests wait.")
+    else:
+        yield ok(said)
+    hosts = page["hosts"]
+    silent = [host["name"] for host in hosts if not host["connected"]]
+    if not hosts or silent:
+        agent_log = data.path / "node" / "agent.log"
+        yield fail(f"not connected: {', '.join(silent) or 'this machine'}", f"nothing new starts there; see {agent_log}.")
+    yield from _skew(date)
+
+
+def _skew(date: str | None) -> Iterator[Finding]:
+    server = parsed_date(date)
+    if server is None:
+        return
+    skew_s = time.clock_gettime(time.CLOCK_REALTIME) - server.timestamp()  # the one place where the two clocks are compared
+    off_s = abs(skew_s) if skew_s < 0 or skew_s >= 2 else 0.0  # the date has whole seconds
+    said = f"this clock and the server's differ by {off_s:.0f} s"
+    if off_s > SKEW_FAIL_S:
+        yield fail(said, "signed requests are refused: set the clock (timedatectl set-ntp true).")
+    elif off_s > SKEW_WARN_S:
+        yield warn(said, "set the clock (timedatectl set-ntp true).")
+    else:
+        yield ok(said)
+
+
+def _port(data: Data) -> Iterator[Finding]:
+    about = here.running(data)
+    if about is not None:
+        yield ok(f"Corral listens on {about['url'].rpartition('//')[2]}")
+        return
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", PORT))
+        except OSError:
+            owner = _listener(PORT)
+            yield warn(f"port {PORT} is taken{f' by {owner}' if owner else ''}", "choose another: corral up --port 0")
+            return
+    yield ok(f"port {PORT} is free")
+
+
+# -- GPUs ------------------------------------------------------------------------------------------------------------
+
+
+def _nvidia_driver(data: Data) -> Iterator[Finding]:
+    devices = sorted(glob.glob("/dev/nvidia[0-9]*"))
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        if devices:
+            yield fail(f"{count(len(devices), 'device')} in /dev, but no libnvidia-ml.so.1", "install the driver's libraries.")
+        else:
+            yield warn(
+                "no NVIDIA driver (libnvidia-ml.so.1)",
+                "`corral up --gpus sim:8` simulates GPUs; tasks without GPUs run anyway.",
+            )
+        return
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        yield fail(f"the driver does not answer: {error}", "load its module (modprobe nvidia), or reboot after an update.")
+        return
+    yield ok(f"NVIDIA driver {_text(pynvml.nvmlSystemGetDriverVersion())}")
+    closed = [path for path in (*devices, *filter(os.path.exists, ("/dev/nvidiactl", "/dev/nvidia-uvm"))) if not _opens(path)]
+    if closed:
+        yield fail(f"no permission for {', '.join(closed)}", "join the group that owns it (often `video`), then log in again.")
+    if not os.path.exists("/dev/nvidia-uvm"):
+        yield warn("/dev/nvidia-uvm is not there", "CUDA needs it: run `nvidia-modprobe -u`, or any CUDA program once as root.")
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    for index, handle in enumerate(handles):
+        yield ok(f"GPU {index}: {_text(pynvml.nvmlDeviceGetName(handle))} {_text(pynvml.nvmlDeviceGetUUID(handle))}")
+    if any(_persistence(pynvml, handle) is False for handle in handles):
+        yield warn("persistence mode is off", "the first CUDA call of a task then takes seconds: nvidia-smi -pm 1 (as root)")
+    yield from _same_gpus(data, [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles])
+
+
+def _same_gpus(data: Data, driver: list[str]) -> Iterator[Finding]:
+    about = here.running(data)
+    if about is None:
+        return
+    if about["gpusFlag"] != "auto":
+        yield warn(f"Corral was started with --gpus {about['gpusFlag']}", "start it without --gpus to use the real ones.")
+        return
+    seen = {gpu["id"] for host in status_page(of_folder(data))[0]["hosts"] for gpu in host["gpus"]}
+    missing = [gpu_id for gpu_id in driver if gpu_id not in seen]
+    if missing:
+        yield fail(f"Corral does not see {', '.join(missing)}", "restart it: corral down, corral up (tasks go on).")
+    else:
+        yield ok(f"Corral sees {count(len(driver), 'GPU')} of {len(driver)}")
+
+
+# -- the machine -----------------------------------------------------------------------------------------------------
+
+
+def _docker(data: Data) -> Iterator[Finding]:
+    path = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
+    if not path.startswith("/"):
+        yield warn(f"DOCKER_HOST is {path}", "only an engine of this machine is looked at.")
+    elif not os.path.exists(path):
+        yield ok(f"no engine at {path}; tasks run as plain processes")
+    else:
+        try:
+            yield ok(f"engine {_docker_version(path)} answers at {path}; tasks run as plain processes for now")
+        except PermissionError:
+            yield warn(f"no permission for {path}", "join the group `docker` if you want to use it; tasks run as plain processes.")
+
+
+def _docker_version(path: str) -> str:
+    with socket.socket(socket.AF_UNIX) as engine:
+        engine.settimeout(SOCKET_S)
+        engine.connect(path)
+        engine.sendall(b"GET /version HTTP/1.0\r\nHost: docker\r\n\r\n")
+        said = b""
+        while part := engine.recv(65_536):
+            said += part
+    return str(json.loads(said.partition(b"\r\n\r\n")[2]).get("Version", "?"))
+
+
+def _cgroups(data: Data) -> Iterator[Finding]:
+    if not os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
+        yield ok("version 1: tasks are process groups, without a cgroup of their own")
+        return
+    own = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2]
+    writable = os.access(f"/sys/fs/cgroup{own}", os.W_OK)
+    yield ok(f"version 2, {'writable' if writable else 'not writable by you'}; tasks are process groups, without one of their own")
+
+
+def _limits(data: Data) -> Iterator[Finding]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    said = f"open files: {soft} (at most {hard})"
+    yield (ok(said) if soft >= FILES_MIN else warn(said, f"too few for hundreds of tasks at once: ulimit -n {min(hard, 65_536)}"))
+    instances = Path("/proc/sys/fs/inotify/max_user_instances")
+    if instances.exists():
+        most = int(instances.read_text())
+        said = f"inotify instances: {most}"
+        yield (ok(said) if most >= INSTANCES_MIN else warn(said, "each agent takes one: sysctl fs.inotify.max_user_instances=128"))
+
+
+def _proxy(data: Data) -> Iterator[Finding]:
+    names = [name for name in PROXIES if os.environ.get(name)]
+    excepted = (os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "").replace(" ", "").split(",")
+    if names and not {"127.0.0.1", "*"} & set(excepted):
+        yield warn(
+            f"{', '.join(names)} is set and 127.0.0.1 is not excepted",
+            'other clients would miss Corral: eval "$(corral env)" mends it.',
+        )
+    else:
+        yield ok("none in the way" if not names else "127.0.0.1 is excepted from it")
+
+
+def _aws_environment(data: Data) -> Iterator[Finding]:
+    names = in_the_way(os.environ)
+    if names:
+        yield warn(f"{', '.join(names)} would lead clients elsewhere", 'eval "$(corral env)" unsets them.')
+    endpoint, about = os.environ.get("AWS_ENDPOINT_URL"), here.running(data)
+    if endpoint and about and endpoint.rstrip("/") != about["url"]:
+        yield warn(f"AWS_ENDPOINT_URL is {endpoint}, not {about['url']}", 'eval "$(corral env)" again, if you mean this Corral.')
+    elif os.environ.get("AWS_PROFILE") and not endpoint:
+        yield warn(f"AWS_PROFILE is {os.environ['AWS_PROFILE']}", "corral's verbs use that profile, which may be AWS's own.")
+    elif not names:
+        yield ok("AWS_ENDPOINT_URL is this Corral" if endpoint and about else "nothing in the way")
+
+
+def _aws_command(data: Data) -> Iterator[Finding]:
+    try:
+        program = aws_program()
+    except Failed as error:
+        yield warn("there is no aws command", error.message)
+        return
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=AWS_S)
+    yield ok(f"{(done.stdout or done.stderr).split(' ')[0]} ({program})")
+
+
+CHECKS: list[Callable[[Data], Iterator[Finding]]] = [
+    _version, _data_folder, _server, _port, _nvidia_driver, _docker, _cgroups, _limits, _proxy, _aws_environment, _aws_command,
+]  # fmt: skip
+
+
+# -- looking at things -----------------------------------------------------------------------------------------------
+
+
+def _file_system(path: Path) -> str:
+    """The kind of the mount that the path is on."""
+    best, kind = "", "?"
+    real = str(path.resolve())
+    for line in Path("/proc/self/mounts").read_text().splitlines():
+        _, mount, its_kind, *_ = line.split()
+        inside = real == mount or real.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, its_kind
+    return kind
+
+
+def _size(folder: Path) -> int:
+    return sum(_file_size(Path(where) / name) for where, _, names in os.walk(folder) for name in names)
+
+
+def _file_size(path: Path) -> int:
+    try:
+        return path.lstat().st_size
+    except OSError:
+        return 0
+
+
+def _bytes(number: int) -> str:
+    for size, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number} B"
+
+
+def _listener(port: int) -> str | None:
+    """Who listens on a port of this machine, if we may know."""
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:] if os.path.exists(table) else ():
+            words = line.split()
+            if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
+                inodes.add(f"socket:[{words[9]}]")
+    for link in glob.glob("/proc/[0-9]*/fd/*"):
+        try:
+            if os.readlink(link) in inodes:
+                pid = link.split("/")[2]
+                return f"{Path(f'/proc/{pid}/comm').read_text().strip()}, process {pid}"
+        except OSError:
+            continue
+    return None
+
+
+def _opens(path: str) -> bool:
+    return os.access(path, os.R_OK | os.W_OK)
+
+
+def _persistence(nvml: Any, handle: Any) -> bool | None:
+    try:
+        return bool(nvml.nvmlDeviceGetPersistenceMode(handle))
+    except nvml.NVMLError:
+        return None
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

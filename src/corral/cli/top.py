@@ -1,0 +1,241 @@
+"""`corral top`: GPUs, who holds them and how busy they are, live."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from corral.cli.here import Data, data_option
+from corral.cli.refusals import Failed, in_one_line
+from corral.cli.status import kept_away, tasks_line
+from corral.cli.where import Where, find
+from corral.cli.where import status as status_page
+from corral.cli.words import SHORT_ID, age, console, parsed_date, print_json, with_short_ids
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+REFRESH_S = 1.0
+BARS = " ▁▂▃▄▅▆▇█"
+PARTS = " ▏▎▍▌▋▊▉█"
+WIDE = 120  # columns from which there is room for more
+MIB_PER_GIB = 1024
+
+
+@click.command(short_help="Watch GPUs, who holds them, and who waits, live.")
+@data_option
+@click.option("--once", is_flag=True, help="Print it once and end, as it does where the output is no terminal.")
+@click.option("--json", "as_json", is_flag=True, help="One sample as JSON.")
+def top(data: Data, once: bool, as_json: bool) -> None:
+    """Watch the GPUs: how busy they are, now and in the last two minutes, who holds them; and who runs and who waits.
+
+    Press q to leave.
+    """
+    where = find(data)
+    page, date = status_page(where)  # before the screen is taken: what is wrong is one line
+    if as_json:
+        print_json(page)
+    elif once or not sys.stdout.isatty():
+        out = console()
+        out.print(frame(page, date, out.width, None))
+    else:
+        _watch(where, page, date)
+
+
+def _watch(where: Where, page: dict[str, Any], date: str | None) -> None:
+    from rich.live import Live
+
+    out, trouble = console(), ""
+    with _keys() as key, Live(console=out, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(frame(page, date, out.width, out.height, trouble), refresh=True)
+            if key(REFRESH_S) in ("q", "Q", "\x1b", "\x03"):
+                return
+            try:
+                (page, date), trouble = status_page(where), ""
+            except Exception as error:
+                trouble = error.message if isinstance(error, Failed) else in_one_line(error) or repr(error)
+
+
+@contextmanager
+def _keys() -> Iterator[Any]:
+    """Gives a function that waits so long for a key: its character, or nothing."""
+    import termios
+    import tty
+
+    if not sys.stdin.isatty():
+        yield lambda wait_s: select.select([], [], [], wait_s) and ""
+        return
+    before = termios.tcgetattr(0)
+    try:
+        tty.setcbreak(0)
+        yield lambda wait_s: os.read(0, 32).decode("utf-8", "replace") if select.select([0], [], [], wait_s)[0] else ""
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
+
+
+def frame(page: dict[str, Any], date: str | None, width: int, height: int | None, trouble: str = "") -> RenderableType:
+    """One screen. `height` None: as long as it gets."""
+    from rich.console import Group
+    from rich.text import Text
+
+    now = parsed_date(date)
+    parts: list[RenderableType] = [_head(page, now, width)]
+    if trouble:
+        parts.append(_line(Text(trouble, style="bold red")))
+    used = 1 + bool(trouble)
+    for host in page["hosts"]:
+        parts += [Text(), _host(host, width)]
+        used += 2
+        if host["gpus"]:
+            parts.append(_gpus(host["gpus"], width))
+            used += 1 + len(host["gpus"])
+    if not page["hosts"]:
+        parts += [Text(), Text("No host has joined.")]
+        used += 2
+    if page["running"] or page["waiting"]:
+        room = None if height is None else max(0, height - used - 2)
+        parts += [Text(), _tasks(page, now, width, room)]
+    return Group(*parts)
+
+
+def _head(page: dict[str, Any], now: datetime | None, width: int) -> Text:
+    from rich.text import Text
+
+    clock = now.astimezone().strftime("%H:%M:%S") if now else ""
+    left = f"Corral {page['version']}  {tasks_line(page['tasks'])}"
+    gap = max(2, width - len(left) - len(clock))
+    return _line(Text.assemble((left, "bold"), " " * gap, (clock, "dim")))
+
+
+def _host(host: dict[str, Any], width: int) -> Text:
+    from rich.text import Text
+
+    cpu, memory = host["cpuUnits"], host["memoryMiB"]
+    size = 10 if width >= WIDE else 5
+    text = Text.assemble((host["name"], "bold"), f"  CPU {_cores(cpu['total'] - cpu['free'])}/{_cores(cpu['total'])} cores ")
+    text.append(_bar(cpu["total"] - cpu["free"], cpu["total"], size), "cyan")
+    text.append(f"  memory {_gib(memory['total'] - memory['free'])}/{_gib(memory['total'])} GiB ")
+    text.append(_bar(memory["total"] - memory["free"], memory["total"], size), "cyan")
+    text.append("  set aside", "dim")
+    if not host["connected"]:
+        text.append("  NOT CONNECTED", "bold red")
+    return _line(text)
+
+
+def _gpus(gpus: list[dict[str, Any]], width: int) -> Table:
+    bar, model = (12, 26) if width >= WIDE else (5, 14)
+    graph = max(12, min(60, width - 100))
+    table = _table()
+    columns = (
+        ("GPU", 3, "right"), ("MODEL", model, "left"), ("UTIL", 4, "right"), ("LAST 2 MIN", graph, "left"),
+        ("MEMORY GiB", 11, "right"), ("", bar, "left"), ("W", 4, "right"), ("°C", 3, "right"),
+    )  # fmt: skip
+    for name, size, justify in columns:
+        table.add_column(name, width=size, justify=justify, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
+    table.add_column("HELD BY", no_wrap=True, overflow="ellipsis", ratio=1)
+    for gpu in gpus:
+        busy, used = gpu["utilizationPercent"], gpu["memoryUsedMiB"]
+        table.add_row(
+            str(gpu["index"]),
+            _model(gpu),
+            "?" if busy is None else f"{busy:.0f}%",
+            _graph(gpu["history"]["utilizationPercent"], graph),
+            f"{'?' if used is None else _gib(used)}/{_gib(gpu['memoryMiB'])}",
+            _styled(_bar(used or 0, gpu["memoryMiB"], bar), "cyan"),
+            _number(gpu["powerW"]),
+            _number(gpu["temperatureC"]),
+            _held_by(gpu),
+        )
+    return table
+
+
+def _model(gpu: dict[str, Any]) -> str:
+    name = gpu["model"].removeprefix("NVIDIA ")
+    return f"sim {name}" if gpu["simulated"] else name
+
+
+def _held_by(gpu: dict[str, Any]) -> Text:
+    from rich.text import Text
+
+    why = ", ".join(kept_away(gpu))
+    if gpu["task"]:
+        who = Text(f"{gpu['task'][:SHORT_ID]} {gpu['taskDefinition']}", style="bold")
+        return who.append(f", {why}", "yellow") if why else who
+    return _styled(why, "yellow") if why else _styled("free", "green")
+
+
+def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | None) -> Table:
+    """The oldest that run, then the first of each line that waits, as far as there is room."""
+    indexes = {gpu["id"]: str(gpu["index"]) for host in page["hosts"] for gpu in host["gpus"]} if len(page["hosts"]) == 1 else {}
+    rows = [(task, task["state"], "") for task in page["running"]]
+    rows += [(task, "WAITING", with_short_ids(task["reason"])) for task in page["waiting"]]
+    shown = rows if room is None or len(rows) <= room else rows[: max(0, room - 1)]
+    counts = page["tasks"]
+    more = sum(number for state, number in counts.items() if state != "STOPPED") - len(shown)
+    table = _table()
+    name = 34 if width >= WIDE else 16
+    for title, size in (("ID", SHORT_ID), ("TASK", name), ("STATE", 8), ("GPUS", 5), ("SINCE", 5)):
+        table.add_column(title, width=size, no_wrap=True, overflow="ellipsis")
+    table.add_column("REASON", no_wrap=True, overflow="ellipsis", ratio=1)
+    for task, state, reason in shown:
+        gpus = ",".join(indexes.get(gpu_id, gpu_id[4:8]) for gpu_id in task.get("gpuIds", ()))
+        since = age(datetime.fromtimestamp(task["sinceS"], UTC), now)
+        style = "yellow" if state == "WAITING" else ""
+        table.add_row(task["task"][:SHORT_ID], task["taskDefinition"], _styled(state, style), gpus, since, reason)
+    if more > 0:
+        table.add_row("", f"and {more} more", "", "", "", "")
+    return table
+
+
+def _table() -> Table:
+    from rich.table import Table
+
+    return Table(box=None, pad_edge=False, header_style="dim", expand=True, padding=(0, 1, 0, 0), collapse_padding=True)
+
+
+def _line(text: Text) -> Text:
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+def _styled(words: str, style: str) -> Text:
+    from rich.text import Text
+
+    return Text(words, style=style)
+
+
+def _graph(values: list[float | None], size: int) -> Text:
+    """The whole history in so many bars, the newest at the right; each is the largest of the values it stands for."""
+    bars = []
+    for at in range(size):
+        known = [value for value in values[at * len(values) // size : (at + 1) * len(values) // size] if value is not None]
+        bars.append(BARS[max(1, min(8, round(max(known) / 12.5)))] if known else "·")
+    return _styled("".join(bars), "green")
+
+
+def _bar(used: float, total: float, size: int) -> str:
+    eighths = round(8 * size * min(1.0, used / total)) if total else 0
+    whole, part = divmod(eighths, 8)
+    return ("█" * whole + (PARTS[part] if part else "")).ljust(size, "░")
+
+
+def _gib(mib: float) -> str:
+    return f"{mib / MIB_PER_GIB:.1f}"
+
+
+def _cores(units: int) -> str:
+    return f"{units / 1024:.1f}".removesuffix(".0")
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f}"

@@ -1,0 +1,283 @@
+"""`corral run` beyond the plain command: input, terminals, task definitions from files, several containers."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command import BIN, UNTIL_TOLD, Cli
+from eventually import eventually
+
+AWS = {
+    "AWS_ENDPOINT_URL": "https://ecs.us-east-1.amazonaws.com", "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE", "AWS_SECRET_ACCESS_KEY": "nothing is sent",
+}  # fmt: skip
+
+
+def definition(*containers: dict[str, Any], family: str = "filed") -> dict[str, Any]:
+    return {"family": family, "containerDefinitions": list(containers)}
+
+
+def container(name: str, script: str, *, log: bool = True, **more: Any) -> dict[str, Any]:
+    options = {
+        "awslogs-group": "/filed",
+        "awslogs-region": "us-east-1",
+        "awslogs-create-group": "true",
+        "awslogs-stream-prefix": "f",
+    }
+    logged = {"logConfiguration": {"logDriver": "awslogs", "options": options}} if log else {}
+    return {"name": name, "image": "corral/host", "memory": 32, "command": ["sh", "-c", script], **logged, **more}
+
+
+def ended(cli: Cli, family: str) -> dict[str, Any]:
+    """The only task of a family, once it has stopped."""
+    ecs = cli.client("ecs")
+
+    def stopped() -> Any:
+        arns = ecs.list_tasks(family=family, desiredStatus="STOPPED")["taskArns"]
+        tasks = ecs.describe_tasks(tasks=arns)["tasks"] if arns else []
+        return tasks[0] if tasks and tasks[0]["lastStatus"] == "STOPPED" else None
+
+    found: dict[str, Any] = eventually(stopped)
+    return found
+
+
+# standard input
+
+
+def test_input_is_passed_on_and_output_comes_back_byte_for_byte(cli: Cli) -> None:
+    script = "cat; printf 'no newline at the end' >&2; exit 3"
+    given = "one\n\n  three\t\n" * 1000 + "last"
+    done = cli("run", "-i", "--", "sh", "-c", script, code=3, given=given)
+    assert done.stdout == given
+    assert done.stderr.endswith("no newline at the end")
+
+
+def test_what_was_written_with_input_is_in_the_log_too(cli: Cli) -> None:
+    cli("run", "-i", "--name", "logged", "--", "sort", given="b\na\n")
+    task = ended(cli, "logged")
+    assert cli("logs", task["taskArn"]).stdout == "a\nb\n"
+
+
+def test_a_program_that_does_not_read_its_input_ends_all_the_same(cli: Cli) -> None:
+    assert cli("run", "-i", "--", "true", given="x" * 1_000_000).stdout == ""
+    assert "No such file" in cli("run", "-i", "--", "no-such-program", code=127, given="").stderr
+
+
+def test_when_the_command_line_goes_the_program_hears_it(cli: Cli) -> None:
+    running = cli.begin("run", "-i", "--name", "orphan", "--", "sh", "-c", "echo ready; cat", stdin=subprocess.PIPE)
+    running.until("stdout", "ready")
+    running.process.kill()
+    running.end()
+    task = ended(cli, "orphan")
+    assert task["containers"][0]["exitCode"] == 128 + signal.SIGHUP
+
+
+def test_the_session_outlives_the_server(own: Cli) -> None:
+    own("up", "-d", "--port", "0", "--gpus", "none")
+    running = own.begin("run", "-i", "--", "cat", stdin=subprocess.PIPE)
+    assert running.process.stdin is not None
+    running.process.stdin.write(b"before\n")
+    running.until("stdout", "before\n")
+    port = json.loads((own.data / "server.json").read_text())["url"].rpartition(":")[2]
+    own("down")
+    running.process.stdin.write(b"without\n")
+    running.until("stdout", "without\n")
+    own("up", "-d", "--port", port, "--gpus", "none")
+    running.process.stdin.close()
+    running.process.stdin = None
+    code, out, err = running.end()
+    assert (code, out) == (0, "before\nwithout\n"), err
+
+
+# a terminal
+
+
+class Pty:
+    """A command on a pseudo terminal of ours."""
+
+    def __init__(self, cli: Cli, *words: str) -> None:
+        self.fd, theirs = pty.openpty()
+        self.before = termios.tcgetattr(theirs)
+        self._theirs = theirs
+        # setsid makes the terminal the one that Ctrl-C is typed at
+        command = ["setsid", "--ctty", BIN / "corral", *words]
+        self.process = subprocess.Popen(command, env=cli.environment, cwd=cli.home, stdin=theirs, stdout=theirs, stderr=theirs)
+        self.said = b""
+
+    def until(self, text: str) -> str:
+        while text.encode() not in self.said:
+            self.said += os.read(self.fd, 65_536)
+        return self.said.decode()
+
+    def type(self, text: str) -> None:
+        os.write(self.fd, text.encode())
+
+    def is_restored(self) -> bool:
+        return termios.tcgetattr(self._theirs) == self.before
+
+
+def test_a_terminal_is_a_terminal_and_comes_back_as_it_was(cli: Cli) -> None:
+    terminal = Pty(
+        cli, "run", "-it", "--gpus", "1", "--", sys.executable, "-c", "import os; print(os.isatty(0)); print(input('? ')); exit(4)"
+    )
+    terminal.until("? ")
+    assert not terminal.is_restored()
+    terminal.type("typed\r")
+    assert "True" in terminal.until("typed\r\ntyped\r\n")
+    assert terminal.process.wait(30) == 4
+    assert terminal.is_restored()
+
+
+def test_ctrl_c_is_the_programs_own(cli: Cli) -> None:
+    script = "trap 'echo heard; exit 6' INT; echo ready; while :; do sleep 0.05; done"
+    terminal = Pty(cli, "run", "-it", "--", "sh", "-c", script)
+    terminal.until("ready")
+    terminal.type("\x03")
+    terminal.until("heard")
+    assert terminal.process.wait(30) == 6
+
+
+def test_a_closed_terminal_hangs_up(cli: Cli) -> None:
+    terminal = Pty(cli, "run", "-it", "--name", "hung", "--", "sh", "-c", "echo ready; sleep 600")
+    terminal.until("ready")
+    terminal.process.kill()
+    task = ended(cli, "hung")
+    assert task["containers"][0]["exitCode"] == 128 + signal.SIGHUP
+
+
+@pytest.mark.parametrize("shell, code", [(("sh", "-c", UNTIL_TOLD), 7), (("bash", "--norc"), 128 + signal.SIGHUP)])
+def test_stop_reaches_what_runs_in_a_terminal(cli: Cli, shell: tuple[str, ...], code: int) -> None:
+    """Also a shell, which ignores SIGTERM."""
+    terminal = Pty(cli, "run", "-it", "--env", "PS1=ready", "--", *shell)
+    terminal.until("ready")
+    assert "has stopped" in cli("stop", "--wait", cli.unfinished()[0], "--reason", "enough").stdout
+    assert "was stopped: enough" in terminal.until("enough")
+    assert terminal.process.wait(30) == code
+    assert terminal.is_restored()
+
+
+def test_ctrl_c_stops_a_terminal_task_that_still_waits(cli: Cli) -> None:
+    cli.start_task("--gpus", "2", "--", "sh", "-c", UNTIL_TOLD)
+    terminal = Pty(cli, "run", "-it", "--gpus", "1", "--", "bash")
+    terminal.until("waits")
+    assert termios.tcgetattr(terminal.fd)[3] & termios.ISIG
+    terminal.type("\x03")
+    assert terminal.process.wait(30) == 130
+
+
+def test_what_does_not_go_together_is_said(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    file.write_text("{}")
+    assert "--detach" in cli("run", "-i", "-d", "--", "cat", code=2).stderr
+    assert "-t needs standard input to be a terminal" in cli("run", "-it", "--", "cat", code=2, given="").stderr
+    assert "FILE" in cli("run", "-i", str(file), code=2, given="").stderr
+    assert "--image" in cli("run", "--image", "x", str(file), code=2).stderr
+    assert "1h30m" in cli("run", "--time", "soon", "--", "true", code=2).stderr
+    assert "'all'" in cli("run", "--gpus", "some", "--", "true", code=2).stderr
+
+
+def test_what_aws_cannot_do_is_refused_before_anything_is_sent(cli: Cli) -> None:
+    assert "--time works on Corral only" in cli("run", "--time", "4h", "--image", "x", "--", "true", code=1, env=AWS).stderr
+    assert "cannot reach this terminal" in cli("run", "-i", "--", "true", code=1, env=AWS, given="").stderr
+    assert "give an --image" in cli("run", "--", "true", code=1, env=AWS).stderr
+
+
+@pytest.mark.parametrize("said, seconds", [("90", 90), ("30s", 30), ("90m", 5400), ("4h", 14400), ("1d", 86400), ("1h30m", 5400)])
+def test_a_time_limit_is_a_tag_of_the_task(cli: Cli, said: str, seconds: int) -> None:
+    task_id = cli("run", "-d", "--time", said, "--", "true").stdout.strip()
+    [task] = cli.client("ecs").describe_tasks(tasks=[task_id], include=["TAGS"])["tasks"]
+    assert {"key": "corral:time-limit", "value": str(seconds)} in task["tags"]
+
+
+# task definitions from files
+
+
+def test_a_file_is_registered_run_and_followed(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "train.json"
+    file.write_text(json.dumps(definition(container("main", "echo $WHO has $CUDA_VISIBLE_DEVICES; exit $CODE"))))
+    done = cli("run", "--gpus", "1", "--env", "WHO=she", "--env", "CODE=5", str(file), code=5)
+    assert done.stdout.startswith("she has GPU-")
+    other = cli("run", str(file), "--", "sh", "-c", "echo instead")
+    assert other.stdout == "instead\n"
+    ecs = cli.client("ecs")
+    told = ecs.describe_task_definition(taskDefinition="filed")["taskDefinition"]
+    again = tmp_path / "again.json"
+    again.write_text(json.dumps({"taskDefinition": told}, default=str))
+    assert cli("run", "--name", "renamed", "--env", "CODE=0", str(again)).stdout.startswith("has")
+    assert ecs.describe_task_definition(taskDefinition="renamed")["taskDefinition"]["revision"] == 1
+
+
+def test_several_containers_are_told_apart_and_the_first_failure_counts(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "two.json"
+    slow = container("worker", "while [ ! -e done ]; do sleep 0.05; done; echo after", workingDirectory=str(tmp_path))
+    quick = container("side", "echo beside; touch done; exit 9", essential=False, workingDirectory=str(tmp_path))
+    file.write_text(json.dumps(definition(slow, quick, family="two")))
+    done = cli("run", str(file))
+    assert set(done.stdout.splitlines()) == {"worker | after", "side   | beside"}
+    task = ended(cli, "two")
+    assert set(cli("logs", task["taskArn"]).stdout.splitlines()) == {"worker | after", "side   | beside"}
+    assert cli("logs", "-c", "side", task["taskArn"]).stdout == "beside\n"
+    lines = [json.loads(line) for line in cli("logs", "-f", "--json", task["taskArn"]).stdout.splitlines()]
+    assert {line["container"]: line["message"] for line in lines} == {"worker": "after", "side": "beside"}
+    failing = container("worker", "exit 8")
+    file.write_text(json.dumps(definition(container("a", "true", essential=False), failing, family="two")))
+    cli("run", str(file), code=8)
+
+
+def test_a_file_without_a_log_runs_too(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "silent.json"
+    file.write_text(json.dumps(definition(container("main", "echo unheard; exit 2", log=False), family="silent")))
+    done = cli("run", str(file), code=2)
+    assert done.stdout == "" and "keeps a log" in done.stderr
+
+
+def test_files_that_are_no_task_definitions(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "bad.json"
+    file.write_text("{")
+    assert "is no JSON" in cli("run", str(file), code=1).stderr
+    file.write_text("{}")
+    assert "no containerDefinitions" in cli("run", str(file), code=1).stderr
+    file.write_text(json.dumps({"containerDefinitions": [{"name": "x", "image": "y", "colour": "red"}]}))
+    assert "colour" in cli("run", str(file), code=1).stderr
+    file.write_text("#!/bin/sh\necho a program\n")
+    file.chmod(0o755)
+    assert cli("run", "--", str(file)).stdout == "a program\n"  # after -- it is a command, whatever its name
+
+
+# logs and stop
+
+
+def test_parts_of_a_log(cli: Cli) -> None:
+    task_id = cli("run", "-d", "--", "sh", "-c", "for i in 1 2 3 4; do echo line $i; done").stdout.strip()
+    eventually(lambda: not cli.unfinished())
+    assert cli("logs", "--tail", "2", task_id).stdout == "line 3\nline 4\n"
+    assert cli("logs", "-f", "--tail", "1", task_id).stdout == "line 4\n"
+    assert cli("logs", "--since", "1h", task_id).stdout.count("\n") == 4
+    assert cli("logs", "--since", "2999-01-01T00:00:00Z", task_id).stdout == ""
+    stamped = cli("logs", "--timestamps", "--tail", "1", task_id).stdout
+    assert stamped[10] == "T" and stamped.split(" ", 1)[0].endswith("Z") and stamped.endswith("line 4\n")
+    assert "no time" in cli("logs", "--since", "2026-13-45", task_id, code=2).stderr
+    assert "no duration" in cli("logs", "--since", "yesterday", task_id, code=2).stderr
+
+
+def test_stop_waits_when_asked_to(cli: Cli) -> None:
+    task_id = cli.start_task("--", "sh", "-c", UNTIL_TOLD)
+    [task] = json.loads(cli("stop", "--wait", "--json", task_id[:10]).stdout)
+    assert task["lastStatus"] == "STOPPED" and task["containers"][0]["exitCode"] == 7
+
+
+def test_other_clusters(cli: Cli) -> None:
+    assert "no cluster nowhere" in cli("ps", "--cluster", "nowhere", code=1).stderr
+    cli.client("ecs").create_cluster(clusterName="other")
+    assert cli("ps", "--cluster", "other").stdout.startswith("No tasks")
+    assert "no task" in cli("logs", "--cluster", "other", "0" * 32, code=1).stderr
