@@ -1,0 +1,191 @@
+"""What a person sees, in a real terminal at 80 and at 160 columns."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from command import UNTIL_TOLD, Cli
+from eventually import eventually
+from terminal import PROMPT, Terminal
+
+BUSY = "while :; do :; done"
+WIDTHS = pytest.mark.parametrize("columns", [80, 160])
+Open = Callable[[int], Terminal]
+
+
+@pytest.fixture
+def terminal(cli: Cli, tmp_path: Path) -> Iterator[Open]:
+    opened: list[Terminal] = []
+
+    def make(columns: int) -> Terminal:
+        opened.append(Terminal(tmp_path, {**cli.environment, "LC_ALL": "C.UTF-8"}, columns))
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.close()
+
+
+@pytest.fixture
+def holder(cli: Cli) -> str:
+    return cli.start_task("--gpus", "1", "--", "sh", "-c", f"echo on; {BUSY}", family="burner")
+
+
+@pytest.fixture
+def waiter(cli: Cli, holder: str) -> str:
+    return cli("run", "-d", "--gpus", "2", "--name", "waiter-with-quite-a-long-name", "--", "true").stdout.strip()
+
+
+def column(lines: list[str], title: str) -> int:
+    """Where a column begins, by its header."""
+    [at] = {line.index(title) for line in lines if title in line}
+    return at
+
+
+@WIDTHS
+def test_top(cli: Cli, terminal: Open, holder: str, waiter: str, columns: int) -> None:
+    eventually(lambda: (cli.json("status")["hosts"][0]["gpus"][0]["utilizationPercent"] or 0) > 5)
+    screen = terminal(columns)
+    before = screen.settings()
+    screen.type("corral top")
+    lines = screen.until("HELD BY")
+    assert screen.is_alternate()
+    assert lines[0].startswith("Corral ") and "1 running, 1 waiting" in lines[0]
+    assert re.search(r"\d\d:\d\d:\d\d$", lines[0]) and len(lines[0]) == columns  # the clock is at the right edge
+    assert lines[1] == "" and "CPU 0/" in lines[2] and "GiB" in lines[2]
+    head, first, second = lines[3:6]
+    assert head.split() == ["GPU", "MODEL", "UTIL", "LAST", "2", "MIN", "MEMORY", "GiB", "W", "°C", "HELD", "BY"]
+    assert first.startswith("  0 sim H100 80GB") and second.startswith("  1 sim H100 80GB")
+    at = column(lines, "HELD BY")
+    assert first[at:].startswith(holder[:8]) and second[at:].strip() == "free"
+    assert re.search(r" \d+% [▁▂▃▄▅▆▇█·]{12,}", first) and "/79.6" in first
+    tasks = lines[7:]
+    assert tasks[0].split() == ["ID", "TASK", "STATE", "GPUS", "SINCE", "REASON"]
+    assert tasks[1].startswith(f"{holder[:8]} burner:") and "RUNNING" in tasks[1]
+    assert tasks[2].startswith(f"{waiter[:8]} waiter-with-") and tasks[2].index("WAITING") == column(tasks, "STATE")
+    assert "needs 2 GPUs" in tasks[2]
+    if columns == 80:
+        assert tasks[2].endswith("…")
+    else:
+        assert "waiter-with-quite-a-long-name:" in tasks[2] and f"held by task {holder[:8]}" in tasks[2]
+    screen.resize(100, 20)
+    screen.until("HELD BY")
+    screen.press("q")
+    screen.until_prompt()
+    assert screen.settings() == before and not screen.is_alternate() and screen.cursor_is_shown()
+
+
+def test_top_goes_on_when_the_server_does_not(own: Cli, tmp_path: Path) -> None:
+    own("up", "-d", "--port", "0", "--gpus", "sim:1")
+    screen = Terminal(tmp_path, {**own.environment, "LC_ALL": "C.UTF-8"}, 80)
+    try:
+        screen.type("corral top")
+        screen.until("HELD BY")
+        own("down")
+        screen.until("nothing answers at")
+        screen.press("C-c")
+        screen.until_prompt()
+        assert not screen.is_alternate()
+        assert "Traceback" not in "\n".join(screen.screen())
+    finally:
+        screen.close()
+
+
+@WIDTHS
+def test_ps(terminal: Open, holder: str, waiter: str, columns: int) -> None:
+    screen = terminal(columns)
+    screen.type("corral ps")
+    screen.until("ID  ")
+    lines = screen.until_prompt()[1:-1]
+    assert lines[0].split() == ["ID", "TASK", "STATE", "GPUS", "SINCE", "REASON"]
+    assert lines[1].startswith(f"{holder[:8]}  burner:") and lines[1].index("RUNNING") == column(lines, "STATE")
+    assert lines[1].rstrip()[column(lines, "GPUS")] == "0"
+    assert lines[2].startswith(f"{waiter[:8]}  waiter-with-") and lines[2].index("WAITING") == column(lines, "STATE")
+    assert ("waiter-with-quite-a-long-name:" in lines[2]) == (columns == 160)
+    at = column(lines, "REASON")
+    assert all(line[:at].strip() == "" for line in lines[3:])  # a long reason goes on in its own column
+    said = " ".join(line[at:].strip() for line in lines[2:])
+    assert said.startswith("needs 2 GPUs, 128 MiB; 1 of 2 GPUs free on 1 host") and said.endswith(f"held by task {holder[:8]}")
+
+
+@WIDTHS
+def test_run_waits_and_then_streams(cli: Cli, terminal: Open, columns: int) -> None:
+    holder = cli.start_task("--gpus", "2", "--", "sh", "-c", UNTIL_TOLD)
+    screen = terminal(columns)
+    before = screen.settings()
+    screen.type("corral run --gpus 1 -- sh -c 'for i in 1 2 3; do echo step $i; done; exit 3'")
+    lines = screen.until(f"held by task {holder[:8]}")
+    waiting = " ".join(" ".join(lines).partition("waits ")[2].split())
+    assert re.match(r"\d+s: needs 1 GPU, 128 MiB; 0 of 2 GPUs free on 1 host; first in line; held by task", waiting)
+    screen.until("waits 2s")  # it counts, and stays where it is
+    assert "\n".join(screen.screen()).count("waits ") == 1
+    cli("stop", holder)
+    screen.until("step 3")
+    lines = screen.until_prompt()
+    assert not any("waits" in line for line in lines)  # that line has gone
+    at = next(at for at, line in enumerate(lines) if "starts on GPU-" in line)
+    assert lines[at].startswith("corral: task ")
+    assert lines[at + 1 : at + 5] == ["step 1", "step 2", "step 3", PROMPT.strip()]
+    screen.type("echo code $?")
+    screen.until("code 3")
+    assert screen.settings() == before and screen.cursor_is_shown()
+
+
+@WIDTHS
+def test_a_shell_on_a_gpu(cli: Cli, terminal: Open, columns: int) -> None:
+    screen = terminal(columns)
+    before = screen.settings()
+    screen.type("corral run -it --gpus 1 --env 'PS1=inside> ' -- bash --norc --noprofile")
+    screen.until("\ninside>")
+    screen.type("stty size; echo has ${CUDA_VISIBLE_DEVICES%%-*}; sleep 600")
+    lines = screen.until("has GPU")
+    assert f"30 {columns}" in lines
+    screen.press("C-c")
+    screen.type("echo code $?")
+    screen.until("code 130")
+    screen.resize(100, 24)
+    screen.type("while ! stty size | grep '24 100'; do sleep 0.05; done")
+    screen.until("24 100\ninside>")
+    screen.type("exit 5")
+    screen.until_prompt()
+    screen.type("echo it ended with $?")
+    screen.until("it ended with 5")
+    assert screen.settings() == before
+
+
+def test_a_python_prompt_on_a_gpu(terminal: Open) -> None:
+    screen = terminal(80)
+    screen.type(f"corral run -it -- {sys.executable} -q")
+    screen.until(">>>")
+    screen.type("import os; os.get_terminal_size().columns")
+    screen.until("\n80\n")
+    screen.type("while True: pass")
+    screen.press("Enter")
+    screen.press("C-c")
+    screen.until("KeyboardInterrupt")
+    screen.type("6 * 7")
+    screen.until("\n42\n")
+    screen.press("C-d")
+    screen.until_prompt()
+
+
+def test_bash_completes_on_tab(cli: Cli, terminal: Open, holder: str) -> None:
+    screen = terminal(80)
+    screen.type('eval "$(corral completion bash)"')
+    screen.until_prompt()
+    screen._do("send-keys", "-l", f"corral stop {holder[:4]}")
+    screen.press("Tab")
+    screen.until(f"corral stop {holder}")
+
+
+@WIDTHS
+def test_nothing_is_wider_than_the_screen(cli: Cli, holder: str, waiter: str, columns: int) -> None:
+    for verb in (["status"], ["ps", "--all"], ["top", "--once"], ["doctor"]):
+        text = cli(*verb, env={"COLUMNS": str(columns)}).stdout
+        widest = max(text.splitlines(), key=len)
+        assert len(widest) <= columns or verb == ["status"], widest
