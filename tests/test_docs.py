@@ -1,4 +1,5 @@
-"""Documentation cannot fall behind: every served operation, server option and verb is in it, and every link leads somewhere."""
+"""Documentation cannot fall behind: every served operation, server option and verb is in it, every command in it runs and
+prints what the page says (`tests/pages.py`), and every link leads somewhere."""
 
 from __future__ import annotations
 
@@ -8,13 +9,64 @@ from pathlib import Path
 import click
 import pytest
 
+from command import Cli
 from corral.cli import main
 from corral.services import SERVICES
+from pages import Shell, matches, run_page, steps_of
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 CLI = (ROOT / "docs" / "cli.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+WITH_COMMANDS = [page for page in PAGES if steps_of(page.read_text())]
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.name)
+def test_the_commands_of_a_page_do_what_it_says(page: Path, own: Cli, tmp_path: Path) -> None:
+    """A page that begins with `corral up` starts its own Corral; the others find one, and its environment set."""
+    environment = {**own.environment, "CORRAL_PORT": "0", "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
+    steps = steps_of(page.read_text())
+    if not any("corral up" in step.command for step in steps[:2]):
+        own("up", "--detach", "--port", "0", "--gpus", "sim:2")
+        environment |= own.json("env")
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    shell = Shell(scripts, own.home, environment)
+    try:
+        run_page(page, shell)
+    finally:
+        shell.close()
+
+
+@pytest.mark.parametrize(
+    "expected, output, same",
+    [
+        ("one\ntwo", "one \n two\n", True),
+        ("one", "one\ntwo", False),
+        ("one\n...\nthree", "one\ntwo\nand a half\nthree", True),
+        ("one\n...\nthree", "one\nthree", True),
+        ("a ... c", "a b c", True),
+        ("a ... c", "a b d", False),
+        ("...", "", True),
+        ("797c963a  train:1  RUNNING  5s", "0123abcd   train:1   RUNNING   12m", True),
+        ("deadbeef", "deadbeef", True),
+        ("on GPU-817703a9-f0ca-52dd-ac1c-b89e415668d7", "on GPU-0fdfa05d-6552-59a9-a801-3aa92156a319", True),
+        ("up at http://127.0.0.1:4566 (1 of 2)", "up at http://127.0.0.1:40001 (1 of 2)", True),
+        ("a.c", "abc", False),
+        ("hello", "corral: task 0123abcd starts\nhello\n", True),
+        ("corral: task 0123abcd starts", "corral: task 4567abcd starts\n", True),
+    ],
+)
+def test_output_is_compared_loosely(expected: str, output: str, same: bool) -> None:
+    assert matches(expected.splitlines(), output) is same
+
+
+def test_a_page_is_read_as_a_person_reads_it() -> None:
+    block = "$ cat > x <<'EOF'\n> one\n>\n> two\n> EOF\n$ false\nsaid\n> not a continuation\n[exit 1]\n"
+    page = f"```console\n{block}```\n```\n$ not run\n```\n"
+    first, second = steps_of(page)
+    assert first.command == "cat > x <<'EOF'\none\n\ntwo\nEOF" and first.expected == []
+    assert (second.command, second.expected, second.code) == ("false", ["said", "> not a continuation"], 1)
 
 
 @pytest.mark.parametrize("service", SERVICES)

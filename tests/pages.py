@@ -1,0 +1,131 @@
+"""Runs what a documentation page shows: its fenced blocks marked `console`, top to bottom, in one bash session.
+
+    $ COMMAND            is run; lines that begin with "> " go on with it (a here-document, a long pipe)
+    anything else        is what it prints, compared loosely: "..." stands for any text, over lines too; ids, ages, times,
+                         ports and process numbers may differ, and so may the width of columns; what corral says beside
+                         the output ("corral: task ... starts") may be left out
+    [exit N]             it ends with N; otherwise a command must end with 0
+
+A command without expected lines may print anything.
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+COMMAND_S = 60.0
+HOME = "/home/you"  # what pages call the reader's home folder
+
+# What differs from run to run, and what it is called instead; in this order.
+SAME = [
+    (r"\x1b\[[0-9;?]*[A-Za-z]", ""),
+    (r"\bGPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "GPU-ID"),
+    (r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "UUID"),
+    (r"\b[0-9a-f]{32}\b", "ID"),
+    (r"\b(?=[0-9a-f]*[0-9])[0-9a-f]{8}\b", "ID"),
+    (r"\bAKIA[A-Z0-9]{16}\b", "KEY"),
+    (r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?", "TIME"),
+    (r"\b1[0-9]{9}(\.\d+|\d{3})?\b", "TIME"),
+    (r"127\.0\.0\.1:\d+", "127.0.0.1:PORT"),
+    (r"\bprocess \d+", "process PID"),
+    (r"\b\d+(ms|[smhd])\b", "AGE"),
+    (r"[ \t]+", " "),
+]
+
+
+@dataclass
+class Step:
+    line: int
+    command: str
+    expected: list[str] = field(default_factory=list)
+    code: int = 0
+
+
+def steps_of(text: str) -> list[Step]:
+    steps: list[Step] = []
+    inside = continued = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("```"):
+            inside, continued = not inside and line.strip() == "```console", False
+        elif not inside:
+            continue
+        elif line.startswith("$ "):
+            steps.append(Step(number, line[2:]))
+            continued = True
+        elif continued and (line.startswith("> ") or line == ">"):
+            steps[-1].command += "\n" + line[2:]
+        elif found := re.fullmatch(r"\[exit (\d+)\]", line):
+            steps[-1].code = int(found[1])
+        else:
+            continued = False
+            steps[-1].expected.append(line)
+    for step in steps:
+        while step.expected and not step.expected[-1].strip():
+            step.expected.pop()
+    return steps
+
+
+def alike(text: str) -> str:
+    for pattern, word in SAME:
+        text = re.sub(pattern, word, text)
+    return "\n".join(line.strip() for line in text.splitlines()).strip()
+
+
+def matches(expected: list[str], output: str) -> bool:
+    without = "\n".join(line for line in output.splitlines() if not line.startswith("corral: "))
+    return _matches(expected, output) or _matches(expected, without)
+
+
+def _matches(expected: list[str], output: str) -> bool:
+    pattern = ".*".join(re.escape(part) for part in alike("\n".join(expected)).split("..."))
+    # A line of dots alone may stand for no line at all.
+    pattern = pattern.replace("\\\n.*\\\n", "\\\n(?:.*\\\n)?")  # as re.escape writes a newline
+    return re.fullmatch(pattern, alike(output), re.DOTALL) is not None
+
+
+class Shell:
+    """A bash that is given one command after the other, and what each of them printed."""
+
+    def __init__(self, folder: Path, home: Path, environment: dict[str, str]) -> None:
+        self._scripts = folder
+        self._home = home
+        self._bash = subprocess.Popen(
+            ["bash", "--norc", "--noprofile"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0, env=environment, cwd=home,
+        )  # fmt: skip
+        self._steps = 0
+
+    def run(self, command: str) -> tuple[int, str]:
+        assert self._bash.stdin is not None and self._bash.stdout is not None
+        self._steps += 1
+        script = self._scripts / f"step{self._steps}.sh"
+        script.write_text(command + "\n")
+        mark = f"<end of step {self._steps}>"
+        self._bash.stdin.write(f"source {script} </dev/null\nprintf '%s %d\\n' '{mark}' $?\n".encode())
+        said, until_s = b"", time.monotonic() + COMMAND_S
+        while not (found := re.search(re.escape(mark).encode() + rb" (\d+)\n$", said)):
+            ready = select.select([self._bash.stdout], [], [], max(0.0, until_s - time.monotonic()))[0]
+            part = self._bash.stdout.read(65_536) if ready else b""
+            assert part, f"`{command}` did not end within {COMMAND_S:.0f} s:\n{said.decode(errors='replace')}"
+            said += part
+        output = said[: found.start()].decode(errors="replace")
+        return int(found[1]), output.replace(str(self._home), HOME)
+
+    def close(self) -> None:
+        self._bash.kill()
+        self._bash.communicate()
+
+
+def run_page(page: Path, shell: Shell) -> None:
+    for step in steps_of(page.read_text()):
+        code, output = shell.run(step.command)
+        where = f"{page.name}, line {step.line}: $ {step.command}\n"
+        assert code == step.code, f"{where}ended with {code}, not {step.code}:\n{output}"
+        if step.expected:
+            wanted = "\n".join(step.expected)
+            assert matches(step.expected, output), f"{where}--- the page says\n{wanted}\n--- it printed\n{output}"
