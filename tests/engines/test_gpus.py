@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from corral.errors import Refused
-from corral.node.gpus import MODELS, GpusFlag, NoGpus, SimulatedGpus, detect, parse_gpus_flag
+from corral.node import topology
+from corral.node.gpus import MODELS, GpusFlag, NoGpus, SimulatedGpus, detect, find_devices, parse_gpus_flag
+from corral.node.nvml import NvmlGpus
+from corral.node.processes import is_ours
 from eventually import eventually
 
 
@@ -106,3 +111,144 @@ def test_real_ones():
         assert 0 <= sample.utilization_percent <= 100
         assert 0 <= sample.memory_used_mib <= device.memory_mib
         assert sample.temperature_c is None or 0 < sample.temperature_c < 120
+
+
+@pytest.mark.gpu
+def test_real_ones_know_who_computes_on_them():
+    gpus = detect("auto", "host")
+    if isinstance(gpus, NoGpus):
+        pytest.skip("no NVIDIA GPU on this machine")
+    links = gpus.links()
+    assert links is None or [len(row) for row in links] == [len(gpus.devices())] * len(gpus.devices())
+    assert all(isinstance(pid, int) and name for sample in gpus.sample({}) for pid, name in sample.foreign)
+
+
+# GPUs that are not offered
+
+
+def test_devices_are_named_by_index_or_id():
+    devices = detect("sim:4", "host").devices()
+    ids = [device.gpu_id for device in devices]
+    assert find_devices(f"3, {ids[0]},0,", devices) == sorted([ids[0], ids[3]])
+    assert find_devices("", devices) == []
+    with pytest.raises(Refused, match=f"there is no GPU 4; there are 0 \\({ids[0]}\\), 1"):
+        find_devices("0,4", devices)
+    with pytest.raises(Refused, match="there are none"):
+        find_devices("0", [])
+
+
+# How far they are from each other
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("count", [1, 2, 5, 8, 64])
+def test_simulated_distances(model, count):
+    links = topology.simulated(model, count)
+    for at in range(count):
+        assert links[at][at] == 0
+        for other in range(count):
+            assert links[at][other] == links[other][at] and (at == other or 1 <= links[at][other] <= topology.FAR)
+
+
+def test_simulated_machines():
+    assert {far for row in topology.simulated("H100", 8) for far in row} == {0, topology.NVLINK}
+    v100 = topology.simulated("V100", 8)
+    assert sum(far == topology.FAR for far in v100[0]) == 3 and {v100[0][at] for at in (1, 2, 3)} == {1, 2}
+    t4 = topology.simulated("T4", 8)
+    assert t4[0] == [0, 4, 7, 7, 8, 8, 8, 8]
+    assert topology.simulated("K80", 2) == [[0, 3], [3, 0]]
+    assert detect("sim:8xV100", "host").links() == v100 and detect("none", "host").links() is None
+
+
+class FakeNvml:
+    """Four devices as a driver shows them: 0 and 1 joined by two NVLinks, 2 and 3 under one switch, and who computes on 0."""
+
+    class NVMLError(Exception):
+        pass
+
+    NVML_TEMPERATURE_GPU, NVML_P2P_CAPS_INDEX_NVLINK, NVML_P2P_STATUS_OK = 0, 2, 0
+    NVML_NVLINK_MAX_LINKS, NVML_FEATURE_ENABLED = 18, 1
+
+    def __init__(self, processes, levels=None):
+        self.processes = processes
+        self.levels = levels or {(0, 1): 50, (2, 3): 10}
+
+    def __getattr__(self, name):
+        answers = {
+            "nvmlInit": lambda: None,
+            "nvmlDeviceGetCount": lambda: 4,
+            "nvmlDeviceGetHandleByIndex": lambda index: SimpleNamespace(index=index),
+            "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle.index}",
+            "nvmlDeviceGetName": lambda handle: "NVIDIA A6000",
+            "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=48 * 2**30, used=2**30),
+            "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=7),
+            "nvmlDeviceGetPciInfo": lambda handle: SimpleNamespace(domain=0, bus=handle.index, device=0),
+            "nvmlDeviceGetNvLinkState": self._link_state,
+            "nvmlDeviceGetNvLinkRemotePciInfo": lambda handle, link: SimpleNamespace(domain=0, bus=1 - handle.index, device=0),
+            "nvmlDeviceGetTopologyCommonAncestor": lambda one, other: self.levels.get(
+                (min(one.index, other.index), max(one.index, other.index)), 40
+            ),
+            "nvmlDeviceGetComputeRunningProcesses": lambda handle: self.processes if handle.index == 0 else [],
+        }
+        return answers.get(name, self._not_supported)
+
+    def _link_state(self, handle, link):
+        return 1 if handle.index < 2 and link < 2 else self._not_supported()
+
+    def _not_supported(self, *arguments):
+        raise self.NVMLError("not supported")
+
+
+def test_what_the_driver_says_of_distances():
+    gpus = NvmlGpus(FakeNvml([]))
+    near, pair, node = topology.NVLINKS, topology.SAME_SWITCH, topology.SAME_SOCKET
+    assert gpus.links() == [[0, near, node, node], [near, 0, node, node], [node, node, 0, pair], [node, node, pair, 0]]
+    assert NvmlGpus(FakeNvml([], levels={(2, 3): 77})).links() is None, "a level that nobody knows"
+
+
+# Whose processes compute on them
+
+
+def test_who_is_ours():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        assert is_ours(child.pid, {child.pid}) is True, "the session"
+        assert is_ours(child.pid, {os.getpid()}) is True, "a descendant"
+        assert is_ours(child.pid, {2**22}) is False
+    finally:
+        child.communicate()
+    assert is_ours(child.pid, {os.getpid()}) is None, "gone"
+
+
+def test_the_driver_names_processes_of_others():
+    others = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        gpus = NvmlGpus(FakeNvml([SimpleNamespace(pid=others.pid)]))
+        [(pid, name)] = gpus.sample({})[0].foreign
+        assert pid == others.pid and name.startswith("python")
+        assert [sample.foreign for sample in gpus.sample({})[1:]] == [[], [], []]
+        assert gpus.sample({"GPU-0": [others.pid]}, {others.pid})[0].foreign == []
+    finally:
+        others.communicate()
+
+
+def test_a_process_that_cannot_be_seen():
+    """It has just ended; inside a container it may be somebody's outside, unless a run of ours is on that GPU."""
+    gpus = NvmlGpus(FakeNvml([SimpleNamespace(pid=2**22 + 1)]))
+    outside = os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"
+    assert gpus.sample({})[0].foreign == ([] if outside else [(2**22 + 1, "?")])
+    assert gpus.sample({"GPU-0": [1]})[0].foreign == []
+
+
+@pytest.mark.parametrize("variable", ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"])
+def test_a_process_that_sees_a_simulated_one_computes_on_it(variable):
+    gpus = SimulatedGpus("host of this test", 3, "H100")
+    a, b, _ = (gpu.gpu_id for gpu in gpus.devices())
+    seeing = subprocess.Popen([sys.executable, "-c", "input()"], env={**os.environ, variable: f"{a},{b}"}, stdin=subprocess.PIPE)
+    try:
+        eventually(lambda: gpus.sample({})[0].foreign, "its environment is there once it has begun")
+        assert [[pid for pid, _ in sample.foreign] for sample in gpus.sample({})] == [[seeing.pid], [seeing.pid], []]
+        assert not any(sample.foreign for sample in gpus.sample({}, {os.getpid()}))
+    finally:
+        seeing.communicate()
+    assert not any(sample.foreign for sample in gpus.sample({}))

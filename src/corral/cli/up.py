@@ -34,6 +34,7 @@ ACCOUNT = re.compile(r"[0-9]{12}")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @data_option
 @click.option("--gpus", default="auto", show_default=True, help="auto, none, or simulated ones: sim:8, sim:2xH200.")
+@click.option("--exclude-gpus", metavar="GPUS", default="", help="GPUs that are never offered, by index or id: 0,3,GPU-...")
 @click.option("--runtime", type=click.Choice(["auto", "process", "docker"]), default="auto", show_default=True,
               help="How tasks are run; auto is process.")  # fmt: skip
 @click.option("--account", default="123456789012", show_default=True, help="The AWS account number to show.")
@@ -41,8 +42,8 @@ ACCOUNT = re.compile(r"[0-9]{12}")
 @click.option("--secret-key", envvar="CORRAL_SECRET_KEY", help="Goes with --access-key.")
 @click.option("--json", "as_json", is_flag=True, help="With --detach: say where it is as JSON.")
 def up(
-    detach: bool, port: int, host: str, data: Data, gpus: str, runtime: str, account: str, access_key: str | None,
-    secret_key: str | None, as_json: bool,
+    detach: bool, port: int, host: str, data: Data, gpus: str, exclude_gpus: str, runtime: str, account: str,
+    access_key: str | None, secret_key: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Start Corral on this machine.
 
@@ -58,7 +59,7 @@ def up(
     if as_json and not detach:
         raise click.UsageError("--json goes with --detach.")
     command = [sys.executable, "-m", "corral.server", "--data", str(data.path), "--host", host, "--port", str(port)]
-    command += ["--gpus", gpus, "--account", account]
+    command += ["--gpus", gpus, "--exclude-gpus", exclude_gpus, "--account", account]
     if access_key and secret_key:  # not as arguments: those are seen by every user of the machine
         os.environ |= {"CORRAL_ACCESS_KEY": access_key, "CORRAL_SECRET_KEY": secret_key}
     if not detach:

@@ -6,8 +6,11 @@ from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import chain
 
+from corral.decide.gpus import take
 from corral.model.placement import Claim, Group, Placement, Pool, Reservation, Slot, Unplaceable
-from corral.model.task import Ask
+from corral.model.task import ALL_GPUS, Ask
+
+REASONS_MAX = 3  # why GPUs are kept away: so many are named
 
 
 def place(pool: Pool, ask: Ask, kept: Reservation | None = None) -> Placement | Unplaceable:
@@ -55,8 +58,23 @@ def standing_reservation(pool: Pool) -> Reservation | None:
     return next((kept for claim in pool.heads() if (kept := _reserve(pool, claim)) is not None), None)
 
 
+def spare_gpus(pool: Pool, placement: Placement, claim: Claim | None = None) -> tuple[str, ...]:
+    """What else is free on the chosen slot and kept for nobody older: whoever asks in the old way may have it.
+
+    Without a claim it is a newcomer, and everyone who waits is older.
+    """
+    kept = standing_reservation(pool) if claim is None else _kept_before(pool, claim)
+    if kept is not None and kept.slot_id == placement.slot_id:
+        return ()
+    return tuple(gpu_id for gpu_id in pool.slot(placement.slot_id).gpus if gpu_id not in placement.gpu_ids)
+
+
 def why_not(pool: Pool, ask: Ask, kept: Reservation | None = None) -> str:
-    """A sentence for a person: what is needed and what is free."""
+    """A sentence for a person: what is needed, what is free, and what is kept away."""
+    return _why_not(pool, ask, kept) + (_kept_away(pool) if ask.gpus else "")
+
+
+def _why_not(pool: Pool, ask: Ask, kept: Reservation | None) -> str:
     if not any(_covers(total, ask) for total in pool.totals()):
         largest = max(pool.totals(), key=lambda total: (total.gpus, total.memory_mib, total.cpu_units), default=None)
         if largest is None:
@@ -69,7 +87,9 @@ def why_not(pool: Pool, ask: Ask, kept: Reservation | None = None) -> str:
     if kept is not None and _find(pool, ask, None) is not None:
         return f"{text}, kept for task {kept.claim.task_id}, which waits longer"
     lacking = _lacking(pool, ask, kept)
-    if lacking == "GPU" and pool.free_gpus >= ask.gpus:
+    if lacking == "GPU" and ask.gpus == ALL_GPUS:
+        text += ", but no host has all of its own free"
+    elif lacking == "GPU" and pool.free_gpus >= ask.gpus:
         text += ", but not all on one host"
     elif lacking == "MEMORY":
         text += f", but no such host has {ask.memory_mib} MiB of memory free"
@@ -81,17 +101,27 @@ def why_not(pool: Pool, ask: Ask, kept: Reservation | None = None) -> str:
 def why_waiting(pool: Pool, claim: Claim) -> str:
     """Why this claim still waits, as of now: derived when asked for, so it is never stale."""
     older = [head for head in pool.heads() if head < claim]
-    kept = next((found for head in older if (found := _reserve(pool, head)) is not None), None)
-    text = why_not(pool, claim.ask, kept)
+    text = why_not(pool, claim.ask, _kept_before(pool, claim))
     return f"{text}; behind task {older[0].task_id}" if older else f"{text}; first in line"
 
 
+def _kept_before(pool: Pool, claim: Claim) -> Reservation | None:
+    """What is kept for those who wait longer than this claim."""
+    older = (head for head in pool.heads() if head < claim)
+    return next((kept for head in older if (kept := _reserve(pool, head)) is not None), None)
+
+
 def _find(pool: Pool, ask: Ask, kept: Reservation | None) -> Placement | None:
+    slot_id = _find_slot(pool, ask, kept)
+    return Placement(slot_id, take(pool.slot(slot_id), ask.gpus)) if slot_id is not None else None
+
+
+def _find_slot(pool: Pool, ask: Ask, kept: Reservation | None) -> str | None:
     for group in pool.groups(ask.gpus):
         for slot_ids in group.fitting(ask.memory_mib, ask.cpu_units):
             slot_id = _first_open(pool, slot_ids, ask, kept)
             if slot_id is not None:
-                return Placement(slot_id, tuple(pool.slot(slot_id).gpus[: ask.gpus]))
+                return slot_id
     return None
 
 
@@ -116,12 +146,13 @@ def _reserve(pool: Pool, claim: Claim) -> Reservation | None:
     """The slot that will fit the claim soonest: the one that lacks least. None if no connected slot ever will."""
     ask = claim.ask
     best: tuple[tuple[int, int, int], str] | None = None
-    for group in pool.groups():
+    for group in pool.groups() if ask.gpus != ALL_GPUS else pool.groups_by_held():
         fitting = chain.from_iterable(group.fitting(ask.memory_mib, ask.cpu_units))  # these lack nothing but GPUs
         able = next((slot_id for slot_id in chain(fitting, group.roomiest()) if _covers(pool.slot(slot_id).total, ask)), None)
         if able is not None:
             free = pool.slot(able).free()
-            near = (min(free.gpus, ask.gpus), min(free.memory_mib, ask.memory_mib), min(free.cpu_units, ask.cpu_units))
+            near_gpus = min(free.gpus, ask.gpus) if ask.gpus != ALL_GPUS else free.gpus - pool.slot(able).total.gpus
+            near = (near_gpus, min(free.memory_mib, ask.memory_mib), min(free.cpu_units, ask.cpu_units))
             if best is None or near > best[0]:
                 best = near, able
     return Reservation(best[1], claim) if best else None
@@ -150,11 +181,21 @@ def _most_memory(pool: Pool, group: Group, ask: Ask, kept: Reservation | None) -
 
 
 def _covers(total: Ask, ask: Ask) -> bool:
-    return total.gpus >= ask.gpus and total.memory_mib >= ask.memory_mib and total.cpu_units >= ask.cpu_units
+    return total.gpus >= ask.least_gpus and total.memory_mib >= ask.memory_mib and total.cpu_units >= ask.cpu_units
+
+
+def _kept_away(pool: Pool) -> str:
+    reasons = pool.withheld()
+    if not reasons:
+        return ""
+    named = list(dict.fromkeys(reasons))
+    more = " and others" if len(named) > REASONS_MAX else ""
+    many = f"{len(reasons)} GPUs are" if len(reasons) > 1 else "1 GPU is"
+    return f"; {many} kept away: {', '.join(named[:REASONS_MAX])}{more}"
 
 
 def _words(ask: Ask) -> str:
-    parts = [f"{ask.gpus} GPU{'s' * (ask.gpus != 1)}"] if ask.gpus else []
+    parts = [f"{ask.gpus} GPU{'s' * (ask.gpus != 1)}" if ask.gpus != ALL_GPUS else "all GPUs of a host"] if ask.gpus else []
     parts += [f"{ask.cpu_units} CPU units"] if ask.cpu_units else []
     parts += [f"{ask.memory_mib} MiB"] if ask.memory_mib else []
     return ", ".join(parts) or "a place"

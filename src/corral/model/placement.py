@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from corral.model.task import Ask
+
+Links = tuple[tuple[int, ...], ...]  # how far each GPU of a host is from each other one; less is closer
 
 
 @dataclass(slots=True)
@@ -14,12 +16,14 @@ class Slot:
     """A container instance as the scheduler sees it: its size and what is free of it."""
 
     id: str
-    total: Ask
+    total: Ask  # without the GPUs that are withheld
     cpu_units: int  # free
     memory_mib: int  # free
     gpus: list[str]  # free, in the order of `positions`
-    positions: dict[str, int]  # every GPU of the slot
+    positions: dict[str, int]  # every GPU of the slot that may be given out, and where it stands in `links`
     connected: bool = True
+    links: Links | None = None  # None: unknown, or all are equally close
+    withheld: dict[str, str] = field(default_factory=dict)  # GPUs that are kept away, and why
 
     def free(self) -> Ask:
         return Ask(len(self.gpus), self.cpu_units, self.memory_mib)
@@ -78,7 +82,15 @@ class Pool(Protocol):
     connected: int  # how many slots are
 
     def groups(self, min_gpus: int = 0) -> Iterable[Group]:
-        """Connected slots by how many GPUs are free; fewest first."""
+        """Connected slots by how many GPUs are free; fewest first. With ALL_GPUS: those that have GPUs, all of them free."""
+        ...
+
+    def groups_by_held(self) -> Iterable[Group]:
+        """Connected slots that have GPUs, by how many of them are held and then by how many there are; fewest first."""
+        ...
+
+    def withheld(self) -> Sequence[str]:
+        """Why GPUs are kept away: one reason for each such GPU."""
         ...
 
     def slot(self, slot_id: str) -> Slot: ...

@@ -115,6 +115,10 @@ class GpuDevice:
     model: str
     memory_mib: int
     simulated: bool = False
+    excluded: bool = False  # --exclude-gpus: it is shown, and never offered
+
+
+Foreign = tuple[int, str]  # pid and name of a process that computes on a GPU and is not of a run of ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,9 @@ class Hello:
     memory_mib: int
     gpus: list[GpuDevice]
     runs: list[Observed]
+    excluded_gpus: str = ""  # as given to --exclude-gpus, by name; here too the core must have been told the same
+    links: list[list[int]] | None = None  # how far the GPUs are from each other, in the order of `gpus`; None: unknown
+    foreign: dict[str, list[Foreign]] = field(default_factory=dict)  # as in GpuSample, of those GPUs that have any
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +156,7 @@ class GpuSample:
     memory_used_mib: int
     power_w: float | None = None
     temperature_c: float | None = None
+    foreign: list[Foreign] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,11 @@ class StopCode(StrEnum):
     TERMINATION = "TerminationNotice"
 
 
+# Instead of a number of GPUs:
+ALL_GPUS = -1  # every GPU of the host; of a task and of the one run that has them
+FREE_GPUS = -2  # of a run that asks in the old way: those that nobody holds when it is placed. It never waits for them
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """What a task needs of one host. Equal asks wait in one line."""
@@ -38,6 +43,11 @@ class Ask:
     gpus: int = 0
     cpu_units: int = 0
     memory_mib: int = 0
+
+    @property
+    def least_gpus(self) -> int:
+        """How many GPUs a host must have at least."""
+        return 1 if self.gpus == ALL_GPUS else self.gpus
 
 
 class Changeable:
@@ -62,7 +72,7 @@ class Run(Changeable):
     container: str
     position: int
     essential: bool
-    gpus: int
+    gpus: int  # or ALL_GPUS, or FREE_GPUS
     state: RunState
     gpu_ids: tuple[str, ...] = ()
     pid: int | None = None

@@ -17,19 +17,19 @@ from corral.errors import Refused
 from corral.ids import RandomIds
 from corral.node import folder
 from corral.node.agent import Agent
-from corral.node.gpus import detect, parse_gpus_flag
+from corral.node.gpus import detect, find_devices, parse_gpus_flag
 from corral.node.host import kernel_boot_id, this_host
 from corral.node.process import ProcessEngine
 
 log = logging.getLogger("corral.node")
 
 
-async def serve(data: Path, gpus_flag: str, boot_id: str) -> None:
+async def serve(data: Path, gpus_flag: str, excluded_gpus: str, boot_id: str) -> None:
     host = this_host(data, boot_id, RandomIds())
     gpus = detect(gpus_flag, host.host_id)
     log.info("host %s: %s", host.host_id, gpus.note)
     engine = ProcessEngine(data, boot_id, os.environ)
-    agent = Agent(data, host, gpus_flag, gpus, engine, WallClock())
+    agent = Agent(data, host, gpus_flag, gpus, engine, WallClock(), excluded_gpus)
     running = asyncio.ensure_future(agent.run())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, running.cancel)
@@ -45,6 +45,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m corral.node", description="The agent of a Corral host.")
     parser.add_argument("--data", type=Path, required=True, help="Corral's data folder")
     parser.add_argument("--gpus", default="auto", help="auto, none, sim:8 or sim:2xH200")
+    parser.add_argument("--exclude-gpus", default="", help="GPUs that are never offered: ids with commas between")
+    parser.add_argument(
+        "--find-gpus", metavar="GPUS", help="only print the ids of these GPUs (0,3,GPU-...), or say that one is not there"
+    )
     parser.add_argument("--runtime", choices=["process"], default="process")
     parser.add_argument("--boot-id", default=None, help="which boot of the machine this is (default: ask the kernel)")
     options = parser.parse_args(arguments)
@@ -53,10 +57,14 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         parse_gpus_flag(options.gpus)  # before anything is touched
         folder.make(data)
+        if options.find_gpus is not None:
+            host = this_host(data, "", RandomIds())
+            print(",".join(find_devices(options.find_gpus, detect(options.gpus, host.host_id).devices())))
+            return 0
         lock = folder.try_lock(data / "agent.lock")  # held for as long as this process lives
         if lock is None:
             raise Refused(f"another agent is at work in {data}")
-        uvloop.run(serve(data, options.gpus, options.boot_id or kernel_boot_id()))
+        uvloop.run(serve(data, options.gpus, options.exclude_gpus, options.boot_id or kernel_boot_id()))
     except Refused as why:
         print(f"corral node: {why}", file=sys.stderr)
         return 1

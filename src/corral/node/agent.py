@@ -11,11 +11,12 @@ import logging
 import os
 import time
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from corral.clock import Clock
-from corral.model.run import HEARTBEAT_S, Ack, Health, HealthCheck, Hello, Measure, Measured, Orders, Report, RunSpec
+from corral.model.run import HEARTBEAT_S, Ack, Foreign, Health, HealthCheck, Hello, Measure, Measured, Orders, Report, RunSpec
 from corral.node import folder
 from corral.node.engine import Engine, Known
 from corral.node.gpus import Gpus
@@ -31,18 +32,22 @@ RECONNECT_FIRST_S = 0.02
 RECONNECT_MAX_S = 1.0
 ALONE_MAX_S = 60.0  # without a core and without a live run, then the agent is of no use
 LOG_PAUSE_S = 0.05  # between reports that carry nothing but logs: a program that prints all the time is sent in batches
-SAMPLE_S = 1.0  # while a GPU is in use; otherwise once a heartbeat
+SAMPLE_S = 1.0  # while a GPU is in use, by whomever; otherwise once a heartbeat
 ORDERS_MAX_BYTES = 256 * 1024 * 1024
 
 log = logging.getLogger("corral.node")
 
 
 class Agent:
-    def __init__(self, data: Path, host: Host, gpus_flag: str, gpus: Gpus, engine: Engine, clock: Clock) -> None:
+    def __init__(
+        self, data: Path, host: Host, gpus_flag: str, gpus: Gpus, engine: Engine, clock: Clock, excluded_gpus: str = ""
+    ) -> None:
         self._data = data
         self._host = host
         self._gpus_flag = gpus_flag
         self._gpus = gpus
+        self._excluded_gpus = excluded_gpus
+        self._foreign: dict[str, list[Foreign]] = {}  # GPU → processes on it that are not of a run, if there are any
         self._engine = engine
         self._watch = FolderWatch(data / "output")
         self._shipper = Shipper(data / "output", clock)
@@ -64,9 +69,11 @@ class Agent:
     async def run(self) -> None:
         """Until the core says quit, or there is neither a core nor anything alive."""
         self._listen_for_output()
-        sampler = asyncio.create_task(self._sample())
+        sampler: asyncio.Task[None] | None = None
         try:
             await self._engine.open(self._engine_changed)
+            await self._sample_once()  # before the first hello: it says which GPUs others use
+            sampler = asyncio.create_task(self._sample())
             wait_s = RECONNECT_FIRST_S
             while self._unwanted is None and not self._is_pointless():
                 began_at = time.monotonic()
@@ -78,7 +85,8 @@ class Agent:
                 wait_s = min(2 * wait_s, RECONNECT_MAX_S)
             log.info("ending: %s", self._unwanted or "no core and nothing to look after")
         finally:
-            sampler.cancel()
+            if sampler is not None:
+                sampler.cancel()
             await self._checks.close()
             await self._engine.close(quit=True)
 
@@ -109,6 +117,7 @@ class Agent:
     async def _say_hello(self) -> None:
         host = self._host
         runs = self._outbox.hello()
+        excluded = self._excluded_gpus.split(",")
         hello = Hello(
             host_id=host.host_id,
             boot_id=host.boot_id,
@@ -116,8 +125,11 @@ class Agent:
             gpus_flag=self._gpus_flag,
             cpu_units=host.cpu_units,
             memory_mib=host.memory_mib,
-            gpus=self._gpus.devices(),
+            gpus=[replace(gpu, excluded=gpu.gpu_id in excluded) for gpu in self._gpus.devices()],
             runs=runs,
+            excluded_gpus=self._excluded_gpus,
+            links=self._gpus.links(),
+            foreign=self._foreign,
         )
         await self._ask({"hello": hello})
         self._reported_at = time.monotonic()
@@ -239,22 +251,41 @@ class Agent:
     async def _sample(self) -> None:
         if not self._gpus.devices():
             return
-        loop = asyncio.get_running_loop()
-        was_live, sampled_at = False, -HEARTBEAT_S
+        was_live, sampled_at = False, time.monotonic()
         while True:
-            live: dict[str, list[int]] = defaultdict(list)
-            for run in self._engine.observe().values():
-                if run.alive and run.observed.pid is not None:
-                    for gpu_id in run.gpu_ids:
-                        live[gpu_id].append(run.observed.pid)
-            matter = bool(live) or was_live  # once more after the last one has gone: that they are idle again
-            if matter or time.monotonic() >= sampled_at + HEARTBEAT_S:
-                samples = await loop.run_in_executor(None, self._gpus.sample, live)  # a driver may take its time
-                was_live, sampled_at = bool(live), time.monotonic()
-                self._outbox.sampled(samples, matter=matter)
-                if matter:
-                    self._wake.set()
             await asyncio.sleep(SAMPLE_S)
+            live = bool(self._pinned())
+            matter = live or was_live  # once more after the last one has gone: that they are idle again
+            if matter or self._foreign or time.monotonic() >= sampled_at + HEARTBEAT_S:
+                await self._sample_once(matter=matter)
+                was_live, sampled_at = live, time.monotonic()
+
+    async def _sample_once(self, *, matter: bool = False) -> None:
+        if not self._gpus.devices():
+            return
+        before = self._pinned()
+        live = {gpu_id: [pid for pid in pids if pid is not None] for gpu_id, pids in before.items()}
+        ours = {run.observed.pid for run in self._engine.observe().values() if run.alive and run.observed.pid is not None}
+        sample = self._gpus.sample
+        samples = await asyncio.get_running_loop().run_in_executor(None, sample, live, ours | self._engine.roots())
+        # What was ordered meanwhile may have been seen and not been known: the next sample tells.
+        fresh = self._pinned().keys() - before.keys()
+        samples = [replace(sample, foreign=[]) if sample.gpu_id in fresh else sample for sample in samples]
+        foreign = {sample.gpu_id: sample.foreign for sample in samples if sample.foreign}
+        matter = matter or foreign != self._foreign
+        self._foreign = foreign
+        self._outbox.sampled(samples, matter=matter)
+        if matter:
+            self._wake.set()
+
+    def _pinned(self) -> dict[str, list[int | None]]:
+        """GPU → the pids of the runs that have it; None for one that is about to start."""
+        pinned: dict[str, list[int | None]] = defaultdict(list)
+        for run in self._engine.observe().values():
+            if run.alive:
+                for gpu_id in run.gpu_ids:
+                    pinned[gpu_id].append(run.observed.pid)
+        return pinned
 
 
 def _specs(orders: dict[str, Any], kind: str) -> list[RunSpec]:

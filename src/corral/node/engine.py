@@ -50,6 +50,10 @@ class Engine(Protocol):
         """Every run of ours, ordered, alive or ended and not forgotten, whoever ordered it."""
         ...
 
+    def roots(self) -> set[int]:
+        """The pids of processes whose every descendant is of a run, or helps to start one."""
+        ...
+
     def forget(self, run_ids: Iterable[str]) -> None:
         """Drop ended runs and what they left behind."""
         ...

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from corral.errors import Refused
 from corral.ids import simulated_gpu_id
-from corral.model.run import GpuDevice, GpuSample
-from corral.node.processes import processes
+from corral.model.run import Foreign, GpuDevice, GpuSample
+from corral.node import topology
+from corral.node.processes import is_ours, process_name, processes
 
 SIMULATED_MAX = 64
 DEFAULT_MODEL = "H100"
+FOREIGN_MAX = 4  # processes that are named for one GPU
+VISIBLE = (b"CUDA_VISIBLE_DEVICES=", b"NVIDIA_VISIBLE_DEVICES=")
 
 # As NVML names them, and the memory it shows, in MiB.
 MODELS: dict[str, tuple[str, int]] = {
@@ -41,8 +45,15 @@ class Gpus(Protocol):
 
     def devices(self) -> list[GpuDevice]: ...
 
-    def sample(self, live: Mapping[str, Iterable[int]]) -> list[GpuSample]:
-        """How busy they are now. `live`: GPU id → the pids of the runs pinned to it. What cannot be read is left out."""
+    def links(self) -> list[list[int]] | None:
+        """How far each device is from each other one (topology.py), in their order; None: unknown."""
+        ...
+
+    def sample(self, live: Mapping[str, Iterable[int]], ours: Collection[int] = ()) -> list[GpuSample]:
+        """How busy they are now, and with whose processes. What cannot be read is left out.
+
+        `live`: GPU id → the pids of the runs pinned to it. `ours`: pids of sessions that are ours, and of those who started them.
+        """
         ...
 
 
@@ -68,6 +79,17 @@ def parse_gpus_flag(text: str) -> GpusFlag:
     return GpusFlag("sim", count, model)
 
 
+def find_devices(flag: str, devices: Sequence[GpuDevice]) -> list[str]:
+    """The ids of the devices that `--exclude-gpus` names, by index or by id; Refused when one is not there."""
+    by_name = {str(device.index): device.gpu_id for device in devices} | {device.gpu_id: device.gpu_id for device in devices}
+    names = [name.strip() for name in flag.split(",") if name.strip()]
+    for name in names:
+        if name not in by_name:
+            there = ", ".join(f"{device.index} ({device.gpu_id})" for device in devices) or "none"
+            raise Refused(f"--exclude-gpus {flag}: there is no GPU {name}; there are {there}")
+    return sorted({by_name[name] for name in names})
+
+
 def detect(flag: str, host_id: str) -> Gpus:
     parsed = parse_gpus_flag(flag)
     if parsed.kind == "none":
@@ -77,7 +99,7 @@ def detect(flag: str, host_id: str) -> Gpus:
     from corral.node import nvml  # only here: the library is large, and most agents never need it
 
     try:
-        return nvml.NvmlGpus()
+        return nvml.NvmlGpus(nvml.load())
     except nvml.NoDriver as why:
         return NoGpus(f"no GPUs: {why}; simulate some with --gpus sim:8")
 
@@ -89,16 +111,24 @@ class NoGpus:
     def devices(self) -> list[GpuDevice]:
         return []
 
-    def sample(self, live: Mapping[str, Iterable[int]]) -> list[GpuSample]:
+    def links(self) -> list[list[int]] | None:
+        return None
+
+    def sample(self, live: Mapping[str, Iterable[int]], ours: Collection[int] = ()) -> list[GpuSample]:
         return []
 
 
 class SimulatedGpus:
-    """One busy core is one busy GPU; a run with several GPUs spreads its work over them evenly."""
+    """One busy core is one busy GPU; a run with several GPUs spreads its work over them evenly.
+
+    A process of this machine that is not of a run and has one of them in its CUDA_VISIBLE_DEVICES or NVIDIA_VISIBLE_DEVICES
+    counts as computing on it.
+    """
 
     def __init__(self, host_id: str, count: int, model: str) -> None:
         name, memory_mib = MODELS[model]
         self.note = f"{count} simulated {name}"
+        self._links = topology.simulated(model, count)
         self._devices = [
             GpuDevice(simulated_gpu_id(host_id, index), index, name, memory_mib, simulated=True) for index in range(count)
         ]
@@ -108,7 +138,11 @@ class SimulatedGpus:
     def devices(self) -> list[GpuDevice]:
         return self._devices
 
-    def sample(self, live: Mapping[str, Iterable[int]]) -> list[GpuSample]:
+    def links(self) -> list[list[int]] | None:
+        return self._links
+
+    def sample(self, live: Mapping[str, Iterable[int]], ours: Collection[int] = ()) -> list[GpuSample]:
+        foreign = foreign_by_environment([device.gpu_id for device in self._devices], ours)
         pinned = Counter(pid for pids in live.values() for pid in pids)
         use = self._measure(pinned.keys()) if pinned else {}
         samples = []
@@ -116,7 +150,14 @@ class SimulatedGpus:
             uses = [(use[pid], pinned[pid]) for pid in live.get(device.gpu_id, ()) if pid in use]
             busy = sum(used.cores / gpus for used, gpus in uses)
             memory_mib = sum(used.memory_mib / gpus for used, gpus in uses)
-            samples.append(GpuSample(device.gpu_id, round(min(100.0, 100.0 * busy), 1), min(int(memory_mib), device.memory_mib)))
+            samples.append(
+                GpuSample(
+                    device.gpu_id,
+                    utilization_percent=round(min(100.0, 100.0 * busy), 1),
+                    memory_used_mib=min(int(memory_mib), device.memory_mib),
+                    foreign=foreign.get(device.gpu_id, []),
+                )
+            )
         return samples
 
     def _measure(self, sessions: Iterable[int]) -> dict[int, Use]:
@@ -143,6 +184,28 @@ class SimulatedGpus:
 class Use:
     cores: float
     memory_mib: float
+
+
+def foreign_by_environment(gpu_ids: Sequence[str], ours: Collection[int]) -> dict[str, list[Foreign]]:
+    """GPU → the processes that see it and are not ours. Only those of the same user can be looked at."""
+    sought = {gpu_id: gpu_id.encode() for gpu_id in gpu_ids}
+    found: dict[str, list[Foreign]] = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/environ", "rb") as file:
+                environment = file.read()
+        except OSError:
+            continue  # another user's, or it has just ended
+        if b"_VISIBLE_DEVICES=" not in environment or not any(name in environment for name in sought.values()):
+            continue
+        visible = [pair for pair in environment.split(b"\0") if pair.startswith(VISIBLE)]
+        seen = [gpu_id for gpu_id, name in sought.items() if any(name in pair for pair in visible)]
+        if seen and is_ours(int(entry), ours) is False:
+            for gpu_id in seen:
+                found.setdefault(gpu_id, []).append((int(entry), process_name(int(entry))))
+    return {gpu_id: sorted(seeing)[:FOREIGN_MAX] for gpu_id, seeing in found.items()}
 
 
 def _boot_s() -> float:

@@ -3,37 +3,50 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Mapping
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from corral.model.run import GpuDevice, GpuSample
+from corral.model.run import Foreign, GpuDevice, GpuSample
+from corral.node import topology
+from corral.node.gpus import FOREIGN_MAX
+from corral.node.processes import is_ours, process_name
+
+OUTERMOST_PIDS = "pid:[4026531836]"  # the namespace of all processes has this number on every Linux
 
 
 class NoDriver(Exception):
     pass
 
 
+def load() -> Any:
+    """The library's bindings."""
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")  # before the bindings, which are large
+        import pynvml
+    except OSError:
+        raise NoDriver("no NVIDIA driver on this machine (libnvidia-ml.so.1 is not there)") from None
+    except ImportError:
+        raise NoDriver("the package nvidia-ml-py is not installed") from None
+    return pynvml
+
+
 class NvmlGpus:
-    def __init__(self) -> None:
-        try:
-            ctypes.CDLL("libnvidia-ml.so.1")  # before the bindings, which are large
-            import pynvml
-        except OSError:
-            raise NoDriver("no NVIDIA driver on this machine (libnvidia-ml.so.1 is not there)") from None
-        except ImportError:
-            raise NoDriver("the package nvidia-ml-py is not installed") from None
-        self._nvml: Any = pynvml
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
         self._handles: dict[str, Any] = {}
         self._devices: list[GpuDevice] = []
         try:
-            pynvml.nvmlInit()
-            for index in range(pynvml.nvmlDeviceGetCount()):
+            nvml.nvmlInit()
+            for index in range(nvml.nvmlDeviceGetCount()):
                 self._add(index)
-        except pynvml.NVMLError as error:
+        except nvml.NVMLError as error:
             raise NoDriver(f"the NVIDIA driver does not answer ({error})") from None
         if not self._devices:
             raise NoDriver("the NVIDIA driver shows none")
         self.note = f"{len(self._devices)} × {self._devices[0].model}"
+        self._links = self._read_links()
+        self._sees_all_pids = os.readlink("/proc/self/ns/pid") == OUTERMOST_PIDS
 
     def _add(self, index: int) -> None:
         handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
@@ -45,11 +58,62 @@ class NvmlGpus:
     def devices(self) -> list[GpuDevice]:
         return self._devices
 
-    def sample(self, live: Mapping[str, Iterable[int]]) -> list[GpuSample]:
-        samples = [self._sample(gpu_id, handle) for gpu_id, handle in self._handles.items()]
+    def links(self) -> list[list[int]] | None:
+        return self._links
+
+    def sample(self, live: Mapping[str, Iterable[int]], ours: Collection[int] = ()) -> list[GpuSample]:
+        samples = [
+            self._sample(gpu_id, handle, self._foreign(handle, ours, leased=gpu_id in live))
+            for gpu_id, handle in self._handles.items()
+        ]
         return [sample for sample in samples if sample is not None]
 
-    def _sample(self, gpu_id: str, handle: Any) -> GpuSample | None:
+    def _foreign(self, handle: Any, ours: Collection[int], *, leased: bool) -> list[Foreign]:
+        """Processes with a compute context on it that are not ours.
+
+        Inside a container the driver may name processes that cannot be seen from there. On a GPU that a run of ours has they
+        are taken for that run's; on any other they are foreign. Outside one, a process that cannot be seen has just ended.
+        """
+        found = []
+        for process in self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses, handle) or ():
+            of_ours = is_ours(process.pid, ours)
+            if of_ours is False or (of_ours is None and not self._sees_all_pids and not leased):
+                found.append((int(process.pid), process_name(process.pid)))
+        return sorted(found)[:FOREIGN_MAX]
+
+    def _read_links(self) -> list[list[int]] | None:
+        """None when there is nothing to choose, or when the driver does not say."""
+        handles = list(self._handles.values())
+        if len(handles) < 3:
+            return None
+        rows = [[0 if other is handle else self._distance(handle, other) for other in handles] for handle in handles]
+        return None if any(far is None for row in rows for far in row) else rows  # type: ignore[return-value]
+
+    def _distance(self, one: Any, other: Any) -> int | None:
+        nvml = self._nvml
+        links = self._links_between(one, other)
+        joined = self._ask(nvml.nvmlDeviceGetP2PStatus, one, other, nvml.NVML_P2P_CAPS_INDEX_NVLINK) == nvml.NVML_P2P_STATUS_OK
+        if links or joined:  # without a link of their own they meet in a switch, as every other pair there does
+            return topology.NVLINKS if links > 1 else topology.NVLINK
+        level = self._ask(nvml.nvmlDeviceGetTopologyCommonAncestor, one, other)
+        return topology.PCI_LEVELS.get(level)
+
+    def _links_between(self, one: Any, other: Any) -> int:
+        """How many NVLinks lead straight from one to the other."""
+        nvml = self._nvml
+        there = self._ask(nvml.nvmlDeviceGetPciInfo, other)
+        count = 0
+        for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+            state = self._ask(nvml.nvmlDeviceGetNvLinkState, one, link)
+            if state is None:
+                break  # it has no more of them
+            if state == nvml.NVML_FEATURE_ENABLED and there is not None:
+                remote = self._ask(nvml.nvmlDeviceGetNvLinkRemotePciInfo, one, link)
+                same = remote is not None and (remote.domain, remote.bus, remote.device) == (there.domain, there.bus, there.device)
+                count += same
+        return count
+
+    def _sample(self, gpu_id: str, handle: Any, foreign: list[Foreign]) -> GpuSample | None:
         """None where load cannot be read, as with MIG: nothing is better than a zero that is not true."""
         nvml = self._nvml
         load = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
@@ -64,6 +128,7 @@ class NvmlGpus:
             memory_used_mib=int(memory.used) // 2**20,
             power_w=None if power_mw is None else power_mw / 1000,
             temperature_c=None if temperature_c is None else float(temperature_c),
+            foreign=foreign,
         )
 
     def _ask(self, question: Callable[..., Any], *arguments: Any) -> Any:

@@ -108,6 +108,12 @@ class ProcessEngine:
     def observe(self) -> Mapping[str, Known]:
         return self._known
 
+    def roots(self) -> set[int]:
+        try:
+            return {int((self._data / "spawner.lock").read_text())}
+        except (FileNotFoundError, ValueError):
+            return set()
+
     def forget(self, run_ids: Iterable[str]) -> None:
         """Should the spawner miss it, it will tell of these runs again, and then they are reported again."""
         ended = [run_id for run_id in run_ids if run_id in self._known and not self._known[run_id].alive]

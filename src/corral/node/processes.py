@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -71,3 +71,26 @@ def host_cpu_s() -> float:
     with open("/proc/stat", "rb") as file:
         ticks = file.readline().split()[1:8]  # user, nice, system, idle, iowait, irq, softirq
     return sum(int(tick) for tick in ticks) / _CLOCK_TICKS_PER_S
+
+
+def is_ours(pid: int, ours: Collection[int]) -> bool | None:
+    """Whether a process is in a session of ours or descends from one of ours. None: it is not to be seen."""
+    at = pid
+    while at > 1:
+        try:
+            with open(f"/proc/{at}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            return None if at == pid else False
+        if at in ours or int(fields[3]) in ours:
+            return True
+        at = int(fields[1])
+    return False
+
+
+def process_name(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return "?"

@@ -6,7 +6,7 @@ from itertools import islice
 
 from corral.core import Tx
 from corral.decide.place import serve
-from corral.services.ecs.starting import share_gpus, start_runs
+from corral.services.ecs.starting import start_runs, with_gpus
 from corral.store import Store
 
 GRANTS_MAX = 100  # about 5 ms of work; the rest follows in the next batch
@@ -17,7 +17,7 @@ def look_at_pool(tx: Tx[Store], pool_name: str) -> None:
     for claim, placement in islice(serve(tx.store.fleet.pool(pool_name)), GRANTS_MAX):
         task = tx.store.task(claim.task_id)
         assert task is not None, "the line of claims holds a task that is not there"
-        runs = share_gpus(task.runs, placement.gpu_ids)
+        runs = with_gpus(tx, task, placement, claim)
         placed = tx.store.place_task(task, placement, runs, tx.now_s)
         start_runs(tx, placed)
         tx.changed(f"task:{task.id}")

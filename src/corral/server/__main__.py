@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import sys
 from contextlib import suppress
 from ipaddress import ip_address
@@ -55,6 +56,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=4566)
     parser.add_argument("--gpus", default="auto")
+    parser.add_argument("--exclude-gpus", default="")
     parser.add_argument("--account", default="123456789012")
     # Also from the environment: what stands on a command line is seen by every user of the machine.
     parser.add_argument("--access-key", default=os.environ.get("CORRAL_ACCESS_KEY"))
@@ -69,6 +71,7 @@ async def _serve(options: argparse.Namespace) -> None:
     for kind, path in ((Store, data / "state.db"), (LogStore, data / "logs.db")):
         look_before_touching(path, 1 + len(kind.MIGRATIONS))  # both, before anything is written anywhere
     hold_folder(data)  # for as long as the process lives
+    excluded_gpus = _find_gpus(data, options.gpus, options.exclude_gpus)
     keys = _root_keys(data, options.access_key, options.secret_key)
     listeners = [_listen(options.host, options.port)]
     address, port = listeners[0].getsockname()[:2]
@@ -84,7 +87,7 @@ async def _serve(options: argparse.Namespace) -> None:
     logs_core = Core(log_store, settings=settings, clock=clock, ids=names, reconcilers=LOGS)
     state = Lane("state", state_core, clock, loop, on_orders=lambda orders: agents.deliver(orders))
     logs = Lane("logs", logs_core, clock, loop)
-    agents = Agents(data, options.gpus, state, logs, clock)
+    agents = Agents(data, options.gpus, state, logs, clock, excluded_gpus)
     state_core.batch([Command(_give_hosts_time, lambda answer: None)])  # before anything that is due
     for lane in (state, logs):
         lane.start()
@@ -127,6 +130,17 @@ def _give_hosts_time(tx: Tx[Store]) -> None:
         if host["connected"]:
             tx.store.host_seen(host["id"], tx.now_s)
             tx.due(f"host:{host['id']}", tx.now_s)
+
+
+def _find_gpus(data: Path, gpus_flag: str, names: str) -> str:
+    """The ids of the GPUs to exclude. The node looks for them, as it alone knows the driver; Refused when one is not there."""
+    if not names:
+        return ""
+    command = [sys.executable, "-m", "corral.node", "--data", str(data), "--gpus", gpus_flag, "--find-gpus", names]
+    found = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if found.returncode:
+        raise Refused(found.stderr.strip().removeprefix("corral node: "))
+    return found.stdout.strip()
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -82,10 +82,13 @@ class Connection:
 
 
 class Agents:
-    def __init__(self, data: Path, gpus_flag: str, state: Lane[Store], logs_lane: Lane[LogStore], clock: Clock) -> None:
+    def __init__(
+        self, data: Path, gpus_flag: str, state: Lane[Store], logs_lane: Lane[LogStore], clock: Clock, excluded_gpus: str = ""
+    ) -> None:
         self._folder = data / "node"
         self._data = data
         self._gpus_flag = gpus_flag
+        self._excluded_gpus = excluded_gpus
         self._state = state
         self._logs = logs_lane
         self._clock = clock
@@ -160,6 +163,9 @@ class Agents:
         if hello.gpus_flag != self._gpus_flag:
             connection.send({"quit": f"this Corral was started with --gpus {self._gpus_flag}"})
             return None
+        if hello.excluded_gpus != self._excluded_gpus:
+            connection.send({"quit": f"this Corral was started with --exclude-gpus {self._excluded_gpus or '(none)'}"})
+            return None
         stale = self._connections.get(hello.host_id)
         # From here on this connection gets what is committed; what was committed before, hello asks for.
         self._connections[hello.host_id] = connection
@@ -200,6 +206,7 @@ class Agents:
 
     async def _read_reports(self, reader: asyncio.StreamReader, connection: Connection) -> None:
         host_id, seen_s = connection.hello.host_id, self._clock.now_s()
+        foreign = connection.hello.foreign
         while line := await reader.readline():
             message = orjson.loads(line)
             if "measured" in message:
@@ -210,6 +217,10 @@ class Agents:
                 self.samples[sample.gpu_id] = sample
                 past = self.history.setdefault(sample.gpu_id, deque(maxlen=SAMPLES_KEPT))
                 past.append((self._clock.now_s(), sample))
+            found = {sample.gpu_id: sample.foreign for sample in report.gpus if sample.foreign != foreign.get(sample.gpu_id, [])}
+            if found:
+                await self._state.submit(partial(hosts.gpus_in_use, host_id=host_id, found=found))
+                foreign = {**foreign, **found}
             shipped: dict[str, int] = {}
             if report.logs:  # first: whoever sees a task stopped can read all it wrote
                 shipped = await self._logs.submit(partial(logs.ship, chunks=report.logs))
@@ -242,6 +253,7 @@ class Agents:
 
     def _start_agent(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "corral.node", "--data", str(self._data), "--gpus", self._gpus_flag]
+        command += ["--exclude-gpus", self._excluded_gpus]
         with open(self._folder / "agent.log", "ab") as output:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
 

@@ -32,6 +32,7 @@ def status_of(tx: Tx[Store], samples: dict[str, GpuSample], about: dict[str, Any
                 "cpuUnits": {"total": slot.total.cpu_units, "free": slot.cpu_units},
                 "memoryMiB": {"total": slot.total.memory_mib, "free": slot.memory_mib},
                 "gpus": _gpus(tx, host["id"], samples, history or {}),
+                "links": tx.store.links(host["id"]),
             }
         )
     waiting = [
@@ -45,13 +46,19 @@ def status_of(tx: Tx[Store], samples: dict[str, GpuSample], about: dict[str, Any
 
 
 def _gpus(tx: Tx[Store], host_id: str, samples: dict[str, GpuSample], history: Past) -> list[dict[str, Any]]:
-    held = {gpu_id: tx.store.task(task_id) for gpu_id, task_id in tx.store.holders(host_id).items()}
+    """Every GPU of a host, who has it, and why it is kept away: excluded, held for a reason, or used by others."""
+    holders = {gpu_id: tx.store.task(task_id) for gpu_id, task_id in tx.store.holders(host_id).items()}
+    holds, foreign = tx.store.holds(host_id), tx.store.foreign(host_id)
+    devices = sorted([*tx.store.gpus(host_id), *tx.store.gpus(host_id, excluded=True)], key=lambda gpu: gpu.index)
     return [
         {
-            **_gpu(asdict(gpu), held.get(gpu.gpu_id), samples.get(gpu.gpu_id)),
+            **_gpu(asdict(gpu), holders.get(gpu.gpu_id), samples.get(gpu.gpu_id)),
+            "excluded": gpu.excluded,
+            "held": holds.get(gpu.gpu_id),
+            "foreign": [{"pid": pid, "name": name} for pid, name in foreign.get(gpu.gpu_id, ())],
             "history": _history(list(history.get(gpu.gpu_id, ())), tx.now_s),
         }
-        for gpu in tx.store.gpus(host_id)
+        for gpu in devices
     ]
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from corral.core import Tx
 from corral.decide.lifecycle import NEVER_STARTED, observe, stoppable
-from corral.model.run import SILENT_S, Hello, Observed, RunState, run_of_attempt
+from corral.model.run import SILENT_S, Foreign, Hello, Observed, RunState, run_of_attempt
 from corral.model.task import Run, Task, TaskState
 from corral.services.ecs.containers import rules_of
 from corral.services.ecs.following import follow
@@ -69,6 +69,13 @@ def heartbeat(tx: Tx[Store], host_id: str) -> None:
         if not host["connected"]:
             tx.due(f"host:{host_id}", tx.now_s + SILENT_S)
             tx.mark(f"pool:{host['pool']}")
+
+
+def gpus_in_use(tx: Tx[Store], host_id: str, found: Mapping[str, Sequence[Foreign]]) -> None:
+    """Which processes that are not of our runs compute on a host's GPUs: on those nothing is placed while they do."""
+    host = tx.store.host(host_id)
+    if host is not None and tx.store.put_foreign(host_id, found):
+        tx.mark(f"pool:{host['pool']}")
 
 
 def look_at_host(tx: Tx[Store], host_id: str) -> None:

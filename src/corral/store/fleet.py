@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from corral.model.placement import Claim, Slot
-from corral.model.task import Ask
+from corral.model.task import ALL_GPUS, Ask
 
 Rest = tuple[int, int]  # free memory, free cpu
 
@@ -75,10 +75,20 @@ class PoolIndex:
         self._slots: dict[str, Slot] = {}
         self._totals: dict[Ask, int] = {}
         self._groups: dict[int, SlotGroup] = {}  # of the connected slots, by free GPUs
+        self._by_held: dict[tuple[int, int], SlotGroup] | None = None  # by held GPUs and size; kept once somebody asked for ALL
+        self._withheld: dict[str, dict[str, str]] = {}  # slots with GPUs that are kept away
         self._lines: dict[Ask, list[tuple[float, str]]] = {}  # claims with equal asks, oldest first
 
     def groups(self, min_gpus: int = 0) -> list[SlotGroup]:
+        if min_gpus == ALL_GPUS:
+            return [group for (held, _), group in sorted(self._held_groups().items(), key=_first) if not held]
         return [self._groups[gpus] for gpus in sorted(self._groups) if gpus >= min_gpus]
+
+    def groups_by_held(self) -> list[SlotGroup]:
+        return [group for _, group in sorted(self._held_groups().items(), key=_first)]
+
+    def withheld(self) -> list[str]:
+        return [reason for slot_id in sorted(self._withheld) for reason in self._withheld[slot_id].values()]
 
     def slot(self, slot_id: str) -> Slot:
         return self._slots[slot_id]
@@ -104,11 +114,14 @@ class PoolIndex:
     def put(self, slot: Slot) -> None:
         self._slots[slot.id] = slot
         self._totals[slot.total] = self._totals.get(slot.total, 0) + 1
+        if slot.withheld:
+            self._withheld[slot.id] = slot.withheld
         self._list(slot)
 
     def remove(self, slot_id: str) -> None:
         slot = self._slots.pop(slot_id)
         self._unlist(slot)
+        self._withheld.pop(slot_id, None)
         self._totals[slot.total] -= 1
         if not self._totals[slot.total]:
             del self._totals[slot.total]
@@ -147,6 +160,8 @@ class PoolIndex:
         if group is None:
             group = self._groups[len(slot.gpus)] = SlotGroup(len(slot.gpus))
         group.add(slot)
+        if self._by_held is not None and slot.total.gpus:
+            self._list_by_held(slot, self._by_held)
 
     def _unlist(self, slot: Slot) -> None:
         if not slot.connected:
@@ -156,6 +171,36 @@ class PoolIndex:
         self.total_gpus -= slot.total.gpus
         if not self._groups[len(slot.gpus)].remove(slot):
             del self._groups[len(slot.gpus)]
+        if self._by_held is not None and slot.total.gpus:
+            key = _held_and_size(slot)
+            if not self._by_held[key].remove(slot):
+                del self._by_held[key]
+
+    # Few ask for all GPUs of a host, so what they look at is made when the first one does.
+
+    def _held_groups(self) -> dict[tuple[int, int], SlotGroup]:
+        if self._by_held is None:
+            self._by_held = {}
+            for slot in self._slots.values():
+                if slot.connected and slot.total.gpus:
+                    self._list_by_held(slot, self._by_held)
+        return self._by_held
+
+    @staticmethod
+    def _list_by_held(slot: Slot, groups: dict[tuple[int, int], SlotGroup]) -> None:
+        key = _held_and_size(slot)
+        group = groups.get(key)
+        if group is None:
+            group = groups[key] = SlotGroup(len(slot.gpus))
+        group.add(slot)
+
+
+def _held_and_size(slot: Slot) -> tuple[int, int]:
+    return slot.total.gpus - len(slot.gpus), slot.total.gpus
+
+
+def _first(item: tuple[tuple[int, int], SlotGroup]) -> tuple[int, int]:
+    return item[0]
 
 
 class Fleet:
@@ -217,6 +262,9 @@ class Fleet:
             name: {
                 "slots": {slot.id: (slot.total, slot.free(), tuple(slot.gpus), slot.connected) for slot in pool.slots()},
                 "groups": {group.gpus: group.picture() for group in pool.groups()},
+                "by held": [(group.gpus, group.picture()) for group in pool.groups_by_held()],
+                "GPUs": {slot.id: (slot.positions, slot.links, slot.withheld) for slot in pool.slots()},
+                "withheld": pool.withheld(),
                 "claims": {ask: tuple(line) for ask, line in pool._lines.items()},
                 "sums": (pool.free_gpus, pool.total_gpus, pool.connected, dict(pool._totals)),
             }

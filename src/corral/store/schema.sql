@@ -48,7 +48,8 @@ CREATE TABLE host (
     connected     INTEGER NOT NULL CHECK (connected IN (0, 1)),
     seen_at       REAL NOT NULL,
     registered_at REAL NOT NULL,
-    status        TEXT NOT NULL DEFAULT 'ACTIVE' CHECK (status IN ('ACTIVE', 'DRAINING'))
+    status        TEXT NOT NULL DEFAULT 'ACTIVE' CHECK (status IN ('ACTIVE', 'DRAINING')),
+    links         TEXT NOT NULL DEFAULT ''  -- JSON: how far its GPUs are from each other, in their order; empty: unknown
 ) WITHOUT ROWID;
 
 -- What a caller says of a host beside what the host says of itself (ECS: custom attributes of a container instance).
@@ -71,6 +72,8 @@ CREATE TABLE gpu (
     present    INTEGER NOT NULL CHECK (present IN (0, 1)),    -- 0: its host no longer shows it
     mode       TEXT NOT NULL DEFAULT 'exclusive' CHECK (mode IN ('exclusive', 'shared')),
     owner      TEXT NOT NULL,
+    excluded   INTEGER NOT NULL DEFAULT 0 CHECK (excluded IN (0, 1)),  -- by --exclude-gpus: shown, and never offered
+    foreign_use TEXT NOT NULL DEFAULT '',   -- JSON: [pid, name] of processes on it that are not of a run; empty: none
     UNIQUE (id, mode),
     UNIQUE (id, owner)
 );

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
@@ -10,8 +10,8 @@ from typing import Any, Self
 import orjson
 
 from corral.database import Migration, Row
-from corral.model.placement import Claim, Placement, Slot
-from corral.model.run import GpuDevice, Hello, RunState
+from corral.model.placement import Claim, Links, Placement, Slot
+from corral.model.run import Foreign, GpuDevice, Hello, RunState
 from corral.model.task import MOVES, Ask, Run, Task, TaskState
 from corral.store.fleet import Fleet
 from corral.store.records import Records
@@ -19,6 +19,7 @@ from corral.store.records import Records
 HOST_POOL = "hosts"  # every machine that belongs to no instance; the cluster `default` of each region runs on it
 
 
+HOLD = "corral.hold."  # and a GPU's id: the attribute of a host that keeps this GPU away; its value says why
 TASKS_KEPT_MAX = 10_000
 
 
@@ -137,19 +138,23 @@ class Store(Records):
     def put_host(self, hello: Hello, now_s: float) -> None:
         """A host said hello: keep its size, its boot and its GPUs. A GPU it no longer shows stays, unplaceable."""
         self.execute(
-            "INSERT INTO host (id, pool, name, boot_id, cpu_units, memory_mib, connected, seen_at, registered_at) "
-            "VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?) ON CONFLICT (id) DO UPDATE SET name = excluded.name, boot_id = excluded.boot_id, "
-            "cpu_units = excluded.cpu_units, memory_mib = excluded.memory_mib, connected = 1, seen_at = excluded.seen_at",
-            (hello.host_id, HOST_POOL, hello.name, hello.boot_id, hello.cpu_units, hello.memory_mib, now_s, now_s),
-        )
+            "INSERT INTO host (id, pool, name, boot_id, cpu_units, memory_mib, connected, seen_at, registered_at, links) "
+            "VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET name = excluded.name, "
+            "boot_id = excluded.boot_id, cpu_units = excluded.cpu_units, memory_mib = excluded.memory_mib, connected = 1, "
+            "seen_at = excluded.seen_at, links = excluded.links",
+            (hello.host_id, HOST_POOL, hello.name, hello.boot_id, hello.cpu_units, hello.memory_mib, now_s, now_s,
+             _dumps(hello.links) if hello.links else ""),
+        )  # fmt: skip
         self.execute("UPDATE gpu SET present = 0 WHERE host_id = ? AND present = 1", (hello.host_id,))
         for gpu in hello.gpus:
             self.execute(
-                "INSERT INTO gpu (id, host_id, position, model, memory_mib, simulated, present, owner) "
-                "VALUES (?, ?, ?, ?, ?, ?, 1, ?) ON CONFLICT (id) DO UPDATE SET position = excluded.position, "
-                "model = excluded.model, memory_mib = excluded.memory_mib, present = 1",
-                (gpu.gpu_id, hello.host_id, gpu.index, gpu.model, gpu.memory_mib, gpu.simulated, f"host:{hello.host_id}"),
-            )
+                "INSERT INTO gpu (id, host_id, position, model, memory_mib, simulated, present, owner, excluded, foreign_use) "
+                "VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET position = excluded.position, "
+                "model = excluded.model, memory_mib = excluded.memory_mib, present = 1, excluded = excluded.excluded, "
+                "foreign_use = excluded.foreign_use",
+                (gpu.gpu_id, hello.host_id, gpu.index, gpu.model, gpu.memory_mib, gpu.simulated, f"host:{hello.host_id}",
+                 gpu.excluded, _dumps_any(hello.foreign.get(gpu.gpu_id))),
+            )  # fmt: skip
         self.fleet.put_slot(HOST_POOL, self._slot(hello.host_id))
 
     def host(self, host_id: str) -> dict[str, Any] | None:
@@ -161,13 +166,42 @@ class Store(Records):
         sql = f"SELECT {', '.join(names)} FROM host WHERE ? IS NULL OR id = ? ORDER BY id"
         return [dict(zip(names, row)) for row in self.execute(sql, (host_id, host_id))]
 
-    def gpus(self, host_id: str) -> list[GpuDevice]:
-        """The GPUs that the host shows now."""
+    def gpus(self, host_id: str, *, excluded: bool = False) -> list[GpuDevice]:
+        """The GPUs that the host offers now; with `excluded` those that it shows and does not offer."""
         rows = self.execute(
-            "SELECT id, position, model, memory_mib, simulated FROM gpu WHERE host_id = ? AND present = 1 ORDER BY position",
-            (host_id,),
+            "SELECT id, position, model, memory_mib, simulated, excluded FROM gpu "
+            "WHERE host_id = ? AND present = 1 AND excluded = ? ORDER BY position",
+            (host_id, excluded),
         )
-        return [GpuDevice(gpu_id, at, model, mib, simulated=bool(sim)) for gpu_id, at, model, mib, sim in rows]
+        return [GpuDevice(gpu_id, at, model, mib, bool(sim), bool(out)) for gpu_id, at, model, mib, sim, out in rows]
+
+    def links(self, host_id: str) -> Links | None:
+        """How far the host's GPUs are from each other, excluded ones too, in their order. None: unknown."""
+        (text,) = self.execute("SELECT links FROM host WHERE id = ?", (host_id,)).fetchone()
+        return tuple(tuple(row) for row in orjson.loads(text)) if text else None
+
+    def holds(self, host_id: str) -> dict[str, str]:
+        """GPU → why a person keeps it away."""
+        rows = self.execute(
+            "SELECT substr(name, ?), value FROM host_attribute WHERE host_id = ? AND name >= ? AND name < ?",
+            (len(HOLD) + 1, host_id, HOLD, HOLD[:-1] + "/"),
+        )
+        return dict(rows.fetchall())
+
+    def foreign(self, host_id: str) -> dict[str, list[Foreign]]:
+        """GPU → processes that compute on it and are not of a run of ours."""
+        rows = self.execute("SELECT id, foreign_use FROM gpu WHERE host_id = ? AND present = 1 AND foreign_use != ''", (host_id,))
+        return {gpu_id: [(pid, name) for pid, name in orjson.loads(text)] for gpu_id, text in rows}
+
+    def put_foreign(self, host_id: str, found: Mapping[str, Sequence[Foreign]]) -> bool:
+        """What computes on these GPUs of the host now. False: nothing new."""
+        changed = self.executemany(
+            "UPDATE gpu SET foreign_use = ?1 WHERE id = ?2 AND host_id = ?3 AND foreign_use != ?1",
+            [(_dumps_any(processes), gpu_id, host_id) for gpu_id, processes in found.items()],
+        ).rowcount
+        if changed:
+            self._renew_slot(host_id)
+        return bool(changed)
 
     def holders(self, host_id: str) -> dict[str, str]:
         """GPU → the task that holds it."""
@@ -222,24 +256,33 @@ class Store(Records):
         self.fleet.put_slot(pool, self._slot(host_id))
 
     def _slot(self, host_id: str) -> Slot:
-        cpu_units, memory_mib, connected = self.execute(
-            "SELECT cpu_units, memory_mib, connected FROM host WHERE id = ?", (host_id,)
+        cpu_units, memory_mib, connected, links = self.execute(
+            "SELECT cpu_units, memory_mib, connected, links FROM host WHERE id = ?", (host_id,)
         ).fetchone()
         used_cpu, used_memory = self.execute(
             "SELECT coalesce(sum(cpu_units), 0), coalesce(sum(memory_mib), 0) FROM task "
             "WHERE host_id = ? AND state IN ('PENDING', 'RUNNING')",
             (host_id,),
         ).fetchone()
-        shown = [gpu.gpu_id for gpu in self.gpus(host_id)]
-        held = self.holders(host_id)
+        rows = self.execute(
+            "SELECT id, excluded, foreign_use FROM gpu WHERE host_id = ? AND present = 1 ORDER BY position", (host_id,)
+        ).fetchall()
+        held, holds = self.holders(host_id), self.holds(host_id)
+        # What is in use by others is given to nobody when its lease ends; while it is leased the lease is what counts.
+        offered = {gpu_id: foreign for gpu_id, excluded, foreign in rows if not excluded and gpu_id not in holds}
+        withheld = {gpu_id: f"'{holds[gpu_id]}'" for gpu_id, excluded, _ in rows if not excluded and gpu_id in holds}
+        withheld |= {gpu_id: _in_use(foreign) for gpu_id, foreign in offered.items() if foreign and gpu_id not in held}
+        positions = {gpu_id: at for at, (gpu_id, _, _) in enumerate(rows) if offered.get(gpu_id) == ""}
         return Slot(
             id=host_id,
-            total=Ask(len(shown), cpu_units, memory_mib),
+            total=Ask(sum(gpu_id not in withheld for gpu_id in offered), cpu_units, memory_mib),
             cpu_units=cpu_units - used_cpu,
             memory_mib=memory_mib - used_memory,
-            gpus=[gpu_id for gpu_id in shown if gpu_id not in held],
-            positions={gpu_id: at for at, gpu_id in enumerate(shown)},
+            gpus=[gpu_id for gpu_id in positions if gpu_id not in held],
+            positions=positions,
             connected=bool(connected),
+            links=_worth_knowing(links),
+            withheld=withheld,
         )
 
     # Tasks, their runs and leases
@@ -338,7 +381,11 @@ class Store(Records):
             freed = self.execute("DELETE FROM lease WHERE run_id = ?", (run.id,)).rowcount
             if freed:
                 assert task.host_id is not None
-                self.fleet.give(task.pool, task.host_id, run.gpu_ids, 0, 0)
+                positions = self.fleet.pool(task.pool).slot(task.host_id).positions
+                if all(gpu_id in positions for gpu_id in run.gpu_ids):
+                    self.fleet.give(task.pool, task.host_id, run.gpu_ids, 0, 0)
+                else:
+                    self._renew_slot(task.host_id)  # some of them are kept away from now on
 
     def _move(self, task: Task, state: TaskState, columns: str, values: tuple[Any, ...]) -> None:
         assert state is task.state or state in MOVES[task.state], f"task {task.id}: {task.state} → {state}"
@@ -447,6 +494,23 @@ class Store(Records):
 
 def _dumps(value: Any) -> str:
     return orjson.dumps(value).decode()
+
+
+def _dumps_any(values: Sequence[Any] | None) -> str:
+    return _dumps(values) if values else ""
+
+
+def _in_use(foreign: str) -> str:
+    processes = orjson.loads(foreign)
+    more = " and others" if len(processes) > 1 else ""
+    return f"process {processes[0][0]} ({processes[0][1]}){more} computes on it"
+
+
+def _worth_knowing(text: str) -> Links | None:
+    """None where every two GPUs are equally close: then there is nothing to choose, and nothing to pay for it."""
+    rows = orjson.loads(text) if text else []
+    distances = {far for at, row in enumerate(rows) for other, far in enumerate(row) if other != at}
+    return tuple(tuple(row) for row in rows) if len(distances) > 1 else None
 
 
 def claim_of(task: Task) -> Claim:

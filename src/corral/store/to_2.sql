@@ -45,3 +45,8 @@ ALTER TABLE task ADD COLUMN time_limit REAL;
 ALTER TABLE run ADD COLUMN waits INTEGER NOT NULL DEFAULT 0 CHECK (waits = 0 OR (waits = 1 AND state = 'PENDING'));
 ALTER TABLE run ADD COLUMN restarts INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE run ADD COLUMN health TEXT CHECK (health IN ('HEALTHY', 'UNHEALTHY'));
+
+-- GPUs: how far they are from each other, those excluded, and those that others use.
+ALTER TABLE host ADD COLUMN links TEXT NOT NULL DEFAULT '';
+ALTER TABLE gpu ADD COLUMN excluded INTEGER NOT NULL DEFAULT 0 CHECK (excluded IN (0, 1));
+ALTER TABLE gpu ADD COLUMN foreign_use TEXT NOT NULL DEFAULT '';

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from corral.core import Tx
+from corral.model.task import ALL_GPUS, FREE_GPUS
 from corral.services.caller import Caller
 from corral.services.ecs import definition_rules, paging
 from corral.services.ecs.naming import ClientException, InvalidParameterException, arn, find_definition, split_definition
 from corral.services.ecs.tags import check_tags
 from corral.store import Store
 
+DECIMAL = re.compile(r"\d*\.\d+")
 QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 DELETE_MAX = 10
 DELETION_SHOWN_S = 1.0  # at least so long a revision is seen to be in deletion
@@ -36,8 +39,7 @@ def register_task_definition(tx: Tx[Store], params: dict[str, Any], caller: Call
     mode = params.get("networkMode")
     document["containerDefinitions"] = [_with_defaults(given, mode) for given in params["containerDefinitions"]]
     definition_rules.check(document)
-    for container in document["containerDefinitions"]:
-        gpu_count(container)
+    gpus_asked(document["containerDefinitions"])
     document |= {
         "volumes": params.get("volumes", []),
         "placementConstraints": params.get("placementConstraints", []),
@@ -158,7 +160,7 @@ def memory_mib(text: str) -> int:
 
 
 def gpu_count(container: dict[str, Any]) -> int:
-    """How many whole GPUs a container asks for."""
+    """How many whole GPUs a container asks for, or ALL_GPUS."""
     asked = [need for need in container.get("resourceRequirements", ()) if need["type"] == "GPU"]
     if len(asked) > 1:
         raise ClientException(f"Container {container['name']}: at most one GPU resource requirement is allowed.")
@@ -166,10 +168,43 @@ def gpu_count(container: dict[str, Any]) -> int:
         return 0
     if "sharingStrategy" in asked[0]:
         raise ClientException("Corral does not serve GPU sharing (sharingStrategy) yet; GPUs are pinned whole.")
-    value = asked[0]["value"]
+    value = asked[0].get("value", "")
+    if value == "ALL":
+        return ALL_GPUS
+    if DECIMAL.fullmatch(value):
+        raise ClientException(
+            f"Invalid GPU value '{value}' for container {container['name']}: Corral does not serve parts of a GPU yet; "
+            "GPUs are pinned whole."
+        )
     if not value.isdigit() or not 1 <= int(value) <= 64:
-        raise ClientException(f"Invalid GPU value '{value}' for container {container['name']}: give a whole number from 1 to 64.")
+        raise ClientException(
+            f"Invalid GPU value '{value}' for container {container['name']}: give a whole number from 1 to 64, or ALL."
+        )
     return int(value)
+
+
+def gpus_asked(containers: Iterable[dict[str, Any]]) -> int:
+    """How many GPUs the containers of a task need together. Whoever has all of them leaves none for another."""
+    counts = [count for container in containers if (count := gpu_count(container))]
+    if ALL_GPUS in counts and len(counts) > 1:
+        raise ClientException(
+            "Only one container of a task can ask for ALL GPUs of its instance, and then no other container can ask for any."
+        )
+    return ALL_GPUS if ALL_GPUS in counts else sum(counts)
+
+
+def gpus_of_run(container: dict[str, Any]) -> int:
+    """What a container is given: what it asks for, or in the old way (privileged, NVIDIA_VISIBLE_DEVICES) what nobody holds."""
+    return gpu_count(container) or (FREE_GPUS if visible_gpus(container) else 0)
+
+
+def visible_gpus(container: dict[str, Any]) -> str | None:
+    """The GPUs that a container names in the old way: `all`, or indexes and ids with commas between. None: it names none."""
+    for pair in container["environment"]:
+        if pair["name"] == "NVIDIA_VISIBLE_DEVICES":
+            value = str(pair.get("value", "")).strip()
+            return None if value in ("", "none", "void") else value
+    return "all" if container.get("privileged") else None
 
 
 def _quantity(what: str, text: str) -> tuple[float, str]:

@@ -9,7 +9,7 @@ from corral.core import Tx
 from corral.decide.lifecycle import task_health
 from corral.decide.place import why_waiting
 from corral.model.placement import Claim
-from corral.model.task import Ask, Run, Task, TaskState
+from corral.model.task import ALL_GPUS, Ask, Run, Task, TaskState
 from corral.services.ecs.naming import HOST_PROVIDER, arn
 from corral.services.ecs.starting import containers_of
 from corral.store import Store, claim_of
@@ -26,7 +26,7 @@ def why_waits(tx: Tx[Store], pool_name: str, claim: Claim) -> str:
     """Why a claim still waits, with the names of those who have what it waits for."""
     pool = tx.store.fleet.pool(pool_name)
     text = why_waiting(pool, claim)
-    if claim.ask.gpus and pool.free_gpus < claim.ask.gpus:
+    if claim.ask.gpus == ALL_GPUS or pool.free_gpus < claim.ask.gpus:
         holders = tx.store.some_holders(pool_name, HOLDERS_NAMED_MAX + 1)
         named = holders[:HOLDERS_NAMED_MAX]
         if named:

@@ -15,7 +15,7 @@ from corral.model.task import Ask, Run, Task, TaskState
 from corral.services.caller import Caller
 from corral.services.ecs.containers import is_plain, time_limit_s
 from corral.services.ecs.definition_rules import check_dependencies
-from corral.services.ecs.definitions import cpu_units, gpu_count, memory_mib
+from corral.services.ecs.definitions import cpu_units, gpus_asked, gpus_of_run, memory_mib
 from corral.services.ecs.describing import described
 from corral.services.ecs.naming import (
     DEFAULT_CLUSTER,
@@ -27,7 +27,7 @@ from corral.services.ecs.naming import (
     find_cluster,
     find_definition,
 )
-from corral.services.ecs.starting import share_gpus, start_runs, with_overrides
+from corral.services.ecs.starting import start_runs, with_gpus, with_overrides
 from corral.services.ecs.tags import task_tags
 from corral.store import HOST_POOL, Store
 
@@ -121,7 +121,7 @@ def _prototype(
     limit_s = time_limit_s(details.get("tags", ()))
     runs = tuple(
         Run(
-            "", "", container["name"], at, container["essential"], gpu_count(container), RunState.PENDING,
+            "", "", container["name"], at, container["essential"], gpus_of_run(container), RunState.PENDING,
             waits=bool(container.get("dependsOn")),
         )
         for at, container in enumerate(containers.values())
@@ -161,7 +161,7 @@ def _ask(document: dict[str, Any], overrides: dict[str, Any], containers: dict[s
     """What the task takes of a host: its own sizes where it has them, else the sum of its containers'."""
     cpu, memory = overrides.get("cpu", document.get("cpu")), overrides.get("memory", document.get("memory"))
     return Ask(
-        gpus=sum(gpu_count(container) for container in containers.values()),
+        gpus=gpus_asked(containers.values()),
         cpu_units=cpu_units(cpu) if cpu else sum(container["cpu"] for container in containers.values()),
         memory_mib=memory_mib(memory)
         if memory
@@ -182,7 +182,7 @@ def _add(tx: Tx[Store], prototype: Task, found: Placement | Unplaceable) -> Task
     task_id = tx.ids.hex32()
     task = prototype.but(id=task_id, runs=tuple(run.but(id=tx.ids.hex32(), task_id=task_id) for run in prototype.runs))
     if isinstance(found, Placement):
-        runs = share_gpus(task.runs, found.gpu_ids)
+        runs = with_gpus(tx, task, found)
         task = task.but(state=TaskState.PENDING, host_id=found.slot_id, placed_at_s=tx.now_s, runs=runs)
     tx.store.add_task(task)
     if task.host_id is not None:

@@ -5,22 +5,53 @@ from __future__ import annotations
 from typing import Any
 
 from corral.core import Tx
+from corral.decide.gpus import share
 from corral.decide.lifecycle import startable
+from corral.decide.place import spare_gpus
+from corral.model.placement import Claim, Placement, Slot
 from corral.model.run import STOP_GRACE_S, LogTarget, RunSpec, Start
-from corral.model.task import Run, Task
+from corral.model.task import ALL_GPUS, FREE_GPUS, Run, Task
 from corral.services.ecs.containers import health_check
+from corral.services.ecs.definitions import visible_gpus
 from corral.services.ecs.inside import environment_inside
 from corral.services.ecs.naming import split_definition
 from corral.store import Store
 
 
-def share_gpus(runs: tuple[Run, ...], gpu_ids: tuple[str, ...]) -> tuple[Run, ...]:
-    """Each container its own, in the order in which they stand in the task definition."""
-    shared, taken = [], 0
+def with_gpus(tx: Tx[Store], task: Task, placement: Placement, claim: Claim | None = None) -> tuple[Run, ...]:
+    """The runs of a task that is about to be placed, with their GPUs. Without a claim it is a newcomer."""
+    pool = tx.store.fleet.pool(task.pool)
+    runs = share_gpus(task.runs, placement.gpu_ids, pool.slot(placement.slot_id))
+    if any(run.gpus == FREE_GPUS for run in runs):
+        indexes = {str(gpu.index): gpu.gpu_id for gpu in tx.store.gpus(placement.slot_id)}
+        containers = containers_of(tx, task)
+        named = {run.id: visible_gpus(containers[run.container]) for run in runs}
+        runs = _share_spare(runs, spare_gpus(pool, placement, claim), named, indexes)
+    return runs
+
+
+def share_gpus(runs: tuple[Run, ...], gpu_ids: tuple[str, ...], slot: Slot | None = None) -> tuple[Run, ...]:
+    """Each container its own: in the order in which they stand in the task definition, and close to each other."""
+    counts = [len(gpu_ids) if run.gpus == ALL_GPUS else run.gpus for run in runs if run.gpus not in (0, FREE_GPUS)]
+    assert sum(counts) == len(gpu_ids), "every GPU of a placement belongs to a container"
+    if not counts:
+        return runs
+    shares = iter([gpu_ids] if len(counts) == 1 else share(slot, gpu_ids, counts))
+    return tuple(run if run.gpus in (0, FREE_GPUS) else run.but(gpu_ids=next(shares)) for run in runs)
+
+
+def _share_spare(
+    runs: tuple[Run, ...], spare: tuple[str, ...], named: dict[str, str | None], indexes: dict[str, str]
+) -> tuple[Run, ...]:
+    """What nobody holds goes to the first container that names it in the old way."""
+    shared, left = [], list(spare)
     for run in runs:
-        shared.append(run.but(gpu_ids=gpu_ids[taken : taken + run.gpus]) if run.gpus else run)
-        taken += run.gpus
-    assert taken == len(gpu_ids), "every GPU of a placement belongs to a container"
+        if run.gpus == FREE_GPUS:
+            words = [word.strip() for word in (named[run.id] or "").split(",")]
+            wanted = left if "all" in words else [indexes.get(word, word) for word in words]
+            run = run.but(gpu_ids=tuple(gpu_id for gpu_id in left if gpu_id in wanted))
+            left = [gpu_id for gpu_id in left if gpu_id not in run.gpu_ids]
+        shared.append(run)
     return tuple(shared)
 
 
