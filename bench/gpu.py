@@ -2,13 +2,15 @@
 
     python bench/gpu.py
 
-NVML names the real UUID; a task with one GPU sees exactly that device, and one without sees none; with every GPU held a
-further task waits and says why; a GPU program runs at its bare speed. Exit code 0 only if all of it held.
+NVML names the real UUID and how far the GPUs are from each other; a task with one GPU sees exactly that device, one with ALL
+sees every one, and one without sees none; with every GPU held a further task waits and says why; a GPU on which a program outside
+Corral computes is left alone while it does; a GPU program runs at its bare speed. Exit code 0 only if all of it held.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -72,8 +74,14 @@ def check(corral: Corral, real: list[str]) -> None:
     _, output = run(corral, "blind", ["python3", "-c", SEES], 0)
     assert json.loads(next(line for line in output if line.startswith("SEES "))[5:]) == []
     print("a task without one sees none")
+    gpu_ids, output = run(corral, "everything", ["python3", "-c", SEES], "ALL")
+    assert json.loads(next(line for line in output if line.startswith("SEES "))[5:]) == gpu_ids
+    assert sorted(gpu_ids) == sorted(real)
+    print(f"a task with ALL sees {len(gpu_ids)}")
 
+    check_topology(corral, len(real))
     check_waiting(corral, len(real))
+    check_others(corral, len(real))
     check_load_is_shown(corral)
     check_speed(corral)
 
@@ -92,6 +100,39 @@ def check_waiting(corral: Corral, gpus: int) -> None:
     [done] = wait_stopped(ecs, [waiting["taskArn"]])
     assert done["containers"][0]["exitCode"] == 0 and done["containers"][0]["gpuIds"]
     print("and runs when the first has ended")
+
+
+def check_topology(corral: Corral, gpus: int) -> None:
+    """What NVML says of the ways between the GPUs, beside what nvidia-smi draws."""
+    links = host(corral)["links"]
+    print(f"distances: {links}")
+    print(subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True).stdout)
+    if gpus > 2:
+        assert links is not None and all(row[at] == 0 for at, row in enumerate(links))
+        assert all(links[at][other] == links[other][at] > 0 for at in range(gpus) for other in range(gpus) if at != other)
+
+
+def check_others(corral: Corral, count: int) -> None:
+    """A program outside Corral computes on the first GPU: it is named, nothing is placed there, and then it goes."""
+    ecs = corral.client("ecs")
+    first = min(gpus(corral), key=lambda gpu: gpu["index"])
+    other = subprocess.Popen(["python3", "-c", BUSY], env={**os.environ, "CUDA_VISIBLE_DEVICES": first["id"]})
+    try:
+        shown = eventually(lambda: next(g for g in gpus(corral) if g["id"] == first["id"])["foreign"], "it is seen", 60)
+        print(f"a program of process {other.pid} computes on {first['id']}: shown as {shown}")
+        assert [each["pid"] for each in shown] == [other.pid] or shown[0]["name"] == "?"  # in a container pids may differ
+        ecs.register_task_definition(family="rest", containerDefinitions=[container(["true"], count)])
+        [failure] = ecs.run_task(taskDefinition="rest", launchType="EC2")["failures"]
+        assert failure["reason"] == "RESOURCE:GPU"
+        waiting = ecs.run_task(taskDefinition="rest")["tasks"][0]
+        print(f"a task that needs it waits: {waiting['containers'][0]['reason']}")
+        assert "1 GPU is kept away: process" in waiting["containers"][0]["reason"]
+    finally:
+        other.kill()
+        other.wait()
+    [done] = wait_stopped(ecs, [waiting["taskArn"]])
+    assert first["id"] in done["containers"][0]["gpuIds"]
+    print("and runs when the other has gone")
 
 
 def check_load_is_shown(corral: Corral) -> None:
@@ -123,10 +164,10 @@ def took(lines: list[str]) -> float:
     return float(next(line for line in lines if line.startswith("TOOK")).split()[1])
 
 
-def run(corral: Corral, family: str, command: list[str], gpus: int) -> tuple[list[str], list[str]]:
+def run(corral: Corral, family: str, command: list[str], gpus: int | str) -> tuple[list[str], list[str]]:
     """Run one task to its end; the GPUs it was given and what it wrote."""
     ecs, logs = corral.client("ecs"), corral.client("logs")
-    ecs.register_task_definition(family=family, containerDefinitions=[container(command, gpus, family)])
+    ecs.register_task_definition(family=family, containerDefinitions=[container(command, gpus, family)])  # type: ignore[arg-type]
     task = ecs.run_task(taskDefinition=family)["tasks"][0]
     [done] = wait_stopped(ecs, [task["taskArn"]], within_s=120)
     stream = f"{family}/main/{task['taskArn'].rpartition('/')[2]}"
@@ -137,6 +178,10 @@ def run(corral: Corral, family: str, command: list[str], gpus: int) -> tuple[lis
 
 
 def gpus(corral: Corral) -> list[dict[str, Any]]:
+    return host(corral)["gpus"]
+
+
+def host(corral: Corral) -> dict[str, Any]:
     from botocore.auth import SigV4Auth
     from botocore.awsrequest import AWSRequest
     from botocore.credentials import Credentials
@@ -145,7 +190,7 @@ def gpus(corral: Corral) -> list[dict[str, Any]]:
     request = AWSRequest("GET", f"{corral.url}/_corral/status")
     SigV4Auth(Credentials(corral.keys["access_key"], corral.keys["secret_key"]), "corral", "us-east-1").add_auth(request)
     answer = URLLib3Session().send(request.prepare())
-    return json.loads(answer.content)["hosts"][0]["gpus"]
+    return json.loads(answer.content)["hosts"][0]
 
 
 def real_gpus() -> list[str]:

@@ -374,3 +374,10 @@ def test_holds_survive_and_stand_in_the_rows(tmp_path: Path):
     assert slot.withheld == {"GPU-h-1": "'mine'", "GPU-h-0": "process 7 (blender) computes on it"}
     assert store.holds("h") == {"GPU-h-1": "mine"} and store.foreign("h") == {"GPU-h-0": [(7, "blender")]}
     store.close()
+
+
+def test_corral_up_says_that_an_excluded_gpu_is_not_there(tmp_path: Path):
+    command = [str(Path(sys.executable).with_name("corral")), "up", "--detach", "--port", "0", "--data", str(tmp_path / "data")]
+    done = subprocess.run([*command, "--gpus", "sim:2", "--exclude-gpus", "1,5"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "--exclude-gpus 1,5: there is no GPU 5; there are 0 (GPU-" in done.stderr

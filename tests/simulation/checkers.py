@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from corral.core import Outbox, Tx
 from corral.decide.place import serve
 from corral.model.run import attempt_id, run_of_attempt
-from corral.model.task import MOVES, Ask, TaskState
+from corral.model.task import ALL_GPUS, MOVES, Ask, TaskState
 from corral.services.ecs.tasks import WAIT_MAX_S
 from corral.store import HOST_POOL
 from simulation.clients import CALLER, NEEDS, NEVER, Request
@@ -71,7 +71,8 @@ class Rows:
     tasks: dict[str, TaskRow]
     runs: dict[str, RunRow]
     leases: dict[str, str]  # GPU → run
-    sizes: dict[str, Ask]  # connected hosts
+    sizes: dict[str, Ask]  # connected hosts, with the GPUs that may be given out
+    withheld: set[str]  # GPUs that are kept away
 
     def waiting(self) -> list[TaskRow]:
         return sorted((task for task in self.tasks.values() if task.state == "PROVISIONING"), key=lambda task: task.age)
@@ -82,15 +83,19 @@ def read_rows(execute: Callable[..., Any]) -> Rows:
         "SELECT id, state, desired, host_id, created_at, gpus, cpu_units, memory_mib, started_by, definition_arn, stopped_reason "
         "FROM task"
     )
+    is_held = "EXISTS (SELECT 1 FROM host_attribute AS held WHERE held.host_id = gpu.host_id AND name = 'corral.hold.' || gpu.id)"
     sizes = execute(
-        "SELECT host.id, (SELECT count(*) FROM gpu WHERE host_id = host.id AND present = 1), cpu_units, memory_mib "
+        "SELECT host.id, (SELECT count(*) FROM gpu WHERE host_id = host.id AND present = 1 AND excluded = 0 "
+        f"AND NOT {is_held} AND (foreign_use = '' OR EXISTS (SELECT 1 FROM lease WHERE gpu_id = gpu.id))), cpu_units, memory_mib "
         "FROM host WHERE connected = 1"
     )
+    withheld = execute(f"SELECT id FROM gpu WHERE excluded OR foreign_use != '' OR {is_held}")
     return Rows(
         tasks={row[0]: TaskRow._make(row) for row in tasks},
         runs={row[0]: RunRow._make(row) for row in execute(f"SELECT {', '.join(RunRow._fields)} FROM run")},
         leases=dict(execute("SELECT gpu_id, run_id FROM lease").fetchall()),
         sizes={row[0]: Ask(*row[1:]) for row in sizes},
+        withheld={gpu_id for (gpu_id,) in withheld},
     )
 
 
@@ -451,7 +456,7 @@ class CountersEqualRows(Checker):
         left = {item["name"]: item for item in asked["containerInstances"][0]["remainingResources"]}
         there = [task for task in rows.tasks.values() if task.host_id == host_id and task.state != "STOPPED"]
         held = {gpu_id for gpu_id, run_id in rows.leases.items() if rows.tasks[rows.runs[run_id].task_id].host_id == host_id}
-        shown = {gpu.gpu_id for gpu in tx.store.gpus(host_id)}
+        shown = {gpu.gpu_id for gpu in tx.store.gpus(host_id)} - rows.withheld
         expected = (
             size.cpu_units - sum(task.ask.cpu_units for task in there),
             size.memory_mib - sum(task.ask.memory_mib for task in there),
@@ -511,15 +516,17 @@ class NoOvertaking(Checker):
 
 
 class KeptForTheOldest(Checker):
-    """Where only one host can hold the oldest claim, nobody younger gets a GPU there before it does."""
+    """Where only one host can hold the oldest claim, nobody younger gets a GPU there before it does, in the old way neither."""
 
     def __init__(self) -> None:
         self._before: Rows | None = None
+        self._changes = 0
 
     def rows_seen(self, rows: Rows) -> None:
-        if self._before is not None:
+        changes = self.world.withheld_changes
+        if self._before is not None and changes == self._changes:  # else in between another host may have been the only one
             self._check(self._before, rows)
-        self._before = rows
+        self._before, self._changes = rows, changes
 
     def _check(self, before: Rows, after: Rows) -> None:
         for oldest in before.waiting():
@@ -528,9 +535,11 @@ class KeptForTheOldest(Checker):
                 continue  # nobody can hold it: the next in line is the oldest
             if able[0] != able[1] or len(able[0]) != 1 or after.tasks[oldest.id].state != "PROVISIONING":
                 return
+            holding = {after.runs[run_id].task_id for run_id in after.leases.values()}
             for task in after.tasks.values():
                 was = before.tasks.get(task.id)
-                if task.host_id == able[0][0] and task.ask.gpus and (was is None or was.host_id is None) and task.age > oldest.age:
+                has_gpus = task.ask.gpus or task.id in holding
+                if task.host_id == able[0][0] and has_gpus and (was is None or was.host_id is None) and task.age > oldest.age:
                     raise Violation(f"{task} got a GPU before {oldest}, which only that host can hold")
             return
 
@@ -539,8 +548,45 @@ def _able(rows: Rows, ask: Ask) -> list[str]:
     return sorted(
         host_id
         for host_id, size in rows.sizes.items()
-        if size.gpus >= ask.gpus and size.cpu_units >= ask.cpu_units and size.memory_mib >= ask.memory_mib
+        if size.gpus >= ask.least_gpus and size.cpu_units >= ask.cpu_units and size.memory_mib >= ask.memory_mib
     )
+
+
+class WithheldIsNotGiven(Checker):
+    """A GPU that is kept away, by a person or by somebody's process on it, is leased to nobody new."""
+
+    def __init__(self) -> None:
+        self._before: Rows | None = None
+        self._changes = 0
+
+    def rows_seen(self, rows: Rows) -> None:
+        before, changes = self._before, self.world.withheld_changes
+        if before is not None and changes == self._changes:
+            for gpu_id in rows.withheld & before.withheld:
+                if gpu_id in rows.leases and rows.leases[gpu_id] != before.leases.get(gpu_id):
+                    raise Violation(f"{gpu_id} is kept away and was given to {rows.leases[gpu_id]}")
+        self._before, self._changes = rows, changes
+
+
+class AllIsAll(Checker):
+    """Whoever asks for all GPUs of a host has every one that is not kept away, and nobody else has one of them."""
+
+    def __init__(self) -> None:
+        self._placed: set[str] = set()
+        self._changes = 0
+
+    def rows_seen(self, rows: Rows) -> None:
+        placed = {task.id for task in rows.tasks.values() if task.ask.gpus == ALL_GPUS and task.host_id is not None}
+        if self._changes == self.world.withheld_changes:
+            for task_id in placed - self._placed:
+                self._check(rows, rows.tasks[task_id])
+        self._placed, self._changes = placed, self.world.withheld_changes
+
+    def _check(self, rows: Rows, task: TaskRow) -> None:
+        holders = {gpu_id: rows.tasks[rows.runs[run_id].task_id] for gpu_id, run_id in rows.leases.items()}
+        others = {gpu_id for gpu_id, holder in holders.items() if holder.host_id == task.host_id and holder.id != task.id}
+        if task.state != "STOPPED" and others - rows.withheld:
+            raise Violation(f"{task} has all GPUs of its host, and {others} are others'")
 
 
 class RunsWhatWasRegistered(Checker):
@@ -621,7 +667,8 @@ def everything() -> list[Checker]:
         OneRunPerGpu(), StartedOnce(), LeaseWhileAlive(), KnownWhileAlive(), HoldsWhatItWasGiven(), InTheirOrder(),
         OneAttemptAtATime(), LimitsAreKept(), OnlyForward(), AcknowledgedStays(), TokensOnce(),
         RefusedLeavesNothing(), ExitCodes(), IndexIsDerived(), CountersEqualRows(), NobodyWaitsForNothing(),
-        OldestFirst(), NoOvertaking(), KeptForTheOldest(), RunsWhatWasRegistered(), WaitsAreAnswered(),
+        OldestFirst(), NoOvertaking(), KeptForTheOldest(), WithheldIsNotGiven(), AllIsAll(),
+        RunsWhatWasRegistered(), WaitsAreAnswered(),
         NoFaultsOfOurs(), WaitingHasAReason(),
     ]  # fmt: skip
     return [RowReader(others), *others]

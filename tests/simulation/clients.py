@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from corral.core import Tx
 from corral.errors import ApiError
 from corral.services.caller import Caller
-from corral.store import Store
+from corral.store import HOLD, HOST_POOL, Store
 from simulation.host import ENDLESS
 
 if TYPE_CHECKING:
@@ -38,8 +38,10 @@ class Request:
 
 
 def definition(rng: Random, family: str, nonce: str) -> dict[str, Any]:
-    """One to three containers, at least one essential, with 0 to 8 GPUs among them; some depend on others or start again."""
+    """One to three containers, at least one essential, some of which depend on others or start again; with 0 to 8 GPUs among
+    them, or all, or whatever is free."""
     containers: list[dict[str, Any]] = []
+    whole = rng.random() < 0.1
     count = rng.choice((1, 1, 1, 2, 3, 3))
     chosen = rng.randrange(count)
     for at in range(count):
@@ -67,8 +69,12 @@ def definition(rng: Random, family: str, nonce: str) -> dict[str, Any]:
             named = " ".join(f"{need['containerName']}:{need['condition']}" for need in needs)
             container["environment"].append({"name": NEEDS, "value": named})
         gpus = rng.choice((0, 0, 1, 1, 2, 4, 8)) if at == 0 else rng.choice((0, 0, 1))
+        if whole:
+            gpus = at == 0
         if gpus:
-            container["resourceRequirements"] = [{"type": "GPU", "value": str(gpus)}]
+            container["resourceRequirements"] = [{"type": "GPU", "value": "ALL" if whole else str(gpus)}]
+        elif rng.random() < 0.1:
+            container["privileged"] = True  # the old way of asking
         if rng.random() < 0.3:
             container["logConfiguration"] = {"logDriver": "awslogs", "options": {"awslogs-group": "g"}}
         containers.append(container)
@@ -138,6 +144,31 @@ class Clients:
 
         if self.world.plane.up:
             self.world.plane.submit(broken)
+
+    def hold(self, host_id: str, gpu_id: str) -> None:
+        """A person keeps a GPU away, or gives it back."""
+
+        def toggle(tx: Tx[Store]) -> None:
+            if tx.store.host(host_id) is not None:
+                self.world.withheld_changes += 1
+                if not tx.store.drop_attribute(host_id, HOLD + gpu_id):
+                    tx.store.put_attribute(host_id, HOLD + gpu_id, "a person says so")
+                tx.mark(f"pool:{HOST_POOL}")
+
+        if self.world.plane.up:
+            self.world.plane.submit(toggle)
+
+    def release_all(self) -> None:
+        """Nothing is held any longer."""
+
+        def release(tx: Tx[Store]) -> None:
+            for host in tx.store.hosts():
+                for gpu_id in tx.store.holds(host["id"]):
+                    self.world.withheld_changes += 1
+                    tx.store.drop_attribute(host["id"], HOLD + gpu_id)
+            tx.mark(f"pool:{HOST_POOL}")
+
+        self.world.plane.submit(release)
 
     def _run_task(self) -> None:
         rng, number = self.world.rng, len(self.requests)

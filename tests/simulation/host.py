@@ -12,7 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from corral.ids import simulated_gpu_id
-from corral.model.run import HEARTBEAT_S, GpuDevice, Hello, Observed, Orders, Report, RunSpec
+from corral.model.run import HEARTBEAT_S, Foreign, GpuDevice, GpuSample, Hello, Observed, Orders, Report, RunSpec
+from corral.node.topology import simulated
 from simulation.link import Connection
 from simulation.plan import HostSize
 
@@ -150,6 +151,7 @@ class Agent:
         self._unanswered: list[Observed] | None = None
         self._changed: dict[str, None] = {}
         self._health: dict[str, str | None] = {}  # of runs that it was told to look at
+        self._sampled: dict[str, None] = {}  # GPUs that others began or ceased to use
         self._reported_at = 0.0
 
     @property
@@ -165,6 +167,7 @@ class Agent:
             return
         self._welcomed = False
         self._changed.clear()
+        self._sampled.clear()
         self._unanswered = [self._with_health(seen) for seen in self.host.engine.observe()]
         # A socket of this machine: what an earlier connection said is read before what a later one says.
         hello = self.host.hello(self._unanswered)
@@ -197,6 +200,10 @@ class Agent:
         self._changed[run_id] = None
         self._report()
 
+    def sampled(self, gpu_id: str) -> None:
+        self._sampled[gpu_id] = None
+        self._report()
+
     def cut(self) -> None:
         """The agent or its host is gone: so is the connection."""
         if self._connection is not None:
@@ -215,13 +222,15 @@ class Agent:
 
     def _report(self) -> None:
         idle = self.world.agenda.now < self._reported_at + HEARTBEAT_S
-        if self._connection is None or self._unanswered is not None or (not self._changed and idle):
+        if self._connection is None or self._unanswered is not None or (not self._changed and not self._sampled and idle):
             return
         known = self.host.engine.runs
         self._unanswered = [self._with_health(known[run_id].observed()) for run_id in self._changed if run_id in known]
+        samples = [GpuSample(gpu_id, 0.0, 0, foreign=self.host.foreign.get(gpu_id, [])) for gpu_id in self._sampled]
         self._changed.clear()
+        self._sampled.clear()
         self._reported_at = self.world.agenda.now
-        self._connection.up.send({"report": Report(runs=self._unanswered)})
+        self._connection.up.send({"report": Report(runs=self._unanswered, gpus=samples)})
 
     def _look_after(self, spec: RunSpec) -> None:
         if spec.health is not None and spec.run_id not in self._health:
@@ -264,13 +273,23 @@ class Host:
         self.hello_at = 0.0
         self.engine: Engine = world.parts.engine(world, self)
         self.agent: Agent | None = None
+        self.foreign: dict[str, list[Foreign]] = {}
         self.gpus = [
             GpuDevice(simulated_gpu_id(self.id, index), index, "Simulated", 16_000, simulated=True) for index in range(size.gpus)
         ]
 
     def hello(self, runs: list[Observed]) -> Hello:
         name, size = f"host-{self.id[-2:]}", self.size
-        return Hello(self.id, self.boot_id, name, "sim", size.cpu_units, size.memory_mib, self.gpus, runs)
+        links = simulated("T4", len(self.gpus))  # pairs and halves, so that there is something to choose
+        return Hello(self.id, self.boot_id, name, "sim", size.cpu_units, size.memory_mib, self.gpus, runs,
+                     links=links, foreign=dict(self.foreign))  # fmt: skip
+
+    def somebody_computes(self, gpu_id: str) -> None:
+        """A process that is not ours begins to compute on a GPU, or ends."""
+        if self.foreign.pop(gpu_id, None) is None:
+            self.foreign[gpu_id] = [(77, "blender")]
+        if self.agent is not None:
+            self.agent.sampled(gpu_id)
 
     def start_agent(self) -> None:
         if self.agent is None and not self.dead:
@@ -287,6 +306,7 @@ class Host:
         self.crash_agent()
         self.boot_id = f"boot-{self.world.rng.getrandbits(32)}"
         self.engine.reboot()
+        self.foreign.clear()
         if self.gpus and self.world.rng.random() < self.world.plan.gpu_falls_off:
             self.gpus = self.gpus[:-1]
         self.world.tell("rebooted", self)

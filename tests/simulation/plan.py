@@ -16,6 +16,8 @@ FAULTS = (
     "reboot",
     "clock step",
     "failing command",
+    "hold",
+    "foreign process",
 )
 
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from corral.core import Command, HostOrders, Outbox, Tx
 from corral.database import CommitFailed
-from corral.model.run import HEARTBEAT_S, Hello, Observed, Orders, Report, Start
+from corral.model.run import HEARTBEAT_S, Foreign, Hello, Observed, Orders, Report, Start
+from corral.services import hosts
 from corral.store import Store
 from simulation.agenda import Steps, Stuck, Waiting, go
 from simulation.host import Agent
@@ -258,6 +259,11 @@ class Plane:
         seen_s = self.world.clock.now_s()
         while (message := (yield connection.read())) is not None:
             report: Report = message["report"]
+            if report.gpus and self._connections.get(host_id) is connection:
+                found = {sample.gpu_id: sample.foreign for sample in report.gpus}
+                answer = yield self.submit(lambda tx, found=found: self._gpus_in_use(tx, host_id, found))
+                if isinstance(answer, Exception):
+                    return
             if report.runs:
                 answer = yield self.submit(lambda tx, runs=report.runs: self.world.parts.report(tx, host_id, runs))
                 if isinstance(answer, Exception):
@@ -268,6 +274,10 @@ class Plane:
                 if isinstance(answer, Exception):
                     return
             connection.down.send({"ack": {}})
+
+    def _gpus_in_use(self, tx: Tx[Store], host_id: str, found: dict[str, list[Foreign]]) -> None:
+        self.world.withheld_changes += 1
+        hosts.gpus_in_use(tx, host_id, found)
 
     def _send_orders(self, connection: AgentLink) -> Steps:
         while True:

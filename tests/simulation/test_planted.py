@@ -67,6 +67,22 @@ class KeepsIndexOfFailedBatches(SimStore):
         self.fleet.committed()
 
 
+# GPUs that are kept away, and are not
+
+
+class OffersWhatIsHeld(SimStore):
+    def holds(self, host_id: str) -> dict[str, str]:
+        return {}
+
+
+class OffersWhatOthersUse(SimStore):
+    def _change_run(self, task: Task, was: Run, run: Run) -> None:
+        """When its lease ends, a GPU is free, whoever else is on it."""
+        positions = self.fleet.pool(task.pool).slot(task.host_id or "").positions
+        positions.update({gpu_id: 0 for gpu_id in run.gpu_ids if gpu_id not in positions})
+        super()._change_run(task, was, run)
+
+
 # A line that is not one
 
 
@@ -266,6 +282,8 @@ PLANTED: dict[str, Parts] = {
     "a lease is freed by silence": Parts(reconcilers={**STATE, "host": silence_ends_runs}),
     "the index is not rolled back with the savepoint": Parts(store=KeepsIndexOfFailedCommands),
     "the index is not rebuilt after a failed commit": Parts(store=KeepsIndexOfFailedBatches),
+    "what is held is offered": Parts(store=OffersWhatIsHeld),
+    "what others use is offered when its lease ends": Parts(store=OffersWhatOthersUse),
     "the youngest claim first": Parts(reconcilers={**STATE, "pool": youngest_first}),
     "nothing is kept for a large claim": Parts(reconcilers={**STATE, "pool": nothing_kept}),
     "the engine forgets with its agent": Parts(engine=ForgetsWithItsAgent),

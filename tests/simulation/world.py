@@ -14,6 +14,7 @@ from corral.clock import VirtualClock
 from corral.core import Core, Reconciler, Tx
 from corral.ids import SeededIds
 from corral.model.settings import Settings
+from corral.model.task import Ask
 from corral.reconcile import STATE
 from corral.services import ecs, hosts
 from simulation import plan as plans
@@ -57,6 +58,7 @@ class World:
         self.trace: list[str] = []
         self.faulty = True
         self.stepped_s = 0.0  # how far the wall clock was stepped in all
+        self.withheld_changes = 0  # how often somebody kept a GPU away, or gave it back
         self.checkers = checkers
         self.hosts = [Host(self, number, size) for number, size in enumerate(self.plan.hosts)]
         self.clients = Clients(self)
@@ -116,6 +118,8 @@ class World:
         living = [host for host in self.hosts if self.rng.random() < 0.6] or [self.rng.choice(self.hosts)]
         self.note("healed", [host.id[-2:] for host in living])
         for host in self.hosts:
+            for gpu_id in list(host.foreign):
+                host.somebody_computes(gpu_id)
             if host in living:
                 if host.agent is not None:
                     host.agent.cut()  # whatever stood still comes anew
@@ -126,6 +130,7 @@ class World:
 
     def _stop_the_endless(self) -> None:
         if self.plane.up:
+            self.clients.release_all()
             rows = self.plane.store.execute("SELECT id, definition_arn FROM task WHERE desired = 'RUNNING' ORDER BY id").fetchall()
             for task_id, definition_arn in rows:
                 if self._is_endless(definition_arn):
@@ -167,7 +172,7 @@ class World:
             for task_id, state, host_id, gpus, cpu_units, memory_mib in rows
             if host_id in living
             or any(
-                len(host.gpus) >= gpus and host.size.cpu_units >= cpu_units and host.size.memory_mib >= memory_mib
+                len(host.gpus) >= Ask(gpus).least_gpus and host.size.cpu_units >= cpu_units and host.size.memory_mib >= memory_mib
                 for host in living.values()
                 if host_id is None
             )
@@ -216,6 +221,10 @@ class World:
                 self.clock.advance(step_s)
                 if self.plane.up:
                     self.plane.wake()
+            case "hold" if host.gpus:
+                self.clients.hold(host.id, self.rng.choice(host.gpus).gpu_id)
+            case "foreign process" if host.gpus:
+                host.somebody_computes(self.rng.choice(host.gpus).gpu_id)
             case "failing command":
                 self.clients.fail_on_purpose()
 

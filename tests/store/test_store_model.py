@@ -22,7 +22,7 @@ from corral.model.placement import Placement
 from corral.model.run import Observed, RunState
 from corral.model.task import Ask, Task, TaskState
 from corral.services.ecs.starting import share_gpus
-from corral.store import HOST_POOL, Store
+from corral.store import HOLD, HOST_POOL, Store
 from store.rows import claim, hello
 
 HOSTS = st.sampled_from(("h1", "h2", "h3"))
@@ -56,7 +56,7 @@ class Model:
 
     def free(self, host_id: str) -> tuple[tuple[str, ...], int, int]:
         """(GPUs, CPU units, memory)"""
-        host, held = self.hosts[host_id], self.leases()
+        host, held = self.hosts[host_id], {*self.leases(), *self.hosts[host_id]["away"], *self.hosts[host_id]["foreign"]}
         there = [task.ask for task in self.tasks.values() if task.host_id == host_id and task.state is not TaskState.STOPPED]
         return (
             tuple(gpu for gpu in host["gpus"] if gpu not in held),
@@ -188,7 +188,30 @@ class StoreMachine(RuleBasedStateMachine):
         said = hello(host_id, gpus, cpu_units=cpu_units)
         self.store.put_host(said, self.clock_s)
         shown = [gpu.gpu_id for gpu in said.gpus]
-        self.now.hosts[host_id] = {"gpus": shown, "cpu_units": cpu_units, "memory_mib": 4096, "connected": True}
+        away = self.now.hosts[host_id]["away"] if host_id in self.now.hosts else set()
+        self.now.hosts[host_id] = {
+            "gpus": shown, "cpu_units": cpu_units, "memory_mib": 4096, "connected": True, "away": away, "foreign": set()
+        }  # fmt: skip
+
+    @precondition(lambda self: self.now.hosts)
+    @rule(data=st.data(), at=st.integers(0, 3))
+    def hold_or_release(self, data: st.DataObject, at: int) -> None:
+        host_id = data.draw(st.sampled_from(sorted(self.now.hosts)))
+        gpu_id, away = f"GPU-{host_id}-{at}", self.now.hosts[host_id]["away"]
+        assert self.store.drop_attribute(host_id, HOLD + gpu_id) == (gpu_id in away)
+        if gpu_id not in away:
+            self.store.put_attribute(host_id, HOLD + gpu_id, "mine")
+        away ^= {gpu_id}
+
+    @precondition(lambda self: self.now.hosts)
+    @rule(data=st.data(), used=st.sets(st.integers(0, 3)))
+    def others_compute(self, data: st.DataObject, used: set[int]) -> None:
+        host_id = data.draw(st.sampled_from(sorted(self.now.hosts)))
+        host = self.now.hosts[host_id]
+        found = {gpu_id: [(7, "x")] if at in used else [] for at, gpu_id in enumerate(host["gpus"])}
+        now_used = {gpu_id for gpu_id, processes in found.items() if processes}
+        assert self.store.put_foreign(host_id, found) == (now_used != host["foreign"])
+        host["foreign"] = now_used
 
     @precondition(lambda self: self.now.hosts)
     @rule(data=st.data(), connected=st.booleans())
@@ -318,6 +341,9 @@ class StoreMachine(RuleBasedStateMachine):
         }
         assert {task_id: store.task(task_id) for task_id in now.tasks} == now.tasks
         assert sum(store.task_counts().values()) == len(now.tasks)
+        for host_id, host in now.hosts.items():
+            assert store.holds(host_id) == dict.fromkeys(sorted(host["away"]), "mine")
+            assert store.foreign(host_id).keys() == host["foreign"]
         held = {gpu: task_id for host_id in now.hosts for gpu, task_id in store.holders(host_id).items()}
         assert held == now.leases()
         assert store.next_due_s() == min(now.due.values(), default=None)

@@ -18,6 +18,8 @@ def take(slot: Slot, count: int) -> tuple[str, ...]:
     """The GPUs of a slot that has as many free."""
     if count == ALL_GPUS:
         return tuple(slot.gpus)
+    if slot.links is None:
+        return tuple(slot.gpus[:count])
     return closest(slot, slot.gpus, count)
 
 

@@ -218,7 +218,7 @@ class Agents:
                 past = self.history.setdefault(sample.gpu_id, deque(maxlen=SAMPLES_KEPT))
                 past.append((self._clock.now_s(), sample))
             found = {sample.gpu_id: sample.foreign for sample in report.gpus if sample.foreign != foreign.get(sample.gpu_id, [])}
-            if found:
+            if found and self._connections.get(host_id) is connection:  # else a later hello knows better
                 await self._state.submit(partial(hosts.gpus_in_use, host_id=host_id, found=found))
                 foreign = {**foreign, **found}
             shipped: dict[str, int] = {}
