@@ -257,7 +257,7 @@ def test_busy_and_idle_simulated_gpus(node, core):
         shell("idle", "exec sleep 300", gpu_ids=[idle]),
     )
     # alone on the machine it shows 100; other tests want their share of the cores
-    core.until(lambda: busy in core.samples and core.samples[busy].utilization_percent > 30, "busy")
+    core.until(lambda: busy in core.samples and core.samples[busy].utilization_percent > 10, "busy")
     assert core.samples[idle].utilization_percent < 5
     core.order(stop=["busy", "idle"])
     core.ended("busy", "idle")
