@@ -21,9 +21,10 @@ def open_streams(tx: Tx[LogStore], starts: list[Start]) -> dict[str, str]:
         log, run_id = start.log, start.spec.run_id
         if log is None:
             continue
-        if log.create_group:
-            tx.store.add_group(log.region, log.group, {}, now_ms(tx))
         group = tx.store.group(log.region, log.group)
+        if group is None and log.create_group:
+            tx.store.add_group(log.region, log.group, {}, now_ms(tx))
+            group = tx.store.group(log.region, log.group)
         if group is None:
             refused[run_id] = NO_GROUP.format(group=log.group, region=log.region)
             continue
