@@ -161,7 +161,7 @@ def many_refusals(plan: Plan) -> Plan:
     return replace(plan, faults=("link break",), fault_every_s=0.5, log_refusal=0.5, batch_delay_s=1.0)
 
 
-def many_reboots(plan: Plan) -> Plan:
+def reboots_and_breaks(plan: Plan) -> Plan:
     """It takes orders that wait to be sent while their host is restarted."""
     return replace(plan, faults=("reboot", "link break"), fault_every_s=1.0, batch_delay_s=1.0)
 
@@ -296,7 +296,7 @@ PLANTED: dict[str, Parts] = {
     "hello starts again what runs": Parts(hello=hello_starts_all_again),
     "hello forgets to stop": Parts(hello=hello_stops_nobody),
     "hello forgets to start": Parts(hello=hello_starts_nobody),
-    "orders from before a hello are sent after it": Parts(plane=SendsWhatWasOrderedBeforeHello, tune=many_reboots),
+    "orders from before a hello are sent after it": Parts(plane=SendsWhatWasOrderedBeforeHello, tune=reboots_and_breaks),
     "a refusal for an old connection": Parts(plane=GivesUpRunsOfAnOldConnection, tune=many_refusals),
     "a report is acknowledged before the commit": Parts(plane=AcknowledgesBeforeTheCommit),
     "a release wakes nobody": Parts(report=report_wakes_nobody),
