@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ class RunRow(NamedTuple):
     gpus: int
     waits: int
     restarts: int
+    gpu_ids: str
 
     @property
     def attempt_id(self) -> str:
@@ -214,8 +216,9 @@ class HoldsWhatItWasGiven(Checker):
         for run_id in rows.leases.values():
             held[run_id] = held.get(run_id, 0) + 1
         for run in rows.runs.values():
-            given = run.gpus if rows.tasks[run.task_id].host_id is not None and run.state != "STOPPED" else 0
-            if held.get(run.id, 0) != given:
+            lives = rows.tasks[run.task_id].host_id is not None and run.state != "STOPPED"
+            given = len(json.loads(run.gpu_ids)) if lives else 0
+            if held.get(run.id, 0) != given or (lives and run.gpus > 0 and given != run.gpus):
                 raise Violation(f"{run} holds {held.get(run.id, 0)} GPUs and should hold {given}")
 
 
