@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from corral.decide.lifecycle import ESSENTIAL_EXITED, Progress, advance, in_words, observe, task_health
 from corral.model.run import Observed, RunState
-from corral.model.task import MOVES, Ask, RestartPolicy, Rules, Run, Task, TaskState
+from corral.model.task import MOVES, Ask, ContainerRules, RestartPolicy, Run, Task, TaskState
 
 NOW_S = 100.0
 STARTED = Observed("r", pid=7, started_at_s=10.0)
@@ -166,11 +166,13 @@ def well(state: Run, verdict: str = "HEALTHY") -> Run:
     return state.but(health=verdict)
 
 
-def rules_for(*needs: tuple[str, str, str], timeout_s: float | None = None, **restart: RestartPolicy) -> dict[str, Rules]:
+def rules_for(*needs: tuple[str, str, str], timeout_s: float | None = None, **restart: RestartPolicy) -> dict[str, ContainerRules]:
     """(who, needs whom, condition)"""
     names = {name for who, whom, _ in needs for name in (who, whom)} | restart.keys()
     return {
-        name: Rules(tuple((whom, condition) for who, whom, condition in needs if who == name), timeout_s, restart.get(name))
+        name: ContainerRules(
+            tuple((whom, condition) for who, whom, condition in needs if who == name), timeout_s, restart.get(name)
+        )
         for name in names
     }
 
@@ -396,7 +398,7 @@ def test_nobody_is_left_behind(data: st.DataObject) -> None:
     ]
     policies = {name: RestartPolicy(0.0, frozenset({0})) for name in names if data.draw(st.booleans())}
     rules = rules_for(*needs, timeout_s=data.draw(st.sampled_from((None, 5.0))), **policies)
-    rules |= {name: Rules() for name in names if name not in rules}
+    rules |= {name: ContainerRules() for name in names if name not in rules}
     essential = {name: data.draw(st.booleans()) for name in names}
     runs = tuple(run(name, essential=essential[name]).but(waits=bool(rules[name].depends_on)) for name in names)
     now, now_s = task(*runs).but(plain=False), 10.0

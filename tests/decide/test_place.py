@@ -117,7 +117,7 @@ def test_the_resource_that_stands_in_the_way(slots: list[Slot], ask: Ask, kept: 
 @pytest.mark.parametrize(
     ("slots", "ask", "kept", "text"),
     [
-        ([], Ask(1), None, "needs 1 GPU, and there is no host"),
+        ([], Ask(1), None, "needs 1 GPU, and the cluster has no container instances yet"),
         ([slot("a", 2)], Ask(3), None, "needs 3 GPUs, and the largest host has only 2 GPUs, 4096 CPU units, 4096 MiB in all"),
         ([slot("a", 2, connected=False)], Ask(2), None, "needs 2 GPUs, and no host is connected"),
         ([slot("a", 8, 1)], Ask(2), None, "needs 2 GPUs; 1 of 8 GPUs free on 1 host"),

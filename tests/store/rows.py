@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from corral.model.rules import Rules
 from corral.model.run import GpuDevice, Hello, RunState
 from corral.model.task import Ask, Run, Task, TaskState
 from corral.store import HOST_POOL
@@ -12,7 +13,9 @@ def hello(host_id: str = "h", gpus: int = 4, *, boot_id: str = "boot", cpu_units
     return Hello(host_id, boot_id, f"host {host_id}", "sim", cpu_units, memory_mib, shown, [])
 
 
-def claim(task_id: str, gpus: int = 1, *, since_s: float = 1.0, cpu_units: int = 0, memory_mib: int = 0) -> Task:
+def claim(
+    task_id: str, gpus: int = 1, *, since_s: float = 1.0, cpu_units: int = 0, memory_mib: int = 0, rules: Rules | None = None
+) -> Task:
     """A task that waits."""
     run = Run(f"run-{task_id}", task_id, "c", 0, True, gpus, RunState.PENDING)
     return Task(
@@ -23,7 +26,7 @@ def claim(task_id: str, gpus: int = 1, *, since_s: float = 1.0, cpu_units: int =
         HOST_POOL,
         TaskState.PROVISIONING,
         TaskState.RUNNING,
-        Ask(gpus, cpu_units, memory_mib),
+        Ask(gpus, cpu_units, memory_mib, rules),
         since_s,
         runs=(run,),
     )

@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from corral.decide.lifecycle import advance, observe
 from corral.decide.place import place
 from corral.model.placement import Placement
+from corral.model.rules import Rules
 from corral.model.run import Observed, RunState
 from corral.model.task import Ask, Task, TaskState
 from corral.services.ecs.starting import share_gpus
@@ -28,6 +29,15 @@ from store.rows import claim, hello
 HOSTS = st.sampled_from(("h1", "h2", "h3"))
 FAMILIES = st.sampled_from(("f", "g"))
 NAMES = st.sampled_from(("x", "y", "z"))
+RULES = st.sampled_from(
+    (
+        None,
+        None,
+        Rules("r/default", ("attribute:x == 1",)),
+        Rules("r/default", distinct=True, group="r/default/", restless=True),
+        Rules("r/default", strategy=(("spread", "attribute:x"), ("random", "")), group="r/default/"),
+    )
+)
 TASKS = st.integers(0, 11).map(lambda number: f"t{number}")
 
 
@@ -223,10 +233,22 @@ class StoreMachine(RuleBasedStateMachine):
             self.store.host_silent(host_id)
         self.now.hosts[host_id]["connected"] = connected
 
-    @rule(task_id=TASKS, gpus=st.integers(0, 3), since_s=st.integers(1, 3), cpu_units=st.sampled_from((0, 512)))
-    def add_claim(self, task_id: str, gpus: int, since_s: int, cpu_units: int) -> None:
+    @precondition(lambda self: self.now.hosts)
+    @rule(data=st.data(), value=st.sampled_from(("", "1", None)), status=st.sampled_from(("ACTIVE", "DRAINING")))
+    def say_something_of_a_host(self, data: st.DataObject, value: str | None, status: str) -> None:
+        host_id = data.draw(st.sampled_from(sorted(self.now.hosts)))
+        said = self.store.attributes(host_id)
+        if value is None:
+            assert self.store.drop_attribute(host_id, "x") == ("x" in said)
+        else:
+            self.store.put_attribute(host_id, "x", value)
+        self.store.set_host_status(host_id, status)
+        assert self.store.attributes(host_id) == ({} if value is None else {"x": value})
+
+    @rule(task_id=TASKS, gpus=st.integers(0, 3), since_s=st.integers(1, 3), cpu_units=st.sampled_from((0, 512)), rules=RULES)
+    def add_claim(self, task_id: str, gpus: int, since_s: int, cpu_units: int, rules: Rules | None) -> None:
         if task_id not in self.now.tasks:
-            task = claim(task_id, gpus, since_s=float(since_s), cpu_units=cpu_units, memory_mib=256)
+            task = claim(task_id, gpus, since_s=float(since_s), cpu_units=cpu_units, memory_mib=256, rules=rules)
             self.store.add_task(task)
             self.now.tasks[task_id] = task
 

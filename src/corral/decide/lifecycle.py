@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from corral.model.run import Health, Observed, RunState
-from corral.model.task import RestartPolicy, Rules, Run, StopCode, Task, TaskState
+from corral.model.task import ContainerRules, RestartPolicy, Run, StopCode, Task, TaskState
 
 ESSENTIAL_EXITED = "Essential container in task exited"
 NEVER_STARTED = "stopped before it was started"
 UNRESOLVED = "CannotStartContainerError: dependency graph: failed to resolve container ordering dependency [{}] for target [{}] "
 TIMED_OUT = "CannotStartContainerError: dependency graph: container ordering dependency [{}] for target [{}] has timed out."
-NO_RULES: Mapping[str, Rules] = {}
-NONE = Rules()
+NO_RULES: Mapping[str, ContainerRules] = {}
+NONE = ContainerRules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def observe(run: Run, seen: Observed) -> Run:
     )
 
 
-def advance(task: Task, seen: tuple[Run, ...], now_s: float, rules: Mapping[str, Rules] = NO_RULES) -> Progress:
+def advance(task: Task, seen: tuple[Run, ...], now_s: float, rules: Mapping[str, ContainerRules] = NO_RULES) -> Progress:
     """Follow the runs: start who may, running once all have started, stopping once an essential one has ended, then stopped."""
     if task.state in (TaskState.STOPPED, TaskState.PROVISIONING):
         return Progress(task)
@@ -83,7 +83,7 @@ def startable(runs: tuple[Run, ...]) -> tuple[Run, ...]:
     return tuple(run for run in runs if run.state is RunState.PENDING and not run.waits)
 
 
-def stoppable(runs: tuple[Run, ...], rules: Mapping[str, Rules] = NO_RULES) -> tuple[Run, ...]:
+def stoppable(runs: tuple[Run, ...], rules: Mapping[str, ContainerRules] = NO_RULES) -> tuple[Run, ...]:
     """Of a task that is to stop, those who may be told so now: nobody who depends on them is left."""
     left = _unfinished(runs)
     if not rules:
@@ -131,7 +131,7 @@ def _limit_s(task: Task) -> float:
     return float("inf") if task.started_at_s is None or task.time_limit_s is None else task.started_at_s + task.time_limit_s
 
 
-def _restarted(runs: tuple[Run, ...], rules: Mapping[str, Rules]) -> tuple[Run, ...]:
+def _restarted(runs: tuple[Run, ...], rules: Mapping[str, ContainerRules]) -> tuple[Run, ...]:
     """Who ended and is to start again keeps all it holds: it never counts as stopped."""
     return tuple(
         run.but(
@@ -144,7 +144,7 @@ def _restarted(runs: tuple[Run, ...], rules: Mapping[str, Rules]) -> tuple[Run, 
     )  # fmt: skip
 
 
-def _resolved(runs: tuple[Run, ...], rules: Mapping[str, Rules], now_s: float) -> tuple[Run, ...]:
+def _resolved(runs: tuple[Run, ...], rules: Mapping[str, ContainerRules], now_s: float) -> tuple[Run, ...]:
     """Let go who waits for nothing any more, and give up who waits in vain, until nobody is left to say anything of."""
     while True:
         by_name = {run.container: run for run in runs}
@@ -154,7 +154,7 @@ def _resolved(runs: tuple[Run, ...], rules: Mapping[str, Rules], now_s: float) -
         runs = after
 
 
-def _looked_at(run: Run, by_name: Mapping[str, Run], rules: Mapping[str, Rules], now_s: float) -> Run:
+def _looked_at(run: Run, by_name: Mapping[str, Run], rules: Mapping[str, ContainerRules], now_s: float) -> Run:
     holds = True
     for name, condition in rules.get(run.container, NONE).depends_on:
         needed = by_name[name]
@@ -197,7 +197,7 @@ def _in_vain(needed: Run, condition: str, target: str) -> str | None:
     return None
 
 
-def _gives_up_at_s(needed: Run, condition: str, rules: Mapping[str, Rules]) -> float:
+def _gives_up_at_s(needed: Run, condition: str, rules: Mapping[str, ContainerRules]) -> float:
     """ECS counts from the start of the container that is depended on, by its own startTimeout; a start itself has none."""
     timeout_s = rules.get(needed.container, NONE).start_timeout_s
     if condition == "START" or timeout_s is None or needed.started_at_s is None:
@@ -231,7 +231,7 @@ def _fallen(seen: tuple[Run, ...], runs: tuple[Run, ...]) -> Run | None:
     return next((run for run in essential if run in seen), essential[0])
 
 
-def _look_at_s(task: Task, rules: Mapping[str, Rules], now_s: float) -> float | None:
+def _look_at_s(task: Task, rules: Mapping[str, ContainerRules], now_s: float) -> float | None:
     """The next moment at which a limit is reached."""
     by_name = {run.container: run for run in task.runs}
     due_s = [_limit_s(task)]

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import chain
+from itertools import chain, islice
 
 from corral.decide.gpus import take
-from corral.model.placement import Claim, Group, Placement, Pool, Reservation, Slot, Unplaceable
+from corral.decide.rules import first_choice, select, select_by_attributes
+from corral.model.placement import Claim, Group, Placement, Pool, Reservation, Room, Slot, Unplaceable
+from corral.model.rules import Rules
 from corral.model.task import ALL_GPUS, Ask
 
 REASONS_MAX = 3  # why GPUs are kept away: so many are named
 
 
-def place(pool: Pool, ask: Ask, kept: Reservation | None = None) -> Placement | Unplaceable:
-    """Best fit: the slot left with the fewest free GPUs, then the least memory, so that large gaps stay large."""
-    found = _find(pool, ask, kept)
+def place(pool: Pool, ask: Ask, kept: Reservation | None = None, seed: str = "") -> Placement | Unplaceable:
+    """Best fit: the slot left with the fewest free GPUs, then the least memory, so that large gaps stay large.
+
+    Rules choose among fewer slots, and may prefer others. `seed` is what the strategy `random` draws from.
+    """
+    found = _find(pool, ask, kept, seed)
     return found if found is not None else Unplaceable(_lacking(pool, ask, kept), why_not(pool, ask, kept))
 
 
@@ -32,7 +37,7 @@ def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
         heapify(heads)
         while heads:
             claim = heappop(heads)
-            found = _find(pool, claim.ask, kept)
+            found = _find(pool, claim.ask, kept, claim.task_id)
             if found is not None:
                 granted = True
                 yield claim, found
@@ -41,16 +46,42 @@ def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
                     heappush(heads, following)
             elif kept is None:
                 kept = _reserve(pool, claim)
-        if not granted or kept is None or _reserve(pool, kept.claim) == kept:
-            return  # else what younger ones took has moved the reservation, and what it kept before is free
+        # What younger ones took may have moved the reservation, and what it kept before is free. A task that has come
+        # may also be the company that an older one waits for.
+        moved = kept is not None and _reserve(pool, kept.claim) != kept
+        if not granted or not (moved or pool.restless):
+            return
 
 
-def place_newcomer(pool: Pool, ask: Ask) -> Placement | Unplaceable:
+def place_newcomer(pool: Pool, ask: Ask, seed: str = "") -> Placement | Unplaceable:
     """Place behind those who wait: a newcomer takes neither what a claim could have now nor what is kept for one."""
+    return _behind_others(pool, ask) or place(pool, ask, standing_reservation(pool), seed)
+
+
+def place_on(pool: Pool, ask: Ask, slot_id: str) -> Placement | Unplaceable:
+    """Place on this very slot, behind those who wait."""
+    slot, kept = pool.slot(slot_id), standing_reservation(pool)
+    if not slot.takes_tasks:
+        return Unplaceable("DRAINING", "the host is draining") if slot.connected else Unplaceable("AGENT", "the host is silent")
+    free = slot.free()
+    for lacks, word in (
+        (not _has_gpus(slot, ask), "GPU"),
+        (free.memory_mib < ask.memory_mib, "MEMORY"),
+        (free.cpu_units < ask.cpu_units, "CPU"),
+    ):
+        if lacks:
+            return Unplaceable(word, f"needs {_words(ask)}; the host has {_words(free)} free")
+    if kept is not None and not _is_open(pool, slot_id, ask, kept):
+        text = f"what is free on the host is kept for task {kept.claim.task_id}, which waits longer"
+        return Unplaceable("GPU" if ask.gpus else "MEMORY", text)
+    return _behind_others(pool, ask) or Placement(slot_id, take(slot, ask.gpus))
+
+
+def _behind_others(pool: Pool, ask: Ask) -> Unplaceable | None:
     due = next(serve(pool), None)
-    if due is not None:
-        return Unplaceable("GPU" if ask.gpus else "MEMORY", f"what is free goes to task {due[0].task_id}, which waits longer")
-    return place(pool, ask, standing_reservation(pool))
+    if due is None:
+        return None
+    return Unplaceable("GPU" if ask.gpus else "MEMORY", f"what is free goes to task {due[0].task_id}, which waits longer")
 
 
 def standing_reservation(pool: Pool) -> Reservation | None:
@@ -78,18 +109,23 @@ def _why_not(pool: Pool, ask: Ask, kept: Reservation | None) -> str:
     if not any(_covers(total, ask) for total in pool.totals()):
         largest = max(pool.totals(), key=lambda total: (total.gpus, total.memory_mib, total.cpu_units), default=None)
         if largest is None:
-            return f"needs {_words(ask)}, and there is no host"
+            return f"needs {_words(ask)}, and the cluster has no container instances yet"
         return f"needs {_words(ask)}, and the largest host has only {_words(largest)} in all"
     if not pool.connected:
-        return f"needs {_words(ask)}, and no host is connected"
-    hosts = "1 host" if pool.connected == 1 else f"{pool.connected} hosts"
-    text = f"needs {_words(ask)}; {pool.free_gpus} of {pool.total_gpus} GPUs free on {hosts}"
+        silent = _lacking(pool, ask, kept) == "AGENT"
+        return f"needs {_words(ask)}, and {'no host is connected' if silent else 'every host is draining'}"
+    free_gpus = pool.free_gpus
+    if ask.rules is not None and (ask.rules.member_of or ask.rules.distinct):
+        free_gpus = sum(group.gpus * len(ids) for group in _room(pool, ask).groups(1) for ids in group.fitting(0, 0))
+        text = _what_rules_leave(pool, ask, ask.rules, free_gpus)
+    else:
+        text = f"needs {_words(ask)}; {free_gpus} of {pool.total_gpus} GPUs free on {_hosts(pool.connected)}"
     if kept is not None and _find(pool, ask, None) is not None:
         return f"{text}, kept for task {kept.claim.task_id}, which waits longer"
     lacking = _lacking(pool, ask, kept)
     if lacking == "GPU" and ask.gpus == ALL_GPUS:
         text += ", but no host has all of its own free"
-    elif lacking == "GPU" and pool.free_gpus >= ask.gpus:
+    elif lacking == "GPU" and free_gpus >= ask.gpus:
         text += ", but not all on one host"
     elif lacking == "MEMORY":
         text += f", but no such host has {ask.memory_mib} MiB of memory free"
@@ -111,12 +147,37 @@ def _kept_before(pool: Pool, claim: Claim) -> Reservation | None:
     return next((kept for head in older if (kept := _reserve(pool, head)) is not None), None)
 
 
-def _find(pool: Pool, ask: Ask, kept: Reservation | None) -> Placement | None:
-    slot_id = _find_slot(pool, ask, kept)
-    return Placement(slot_id, take(pool.slot(slot_id), ask.gpus)) if slot_id is not None else None
+def _what_rules_leave(pool: Pool, ask: Ask, rules: Rules, free_gpus: int) -> str:
+    """How many hosts the constraints leave, and what is free on them."""
+    conditions = " and ".join(f"memberOf ({expression})" for expression in rules.member_of)
+    matching, left = select_by_attributes(pool, rules), select(pool, rules)
+    if not matching.allowed:
+        return f"needs {_words(ask)}; {_hosts(pool.connected)}, none matches {conditions}"
+    text = f"needs {_words(ask)}; {_hosts(matching.allowed)}"
+    if conditions:
+        text = f"needs {_words(ask)}; {matching.allowed} of {_hosts(pool.connected)} match {conditions}"
+    if rules.distinct and left.allowed < matching.allowed:
+        group = rules.group.removeprefix(f"{rules.scope}/")
+        there = matching.allowed - left.allowed
+        text += f", {there if left.allowed else 'each'} with a task of {group} already (distinctInstance)"
+        if not left.allowed:
+            return text
+    return f"{text}; {free_gpus} GPUs free on {'it' if left.allowed == 1 else 'them'}"
 
 
-def _find_slot(pool: Pool, ask: Ask, kept: Reservation | None) -> str | None:
+def _hosts(count: int) -> str:
+    return "1 host" if count == 1 else f"{count} hosts"
+
+
+def _find(pool: Pool, ask: Ask, kept: Reservation | None, seed: str = "") -> Placement | None:
+    if ask.rules is None:
+        slot_id = _best_fit(pool, ask, kept)
+    else:
+        slot_id = first_choice(pool, ask, seed, lambda slot_id: _is_open(pool, slot_id, ask, kept))
+    return None if slot_id is None else Placement(slot_id, take(pool.slot(slot_id), ask.gpus))
+
+
+def _best_fit(pool: Pool, ask: Ask, kept: Reservation | None) -> str | None:
     for group in pool.groups(ask.gpus):
         for slot_ids in group.fitting(ask.memory_mib, ask.cpu_units):
             slot_id = _first_open(pool, slot_ids, ask, kept)
@@ -133,6 +194,35 @@ def _first_open(pool: Pool, slot_ids: Sequence[str], ask: Ask, kept: Reservation
     return None
 
 
+def _is_open(pool: Pool, slot_id: str, ask: Ask, kept: Reservation | None) -> bool:
+    slot = pool.slot(slot_id)
+    fits = _has_gpus(slot, ask) and slot.memory_mib >= ask.memory_mib and slot.cpu_units >= ask.cpu_units
+    return fits and (kept is None or slot_id != kept.slot_id or _leaves_enough(slot, ask, kept.claim.ask))
+
+
+def _has_gpus(slot: Slot, ask: Ask) -> bool:
+    if ask.gpus == ALL_GPUS:
+        return bool(slot.gpus) and len(slot.gpus) == slot.total.gpus
+    return len(slot.gpus) >= ask.gpus
+
+
+def _room(pool: Pool, ask: Ask) -> Room:
+    """The slots that count for this ask."""
+    return pool if ask.rules is None else select(pool, ask.rules)
+
+
+def _groups_to_keep(pool: Pool, ask: Ask) -> Iterable[Group]:
+    """Among which a slot is looked for that will fit soonest."""
+    if ask.gpus == ALL_GPUS and ask.rules is None:
+        return pool.groups_by_held()
+    return _room(pool, ask).groups()
+
+
+def _is_unsorted(ask: Ask) -> bool:
+    """Of all GPUs on a host that rules allow no index tells who is near: each slot is looked at."""
+    return ask.gpus == ALL_GPUS and ask.rules is not None
+
+
 def _leaves_enough(slot: Slot, ask: Ask, older: Ask) -> bool:
     """Whether a task without GPUs fits beside what is kept for an older claim. What it does not ask for it does not take."""
     return (
@@ -146,10 +236,10 @@ def _reserve(pool: Pool, claim: Claim) -> Reservation | None:
     """The slot that will fit the claim soonest: the one that lacks least. None if no connected slot ever will."""
     ask = claim.ask
     best: tuple[tuple[int, int, int], str] | None = None
-    for group in pool.groups() if ask.gpus != ALL_GPUS else pool.groups_by_held():
+    for group in _groups_to_keep(pool, ask):
         fitting = chain.from_iterable(group.fitting(ask.memory_mib, ask.cpu_units))  # these lack nothing but GPUs
-        able = next((slot_id for slot_id in chain(fitting, group.roomiest()) if _covers(pool.slot(slot_id).total, ask)), None)
-        if able is not None:
+        ables = (slot_id for slot_id in chain(fitting, group.roomiest()) if _covers(pool.slot(slot_id).total, ask))
+        for able in ables if _is_unsorted(ask) else islice(ables, 1):
             free = pool.slot(able).free()
             near_gpus = min(free.gpus, ask.gpus) if ask.gpus != ALL_GPUS else free.gpus - pool.slot(able).total.gpus
             near = (near_gpus, min(free.memory_mib, ask.memory_mib), min(free.cpu_units, ask.cpu_units))
@@ -161,8 +251,13 @@ def _reserve(pool: Pool, claim: Claim) -> Reservation | None:
 def _lacking(pool: Pool, ask: Ask, kept: Reservation | None) -> str:
     """The resource that stands in the way, in the order in which ECS names them."""
     if not pool.connected:
-        return "AGENT"
-    memory_mib = [left for group in pool.groups(ask.gpus) if (left := _most_memory(pool, group, ask, kept)) is not None]
+        return "DRAINING" if any(slot.connected for slot in pool.slots()) else "AGENT"
+    if ask.rules is not None and not select(pool, ask.rules).allowed:
+        return "distinctInstance" if select_by_attributes(pool, ask.rules).allowed else "memberOf"
+    room = _room(pool, ask)
+    if _is_unsorted(ask) and not any(_has_gpus(pool.slot(at), ask) for group in room.groups() for at in group.roomiest()):
+        return "GPU"
+    memory_mib = [left for group in room.groups(ask.gpus) if (left := _most_memory(pool, group, ask, kept)) is not None]
     if ask.gpus and not memory_mib:
         return "GPU"
     return "MEMORY" if max(memory_mib, default=0) < ask.memory_mib else "CPU"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from corral.model.rules import Rules
 from corral.model.task import Ask
 
 Links = tuple[tuple[int, ...], ...]  # how far each GPU of a host is from each other one; less is closer
@@ -24,6 +25,16 @@ class Slot:
     connected: bool = True
     links: Links | None = None  # None: unknown, or all are equally close
     withheld: dict[str, str] = field(default_factory=dict)  # GPUs that are kept away, and why
+    draining: bool = False  # a person said that nothing new may come
+    attributes: dict[str, str] = field(default_factory=dict)  # what the host and its callers say of it
+    tasks: dict[str, int] = field(default_factory=dict)  # that should run here, by group (`Task.group_key`)
+    running: int = 0  # tasks by their state
+    pending: int = 0
+    registered_at_s: float = 0.0
+
+    @property
+    def takes_tasks(self) -> bool:
+        return self.connected and not self.draining
 
     def free(self) -> Ask:
         return Ask(len(self.gpus), self.cpu_units, self.memory_mib)
@@ -46,7 +57,10 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Unplaceable:
-    """Why no slot holds the ask. `resource` is the word ECS uses: GPU, MEMORY, CPU; AGENT when every host is silent."""
+    """Why no slot holds the ask. `resource` is the word ECS uses: GPU, MEMORY, CPU; AGENT when every host is silent.
+
+    Three more words: DRAINING when none takes new tasks, memberOf and distinctInstance when a rule leaves none.
+    """
 
     resource: str
     detail: str
@@ -74,26 +88,66 @@ class Group(Protocol):
         ...
 
 
-class Pool(Protocol):
-    """The free capacity of one set of slots, indexed so that a decision need not look at every slot."""
-
-    free_gpus: int  # of the connected slots
-    total_gpus: int
-    connected: int  # how many slots are
+class Room(Protocol):
+    """Slots that take new tasks, arranged by what is free of them."""
 
     def groups(self, min_gpus: int = 0) -> Iterable[Group]:
-        """Connected slots by how many GPUs are free; fewest first. With ALL_GPUS: those that have GPUs, all of them free."""
+        """By how many GPUs are free; fewest first. A pool, with ALL_GPUS: those that have GPUs, all of them free."""
         ...
 
+
+class Part(Room, Protocol):
+    """Slots that are as good as each other, before one looks at what is free of them."""
+
+    def sample(self, number: int) -> str:
+        """The slot that a number drawn at random stands for."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sorting:
+    """How rules see slots."""
+
+    allows: Callable[[Slot], bool]
+    spreads: tuple[Callable[[Slot], str] | None, ...] = ()  # over values of slots; None: over the slots themselves
+    group: str = ""  # whose tasks are spread
+    by_cpu: bool = False  # in a part the least free CPU comes first, else the least free memory
+    drawn: bool = False  # parts are asked for samples
+
+
+class Selection(Room, Protocol):
+    """The slots that some rules allow, kept up to date."""
+
+    allowed: int  # how many
+
+    def in_order(self) -> Iterable[Part]:
+        """All of them, in parts: those with the fewest tasks of the group first."""
+        ...
+
+
+class Pool(Room, Protocol):
+    """The free capacity of one set of slots, indexed so that a decision need not look at every slot."""
+
+    free_gpus: int  # of the slots that take tasks
+    total_gpus: int
+    connected: int  # how many slots take tasks
+    restless: int  # how many lines wait for a task to come or go, not only for room
+
     def groups_by_held(self) -> Iterable[Group]:
-        """Connected slots that have GPUs, by how many of them are held and then by how many there are; fewest first."""
+        """Slots that have GPUs, by how many of them are held and then by how many there are; fewest first."""
         ...
 
     def withheld(self) -> Sequence[str]:
         """Why GPUs are kept away: one reason for each such GPU."""
         ...
 
+    def selection(self, rules: Rules, sorting: Callable[[], Sorting]) -> Selection:
+        """What the rules allow, as of now. `sorting` is asked for when these rules are new."""
+        ...
+
     def slot(self, slot_id: str) -> Slot: ...
+
+    def slots(self) -> Iterable[Slot]: ...
 
     def totals(self) -> Iterable[Ask]:
         """The distinct sizes of all slots, connected or not."""

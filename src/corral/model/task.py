@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
+from corral.model.rules import Rules
 from corral.model.run import RunState, attempt_id
 
 
@@ -43,6 +44,7 @@ class Ask:
     gpus: int = 0
     cpu_units: int = 0
     memory_mib: int = 0
+    rules: Rules | None = None  # None: anywhere, by best fit
 
     @property
     def least_gpus(self) -> int:
@@ -97,7 +99,7 @@ class RestartPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ContainerRules:
     """What a container's definition says of its coming and going."""
 
     depends_on: tuple[tuple[str, str], ...] = ()  # (container, condition)
@@ -131,3 +133,9 @@ class Task(Changeable):
     runs: tuple[Run, ...] = ()
     plain: bool = True  # nothing but its runs decides what becomes of it: no rules, no health checks, no time limit
     time_limit_s: float | None = None  # from its start
+    launch_type: str = "EC2"
+
+    @property
+    def group_key(self) -> str:
+        """Groups of the same name in two clusters are two."""
+        return f"{self.region}/{self.cluster}/{self.group}"

@@ -9,57 +9,207 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
-from corral.model.placement import Claim, Slot
+from corral.model.placement import Claim, Slot, Sorting
+from corral.model.rules import Rules
 from corral.model.task import ALL_GPUS, Ask
 
-Rest = tuple[int, int]  # free memory, free cpu
+Rest = tuple[int, int]  # free memory, free cpu; or the other way round
+Key = tuple[str | int, ...]  # values of a slot by which tasks are spread
+Where = tuple[int, int, int]  # free GPUs, memory, cpu: where an index keeps a slot
+
+CHANGES_KEPT_MIN = 1_000
+SELECTED_MAX = 500_000  # slots in all selections of a pool; those used least are made anew when they are needed
 
 
 class SlotGroup:
     """Slots with equally many free GPUs: what `model.placement.Group` promises. Ids and shapes are kept sorted."""
 
-    def __init__(self, gpus: int) -> None:
+    def __init__(self, gpus: int, *, by_cpu: bool = False) -> None:
         self.gpus = gpus
+        self._by_cpu = by_cpu
         self._ids: dict[Rest, list[str]] = {}
         self._rests: list[Rest] = []
-        self._cpus: list[int] = []  # of the rests
+        self._seconds: list[int] = []  # of the rests: CPU, unless they are sorted by that
 
     def fitting(self, memory_mib: int, cpu_units: int) -> Iterator[Sequence[str]]:
-        if self._cpus[-1] >= cpu_units:
-            for at in range(bisect_left(self._rests, (memory_mib, -1)), len(self._rests)):
-                if self._rests[at][1] >= cpu_units:
+        first, second = (cpu_units, memory_mib) if self._by_cpu else (memory_mib, cpu_units)
+        if self._seconds[-1] >= second:
+            for at in range(bisect_left(self._rests, (first, -1)), len(self._rests)):
+                if self._rests[at][1] >= second:
                     yield self._ids[self._rests[at]]
 
     def roomiest(self) -> Iterator[str]:
         for rest in reversed(self._rests):
             yield from self._ids[rest]
 
-    def add(self, slot: Slot) -> None:
-        rest = (slot.memory_mib, slot.cpu_units)
+    def add(self, slot_id: str, memory_mib: int, cpu_units: int) -> None:
+        rest = (cpu_units, memory_mib) if self._by_cpu else (memory_mib, cpu_units)
         ids = self._ids.get(rest)
         if ids is None:
-            self._ids[rest] = [slot.id]
+            self._ids[rest] = [slot_id]
             insort(self._rests, rest)
-            insort(self._cpus, rest[1])
+            insort(self._seconds, rest[1])
         else:
-            insort(ids, slot.id)
+            insort(ids, slot_id)
 
-    def remove(self, slot: Slot) -> bool:
+    def remove(self, slot_id: str, memory_mib: int, cpu_units: int) -> bool:
         """False when none is left."""
-        rest = (slot.memory_mib, slot.cpu_units)
+        rest = (cpu_units, memory_mib) if self._by_cpu else (memory_mib, cpu_units)
         ids = self._ids[rest]
-        del ids[bisect_left(ids, slot.id)]
+        del ids[bisect_left(ids, slot_id)]
         if not ids:
             del self._ids[rest]
             del self._rests[bisect_left(self._rests, rest)]
-            del self._cpus[bisect_left(self._cpus, rest[1])]
+            del self._seconds[bisect_left(self._seconds, rest[1])]
         return bool(self._rests)
 
     def picture(self) -> list[tuple[Rest, tuple[str, ...]]]:
         return [(rest, tuple(self._ids[rest])) for rest in self._rests]
+
+
+class SlotIndex:
+    """Slots by free GPUs, then by what else is free: what `model.placement.Part` promises."""
+
+    def __init__(self, *, by_cpu: bool = False, drawn: bool = False) -> None:
+        self._by_cpu = by_cpu
+        self._groups: dict[int, SlotGroup] = {}
+        self._ids: list[str] | None = [] if drawn else None  # in no order
+        self._places: dict[str, int] = {}  # in `_ids`
+
+    def groups(self, min_gpus: int = 0) -> list[SlotGroup]:
+        return [self._groups[gpus] for gpus in sorted(self._groups) if gpus >= min_gpus]
+
+    def sample(self, number: int) -> str:
+        assert self._ids
+        return self._ids[number % len(self._ids)]
+
+    def add(self, slot_id: str, gpus: int, memory_mib: int, cpu_units: int) -> None:
+        group = self._groups.get(gpus)
+        if group is None:
+            group = self._groups[gpus] = SlotGroup(gpus, by_cpu=self._by_cpu)
+        group.add(slot_id, memory_mib, cpu_units)
+        if self._ids is not None:
+            self._places[slot_id] = len(self._ids)
+            self._ids.append(slot_id)
+
+    def remove(self, slot_id: str, gpus: int, memory_mib: int, cpu_units: int) -> bool:
+        """False when none is left."""
+        if not self._groups[gpus].remove(slot_id, memory_mib, cpu_units):
+            del self._groups[gpus]
+        if self._ids is not None:
+            at, last = self._places.pop(slot_id), self._ids.pop()
+            if last != slot_id:
+                self._ids[at] = last
+                self._places[last] = at
+        return bool(self._groups)
+
+
+class SlotSelection:
+    """The slots that some rules allow: what `model.placement.Selection` promises.
+
+    It is derived from slots alone, one by one: `PoolIndex` tells it which of them have changed when it is next asked. A part
+    holds the slots with equal values; what the group's tasks on those values are in number says where the part stands.
+    """
+
+    def __init__(self, sorting: Sorting) -> None:
+        self.sorting = sorting
+        self.seen = -1  # how many changes of the pool it knows of
+        self.allowed = 0
+        self._all = SlotIndex()
+        self._plain = not (sorting.spreads or sorting.by_cpu or sorting.drawn)
+        self._slots: dict[str, tuple[Key, Where]] = {}
+        self._parts: dict[Key, SlotIndex] = {}
+        self._ranks: dict[Key, tuple[int, ...]] = {}
+        self._order: list[tuple[tuple[int, ...], Key]] = []
+        self._shares: dict[str, tuple[Key, int]] = {}  # slots with tasks of the group: values, how many
+        self._sums: list[dict[str | int, int]] = [{} for _ in sorting.spreads]  # the group's tasks by value
+        self._having: list[dict[str | int, dict[Key, None]]] = [{} for _ in sorting.spreads]  # parts by value
+
+    def groups(self, min_gpus: int = 0) -> list[SlotGroup]:
+        return self._all.groups(min_gpus)
+
+    def in_order(self) -> Iterable[SlotIndex]:
+        if self._plain:
+            return (self._all,)
+        return (self._parts[key] for _, key in self._order)
+
+    def refresh(self, slot_id: str, slot: Slot | None) -> None:
+        """A slot has changed, or is gone."""
+        self._drop(slot_id)
+        values = self._values(slot) if slot is not None else ()
+        self._share(slot_id, values, slot.tasks.get(self.sorting.group, 0) if slot is not None else 0)
+        if slot is not None and slot.takes_tasks and self.sorting.allows(slot):
+            self._add(slot, values)
+
+    def _values(self, slot: Slot) -> Key:
+        count = slot.tasks.get(self.sorting.group, 0)
+        return tuple(count if value_of is None else value_of(slot) for value_of in self.sorting.spreads)
+
+    def _add(self, slot: Slot, key: Key) -> None:
+        where = len(slot.gpus), slot.memory_mib, slot.cpu_units
+        self._slots[slot.id] = key, where
+        self.allowed += 1
+        self._all.add(slot.id, *where)
+        if self._plain:
+            return
+        part = self._parts.get(key)
+        if part is None:
+            part = self._parts[key] = SlotIndex(by_cpu=self.sorting.by_cpu, drawn=self.sorting.drawn)
+            for having, value in zip(self._having, key):
+                having.setdefault(value, {})[key] = None
+            self._rank(key)
+        part.add(slot.id, *where)
+
+    def _drop(self, slot_id: str) -> None:
+        key, where = self._slots.pop(slot_id, (None, (0, 0, 0)))
+        if key is None:
+            return
+        self.allowed -= 1
+        self._all.remove(slot_id, *where)
+        if self._plain or self._parts[key].remove(slot_id, *where):
+            return
+        del self._parts[key]
+        del self._order[bisect_left(self._order, (self._ranks.pop(key), key))]
+        for having, value in zip(self._having, key):
+            del having[value][key]
+
+    def _share(self, slot_id: str, values: Key, count: int) -> None:
+        """How many tasks of the group are on this slot, and so on its values. A slot counts even if the rules do not allow it."""
+        if not self.sorting.spreads:
+            return
+        before, there = self._shares.pop(slot_id, ((), 0))
+        if count:
+            self._shares[slot_id] = values, count
+        if (before, there) == (values, count):
+            return
+        moved: dict[Key, None] = {}
+        for at, value_of in enumerate(self.sorting.spreads):
+            if value_of is not None:  # else the count itself is the value, and such parts stand where they stand
+                sums = self._sums[at]
+                for old, less in ((before[at], -there),) if there else ():
+                    sums[old] += less
+                    moved |= self._having[at].get(old, {})
+                for new in (values[at],) if count else ():
+                    sums[new] = sums.get(new, 0) + count
+                    moved |= self._having[at].get(new, {})
+        for key in moved:
+            self._rank(key)
+
+    def _rank(self, key: Key) -> None:
+        rank = tuple(
+            int(value) if value_of is None else sums.get(value, 0)
+            for value, value_of, sums in zip(key, self.sorting.spreads, self._sums)
+        )
+        before = self._ranks.get(key)
+        if before != rank:
+            if before is not None:
+                del self._order[bisect_left(self._order, (before, key))]
+            insort(self._order, (rank, key))
+            self._ranks[key] = rank
 
 
 class PoolIndex:
@@ -72,17 +222,39 @@ class PoolIndex:
         self.free_gpus = 0
         self.total_gpus = 0
         self.connected = 0
+        self.restless = 0
         self._slots: dict[str, Slot] = {}
         self._totals: dict[Ask, int] = {}
-        self._groups: dict[int, SlotGroup] = {}  # of the connected slots, by free GPUs
+        self._index = SlotIndex()  # of the slots that take tasks
         self._by_held: dict[tuple[int, int], SlotGroup] | None = None  # by held GPUs and size; kept once somebody asked for ALL
         self._withheld: dict[str, dict[str, str]] = {}  # slots with GPUs that are kept away
         self._lines: dict[Ask, list[tuple[float, str]]] = {}  # claims with equal asks, oldest first
+        self._selections: dict[Rules, SlotSelection] = {}  # the one used last comes last
+        self._changes: list[str] = []  # slots that have changed, for the selections to catch up with
+        self._forgotten = 0  # how many changes came before those
 
     def groups(self, min_gpus: int = 0) -> list[SlotGroup]:
         if min_gpus == ALL_GPUS:
             return [group for (held, _), group in sorted(self._held_groups().items(), key=_first) if not held]
-        return [self._groups[gpus] for gpus in sorted(self._groups) if gpus >= min_gpus]
+        return self._index.groups(min_gpus)
+
+    def selection(self, rules: Rules, sorting: Callable[[], Sorting]) -> SlotSelection:
+        found = self._selections.pop(rules, None)
+        if found is None:
+            found = SlotSelection(sorting())
+            while self._selections and (len(self._selections) + 1) * len(self._slots) > SELECTED_MAX:
+                del self._selections[next(iter(self._selections))]
+        missed = self._forgotten + len(self._changes) - found.seen
+        if found.seen < self._forgotten or missed > len(self._slots):
+            found = SlotSelection(found.sorting)
+            for slot in self._slots.values():
+                found.refresh(slot.id, slot)
+        else:
+            for slot_id in dict.fromkeys(self._changes[len(self._changes) - missed :]):
+                found.refresh(slot_id, self._slots.get(slot_id))
+        found.seen = self._forgotten + len(self._changes)
+        self._selections[rules] = found
+        return found
 
     def groups_by_held(self) -> list[SlotGroup]:
         return [group for _, group in sorted(self._held_groups().items(), key=_first)]
@@ -122,12 +294,14 @@ class PoolIndex:
         slot = self._slots.pop(slot_id)
         self._unlist(slot)
         self._withheld.pop(slot_id, None)
+        if self._selections:
+            self._note_change(slot_id)
         self._totals[slot.total] -= 1
         if not self._totals[slot.total]:
             del self._totals[slot.total]
 
-    def change(self, slot_id: str, gpu_ids: Sequence[str], cpu_units: int, memory_mib: int, *, back: bool) -> None:
-        """Take from a slot, or give back to it."""
+    def change(self, slot_id: str, gpu_ids: Sequence[str], cpu_units: int, memory_mib: int, group: str = "", *, back: bool) -> None:
+        """Take from a slot, or give back to it. A group: by a task of it that comes, or that had only just come."""
         slot = self._slots[slot_id]
         self._unlist(slot)
         if back:
@@ -139,42 +313,64 @@ class PoolIndex:
             slot.gpus = [gpu for gpu in slot.gpus if gpu not in gpu_ids]
             slot.cpu_units -= cpu_units
             slot.memory_mib -= memory_mib
+        if group:
+            _count(slot, group, -1 if back else 1)
+            slot.pending += -1 if back else 1
         self._list(slot)
 
+    def count(self, slot_id: str, group: str, tasks: int, running: int, pending: int) -> None:
+        """So many more tasks of a group should run on a slot; so many more are running, are pending."""
+        slot = self._slots[slot_id]
+        slot.running += running
+        slot.pending += pending
+        if tasks:
+            _count(slot, group, tasks)
+        if self._selections:
+            self._note_change(slot_id)
+
     def join_line(self, claim: Claim) -> None:
-        insort(self._lines.setdefault(claim.ask, []), (claim.since_s, claim.task_id))
+        line = self._lines.get(claim.ask)
+        if line is None:
+            line = self._lines[claim.ask] = []
+            self.restless += claim.ask.rules is not None and claim.ask.rules.restless
+        insort(line, (claim.since_s, claim.task_id))
 
     def leave_line(self, claim: Claim) -> None:
         line = self._lines[claim.ask]
         del line[bisect_left(line, (claim.since_s, claim.task_id))]
         if not line:
             del self._lines[claim.ask]
+            self.restless -= claim.ask.rules is not None and claim.ask.rules.restless
 
     def _list(self, slot: Slot) -> None:
-        if not slot.connected:
+        if self._selections:
+            self._note_change(slot.id)
+        if not slot.connected or slot.draining:
             return
         self.connected += 1
         self.free_gpus += len(slot.gpus)
         self.total_gpus += slot.total.gpus
-        group = self._groups.get(len(slot.gpus))
-        if group is None:
-            group = self._groups[len(slot.gpus)] = SlotGroup(len(slot.gpus))
-        group.add(slot)
+        self._index.add(slot.id, len(slot.gpus), slot.memory_mib, slot.cpu_units)
         if self._by_held is not None and slot.total.gpus:
             self._list_by_held(slot, self._by_held)
 
     def _unlist(self, slot: Slot) -> None:
-        if not slot.connected:
+        if not slot.connected or slot.draining:
             return
         self.connected -= 1
         self.free_gpus -= len(slot.gpus)
         self.total_gpus -= slot.total.gpus
-        if not self._groups[len(slot.gpus)].remove(slot):
-            del self._groups[len(slot.gpus)]
+        self._index.remove(slot.id, len(slot.gpus), slot.memory_mib, slot.cpu_units)
         if self._by_held is not None and slot.total.gpus:
             key = _held_and_size(slot)
-            if not self._by_held[key].remove(slot):
+            if not self._by_held[key].remove(slot.id, slot.memory_mib, slot.cpu_units):
                 del self._by_held[key]
+
+    def _note_change(self, slot_id: str) -> None:
+        self._changes.append(slot_id)
+        if len(self._changes) > CHANGES_KEPT_MIN + 2 * len(self._slots):
+            self._forgotten += len(self._changes)
+            self._changes.clear()
 
     # Few ask for all GPUs of a host, so what they look at is made when the first one does.
 
@@ -182,7 +378,7 @@ class PoolIndex:
         if self._by_held is None:
             self._by_held = {}
             for slot in self._slots.values():
-                if slot.connected and slot.total.gpus:
+                if slot.takes_tasks and slot.total.gpus:
                     self._list_by_held(slot, self._by_held)
         return self._by_held
 
@@ -192,7 +388,7 @@ class PoolIndex:
         group = groups.get(key)
         if group is None:
             group = groups[key] = SlotGroup(len(slot.gpus))
-        group.add(slot)
+        group.add(slot.id, slot.memory_mib, slot.cpu_units)
 
 
 def _held_and_size(slot: Slot) -> tuple[int, int]:
@@ -201,6 +397,14 @@ def _held_and_size(slot: Slot) -> tuple[int, int]:
 
 def _first(item: tuple[tuple[int, int], SlotGroup]) -> tuple[int, int]:
     return item[0]
+
+
+def _count(slot: Slot, group: str, tasks: int) -> None:
+    count = slot.tasks.get(group, 0) + tasks
+    if count:
+        slot.tasks[group] = count
+    else:
+        del slot.tasks[group]
 
 
 class Fleet:
@@ -225,15 +429,21 @@ class Fleet:
         pool.put(slot)
         self._undo.append(partial(self._put_back, pool, slot.id, before))
 
-    def take(self, pool_name: str, slot_id: str, gpu_ids: Sequence[str], cpu_units: int, memory_mib: int) -> None:
+    def take(self, pool_name: str, slot_id: str, gpu_ids: Sequence[str], cpu_units: int, memory_mib: int, group: str = "") -> None:
+        """For a task, which is pending then. With a group it is one of its tasks on the slot."""
         pool = self.pool(pool_name)
-        pool.change(slot_id, gpu_ids, cpu_units, memory_mib, back=False)
-        self._undo.append(partial(pool.change, slot_id, gpu_ids, cpu_units, memory_mib, back=True))
+        pool.change(slot_id, gpu_ids, cpu_units, memory_mib, group, back=False)
+        self._undo.append(partial(pool.change, slot_id, gpu_ids, cpu_units, memory_mib, group, back=True))
 
     def give(self, pool_name: str, slot_id: str, gpu_ids: Sequence[str], cpu_units: int, memory_mib: int) -> None:
         pool = self.pool(pool_name)
         pool.change(slot_id, gpu_ids, cpu_units, memory_mib, back=True)
         self._undo.append(partial(pool.change, slot_id, gpu_ids, cpu_units, memory_mib, back=False))
+
+    def count(self, pool_name: str, slot_id: str, group: str, tasks: int, running: int, pending: int) -> None:
+        pool = self.pool(pool_name)
+        pool.count(slot_id, group, tasks, running, pending)
+        self._undo.append(partial(pool.count, slot_id, group, -tasks, -running, -pending))
 
     def join_line(self, pool_name: str, claim: Claim) -> None:
         pool = self.pool(pool_name)
@@ -260,13 +470,12 @@ class Fleet:
         """All that the index says, in plain values."""
         return {
             name: {
-                "slots": {slot.id: (slot.total, slot.free(), tuple(slot.gpus), slot.connected) for slot in pool.slots()},
+                "slots": {slot.id: deepcopy(slot) for slot in pool.slots()},
                 "groups": {group.gpus: group.picture() for group in pool.groups()},
                 "by held": [(group.gpus, group.picture()) for group in pool.groups_by_held()],
-                "GPUs": {slot.id: (slot.positions, slot.links, slot.withheld) for slot in pool.slots()},
                 "withheld": pool.withheld(),
                 "claims": {ask: tuple(line) for ask, line in pool._lines.items()},
-                "sums": (pool.free_gpus, pool.total_gpus, pool.connected, dict(pool._totals)),
+                "sums": (pool.free_gpus, pool.total_gpus, pool.connected, pool.restless, dict(pool._totals)),
             }
             for name, pool in sorted(self._pools.items())
             if pool._slots or pool._lines

@@ -102,14 +102,18 @@ CREATE TABLE task (
     stopped_at     REAL,
     stop_code      TEXT,
     stopped_reason TEXT,
-    details        TEXT NOT NULL,           -- JSON: overrides, tags, launch type...
+    details        TEXT NOT NULL,           -- JSON: overrides, tags, network configuration...
     plain          INTEGER NOT NULL DEFAULT 1 CHECK (plain IN (0, 1)),   -- 0: look into its definition as its runs come and go
     time_limit     REAL,                    -- seconds from its start
+    rules          TEXT,                    -- JSON: placement constraints and strategies; NULL: anywhere
+    launch_type    TEXT NOT NULL DEFAULT 'EC2' CHECK (launch_type IN ('EC2', 'FARGATE')),
     CHECK ((state = 'PROVISIONING') <= (host_id IS NULL)),
     CHECK ((state IN ('PENDING', 'RUNNING')) <= (host_id IS NOT NULL)),
     CHECK ((state = 'STOPPED') = (stopped_at IS NOT NULL))
 );
-CREATE INDEX task_of_cluster ON task (region, cluster, desired, id);
+CREATE INDEX task_of_cluster ON task (region, cluster, desired, family, id);
+CREATE INDEX task_started_by ON task (region, cluster, desired, started_by, family, id) WHERE started_by IS NOT NULL;
+CREATE INDEX task_not_on_ec2 ON task (region, cluster, desired, family, id) WHERE launch_type != 'EC2';
 CREATE INDEX task_of_host ON task (host_id) WHERE state IN ('PENDING', 'RUNNING');
 CREATE INDEX task_waiting ON task (pool, created_at, id) WHERE state = 'PROVISIONING';
 CREATE INDEX task_of_definition ON task (definition_arn);

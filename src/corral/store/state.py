@@ -11,6 +11,7 @@ import orjson
 
 from corral.database import Migration, Row
 from corral.model.placement import Claim, Links, Placement, Slot
+from corral.model.rules import Rules
 from corral.model.run import Foreign, GpuDevice, Hello, RunState
 from corral.model.task import MOVES, Ask, Run, Task, TaskState
 from corral.store.fleet import Fleet
@@ -30,7 +31,7 @@ class Conflict(Exception):
 TASK_COLUMNS = (
     "id, region, cluster, definition_arn, pool, state, desired, gpus, cpu_units, memory_mib, created_at, version, host_id, "
     "placed_at, started_at, stopping_at, stopped_at, stop_code, stopped_reason, family, task_group, started_by, details, "
-    "plain, time_limit"
+    "plain, time_limit, rules, launch_type"
 )
 RUN_COLUMNS = (
     "id, task_id, container, position, essential, gpus, state, gpu_ids, pid, exit_code, reason, started_at, stopped_at, "
@@ -123,9 +124,9 @@ class Store(Records):
         self.fleet = Fleet()
         for host_id, pool in self.execute("SELECT id, pool FROM host").fetchall():
             self.fleet.put_slot(pool, self._slot(host_id))
-        waiting = "SELECT pool, created_at, id, gpus, cpu_units, memory_mib FROM task WHERE state = 'PROVISIONING'"
-        for pool, since_s, task_id, gpus, cpu_units, memory_mib in self.execute(waiting).fetchall():
-            self.fleet.join_line(pool, Claim(since_s, task_id, Ask(gpus, cpu_units, memory_mib)))
+        waiting = "SELECT pool, created_at, id, gpus, cpu_units, memory_mib, rules FROM task WHERE state = 'PROVISIONING'"
+        for pool, since_s, task_id, gpus, cpu_units, memory_mib, rules in self.execute(waiting).fetchall():
+            self.fleet.join_line(pool, Claim(since_s, task_id, Ask(gpus, cpu_units, memory_mib, _rules(rules))))
         self.fleet.committed()
         self._mark = 0
 
@@ -245,6 +246,11 @@ class Store(Records):
         self.execute("UPDATE host SET connected = 0 WHERE id = ?", (host_id,))
         self._refresh_slot(host_id, connected=False)
 
+    def set_host_status(self, host_id: str, status: str) -> None:
+        """ACTIVE, or DRAINING: nothing new is placed there; what is there stays."""
+        self.execute("UPDATE host SET status = ? WHERE id = ?", (status, host_id))
+        self._renew_slot(host_id)
+
     def _refresh_slot(self, host_id: str, *, connected: bool) -> None:
         (pool,) = self.execute("SELECT pool FROM host WHERE id = ?", (host_id,)).fetchone()
         if self.fleet.pool(pool).slot(host_id).connected != connected:
@@ -256,13 +262,8 @@ class Store(Records):
         self.fleet.put_slot(pool, self._slot(host_id))
 
     def _slot(self, host_id: str) -> Slot:
-        cpu_units, memory_mib, connected, links = self.execute(
-            "SELECT cpu_units, memory_mib, connected, links FROM host WHERE id = ?", (host_id,)
-        ).fetchone()
-        used_cpu, used_memory = self.execute(
-            "SELECT coalesce(sum(cpu_units), 0), coalesce(sum(memory_mib), 0) FROM task "
-            "WHERE host_id = ? AND state IN ('PENDING', 'RUNNING')",
-            (host_id,),
+        name, cpu_units, memory_mib, connected, status, registered_at_s, links = self.execute(
+            "SELECT name, cpu_units, memory_mib, connected, status, registered_at, links FROM host WHERE id = ?", (host_id,)
         ).fetchone()
         rows = self.execute(
             "SELECT id, excluded, foreign_use FROM gpu WHERE host_id = ? AND present = 1 ORDER BY position", (host_id,)
@@ -273,29 +274,47 @@ class Store(Records):
         withheld = {gpu_id: f"'{holds[gpu_id]}'" for gpu_id, excluded, _ in rows if not excluded and gpu_id in holds}
         withheld |= {gpu_id: _in_use(foreign) for gpu_id, foreign in offered.items() if foreign and gpu_id not in held}
         positions = {gpu_id: at for at, (gpu_id, _, _) in enumerate(rows) if offered.get(gpu_id) == ""}
-        return Slot(
+        slot = Slot(
             id=host_id,
             total=Ask(sum(gpu_id not in withheld for gpu_id in offered), cpu_units, memory_mib),
-            cpu_units=cpu_units - used_cpu,
-            memory_mib=memory_mib - used_memory,
+            cpu_units=cpu_units,
+            memory_mib=memory_mib,
             gpus=[gpu_id for gpu_id in positions if gpu_id not in held],
             positions=positions,
             connected=bool(connected),
             links=_worth_knowing(links),
             withheld=withheld,
+            draining=status == "DRAINING",
+            attributes={**built_in_attributes(name, self.gpus(host_id)), **self.attributes(host_id)},
+            registered_at_s=registered_at_s,
         )
+        there = self.execute(
+            "SELECT region || '/' || cluster || '/' || task_group, state, desired, launch_type, count(*), sum(cpu_units), "
+            "sum(memory_mib) FROM task WHERE host_id = ? AND state IN ('PENDING', 'RUNNING') GROUP BY 1, 2, 3, 4",
+            (host_id,),
+        )
+        for group, state, desired, launch_type, count, used_cpu, used_memory in there:
+            slot.cpu_units -= used_cpu
+            slot.memory_mib -= used_memory
+            if launch_type == "EC2":
+                slot.running += count if state == "RUNNING" else 0
+                slot.pending += count if state == "PENDING" else 0
+                if desired == "RUNNING":
+                    slot.tasks[group] = slot.tasks.get(group, 0) + count
+        return slot
 
     # Tasks, their runs and leases
 
     def add_task(self, task: Task) -> None:
         """A new task: a claim when it waits, with its leases when it is placed already."""
         self.execute(
-            f"INSERT INTO task ({TASK_COLUMNS}) VALUES ({', '.join('?' * 25)})",
+            f"INSERT INTO task ({TASK_COLUMNS}) VALUES ({', '.join('?' * 27)})",
             (
                 task.id, task.region, task.cluster, task.definition_arn, task.pool, task.state.value, task.desired.value,
                 task.ask.gpus, task.ask.cpu_units, task.ask.memory_mib, task.created_at_s, task.version, task.host_id,
                 task.placed_at_s, task.started_at_s, task.stopping_at_s, task.stopped_at_s, task.stop_code, task.stopped_reason,
                 task.family, task.group, task.started_by, _dumps(task.details), task.plain, task.time_limit_s,
+                _rules_text(task.ask.rules), task.launch_type,
             ),
         )  # fmt: skip
         self.executemany(
@@ -338,7 +357,15 @@ class Store(Records):
             self.executemany("INSERT INTO lease (gpu_id, run_id, mode, owner) VALUES (?, ?, 'exclusive', ?)", rows)
         assert task.host_id is not None
         self._moved.append((task.id, True))
-        self.fleet.take(task.pool, task.host_id, [row[0] for row in rows], task.ask.cpu_units, task.ask.memory_mib)
+        group = task.group_key if task.launch_type == "EC2" else ""
+        self.fleet.take(task.pool, task.host_id, [row[0] for row in rows], task.ask.cpu_units, task.ask.memory_mib, group)
+
+    def _count(self, before: Task, after: Task) -> None:
+        """What the slot says of the tasks on it. A Fargate task is on no container instance, as far as anybody can see."""
+        was, now = _counts(before), _counts(after)
+        if was != now:
+            assert after.host_id is not None
+            self.fleet.count(after.pool, after.host_id, after.group_key, now[0] - was[0], now[1] - was[1], now[2] - was[2])
 
     def change_task(self, before: Task, after: Task) -> None:
         """Write what became of a placed task and its runs; a run that ended gives its GPUs back, a task the rest."""
@@ -352,6 +379,8 @@ class Store(Records):
                 self.fleet.leave_line(before.pool, claim_of(before))
             else:
                 self.fleet.give(before.pool, before.host_id, (), before.ask.cpu_units, before.ask.memory_mib)
+        if (after.state, after.desired) != (before.state, before.desired):
+            self._count(before, after)
         self._move(
             before,
             after.state,
@@ -430,15 +459,23 @@ class Store(Records):
         return [task for (task_id,) in rows.fetchall() if (task := self.task(task_id)) is not None]
 
     def list_tasks(
-        self, region: str, cluster: str, *, desired: str, family: str | None, started_by: str | None, host_id: str | None,
-        after: str, limit: int,
-    ) -> list[str]:  # fmt: skip
-        rows = self.execute(
-            "SELECT id FROM task WHERE region = ? AND cluster = ? AND desired = ? AND id > ? AND (? IS NULL OR family = ?) "
-            "AND (? IS NULL OR started_by = ?) AND (? IS NULL OR host_id = ?) ORDER BY id LIMIT ?",
-            (region, cluster, desired, after, family, family, started_by, started_by, host_id, host_id, limit),
-        )
-        return [task_id for (task_id,) in rows]
+        self, region: str, cluster: str, *, desired: str, after: tuple[str, str], limit: int, family: str | None = None,
+        started_by: str | None = None, host_id: str | None = None, launch_type: str | None = None,
+    ) -> list[tuple[str, str]]:  # fmt: skip
+        """(family, id), in this order. Only the filters that are given are in the statement, so that each finds its index."""
+        filters = {"family": family, "started_by": started_by, "host_id": host_id, "launch_type": launch_type}
+        given = {column: value for column, value in filters.items() if value is not None}
+        more = "".join(f" AND {column} = ?" for column in given)
+        where = f"region = ? AND cluster = ? AND desired = ? AND {'id > ?' if family else '(family, id) > (?, ?)'}"
+        if launch_type is not None and launch_type != "EC2":
+            more += " AND launch_type != 'EC2'"  # what the index of the few says
+        if host_id is not None and desired == "RUNNING":  # by the index of the host, which has few; a plus keeps the others away
+            where = where.replace("region", "+region").replace("cluster", "+cluster").replace("desired", "+desired")
+            more += " AND state IN ('PENDING', 'RUNNING')"
+        return self.execute(
+            f"SELECT family, id FROM task WHERE {where}{more} ORDER BY family, id LIMIT ?",
+            (region, cluster, desired, *(after[1:] if family else after), *given.values(), limit),
+        ).fetchall()
 
     def task_counts(self) -> dict[str, int]:
         """How many tasks there are in each state, everywhere. Each part has an index of its own, for stopped ones may be many."""
@@ -513,6 +550,40 @@ def _worth_knowing(text: str) -> Links | None:
     return tuple(tuple(row) for row in rows) if len(distances) > 1 else None
 
 
+def built_in_attributes(name: str, gpus: Sequence[GpuDevice]) -> dict[str, str]:
+    """What a host is known by without anybody saying it; what depends on a region is not here."""
+    return {
+        "ecs.instance-type": "corral.host",
+        "ecs.os-type": "linux",
+        "ecs.os-family": "LINUX",
+        "corral.host-name": name,
+        "corral.gpu-model": ", ".join(sorted({gpu.model for gpu in gpus})),
+        "corral.gpus-simulated": "true" if any(gpu.simulated for gpu in gpus) else "false",
+    }
+
+
+def _rules_text(rules: Rules | None) -> str | None:
+    return (
+        None
+        if rules is None
+        else _dumps([rules.scope, rules.member_of, rules.distinct, rules.strategy, rules.group, rules.restless])
+    )
+
+
+def _rules(text: str | None) -> Rules | None:
+    if text is None:
+        return None
+    scope, member_of, distinct, strategy, group, restless = orjson.loads(text)
+    return Rules(scope, tuple(member_of), distinct, tuple((kind, of) for kind, of in strategy), group, restless)
+
+
+def _counts(task: Task) -> tuple[int, int, int]:
+    """(should run, is running, is pending): what a task adds to the counts of its slot."""
+    if task.host_id is None or task.launch_type != "EC2" or task.state is TaskState.STOPPED:
+        return 0, 0, 0
+    return task.desired is TaskState.RUNNING, task.state is TaskState.RUNNING, task.state is TaskState.PENDING
+
+
 def claim_of(task: Task) -> Claim:
     return Claim(task.created_at_s, task.id, task.ask)
 
@@ -520,10 +591,11 @@ def claim_of(task: Task) -> Claim:
 def _task(row: Row, runs: Sequence[Row]) -> Task:
     return Task(
         id=row[0], region=row[1], cluster=row[2], definition_arn=row[3], pool=row[4], state=TaskState(row[5]),
-        desired=TaskState(row[6]), ask=Ask(row[7], row[8], row[9]), created_at_s=row[10], version=row[11], host_id=row[12],
+        desired=TaskState(row[6]), ask=Ask(row[7], row[8], row[9], _rules(row[25])), created_at_s=row[10], version=row[11],
+        host_id=row[12],
         placed_at_s=row[13], started_at_s=row[14], stopping_at_s=row[15], stopped_at_s=row[16], stop_code=row[17],
         stopped_reason=row[18], family=row[19], group=row[20], started_by=row[21], details=orjson.loads(row[22]),
-        plain=bool(row[23]), time_limit_s=row[24],
+        plain=bool(row[23]), time_limit_s=row[24], launch_type=row[26],
         runs=tuple(
             Run(
                 id=run[0], task_id=run[1], container=run[2], position=run[3], essential=bool(run[4]), gpus=run[5],

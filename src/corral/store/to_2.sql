@@ -50,3 +50,11 @@ ALTER TABLE run ADD COLUMN health TEXT CHECK (health IN ('HEALTHY', 'UNHEALTHY')
 ALTER TABLE host ADD COLUMN links TEXT NOT NULL DEFAULT '';
 ALTER TABLE gpu ADD COLUMN excluded INTEGER NOT NULL DEFAULT 0 CHECK (excluded IN (0, 1));
 ALTER TABLE gpu ADD COLUMN foreign_use TEXT NOT NULL DEFAULT '';
+
+-- Where tasks may go.
+ALTER TABLE task ADD COLUMN rules TEXT;
+ALTER TABLE task ADD COLUMN launch_type TEXT NOT NULL DEFAULT 'EC2' CHECK (launch_type IN ('EC2', 'FARGATE'));
+DROP INDEX task_of_cluster;
+CREATE INDEX task_of_cluster ON task (region, cluster, desired, family, id);
+CREATE INDEX task_started_by ON task (region, cluster, desired, started_by, family, id) WHERE started_by IS NOT NULL;
+CREATE INDEX task_not_on_ec2 ON task (region, cluster, desired, family, id) WHERE launch_type != 'EC2';

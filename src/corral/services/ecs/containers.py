@@ -9,7 +9,7 @@ from typing import Any
 from corral.core import Tx
 from corral.decide.lifecycle import NO_RULES
 from corral.model.run import HealthCheck
-from corral.model.task import RestartPolicy, Rules, Task
+from corral.model.task import ContainerRules, RestartPolicy, Task
 from corral.services.ecs.naming import InvalidParameterException, split_definition
 from corral.store import Store
 
@@ -23,7 +23,7 @@ def is_plain(containers: Iterable[dict[str, Any]]) -> bool:
     return all(LIFE_FIELDS.isdisjoint(container) for container in containers)
 
 
-def rules_of(tx: Tx[Store], task: Task) -> Mapping[str, Rules]:
+def rules_of(tx: Tx[Store], task: Task) -> Mapping[str, ContainerRules]:
     """By container. No override changes them."""
     if task.plain:
         return NO_RULES
@@ -33,13 +33,13 @@ def rules_of(tx: Tx[Store], task: Task) -> Mapping[str, Rules]:
     return {container["name"]: _rules(container) for container in document["containerDefinitions"]}
 
 
-def _rules(container: dict[str, Any]) -> Rules:
+def _rules(container: dict[str, Any]) -> ContainerRules:
     policy = container.get("restartPolicy") or {}
     restart = None
     if policy.get("enabled"):
         period_s = policy.get("restartAttemptPeriod", RESTART_PERIOD_S)
         restart = RestartPolicy(float(period_s), frozenset(policy.get("ignoredExitCodes", ())))
-    return Rules(
+    return ContainerRules(
         depends_on=tuple((needed["containerName"], needed["condition"]) for needed in container.get("dependsOn", ())),
         start_timeout_s=float(container["startTimeout"]) if container.get("startTimeout") else None,
         restart=restart,
