@@ -107,5 +107,5 @@ def test_what_a_task_is_told() -> None:
     told = environment_inside(Settings(), task, run)
     assert told["AWS_EXECUTION_ENV"] == "AWS_ECS_EC2" and told["AWS_REGION"] == told["AWS_DEFAULT_REGION"] == "eu-west-1"
     assert told["AWS_CONTAINER_CREDENTIALS_FULL_URI"] == f"http://127.0.0.1:4566/v2/credentials/{TASK}"
-    fargate = environment_inside(Settings(), task.but(details={"launchType": "FARGATE"}), run)
+    fargate = environment_inside(Settings(), task.but(launch_type="FARGATE"), run)
     assert fargate["AWS_EXECUTION_ENV"] == "AWS_ECS_FARGATE"

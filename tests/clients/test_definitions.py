@@ -101,7 +101,7 @@ REFUSED: list[tuple[str, list[dict[str, Any]], dict[str, Any], str]] = [
         "f",
         [plain()],
         {"placementConstraints": [{"type": "distinctInstance"}]},
-        "only support placement constraints of type memberOf",
+        "constraint.type 'distinctInstance' is not supported",
     ),
     ("f", [plain()], {"ephemeralStorage": {"sizeInGiB": 500}}, "between 21 and 200"),
     ("f", [plain()], {"volumes": [{"name": "a"}, {"name": "a"}]}, "Volume names must be unique"),

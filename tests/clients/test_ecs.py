@@ -164,9 +164,7 @@ def test_lists_with_pages(ecs):
     register(ecs, "listed", container(["true"]))
     arns = [task["taskArn"] for _ in range(3) for task in ecs.run_task(taskDefinition="listed", count=10, startedBy="me")["tasks"]]
     wait_stopped(ecs, arns)
-    pages = ecs.get_paginator("list_tasks").paginate(
-        family="listed", startedBy="me", desiredStatus="STOPPED", PaginationConfig={"PageSize": 7}
-    )
+    pages = ecs.get_paginator("list_tasks").paginate(startedBy="me", desiredStatus="STOPPED", PaginationConfig={"PageSize": 7})
     assert sorted(pages.build_full_result()["taskArns"]) == sorted(arns)
 
 

@@ -2,6 +2,12 @@
 
 from corral.services.ecs import clusters, definitions, instances, protection, providers, running, settings, tags, tasks
 
+JOINS = "a host joins by itself, when Corral is started on it (`corral up`)."
+LEAVES = "a host stays known. Set it to DRAINING to give it nothing new, or stop Corral on it (`corral down`)."
+UPDATES = "the agent is part of Corral and as new as it is. Install a newer Corral and start it again."
+REPORTS = "only Corral's own agents report what became of tasks."
+REPORTED = ("SubmitTaskStateChange", "SubmitContainerStateChange", "SubmitAttachmentStateChanges")
+
 HANDLERS = {
     "CreateCluster": clusters.create_cluster,
     "DeleteCluster": clusters.delete_cluster,
@@ -30,9 +36,18 @@ HANDLERS = {
     "UpdateTaskProtection": protection.update_task_protection,
     "GetTaskProtection": protection.get_task_protection,
     "RunTask": running.run_task,
+    "StartTask": running.start_task,
     "StopTask": tasks.stop_task,
     "DescribeTasks": tasks.describe_tasks,
     "ListTasks": tasks.list_tasks,
     "ListContainerInstances": instances.list_container_instances,
     "DescribeContainerInstances": instances.describe_container_instances,
+    "UpdateContainerInstancesState": instances.update_container_instances_state,
+    "PutAttributes": instances.put_attributes,
+    "DeleteAttributes": instances.delete_attributes,
+    "ListAttributes": instances.list_attributes,
+    **{operation: instances.refuse(operation, JOINS) for operation in ("RegisterContainerInstance", "DiscoverPollEndpoint")},
+    "DeregisterContainerInstance": instances.refuse("DeregisterContainerInstance", LEAVES),
+    "UpdateContainerAgent": instances.refuse("UpdateContainerAgent", UPDATES),
+    **{operation: instances.refuse(operation, REPORTS) for operation in REPORTED},
 }

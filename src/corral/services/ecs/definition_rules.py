@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from corral.services.ecs.constraints import check_definition_constraints
 from corral.services.ecs.naming import ClientException, InvalidParameterException
 
 Document = dict[str, Any]
@@ -16,7 +17,6 @@ Container = dict[str, Any]
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,255}")
 PORTS = re.compile(r"(\d{1,5})-(\d{1,5})")
 CONTAINERS_MAX = 10
-CONSTRAINTS_MAX = 10
 DOCUMENT_MAX_BYTES = 65_536
 TASK_CPU_UNITS = (128, 196_608)
 MEMORY_MIN_MIB = 6
@@ -150,12 +150,7 @@ def _check_task(document: Document) -> None:
         reserved = sum(container.get("memoryReservation", container.get("memory", 0)) for container in containers)
         if reserved > int(document["memory"]):
             raise ClientException("The sum of all container 'memory' values cannot be greater than the value of the task 'memory'.")
-    constraints = document.get("placementConstraints", ())
-    if len(constraints) > CONSTRAINTS_MAX:
-        raise ClientException(f"A task definition can have at most {CONSTRAINTS_MAX} placement constraints.")
-    for constraint in constraints:
-        if constraint.get("type") != "memberOf":
-            raise ClientException("Task definitions only support placement constraints of type memberOf.")
+    check_definition_constraints(document.get("placementConstraints", ()))
     if not 21 <= document.get("ephemeralStorage", {}).get("sizeInGiB", 21) <= 200:
         raise ClientException("Invalid 'ephemeralStorage' setting for task. 'sizeInGiB' must be between 21 and 200.")
     proxied = document.get("proxyConfiguration", {}).get("containerName")

@@ -10,8 +10,9 @@ from corral.decide.lifecycle import task_health
 from corral.decide.place import why_waiting
 from corral.model.placement import Claim
 from corral.model.task import ALL_GPUS, Ask, Run, Task, TaskState
+from corral.services.ecs.fargate import STORAGE_GIB
 from corral.services.ecs.naming import HOST_PROVIDER, arn
-from corral.services.ecs.starting import containers_of
+from corral.services.ecs.starting import containers_of, definition_key
 from corral.store import Store, claim_of
 
 HOLDERS_NAMED_MAX = 3
@@ -51,7 +52,7 @@ def _described(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) ->
     containers = containers_of(tx, task)
     instance_arn = arn(account, task.region, f"container-instance/{task.cluster}/{task.host_id}")
     optional = {
-        "containerInstanceArn": instance_arn if task.host_id else None,
+        "containerInstanceArn": instance_arn if task.host_id and task.launch_type == "EC2" else None,
         "startedBy": task.started_by,
         "connectivity": "CONNECTED" if task.host_id else None,
         "connectivityAt": task.placed_at_s,
@@ -86,11 +87,12 @@ def _described(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) ->
         "tags": task.details.get("tags", []) if tags else [],
         **{key: value for key, value in optional.items() if value is not None},
     }
-    if task.details.get("launchType"):
-        shown["launchType"] = task.details["launchType"]
-    else:
-        shown["launchType"] = "EC2"
-        shown["capacityProviderName"] = HOST_PROVIDER
+    shown["launchType"] = task.launch_type
+    if not task.details.get("launchType"):
+        shown["capacityProviderName"] = task.details.get("capacityProviderName", HOST_PROVIDER)
+    if task.launch_type == "FARGATE":
+        storage = tx.store.document(*definition_key(task)).get("ephemeralStorage", {"sizeInGiB": STORAGE_GIB})
+        shown |= {"platformVersion": task.details["platformVersion"], "platformFamily": "Linux", "ephemeralStorage": storage}
     return shown
 
 

@@ -24,7 +24,8 @@ def follow(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...]) -> No
     if progress.look_at_s is not None:
         tx.due(f"task:{before.id}", progress.look_at_s)
     after = progress.task.runs
-    if any(run.state is RunState.STOPPED and was.state is not RunState.STOPPED for run, was in zip(after, before.runs)):
+    freed = any(run.state is RunState.STOPPED and was.state is not RunState.STOPPED for run, was in zip(after, before.runs))
+    if freed or tx.store.fleet.pool(before.pool).restless:  # somebody may have waited for it to go
         tx.mark(f"pool:{before.pool}")
 
 

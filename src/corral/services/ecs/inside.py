@@ -24,4 +24,4 @@ def environment_inside(settings: Settings, task: Task, run: Run) -> dict[str, st
 
 
 def is_fargate(task: Task) -> bool:
-    return task.details.get("launchType") == "FARGATE"
+    return task.launch_type == "FARGATE"

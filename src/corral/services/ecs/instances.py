@@ -1,68 +1,228 @@
-"""ECS container instances: the hosts, as members of the cluster `default`."""
+"""ECS container instances: the hosts, as members of the cluster `default`.
+
+A host belongs to no region. Its status and its attributes are its own, the same in every region's `default`.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import corral
 from corral.core import Tx
+from corral.decide.query import parse
+from corral.decide.rules import ZONE, instance_id, values_of, zone_of
+from corral.errors import api_error
+from corral.model.placement import Slot
 from corral.services.caller import Caller
 from corral.services.ecs import paging
-from corral.services.ecs.naming import DEFAULT_CLUSTER, HOST_PROVIDER, arn, find_cluster, short
-from corral.services.ecs.tags import instance_tags
+from corral.services.ecs.constraints import check_expression
+from corral.services.ecs.naming import (
+    DEFAULT_CLUSTER,
+    HOST_PROVIDER,
+    ClientException,
+    InvalidParameterException,
+    arn,
+    find_cluster,
+    short,
+)
 from corral.store import HOST_POOL, Store
+
+TargetNotFoundException = api_error("TargetNotFoundException")
+AttributeLimitExceededException = api_error("AttributeLimitExceededException")
+
+DESCRIBE_MAX = 100
+UPDATE_MAX = 10
+ATTRIBUTES_MAX = 10  # in a call, and of a host; what holds GPUs is not counted
+STATUSES = ("ACTIVE", "DRAINING")
+NAME = re.compile(r"[a-zA-Z0-9_./\\-]{1,128}")
+VALUE = re.compile(r"(?! )[a-zA-Z0-9_.@/\\: -]{1,128}(?<! )")
+HOLD = "corral.hold."  # followed by a GPU's id: that GPU is kept away, and the value says for what
+HELD_FOR = re.compile(r"[^\x00-\x1f]{0,128}")
+BUILT_IN = ("ecs.", "com.amazonaws.", "corral.")
 
 
 def list_container_instances(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
-    ids = sorted(host["id"] for host in tx.store.hosts()) if cluster == DEFAULT_CLUSTER else []
+    status, expression = params.get("status"), params.get("filter")
+    scope = f"{caller.region}/{cluster}"
+    query = parse(check_expression(expression)) if expression else None
+    ids = sorted(
+        slot.id
+        for slot in _slots(tx, cluster)
+        if (not status or status == _status(slot)) and (query is None or query.matches(values_of(slot, scope)))
+    )
     page, token = paging.page(params, lambda after, limit: [host_id for host_id in ids if host_id > after][:limit])
-    arns = [arn(caller.account, caller.region, f"container-instance/{cluster}/{host_id}") for host_id in page]
-    return {"containerInstanceArns": arns, **token}
+    return {"containerInstanceArns": [_arn(caller, cluster, host_id) for host_id in page], **token}
 
 
 def describe_container_instances(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
+    given = params["containerInstances"]
+    if not 1 <= len(given) <= DESCRIBE_MAX:
+        raise InvalidParameterException(f"containerInstances must contain from 1 to {DESCRIBE_MAX} entries.")
+    include = params.get("include", ())
+    return _each(tx, caller, cluster, given, lambda host: _described(tx, caller, host, _arn(caller, cluster, host["id"]), include))
+
+
+def update_container_instances_state(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """A draining host gets nothing new; what runs there runs on. Who waits may find room on one that is active again."""
+    cluster, _ = find_cluster(tx, caller, params.get("cluster"))
+    given, status = params["containerInstances"], params["status"]
+    if status not in STATUSES:
+        raise InvalidParameterException(f"Container instance status should be one of [{', '.join(STATUSES)}].")
+    if not 1 <= len(given) <= UPDATE_MAX:
+        raise InvalidParameterException(f"containerInstances must contain from 1 to {UPDATE_MAX} entries.")
+
+    def update(host: dict[str, Any]) -> dict[str, Any]:
+        tx.store.set_host_status(host["id"], status)
+        return _described(tx, caller, host, _arn(caller, cluster, host["id"]), ())
+
+    tx.mark(f"pool:{HOST_POOL}")
+    return _each(tx, caller, cluster, given, update)
+
+
+def put_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    targets = _targets(tx, params, caller)
+    for host_id, attribute in targets:
+        name, value = attribute["name"], attribute.get("value", "")
+        _check_attribute(name, value)
+        tx.store.put_attribute(host_id, name, value)
+    for host_id in {host_id for host_id, _ in targets}:
+        custom = [name for name in tx.store.attributes(host_id) if not name.startswith(HOLD)]
+        if len(custom) > ATTRIBUTES_MAX:
+            raise AttributeLimitExceededException(f"A container instance can have up to {ATTRIBUTES_MAX} custom attributes.")
+    tx.mark(f"pool:{HOST_POOL}")  # whoever waits for such a host may have it now
+    return {"attributes": [attribute for _, attribute in targets]}
+
+
+def delete_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    targets = _targets(tx, params, caller)
+    for host_id, attribute in targets:
+        _check_attribute(attribute["name"], "")
+        tx.store.drop_attribute(host_id, attribute["name"])
+    tx.mark(f"pool:{HOST_POOL}")
+    return {"attributes": [attribute for _, attribute in targets]}
+
+
+def list_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    cluster, _ = find_cluster(tx, caller, params.get("cluster"))
+    _check_target_type(params["targetType"])
+    name, value = params.get("attributeName"), params.get("attributeValue")
+    if value is not None and name is None:
+        raise InvalidParameterException("An attribute value can only be given together with an attribute name.")
+    found = {
+        f"{slot.id} {attribute}": {
+            "name": attribute,
+            **({"value": its} if its else {}),
+            "targetId": _arn(caller, cluster, slot.id),
+        }
+        for slot in _slots(tx, cluster)
+        for attribute, its in _attributes(slot, caller.region).items()
+        if (name is None or attribute == name) and (value is None or its == value)
+    }
+    ordered = sorted(found)
+    page, token = paging.page(params, lambda after, limit: [key for key in ordered if key > after][:limit])
+    return {"attributes": [found[key] for key in page], **token}
+
+
+def refuse(operation: str, instead: str) -> Callable[[Tx[Store], dict[str, Any], Caller], dict[str, Any]]:
+    """A handler for what only agents of ECS's own do."""
+
+    def refused(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> NoReturn:
+        raise ClientException(f"Corral does not serve {operation}: {instead}")
+
+    return refused
+
+
+def _slots(tx: Tx[Store], cluster: str) -> list[Slot]:
+    return list(tx.store.fleet.pool(HOST_POOL).slots()) if cluster == DEFAULT_CLUSTER else []
+
+
+def _arn(caller: Caller, cluster: str, host_id: str) -> str:
+    return arn(caller.account, caller.region, f"container-instance/{cluster}/{host_id}")
+
+
+def _each(
+    tx: Tx[Store], caller: Caller, cluster: str, given: list[str], show: Callable[[dict[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    """Those that are there, shown, and a failure for each that is not."""
     instances, failures = [], []
-    for given in params["containerInstances"]:
-        host = tx.store.host(short(given)) if cluster == DEFAULT_CLUSTER else None
-        instance_arn = arn(caller.account, caller.region, f"container-instance/{cluster}/{short(given)}")
+    for name in given:
+        host = tx.store.host(short(name)) if cluster == DEFAULT_CLUSTER else None
         if host is None:
-            failures.append({"arn": instance_arn, "reason": "MISSING"})
+            failures.append({"arn": _arn(caller, cluster, short(name)), "reason": "MISSING"})
         else:
-            shown = _described(tx, caller, host, instance_arn)
-            tags = instance_tags(tx, caller.region, host["id"]) if "TAGS" in params.get("include", ()) else []
-            instances.append({**shown, "tags": tags})
+            instances.append(show(host))
     return {"containerInstances": instances, "failures": failures}
 
 
-def _described(tx: Tx[Store], caller: Caller, host: dict[str, Any], instance_arn: str) -> dict[str, Any]:
+def _targets(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> list[tuple[str, dict[str, Any]]]:
+    """(host, attribute) of a request, in its order."""
+    cluster, _ = find_cluster(tx, caller, params.get("cluster"))
+    given = params["attributes"]
+    if not 1 <= len(given) <= ATTRIBUTES_MAX:
+        raise InvalidParameterException(f"attributes must contain from 1 to {ATTRIBUTES_MAX} entries.")
+    found = []
+    for attribute in given:
+        target = attribute.get("targetId")
+        if not target:
+            raise InvalidParameterException("Every attribute needs a targetId: the container instance that it is of.")
+        if not target.startswith("arn:"):
+            _check_target_type(attribute.get("targetType"))
+        if cluster != DEFAULT_CLUSTER or tx.store.host(short(target)) is None:
+            raise TargetNotFoundException(f"The specified target was not found: {target}.")
+        found.append((short(target), attribute))
+    return found
+
+
+def _check_target_type(given: str | None) -> None:
+    if given != "container-instance":
+        raise InvalidParameterException("The target type must be container-instance.")
+
+
+def _check_attribute(name: str, value: str) -> None:
+    if not NAME.fullmatch(name):
+        raise InvalidParameterException(f"Invalid attribute name '{name}': use 1 to 128 letters, digits and - _ . / \\")
+    if name.startswith(HOLD):
+        if not HELD_FOR.fullmatch(value):
+            raise InvalidParameterException(f"The value of {name} can have up to 128 characters.")
+    elif name.startswith(BUILT_IN):
+        raise InvalidParameterException(f"The attribute {name} is built in; choose a name that begins otherwise.")
+    elif value and not VALUE.fullmatch(value):
+        raise InvalidParameterException(
+            f"Invalid value of the attribute {name}: use 1 to 128 letters, digits, spaces (not at the ends) and - _ . @ / \\ :"
+        )
+
+
+def _status(slot: Slot) -> str:
+    return "DRAINING" if slot.draining else "ACTIVE"
+
+
+def _attributes(slot: Slot, region: str) -> dict[str, str]:
+    return {ZONE: zone_of(region), **slot.attributes}
+
+
+def _described(tx: Tx[Store], caller: Caller, host: dict[str, Any], instance_arn: str, include: Any) -> dict[str, Any]:
     slot = tx.store.fleet.pool(HOST_POOL).slot(host["id"])
     gpus = tx.store.gpus(host["id"])
     held = tx.store.holders(host["id"])
-    tasks = [task.state.value for task in tx.store.tasks_on(host["id"])]
-    models = sorted({gpu.model for gpu in gpus})
-    attributes = {
-        "ecs.instance-type": "corral.host",
-        "ecs.availability-zone": f"{caller.region}a",
-        "ecs.os-type": "linux",
-        "corral.host-name": host["name"],
-        "corral.gpu-model": ", ".join(models),
-        "corral.gpus-simulated": "true" if any(gpu.simulated for gpu in gpus) else "false",
-    }
-    return {
+    shown = {
         "containerInstanceArn": instance_arn,
-        "ec2InstanceId": f"i-{host['id'][:17]}",
+        "ec2InstanceId": instance_id(host["id"]),
         "capacityProviderName": HOST_PROVIDER,
         "version": 1,
         "versionInfo": {"agentVersion": corral.__version__},
-        "status": "ACTIVE",
-        "agentConnected": bool(host["connected"]),
+        "status": _status(slot),
+        "agentConnected": slot.connected,
         "registeredResources": _resources(slot.total.cpu_units, slot.total.memory_mib, [gpu.gpu_id for gpu in gpus]),
         "remainingResources": _resources(slot.cpu_units, slot.memory_mib, slot.gpus),
-        "runningTasksCount": tasks.count("RUNNING"),
-        "pendingTasksCount": tasks.count("PENDING"),
-        "attributes": [{"name": name, "value": value} if value else {"name": name} for name, value in attributes.items()],
+        "runningTasksCount": slot.running,
+        "pendingTasksCount": slot.pending,
+        "attributes": [
+            {"name": name, "value": value} if value else {"name": name} for name, value in _attributes(slot, caller.region).items()
+        ],
         "registeredAt": host["registered_at"],
         "attachments": [],
         "gpuDevices": [
@@ -76,6 +236,16 @@ def _described(tx: Tx[Store], caller: Caller, host: dict[str, Any], instance_arn
             for gpu in gpus
         ],
     }
+    if "CONTAINER_INSTANCE_HEALTH" in include:
+        shown["healthStatus"] = _health(slot, host["seen_at"])
+    return shown
+
+
+def _health(slot: Slot, seen_at_s: float) -> dict[str, Any]:
+    """What is known of a host's health: whether it is heard."""
+    status = "OK" if slot.connected else "IMPAIRED"
+    check = {"type": "AGENT_CONNECTIVITY", "status": status, "lastUpdated": seen_at_s}
+    return {"overallStatus": status, "details": [check]}
 
 
 def _resources(cpu: int, memory: int, gpus: list[str]) -> list[dict[str, Any]]:

@@ -154,7 +154,8 @@ def checked_strategy(strategy: list[dict[str, Any]], of_cluster: Collection[str]
         raise InvalidParameterException("Only one capacity provider of a strategy can have a base.")
     if len({name in FARGATE_PROVIDERS for name in names}) > 1:
         raise InvalidParameterException(
-            "A capacity provider strategy cannot contain a mix of capacity providers using Fargate and others."
+            "A capacity provider strategy cannot contain a mix of capacity providers using Auto Scaling groups and Fargate "
+            "providers. Specify one or the other and try again."
         )
     return full
 

@@ -1,18 +1,24 @@
-"""Running a task: what it is to be, where it goes, and the answer to the same request sent twice."""
+"""Running a task: what it is to be, where it goes, and the answer to the same request sent twice.
+
+RunTask looks for a place; StartTask is told one.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from corral.core import Tx
-from corral.decide.place import place_newcomer
+from corral.decide.place import place_newcomer, place_on
 from corral.model.placement import Placement, Unplaceable
 from corral.model.run import RunState
 from corral.model.task import Ask, Run, Task, TaskState
 from corral.services.caller import Caller
+from corral.services.ecs import fargate
+from corral.services.ecs.constraints import failure_reason, rules_of
 from corral.services.ecs.containers import is_plain, time_limit_s
 from corral.services.ecs.definition_rules import check_dependencies
 from corral.services.ecs.definitions import cpu_units, gpus_asked, gpus_of_run, memory_mib
@@ -26,66 +32,93 @@ from corral.services.ecs.naming import (
     arn,
     find_cluster,
     find_definition,
+    short,
 )
+from corral.services.ecs.placing import Way, pool_of, way_of
 from corral.services.ecs.starting import start_runs, with_gpus, with_overrides
 from corral.services.ecs.tags import task_tags
-from corral.store import HOST_POOL, Store
+from corral.store import Store
 
 COUNT_MAX = 10
+INSTANCES_MAX = 10
+STARTED_BY_MAX = 128
 TOKEN_S = 24 * 3600.0
 
 # Fields that would change what a task does and that Corral does not act on yet: refused by name, never ignored.
-REFUSED_IN_REQUEST = ("placementConstraints", "placementStrategy", "volumeConfigurations")
+REFUSED_IN_REQUEST = ("volumeConfigurations",)
 REFUSED_IN_CONTAINER = ("secrets", "environmentFiles", "links", "volumesFrom", "mountPoints")
 
 
 def run_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    cluster, _ = find_cluster(tx, caller, params.get("cluster"))
+    cluster, about = find_cluster(tx, caller, params.get("cluster"))
     scope = f"{caller.region}/{cluster}/RunTask"
     if (known := _known(tx, scope, params)) is not None:
         return known
-    revision, status, document = find_definition(tx, caller, params["taskDefinition"])
-    if status != "ACTIVE":
-        raise ClientException("TaskDefinition is inactive")
-    waits = _may_wait(params, cluster)
-    prototype = _prototype(tx, caller, params, cluster, revision, document)
+    revision, document = _active_definition(tx, caller, params)
+    count = _count(params)
+    way = way_of(params, caller.region, cluster, about, count)
+    prototype = _prototype(tx, caller, params, cluster, revision, document, way)
+    group = params.get("group") or f"family:{document['family']}"
+    rules = rules_of(params, document, way.launch_type, f"{caller.region}/{cluster}", group)
+    if rules is not None:
+        prototype = prototype.but(ask=replace(prototype.ask, rules=rules))
+    drawn = rules is not None and any(kind == "random" for kind, _ in rules.strategy)
     tasks: list[Task] = []
     failures: list[dict[str, str]] = []
     pool = tx.store.fleet.pool(prototype.pool)
     found: Placement | Unplaceable | None = None
-    for _ in range(_count(params)):
+    for at in range(count):
         if not isinstance(found, Unplaceable):  # what one of equal tasks was refused, the next one would be too
-            found = place_newcomer(pool, prototype.ask)
-        if isinstance(found, Unplaceable) and not waits:
+            found = place_newcomer(pool, prototype.ask, tx.ids.hex32() if drawn else "")
+        if isinstance(found, Unplaceable) and not way.waits:
             failures.append(_failure(tx, prototype, found))
         else:
-            tasks.append(_add(tx, prototype, found))
+            tasks.append(_add(tx, _through(prototype, way, at), found))
+    if pool.restless:
+        tx.mark(f"pool:{prototype.pool}")  # somebody may have waited for this company
     reply = {"tasks": described(tx, tasks), "failures": failures}
     _remember(tx, scope, params, [task.id for task in tasks], failures)
     return reply
 
 
-def _may_wait(params: dict[str, Any], cluster: str) -> bool:
-    """With a launch type a task starts now or not at all; through the cluster's capacity provider it waits for room."""
-    for field in REFUSED_IN_REQUEST:
-        if params.get(field):
-            raise InvalidParameterException(f"Corral does not serve {field} yet.")
-    launch_type, strategy = params.get("launchType"), params.get("capacityProviderStrategy")
-    if launch_type and strategy:
-        raise InvalidParameterException("Specify either a launch type or a capacity provider strategy, not both.")
-    if launch_type and launch_type != "EC2":
-        raise InvalidParameterException(
-            f"Corral does not serve the launch type {launch_type} yet; use EC2, or none to wait for room."
-        )
-    for item in strategy or ():
-        if cluster != DEFAULT_CLUSTER or item["capacityProvider"] != HOST_PROVIDER:
-            raise InvalidParameterException(
-                f"The specified capacity provider strategy cannot contain a capacity provider that is not associated "
-                f"with the cluster: {item['capacityProvider']}."
-            )
-    if cluster != DEFAULT_CLUSTER:
-        raise InvalidParameterException("No Container Instances were found in your cluster.")
-    return launch_type is None
+def start_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """One task on each of the given container instances, now or not at all. The caller chose: placement rules do not apply."""
+    cluster, _ = find_cluster(tx, caller, params.get("cluster"))
+    revision, document = _active_definition(tx, caller, params)
+    instances = params["containerInstances"]
+    if not 1 <= len(instances) <= INSTANCES_MAX:
+        raise InvalidParameterException(f"containerInstances must contain from 1 to {INSTANCES_MAX} entries.")
+    way = Way("EC2", pool_of(caller.region, cluster), waits=False)
+    prototype = _prototype(tx, caller, {**params, "launchType": "EC2"}, cluster, revision, document, way)
+    pool = tx.store.fleet.pool(way.pool)
+    there = {slot.id for slot in pool.slots()} if cluster == DEFAULT_CLUSTER else set()
+    tasks: list[Task] = []
+    failures: list[dict[str, str]] = []
+    for host_id in map(short, instances):
+        found = place_on(pool, prototype.ask, host_id) if host_id in there else None
+        if isinstance(found, Placement):
+            tasks.append(_add(tx, prototype, found))
+        else:
+            instance_arn = arn(caller.account, caller.region, f"container-instance/{cluster}/{host_id}")
+            why = {"reason": failure_reason(found.resource), "detail": found.detail} if found else {"reason": "MISSING"}
+            failures.append({"arn": instance_arn, **why})
+    if pool.restless:
+        tx.mark(f"pool:{way.pool}")
+    return {"tasks": described(tx, tasks), "failures": failures}
+
+
+def _active_definition(tx: Tx[Store], caller: Caller, params: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    revision, status, document = find_definition(tx, caller, params["taskDefinition"])
+    if status != "ACTIVE":
+        raise ClientException("TaskDefinition is inactive")
+    return revision, document
+
+
+def _through(prototype: Task, way: Way, at: int) -> Task:
+    """The provider that a task goes to is shown; the hosts' own goes without saying."""
+    if not way.providers or way.providers[at] == HOST_PROVIDER:
+        return prototype
+    return prototype.but(details={**prototype.details, "capacityProviderName": way.providers[at]})
 
 
 def _count(params: dict[str, Any]) -> int:
@@ -96,9 +129,14 @@ def _count(params: dict[str, Any]) -> int:
 
 
 def _prototype(
-    tx: Tx[Store], caller: Caller, params: dict[str, Any], cluster: str, revision: int, document: dict[str, Any]
+    tx: Tx[Store], caller: Caller, params: dict[str, Any], cluster: str, revision: int, document: dict[str, Any], way: Way
 ) -> Task:
     """The task that is to be run, `count` times, still without ids."""
+    for field in REFUSED_IN_REQUEST:
+        if params.get(field):
+            raise InvalidParameterException(f"Corral does not serve {field} yet.")
+    if len(params.get("startedBy", "")) > STARTED_BY_MAX:
+        raise InvalidParameterException(f"startedBy can have up to {STARTED_BY_MAX} characters.")
     overrides = params.get("overrides", {})
     names = {container["name"] for container in document["containerDefinitions"]}
     for override in overrides.get("containerOverrides", ()):
@@ -112,16 +150,23 @@ def _prototype(
     plain = is_plain(containers.values())
     if not plain:
         check_dependencies(list(containers.values()))  # again: the first Corral registered any
+    _check_network(params, document)
     kept = ("launchType", "networkConfiguration", "referenceId")
     details: dict[str, Any] = {key: params[key] for key in kept if key in params}
     if overrides:
         details["overrides"] = overrides
+    if way.launch_type == "FARGATE":
+        fargate.check_task(document, overrides, containers)
+        details["platformVersion"] = fargate.platform_version(params.get("platformVersion"))
+    elif params.get("platformVersion"):
+        raise InvalidParameterException("The platform version must be null when specifying an EC2 launch type.")
     if tags := task_tags(params, cluster, document):
         details["tags"] = tags
     limit_s = time_limit_s(details.get("tags", ()))
     runs = tuple(
         Run(
-            "", "", container["name"], at, container["essential"], gpus_of_run(container), RunState.PENDING,
+            "", "", container["name"], at, container["essential"],
+            0 if way.launch_type == "FARGATE" else gpus_of_run(container), RunState.PENDING,
             waits=bool(container.get("dependsOn")),
         )
         for at, container in enumerate(containers.values())
@@ -131,7 +176,7 @@ def _prototype(
         region=caller.region,
         cluster=cluster,
         definition_arn=arn(caller.account, caller.region, f"task-definition/{document['family']}:{revision}"),
-        pool=HOST_POOL,
+        pool=way.pool,
         state=TaskState.PROVISIONING,
         desired=TaskState.RUNNING,
         ask=_ask(document, overrides, containers),
@@ -143,7 +188,17 @@ def _prototype(
         runs=runs,
         plain=plain and limit_s is None,
         time_limit_s=limit_s,
+        launch_type=way.launch_type,
     )
+
+
+def _check_network(params: dict[str, Any], document: dict[str, Any]) -> None:
+    """Kept on paper, and as ECS wants it: a task in awsvpc mode says which network, and no other task does."""
+    if document.get("networkMode") == "awsvpc":
+        if not params.get("networkConfiguration", {}).get("awsvpcConfiguration"):
+            raise InvalidParameterException("Network Configuration must be provided when networkMode 'awsvpc' is specified.")
+    elif params.get("networkConfiguration"):
+        raise InvalidParameterException("Network Configuration is not valid for the given networkMode of this task definition.")
 
 
 def _check_runnable(container: dict[str, Any]) -> None:
@@ -173,8 +228,8 @@ def _failure(tx: Tx[Store], prototype: Task, why: Unplaceable) -> dict[str, str]
     """ECS names the container instance that it tried; where there is a host, so do we."""
     host = next(iter(tx.store.fleet.pool(prototype.pool).slots()), None)
     resource = f"container-instance/{prototype.cluster}/{host.id}" if host else f"cluster/{prototype.cluster}"
-    reason = "AGENT" if why.resource == "AGENT" else f"RESOURCE:{why.resource}"
-    return {"arn": arn(tx.settings.account, prototype.region, resource), "reason": reason, "detail": why.detail}
+    instance_arn = arn(tx.settings.account, prototype.region, resource)
+    return {"arn": instance_arn, "reason": failure_reason(why.resource), "detail": why.detail}
 
 
 def _add(tx: Tx[Store], prototype: Task, found: Placement | Unplaceable) -> Task:

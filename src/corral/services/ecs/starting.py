@@ -64,9 +64,14 @@ def start_runs(tx: Tx[Store], task: Task) -> None:
 
 def containers_of(tx: Tx[Store], task: Task) -> dict[str, dict[str, Any]]:
     """The container definitions of a task with its overrides laid over them, by name."""
+    return with_overrides(tx.store.document(*definition_key(task)), task.details.get("overrides", {}))
+
+
+def definition_key(task: Task) -> tuple[str, str, int]:
+    """By what the store knows a task's definition."""
     family, revision = split_definition(task.definition_arn)
     assert revision is not None
-    return with_overrides(tx.store.document(task.region, family, revision), task.details.get("overrides", {}))
+    return task.region, family, revision
 
 
 def with_overrides(document: dict[str, Any], overrides: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from corral.core import Tx, Wait
+from corral.errors import api_error
 from corral.model.run import RunState
 from corral.model.task import StopCode, Task, TaskState
 from corral.services.caller import Caller
 from corral.services.ecs import paging
 from corral.services.ecs.describing import described
 from corral.services.ecs.following import follow
-from corral.services.ecs.naming import InvalidParameterException, arn, find_cluster, short
+from corral.services.ecs.naming import DEFAULT_CLUSTER, InvalidParameterException, arn, find_cluster, short
 from corral.store import Store
+
+ServiceNotFoundException = api_error("ServiceNotFoundException")
 
 DESCRIBE_MAX = 100
 STOPPED_BY_USER = "Task stopped by user"
@@ -73,22 +76,46 @@ def _awaited(tasks: list[Task], seen: int | None) -> list[Task]:
 
 def list_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
+    _check_filters(params)
     host = params.get("containerInstance")
-    nothing = "serviceName" in params or params.get("launchType", "EC2") != "EC2" or params.get("desiredStatus") == "PENDING"
+    launch_type = params.get("launchType")
+    if host:  # a Fargate task is on no container instance
+        launch_type = launch_type or "EC2"
+    nothing = (
+        params.get("desiredStatus") == "PENDING"  # no task's desired status ever is
+        or launch_type not in (None, "EC2", "FARGATE")
+        or (host and (cluster != DEFAULT_CLUSTER or launch_type != "EC2"))
+        or "daemonName" in params
+    )
 
     def names(after: str, limit: int) -> list[str]:
-        if nothing:  # no services here yet, nothing on Fargate, and no task's desired status is ever PENDING
+        if nothing:
             return []
-        return tx.store.list_tasks(
+        family, _, task_id = after.partition(" ")
+        found = tx.store.list_tasks(
             caller.region,
             cluster,
             desired=params.get("desiredStatus", "RUNNING"),
             family=params.get("family"),
             started_by=params.get("startedBy"),
             host_id=short(host) if host else None,
-            after=after,
+            launch_type=launch_type,
+            after=(family, task_id),
             limit=limit,
         )
+        return [f"{family} {task_id}" for family, task_id in found]
 
     page, token = paging.page(params, names)
-    return {"taskArns": [arn(caller.account, caller.region, f"task/{cluster}/{task_id}") for task_id in page], **token}
+    ids = [name.partition(" ")[2] for name in page]
+    return {"taskArns": [arn(caller.account, caller.region, f"task/{cluster}/{task_id}") for task_id in ids], **token}
+
+
+def _check_filters(params: dict[str, Any]) -> None:
+    """`startedBy` stands alone, as ECS documents; the statuses are no filter in this sense. There are no services yet."""
+    for other in ("family", "serviceName", "containerInstance", "daemonName"):
+        if params.get("startedBy") and params.get(other):
+            raise InvalidParameterException(f"startedBy must be the only filter: it cannot be used together with {other}.")
+    if params.get("desiredStatus", "RUNNING") not in ("RUNNING", "PENDING", "STOPPED"):
+        raise InvalidParameterException("desiredStatus should be one of [RUNNING, PENDING, STOPPED].")
+    if params.get("serviceName"):
+        raise ServiceNotFoundException("Service not found.")
