@@ -16,6 +16,7 @@ from simulated import GPUS_PER_HOST, simulated
 
 from corral.decide.place import place, serve
 from corral.model.placement import Claim, Placement, Slot
+from corral.model.rules import Rules
 from corral.model.task import Ask
 from corral.store import HOST_POOL
 from corral.store.fleet import Fleet
@@ -35,6 +36,7 @@ def rows(bench: Bench) -> list[Row]:
     return [
         *_kinds(bench, "equal hosts", _equal, BUDGET_PER_S),
         *_kinds(bench, "hosts of random sizes", _random_sizes, None),
+        *_with_rules(bench),
         *_waiting(bench),
         *_through_core(bench),
         *_core_waiting(bench),
@@ -111,6 +113,66 @@ def _place(fleet: Fleet, ask: Ask, placed: list[Placed]) -> None:
 def _give(fleet: Fleet, placed: Placed) -> None:
     slot_id, gpu_ids, ask = placed
     fleet.give(HOST_POOL, slot_id, gpu_ids, ask.cpu_units, ask.memory_mib)
+
+
+# --- with placement rules ---------------------------------------------------------------------------------------------
+
+SCOPE = "us-east-1/default"
+GROUP = f"{SCOPE}/family:bench"
+RULES = {
+    "memberOf": Rules(SCOPE, ("attribute:half == 1 and attribute:ecs.os-type =~ lin.*",)),
+    "spread over hosts": Rules(SCOPE, strategy=(("spread", "instanceId"),), group=GROUP),
+    "spread over racks, then binpack": Rules(SCOPE, strategy=(("spread", "attribute:rack"), ("binpack", "memory")), group=GROUP),
+    "random": Rules(SCOPE, strategy=(("random", ""),)),
+    "distinctInstance": Rules(SCOPE, distinct=True, group=GROUP, restless=True),
+}
+
+
+def _with_rules(bench: Bench) -> list[Row]:
+    """Placed, taken and counted as the store does; the first task of each kind, which looks at every host, is a row of its own."""
+    found, count = [], bench.size(20_000, 4_000)
+    for name, rules in RULES.items():
+        costs = {hosts: _rules_cost_s(hosts, count, rules) for hosts in HOSTS}
+        found += [
+            Row(
+                f"placement with {name}, {hosts:,} equal hosts",
+                1 / each_s,
+                "/s",
+                note=f"{each_s * 1e6:.0f} µs each; the first {first_s * 1e3:.1f} ms",
+            )
+            for hosts, (each_s, first_s) in costs.items()
+        ]
+        growth = costs[HOSTS[-1]][0] / costs[HOSTS[0]][0]
+        found.append(Row(f"placement with {name}: cost on 10,000 ÷ on 100", growth, "×", note="should grow at most mildly"))
+    return found
+
+
+def _rules_cost_s(hosts: int, count: int, rules: Rules) -> tuple[float, float]:
+    """CPU seconds (a task, the first task). A fleet that is half full, or has a task on each host, is emptied, not timed."""
+    fleet, ask, done, seconds = _fleet(_equal(hosts)), Ask(1, 1024, 6, rules), 0, 0.0
+    pool = fleet.pool(HOST_POOL)
+    for number, slot in enumerate(pool.slots()):
+        slot.attributes = {"half": str(number % 2), "ecs.os-type": "linux", "rack": str(number // 40)}
+    began = time.process_time()
+    place(pool, ask, seed="first")
+    first_s = time.process_time() - began
+    placed: list[Placed] = []
+    while done < count:
+        portion = min(count - done, hosts if rules.distinct else hosts * GPUS_PER_HOST // 4)
+        began = time.process_time()
+        for number in range(portion):
+            found = place(pool, ask, seed=str(number))
+            assert isinstance(found, Placement)
+            fleet.take(HOST_POOL, found.slot_id, found.gpu_ids, ask.cpu_units, ask.memory_mib, GROUP)
+            placed.append((found.slot_id, found.gpu_ids, ask))
+        fleet.committed()
+        seconds, done = seconds + time.process_time() - began, done + portion
+        while placed:
+            fleet.count(HOST_POOL, placed[-1][0], GROUP, -1, 0, -1)
+            _give(fleet, placed.pop())
+        place(pool, ask, seed="empty")  # what was given back is looked at here
+        fleet.committed()
+    return seconds / done, first_s
 
 
 # --- a full fleet with a line before it -------------------------------------------------------------------------------

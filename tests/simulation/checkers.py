@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import orjson
+
 from corral.core import Outbox, Tx
 from corral.decide.place import serve
+from corral.model.rules import Rules
 from corral.model.run import attempt_id, run_of_attempt
 from corral.model.task import ALL_GPUS, MOVES, Ask, TaskState
 from corral.services.ecs.tasks import WAIT_MAX_S
@@ -40,6 +42,8 @@ class TaskRow(NamedTuple):
     started_by: str | None
     definition_arn: str
     stopped_reason: str | None
+    rules: str | None
+    group: str
 
     @property
     def age(self) -> tuple[float, str]:
@@ -47,7 +51,22 @@ class TaskRow(NamedTuple):
 
     @property
     def ask(self) -> Ask:
-        return Ask(self.gpus, self.cpu_units, self.memory_mib)
+        return Ask(self.gpus, self.cpu_units, self.memory_mib, self.placement)
+
+    @property
+    def placement(self) -> Rules | None:
+        if self.rules is None:
+            return None
+        scope, member_of, distinct, strategy, group, restless = orjson.loads(self.rules)
+        return Rules(scope, tuple(member_of), distinct, tuple(map(tuple, strategy)), group, restless)
+
+    def is_kept_apart_from(self, host_id: str, others: Iterable[TaskRow]) -> bool:
+        """Whether a task of its group should run there, and it wants none beside it."""
+        placement = self.placement
+        if placement is None or not placement.distinct:
+            return False
+        there = [other for other in others if other.host_id == host_id and other.id != self.id]
+        return any(other.group == self.group and other.state != "STOPPED" and other.desired == "RUNNING" for other in there)
 
 
 class RunRow(NamedTuple):
@@ -75,6 +94,8 @@ class Rows:
     leases: dict[str, str]  # GPU → run
     sizes: dict[str, Ask]  # connected hosts, with the GPUs that may be given out
     withheld: set[str]  # GPUs that are kept away
+    attributes: dict[str, dict[str, str]]  # that callers gave to hosts
+    draining: set[str]
 
     def waiting(self) -> list[TaskRow]:
         return sorted((task for task in self.tasks.values() if task.state == "PROVISIONING"), key=lambda task: task.age)
@@ -82,8 +103,8 @@ class Rows:
 
 def read_rows(execute: Callable[..., Any]) -> Rows:
     tasks = execute(
-        "SELECT id, state, desired, host_id, created_at, gpus, cpu_units, memory_mib, started_by, definition_arn, stopped_reason "
-        "FROM task"
+        "SELECT id, state, desired, host_id, created_at, gpus, cpu_units, memory_mib, started_by, definition_arn, stopped_reason, "
+        "rules, task_group FROM task"
     )
     is_held = "EXISTS (SELECT 1 FROM host_attribute AS held WHERE held.host_id = gpu.host_id AND name = 'corral.hold.' || gpu.id)"
     sizes = execute(
@@ -92,12 +113,17 @@ def read_rows(execute: Callable[..., Any]) -> Rows:
         "FROM host WHERE connected = 1"
     )
     withheld = execute(f"SELECT id FROM gpu WHERE excluded OR foreign_use != '' OR {is_held}")
+    attributes: dict[str, dict[str, str]] = {}
+    for host_id, name, value in execute("SELECT host_id, name, value FROM host_attribute"):
+        attributes.setdefault(host_id, {})[name] = value
     return Rows(
         tasks={row[0]: TaskRow._make(row) for row in tasks},
         runs={row[0]: RunRow._make(row) for row in execute(f"SELECT {', '.join(RunRow._fields)} FROM run")},
         leases=dict(execute("SELECT gpu_id, run_id FROM lease").fetchall()),
         sizes={row[0]: Ask(*row[1:]) for row in sizes},
         withheld={gpu_id for (gpu_id,) in withheld},
+        attributes=attributes,
+        draining={row[0] for row in execute("SELECT id FROM host WHERE status = 'DRAINING'")},
     )
 
 
@@ -217,7 +243,7 @@ class HoldsWhatItWasGiven(Checker):
             held[run_id] = held.get(run_id, 0) + 1
         for run in rows.runs.values():
             lives = rows.tasks[run.task_id].host_id is not None and run.state != "STOPPED"
-            given = len(json.loads(run.gpu_ids)) if lives else 0
+            given = len(orjson.loads(run.gpu_ids)) if lives else 0
             if held.get(run.id, 0) != given or (lives and run.gpus > 0 and given != run.gpus):
                 raise Violation(f"{run} holds {held.get(run.id, 0)} GPUs and should hold {given}")
 
@@ -533,7 +559,7 @@ class KeptForTheOldest(Checker):
 
     def _check(self, before: Rows, after: Rows) -> None:
         for oldest in before.waiting():
-            able = [_able(rows, oldest.ask) for rows in (before, after)]
+            able = [_able(rows, oldest) for rows in (before, after)]
             if able[0] == able[1] == []:
                 continue  # nobody can hold it: the next in line is the oldest
             if able[0] != able[1] or len(able[0]) != 1 or after.tasks[oldest.id].state != "PROVISIONING":
@@ -547,12 +573,53 @@ class KeptForTheOldest(Checker):
             return
 
 
-def _able(rows: Rows, ask: Ask) -> list[str]:
+def _able(rows: Rows, task: TaskRow) -> list[str]:
+    """Hosts that could hold the task if no more than its rules stood in the way."""
+    ask = task.ask
     return sorted(
         host_id
         for host_id, size in rows.sizes.items()
-        if size.gpus >= ask.least_gpus and size.cpu_units >= ask.cpu_units and size.memory_mib >= ask.memory_mib
+        if host_id not in rows.draining
+        and (size.gpus >= ask.least_gpus and size.cpu_units >= ask.cpu_units and size.memory_mib >= ask.memory_mib)
+        and (ask.rules is None or matches_all(ask.rules.member_of, rows.attributes.get(host_id, {})))
+        and not task.is_kept_apart_from(host_id, rows.tasks.values())
     )
+
+
+def matches_all(expressions: Iterable[str], attributes: dict[str, str]) -> bool:
+    """Written again, for the one kind of expression that the clients here use: attribute:NAME in [A, B]."""
+    for expression in expressions:
+        name, _, values = expression.removeprefix("attribute:").partition(" in ")
+        if attributes.get(name) not in values.strip("[]").split(", "):
+            return False
+    return True
+
+
+class RulesHold(Checker):
+    """A task goes only where its rules allow it, and none goes to a draining host. What is said of hosts may change in a batch."""
+
+    def __init__(self) -> None:
+        self._before: Rows | None = None
+
+    def rows_seen(self, rows: Rows) -> None:
+        before = self._before or rows
+        for task in rows.tasks.values():
+            was = before.tasks.get(task.id)
+            if task.host_id is not None and (was is None or was.host_id is None):
+                self._check_newly_placed(before, rows, task, task.host_id)
+        active = [task for task in rows.tasks.values() if task.state != "STOPPED" and task.desired == "RUNNING"]
+        apart = [task for task in active if task.placement is not None and task.placement.distinct]
+        places = [(task.group, task.host_id) for task in apart if task.host_id is not None]
+        if len(places) != len(set(places)):
+            raise Violation(f"two tasks of a group that should be apart are on one host: {apart}")
+        self._before = rows
+
+    def _check_newly_placed(self, before: Rows, after: Rows, task: TaskRow, host_id: str) -> None:
+        if host_id in before.draining & after.draining:
+            raise Violation(f"{task} was placed on a host that is draining")
+        expressions = task.placement.member_of if task.placement is not None else ()
+        if not any(matches_all(expressions, rows.attributes.get(host_id, {})) for rows in (before, after)):
+            raise Violation(f"{task} was placed on a host with {after.attributes.get(host_id)}")
 
 
 class WithheldIsNotGiven(Checker):
@@ -670,7 +737,7 @@ def everything() -> list[Checker]:
         OneRunPerGpu(), StartedOnce(), LeaseWhileAlive(), KnownWhileAlive(), HoldsWhatItWasGiven(), InTheirOrder(),
         OneAttemptAtATime(), LimitsAreKept(), OnlyForward(), AcknowledgedStays(), TokensOnce(),
         RefusedLeavesNothing(), ExitCodes(), IndexIsDerived(), CountersEqualRows(), NobodyWaitsForNothing(),
-        OldestFirst(), NoOvertaking(), KeptForTheOldest(), WithheldIsNotGiven(), AllIsAll(),
+        OldestFirst(), NoOvertaking(), KeptForTheOldest(), RulesHold(), WithheldIsNotGiven(), AllIsAll(),
         RunsWhatWasRegistered(), WaitsAreAnswered(),
         NoFaultsOfOurs(), WaitingHasAReason(),
     ]  # fmt: skip

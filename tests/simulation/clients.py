@@ -20,6 +20,7 @@ CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
 AGAIN_S = 1.0
 FAMILIES = 6
 NEEDS = "NEEDS"  # in a container's environment: what it depends on, for who watches it start
+RACKS = 3
 NEVER = "never"  # said in requests that are taken back: no row may say it
 
 
@@ -121,8 +122,10 @@ class Clients:
             caller = Caller(CALLER.account, CALLER.region, CALLER.principal, wait_s=rng.choice((0.0, 2.0, 20.0)))
             tasks = rng.sample(self.task_ids, min(len(self.task_ids), rng.randint(1, 3)))
             self.ask("DescribeTasks", {"tasks": tasks}, caller=caller, again=False)
-        elif dice < 0.9:
+        elif dice < 0.88:
             self.ask("RunTask", {"taskDefinition": "nobody-knows-it"}, again=False)
+        elif dice < 0.92:
+            self._change_a_host()
         else:
             self.register(f"f{rng.randrange(FAMILIES)}")
 
@@ -170,6 +173,24 @@ class Clients:
 
         self.world.plane.submit(release)
 
+    def put_rack(self, host_id: str) -> None:
+        rack = {
+            "name": "rack",
+            "value": str(self.world.rng.randrange(RACKS)),
+            "targetId": host_id,
+            "targetType": "container-instance",
+        }
+        self.ask("PutAttributes", {"attributes": [rack]}, again=False)
+
+    def _change_a_host(self) -> None:
+        rng = self.world.rng
+        host_id = rng.choice(self.world.hosts).id
+        if rng.random() < 0.6:
+            self.put_rack(host_id)
+        else:
+            status = rng.choice(("ACTIVE", "DRAINING"))
+            self.ask("UpdateContainerInstancesState", {"containerInstances": [host_id], "status": status}, again=False)
+
     def _run_task(self) -> None:
         rng, number = self.world.rng, len(self.requests)
         params: dict[str, Any] = {
@@ -181,6 +202,9 @@ class Clients:
             params["launchType"] = "EC2"
         if rng.random() < 0.1:
             params["tags"] = [{"key": "corral:time-limit", "value": str(rng.choice((0.5, 5)))}]
+        if rng.random() < self.world.plan.with_rules:
+            params |= _rules(rng)
+            self.world.note("client", number, "rules", params["placementConstraints"], params["placementStrategy"])
         again = rng.random() < 0.7
         if again:
             params["clientToken"] = f"token-{number}"
@@ -219,6 +243,17 @@ class Clients:
         if request.again and request.answer is None:
             delay_s = AGAIN_S * self.world.rng.random()
             self.world.agenda.after(delay_s, lambda: self._send(request) if request.answer is None else None)
+
+
+def _rules(rng: Random) -> dict[str, Any]:
+    """Placement constraints and strategies, and a group that several requests share."""
+    found: dict[str, Any] = {"group": f"g{rng.randrange(3)}"}
+    racks = ", ".join(sorted(str(rack) for rack in rng.sample(range(RACKS), rng.randint(1, RACKS - 1))))
+    member_of = {"type": "memberOf", "expression": f"attribute:rack in [{racks}]"}
+    constraints = rng.choice(([], [member_of], [{"type": "distinctInstance"}], [member_of, {"type": "distinctInstance"}]))
+    strategies = ("spread", "instanceId"), ("spread", "attribute:rack"), ("binpack", "memory"), ("binpack", "cpu"), ("random", "")
+    steps = [{"type": kind, "field": field} for kind, field in rng.sample(strategies, rng.choice((0, 0, 1, 2)))]
+    return {**found, "placementConstraints": constraints, "placementStrategy": steps}
 
 
 def _short(answer: Any) -> str:

@@ -48,6 +48,7 @@ class Plan:
     gpu_falls_off: float  # after a reboot
     run_s: float  # on average
     start_s: float
+    with_rules: float  # the share of requests with placement constraints or strategies
 
 
 def draw(rng: Random) -> Plan:
@@ -81,4 +82,5 @@ def draw(rng: Random) -> Plan:
         gpu_falls_off=sometimes(0.3),
         run_s=rng.choice((0.2, 2.0, 8.0)),
         start_s=rng.choice((0.0, 0.02, 0.5)),
+        with_rules=rng.choice((0.0, 0.3, 0.8)),
     )

@@ -11,7 +11,7 @@ import pytest
 from corral.core import Command, Core, HostOrders, Outbox, Tx
 from corral.database import Database
 from corral.decide.place import place
-from corral.model.placement import Claim, Placement
+from corral.model.placement import Claim, Placement, Slot
 from corral.model.run import Hello, Observed, Report, RunSpec, Start
 from corral.model.task import Run, Task
 from corral.reconcile import STATE
@@ -282,7 +282,32 @@ def nobody_is_silent(tx: Tx[Store], host_id: str) -> None:
     tx.due(f"host:{host_id}", tx.now_s + 15.0)
 
 
+# Rules that nobody keeps
+
+
+def rules_are_for_newcomers(tx: Tx[Store], pool_name: str) -> None:
+    """The oldest who waits goes wherever there is room."""
+    STATE["pool"](tx, pool_name)
+    for claim in all_claims(tx, pool_name)[:1]:
+        grant(tx, replace(claim, ask=replace(claim.ask, rules=None)))
+
+
+class DrainsNobody(SimStore):
+    def _slot(self, host_id: str) -> Slot:
+        return replace(super()._slot(host_id), draining=False)
+
+
+def stop_wakes_nobody(tx: Tx[Store], params: dict[str, Any], caller: Any) -> dict[str, Any]:
+    """A task that is asked to stop leaves its group; those who wait for that do not hear of it."""
+    answer = ecs.HANDLERS["StopTask"](tx, params, caller)
+    tx._marks.clear()
+    return answer
+
+
 PLANTED: dict[str, Parts] = {
+    "who waits long enough may go anywhere": Parts(reconcilers={**STATE, "pool": rules_are_for_newcomers}),
+    "a draining host gets new tasks": Parts(store=DrainsNobody),
+    "nobody hears that a task leaves its group": Parts(handlers={**ecs.HANDLERS, "StopTask": stop_wakes_nobody}),
     "a lease is freed by StopTask": Parts(handlers={**ecs.HANDLERS, "StopTask": stop_frees}),
     "a lease is freed by silence": Parts(reconcilers={**STATE, "host": silence_ends_runs}),
     "the index is not rolled back with the savepoint": Parts(store=KeepsIndexOfFailedCommands),

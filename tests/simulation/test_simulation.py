@@ -51,5 +51,6 @@ def test_a_run_has_something_to_check() -> None:
     happened = "\n".join(line for seed in range(12) for line in simulate(seed, []).trace)
     for what in ("started", "ended", "welcomes", "StopTask", "RESOURCE:GPU", "fault reboot", "fault agent crash", "core crashes",
                  "fault disk full", "fault clock step", "fault link stall", "ServiceUnavailable", "healed", "finds", ".1 [",
-                 "fault hold", "fault foreign process"):  # fmt: skip
+                 "fault hold", "fault foreign process", "PutAttributes", "UpdateContainerInstancesState", "memberOf",
+                 "distinctInstance"):  # fmt: skip
         assert what in happened, what

@@ -14,11 +14,11 @@ from corral.clock import VirtualClock
 from corral.core import Core, Reconciler, Tx
 from corral.ids import SeededIds
 from corral.model.settings import Settings
-from corral.model.task import Ask
 from corral.reconcile import STATE
 from corral.services import ecs, hosts
 from simulation import plan as plans
 from simulation.agenda import Agenda, Stuck
+from simulation.checkers import matches_all
 from simulation.clients import CALLER, FAMILIES, Clients
 from simulation.host import ENDLESS, Engine, Host
 from simulation.plane import Plane, SimStore
@@ -92,6 +92,7 @@ class World:
             self.clients.register(f"f{number}")
         for host in self.hosts:
             self.agenda.after(self.down_s(), host.start_agent)
+            self.agenda.after(5 * self.rng.random(), partial(self.clients.put_rack, host.id))
         self._stream(self.plan.requests)
         self._break_something()
         self._run_until(lambda: self.agenda.now >= self.plan.safety_s)
@@ -135,6 +136,10 @@ class World:
             for task_id, definition_arn in rows:
                 if self._is_endless(definition_arn):
                     self.clients.ask("StopTask", {"task": task_id, "reason": "the end"}, again=False)
+            for host in self.plane.store.hosts():
+                if host["status"] == "DRAINING":
+                    again = {"containerInstances": [host["id"]], "status": "ACTIVE"}
+                    self.clients.ask("UpdateContainerInstancesState", again, again=False)
         self.agenda.after(LOOK_EVERY_S, self._stop_the_endless)
 
     def _is_endless(self, definition_arn: str) -> bool:
@@ -164,19 +169,23 @@ class World:
         if not self.plane.up:
             return ["the core is down"]
         living = {host.id: host for host in self.hosts if not host.dead}
-        rows = self.plane.store.execute(
-            "SELECT id, state, host_id, gpus, cpu_units, memory_mib FROM task WHERE state != 'STOPPED' ORDER BY id"
-        )
+        rows = self.plane.store.execute("SELECT id, state, host_id FROM task WHERE state != 'STOPPED' ORDER BY id")
         return [
             f"{task_id} {state}"
-            for task_id, state, host_id, gpus, cpu_units, memory_mib in rows
-            if host_id in living
-            or any(
-                len(host.gpus) >= Ask(gpus).least_gpus and host.size.cpu_units >= cpu_units and host.size.memory_mib >= memory_mib
-                for host in living.values()
-                if host_id is None
-            )
+            for task_id, state, host_id in rows.fetchall()
+            if host_id in living or (host_id is None and any(self._could_hold(host, task_id) for host in living.values()))
         ]
+
+    def _could_hold(self, host: Host, task_id: str) -> bool:
+        """Whether a living host would hold a waiting task if nothing else were on it."""
+        task = self.plane.store.task(task_id)
+        known = {slot.id: slot for slot in self.plane.store.fleet.pool("hosts").slots()}
+        if task is None or host.id not in known:
+            return task is not None
+        ask, size = task.ask, host.size
+        if len(host.gpus) < ask.least_gpus or size.cpu_units < ask.cpu_units or size.memory_mib < ask.memory_mib:
+            return False
+        return ask.rules is None or matches_all(ask.rules.member_of, known[host.id].attributes)
 
     # What happens
 
