@@ -16,7 +16,7 @@ from corral.decide.query import parse
 from corral.decide.rules import select, values_of
 from corral.model.placement import Claim, Placement, Reservation, Slot, Unplaceable
 from corral.model.rules import Rules
-from corral.model.task import Ask
+from corral.model.task import ALL_GPUS, Ask
 from corral.store.fleet import Fleet, PoolIndex
 from decide.test_place import POOL, copies, is_open, serve_all, slot
 
@@ -95,6 +95,11 @@ def put(fleet: Fleet, placement: Placement, ask: Ask, group: str = GROUP) -> Non
             rules(strategy=["binpack memory", "spread instanceId"]),
             "b",
         ),
+        (  # both racks have as many: then what is left decides between them
+            [replace(slot("a", 8, memory=900), attributes={"z": "1"}), replace(slot("b", 8, memory=800), attributes={"z": "2"})],
+            rules(strategy=["spread attribute:z", "binpack memory"]),
+            "b",
+        ),
         ([slot("a", 8, 0), slot("b", 8, 8)], rules(strategy=["random "]), "b"),
     ],
 )
@@ -109,6 +114,30 @@ def test_random_reaches_every_host_and_depends_on_the_seed_alone() -> None:
     found = [place(pool, ask, seed=str(number)) for number in range(100)]
     assert {placement.slot_id for placement in found if isinstance(placement, Placement)} == set("abcd")
     assert found == [place(pool, ask, seed=str(number)) for number in range(100)]
+
+
+def test_random_after_spread_is_fair_to_every_host() -> None:
+    """Two racks with equally many tasks, of three hosts and of one: the one is not drawn half of the time."""
+    _, pool = fleet_of([host("a", z="1"), host("b", z="1"), host("c", z="1"), host("d", z="2")])
+    ask = Ask(1, rules=rules(strategy=["spread attribute:z", "random "]))
+    found = [place(pool, ask, seed=f"seed {number}") for number in range(400)]
+    drawn = [placement.slot_id for placement in found if isinstance(placement, Placement)]
+    assert len(drawn) == 400
+    assert all(60 < drawn.count(name) < 140 for name in "abcd"), drawn
+
+
+def test_all_gpus_of_a_host_that_rules_allow() -> None:
+    """Among hosts of one shape only one is whole; when none is, the one that lacks least is kept."""
+    busy = [host(f"b{at}", 4, 2, x="1") for at in range(3)]
+    _, pool = fleet_of([*busy, host("small", 2, 2, x="1"), host("free", 8, 8)])
+    ask = Ask(ALL_GPUS, rules=rules("attribute:x exists"))
+    found = place(pool, ask)
+    assert isinstance(found, Placement) and (found.slot_id, len(found.gpu_ids)) == ("small", 2)
+    claim = Claim(1.0, "t", ask)
+    _, pool = fleet_of([*busy, host("near", 4, 3, x="1"), host("free", 8, 8)], [claim])
+    refused = place(pool, ask)
+    assert isinstance(refused, Unplaceable) and refused.resource == "GPU"
+    assert standing_reservation(pool) == Reservation("near", claim)
 
 
 def test_tasks_are_spread_evenly() -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from heapq import merge
-from itertools import takewhile
+from itertools import accumulate, chain, takewhile
 from zlib import crc32
 
 from corral import __version__
 from corral.decide.query import Values, parse
 from corral.model.placement import Part, Pool, Selection, Slot, Sorting
 from corral.model.rules import Rules
-from corral.model.task import Ask
+from corral.model.task import ALL_GPUS, Ask
 
 ZONE = "ecs.availability-zone"  # the one attribute that depends on who asks: a host is in every region
 DRAWS_MAX = 16  # then all that fit are counted
@@ -109,24 +110,25 @@ def first_choice(pool: Pool, ask: Ask, seed: str, is_open: Open) -> str | None:
     steps = rules.strategy
     while steps and steps[0][0] == "spread":
         steps = steps[1:]
-    for part in selection.in_order():
-        found = _choose(pool, part, ask, steps, seed, is_open)
+    for parts in selection.in_order():
+        found = _choose(pool, parts, ask, steps, seed, is_open)
         if found is not None:
             return found
     return None
 
 
-def _choose(pool: Pool, part: Part, ask: Ask, steps: Sequence[tuple[str, str]], seed: str, is_open: Open) -> str | None:
+def _choose(pool: Pool, parts: Sequence[Part], ask: Ask, steps: Sequence[tuple[str, str]], seed: str, is_open: Open) -> str | None:
+    """The first among parts that are equally good, by what else there is to say."""
     if not steps:
-        return next(_open_ones(_shapes(part, ask), is_open), None)
+        return next(_open_ones(_shapes(parts, ask), ask, is_open), None)
     if steps[0][0] == "random":
-        return _draw(part, ask, seed, is_open)
+        return _draw(parts, ask, seed, is_open)
     rest_of = _cpu_first if steps[0][1] == "cpu" else _memory_first
-    shapes = merge(*_by_group(part, ask), key=lambda ids: rest_of(pool.slot(ids[0])))
+    shapes = merge(*_by_group(parts, ask), key=lambda ids: rest_of(pool.slot(ids[0])))
     if all(kind == "binpack" for kind, _ in steps):
-        return next(_open_ones(shapes, is_open), None)
+        return next(_open_ones(shapes, ask, is_open), None)
     fitting = list(shapes)
-    first = next(_open_ones(fitting, is_open), None)
+    first = next(_open_ones(fitting, ask, is_open), None)
     if first is None:
         return None
     least = rest_of(pool.slot(first))[0]
@@ -134,31 +136,34 @@ def _choose(pool: Pool, part: Part, ask: Ask, steps: Sequence[tuple[str, str]], 
     return _among_equals(pool, ask, ties, steps[1:], seed)
 
 
-def _by_group(part: Part, ask: Ask) -> list[Iterable[Sequence[str]]]:
-    return [group.fitting(ask.memory_mib, ask.cpu_units) for group in part.groups(ask.gpus)]
+def _by_group(parts: Sequence[Part], ask: Ask) -> Iterator[Iterable[Sequence[str]]]:
+    return (group.fitting(ask.memory_mib, ask.cpu_units) for part in parts for group in part.groups(ask.gpus))
 
 
-def _shapes(part: Part, ask: Ask) -> Iterator[Sequence[str]]:
-    """Best fit: fewest free GPUs, then least memory."""
-    for shapes in _by_group(part, ask):
-        yield from shapes
+def _shapes(parts: Sequence[Part], ask: Ask) -> Iterator[Sequence[str]]:
+    """In each part by best fit: fewest free GPUs, then least memory."""
+    return chain.from_iterable(_by_group(parts, ask))
 
 
-def _open_ones(shapes: Iterable[Sequence[str]], is_open: Open) -> Iterator[str]:
-    """At most one slot is kept for somebody, so of each shape the second is open."""
+def _open_ones(shapes: Iterable[Sequence[str]], ask: Ask, is_open: Open) -> Iterator[str]:
+    """At most one slot is kept for somebody, so of each shape the second is open; unless all GPUs of a slot are asked for,
+    which shapes tell nothing of."""
     for ids in shapes:
-        for slot_id in ids[:2]:
+        for slot_id in ids if ask.gpus == ALL_GPUS else ids[:2]:
             if is_open(slot_id):
                 yield slot_id
                 break
 
 
-def _draw(part: Part, ask: Ask, seed: str, is_open: Open) -> str | None:
-    for number in range(DRAWS_MAX):
-        slot_id = part.sample(_number(seed, number))
+def _draw(parts: Sequence[Part], ask: Ask, seed: str, is_open: Open) -> str | None:
+    ends = list(accumulate(map(len, parts)))
+    for count in range(DRAWS_MAX):
+        number = _number(seed, count) % ends[-1]
+        at = bisect_right(ends, number)
+        slot_id = parts[at].sample(number - (ends[at - 1] if at else 0))
         if is_open(slot_id):
             return slot_id
-    fitting = [slot_id for ids in _shapes(part, ask) for slot_id in ids if is_open(slot_id)]
+    fitting = [slot_id for ids in _shapes(parts, ask) for slot_id in ids if is_open(slot_id)]
     return fitting[_number(seed, DRAWS_MAX) % len(fitting)] if fitting else None
 
 

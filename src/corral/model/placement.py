@@ -97,10 +97,12 @@ class Room(Protocol):
 
 
 class Part(Room, Protocol):
-    """Slots that are as good as each other, before one looks at what is free of them."""
+    """Slots with the same values, where tasks are spread over values."""
+
+    def __len__(self) -> int: ...
 
     def sample(self, number: int) -> str:
-        """The slot that a number drawn at random stands for."""
+        """One of them, by its number."""
         ...
 
 
@@ -120,8 +122,8 @@ class Selection(Room, Protocol):
 
     allowed: int  # how many
 
-    def in_order(self) -> Iterable[Part]:
-        """All of them, in parts: those with the fewest tasks of the group first."""
+    def in_order(self) -> Iterable[Sequence[Part]]:
+        """All of them, in parts: those with the fewest tasks of the group first, and those with equally many together."""
         ...
 
 

@@ -11,6 +11,8 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from corral.model.placement import Claim, Slot, Sorting
@@ -83,9 +85,13 @@ class SlotIndex:
     def groups(self, min_gpus: int = 0) -> list[SlotGroup]:
         return [self._groups[gpus] for gpus in sorted(self._groups) if gpus >= min_gpus]
 
+    def __len__(self) -> int:
+        assert self._ids is not None, "only those that are drawn from are counted"
+        return len(self._ids)
+
     def sample(self, number: int) -> str:
-        assert self._ids
-        return self._ids[number % len(self._ids)]
+        assert self._ids is not None
+        return self._ids[number]
 
     def add(self, slot_id: str, gpus: int, memory_mib: int, cpu_units: int) -> None:
         group = self._groups.get(gpus)
@@ -132,10 +138,10 @@ class SlotSelection:
     def groups(self, min_gpus: int = 0) -> list[SlotGroup]:
         return self._all.groups(min_gpus)
 
-    def in_order(self) -> Iterable[SlotIndex]:
+    def in_order(self) -> Iterable[Sequence[SlotIndex]]:
         if self._plain:
-            return (self._all,)
-        return (self._parts[key] for _, key in self._order)
+            return ((self._all,),)
+        return ([self._parts[key] for _, key in equal] for _, equal in groupby(self._order, key=itemgetter(0)))
 
     def refresh(self, slot_id: str, slot: Slot | None) -> None:
         """A slot has changed, or is gone."""

@@ -27,6 +27,7 @@ from corral.services.ecs.naming import (
     find_cluster,
     short,
 )
+from corral.services.ecs.tags import instance_tags
 from corral.store import HOST_POOL, Store
 
 TargetNotFoundException = api_error("TargetNotFoundException")
@@ -225,6 +226,7 @@ def _described(tx: Tx[Store], caller: Caller, host: dict[str, Any], instance_arn
         ],
         "registeredAt": host["registered_at"],
         "attachments": [],
+        "tags": instance_tags(tx, caller.region, host["id"]) if "TAGS" in include else [],
         "gpuDevices": [
             {
                 "gpuId": gpu.gpu_id,
