@@ -230,6 +230,9 @@ def serve_one(pool: PoolIndex) -> list[tuple[Claim, Placement]]:
     [
         (host("a"), Ask(2), None),
         (host("a", 8, 1), Ask(2), "GPU"),
+        (host("a"), Ask(ALL_GPUS), None),
+        (host("a", 8, 7), Ask(ALL_GPUS), "GPU"),
+        (host("a", 0), Ask(ALL_GPUS), "GPU"),
         (slot("a", 8, memory=5), Ask(1, 0, 6), "MEMORY"),
         (slot("a", 8, cpu=5), Ask(1, 6), "CPU"),
         (replace(host("a"), draining=True), Ask(1), "DRAINING"),
@@ -336,7 +339,7 @@ def hosts(draw: st.DrawFn, least: int = 0) -> list[Slot]:
 
 @st.composite
 def asks(draw: st.DrawFn) -> Ask:
-    sizes = draw(st.integers(0, 3)), draw(st.sampled_from((0, 512))), draw(st.sampled_from((0, 512)))
+    sizes = draw(st.sampled_from((0, 0, 1, 2, 3, ALL_GPUS))), draw(st.sampled_from((0, 512))), draw(st.sampled_from((0, 512)))
     return Ask(*sizes, draw(drawn_rules()))
 
 
@@ -353,13 +356,16 @@ def check(pool: PoolIndex, ask: Ask, kept: Reservation | None, seed: str) -> Pla
     assert ask.rules is not None
     slots = sorted(pool.slots(), key=lambda each: each.id)
     able = [each for each in slots if not each.draining and is_open(each, ask, kept) and allowed(each, ask.rules)]
+    if ask.gpus == ALL_GPUS:
+        able = [each for each in able if each.total.gpus and len(each.gpus) == each.total.gpus]
     found = place(pool, ask, kept, seed)
     if isinstance(found, Unplaceable):
         assert not able, (found, able)
         check_words(slots, ask, found)
     else:
         assert found.slot_id in {each.id for each in best(slots, able, ask.rules)}
-        assert found.gpu_ids == tuple(pool.slot(found.slot_id).gpus[: ask.gpus])
+        free = pool.slot(found.slot_id).gpus
+        assert found.gpu_ids == tuple(free if ask.gpus == ALL_GPUS else free[: ask.gpus])
     return found
 
 
