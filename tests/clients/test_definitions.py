@@ -183,7 +183,7 @@ REFUSED += [
     (
         "f",
         [plain()],
-        fargate(placementConstraints=[{"type": "memberOf", "expression": "x"}]),
+        fargate(placementConstraints=[{"type": "memberOf", "expression": "attribute:rack == 1"}]),
         "do not support placement constraints",
     ),
     ("f", [plain()], fargate(volumes=[{"name": "v", "host": {"sourcePath": "/v"}}]), "do not support host.sourcePath"),

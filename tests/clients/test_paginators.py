@@ -28,6 +28,7 @@ THREE = range(3)
 # Service and operation → the parameters with which its listing has two pages at least, when a page holds one.
 PAGES: dict[tuple[str, str], dict[str, Any]] = {
     ("ecs", "ListAccountSettings"): {"effectiveSettings": True},
+    ("ecs", "ListAttributes"): {"targetType": "container-instance"},
     ("ecs", "ListClusters"): {},
     ("ecs", "ListContainerInstances"): {},
     ("ecs", "ListTaskDefinitionFamilies"): {},

@@ -615,11 +615,24 @@ class RulesHold(Checker):
         self._before = rows
 
     def _check_newly_placed(self, before: Rows, after: Rows, task: TaskRow, host_id: str) -> None:
-        if host_id in before.draining & after.draining:
+        said = self._said(host_id)
+        if host_id in before.draining & after.draining and not any(params.get("status") == "ACTIVE" for params in said):
             raise Violation(f"{task} was placed on a host that is draining")
         expressions = task.placement.member_of if task.placement is not None else ()
-        if not any(matches_all(expressions, rows.attributes.get(host_id, {})) for rows in (before, after)):
-            raise Violation(f"{task} was placed on a host with {after.attributes.get(host_id)}")
+        known = [rows.attributes.get(host_id, {}) for rows in (before, after)]
+        known += [{pair["name"]: pair["value"] for pair in params.get("attributes", ())} for params in said]
+        if not any(matches_all(expressions, attributes) for attributes in known):
+            raise Violation(f"{task} was placed on a host with {known}")
+
+    def _said(self, host_id: str) -> list[dict[str, Any]]:
+        """What may have been said of a host and taken back within the batch: what nobody has had an answer to."""
+        open_ones = [request.params for request in self.world.clients.requests if request.answer is None]
+        return [
+            params
+            for params in open_ones
+            if host_id in params.get("containerInstances", ())
+            or any(pair["targetId"] == host_id for pair in params.get("attributes", ()))
+        ]
 
 
 class WithheldIsNotGiven(Checker):
