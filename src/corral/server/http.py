@@ -103,15 +103,14 @@ class App:
                 is_session=identity.is_session,
                 seen=_seen(request.headers),
             )
-            result = await self._call(call, caller)
-            return call.serialize(result, request_id)
+            return await self._call(call, caller, request_id)
         except ApiError as error:
             return call.serialize_error(error, request_id)
         except Exception:
             log.exception("request %s: %s:%s failed", request_id, call.service, call.operation)
             return call.serialize_error(our_fault(), request_id)
 
-    async def _call(self, call: aws.Call, caller: Caller) -> dict[str, Any]:
+    async def _call(self, call: aws.Call, caller: Caller, request_id: str) -> aws.Response:
         service = SERVICES.get(call.service, _UNSERVED)
         operation = service.operations.get(call.operation)
         if operation is None:
@@ -124,10 +123,11 @@ class App:
 
         if call.operation in service.heavy:
             try:
-                return await lane.read(handler, self._settings, self._ids)  # type: ignore[no-any-return]
+                # Written out there too: a page of ten thousand events would keep everybody else waiting here.
+                return await lane.read(lambda tx: call.serialize(handler(tx), request_id), self._settings, self._ids)
             except Wait:
                 pass  # only the lane can wait without missing a change
-        return await lane.submit(handler)  # type: ignore[no-any-return]
+        return call.serialize(await lane.submit(handler), request_id)
 
     async def _own_page(self, request: aws.Request) -> aws.Response:
         """Our own two pages: is it up, and what is it doing."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 from corral.clock import Clock
 from corral.core import Command, Core, HostOrders, Outbox, S, Tx
@@ -24,6 +24,7 @@ READERS = 2
 BROKEN_PAUSE_S = 0.5  # between two tries of a database that fails
 
 log = logging.getLogger("corral")
+T = TypeVar("T")
 
 
 class Lane(Generic[S]):
@@ -61,7 +62,7 @@ class Lane(Generic[S]):
         self._queue.put(self._submitted)
         self._submitted = []
 
-    async def read(self, handler: Callable[[Tx[S]], Any], settings: Settings, ids: Ids) -> Any:
+    async def read(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids) -> T:
         """Run a heavy read beside the lane."""
         if self._readers is None:
             self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
@@ -81,7 +82,7 @@ class Lane(Generic[S]):
             self._readers.shutdown()
         self._core.store.close()
 
-    def _read(self, handler: Callable[[Tx[S]], Any], settings: Settings, ids: Ids) -> Any:
+    def _read(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids) -> T:
         store = getattr(self._mine, "store", None)
         if store is None:
             store = self._mine.store = self._core.store.reader()
