@@ -2,12 +2,19 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test bench lint clean
+.PHONY: demo test bench lint tmux clean
 demo: .venv/.run
 	$(BIN)/python bench/demo.py
 
-test: .venv/.test lint
+test: .venv/.test lint tmux
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+# Some tests look at a real terminal.
+tmux:
+	@command -v tmux >/dev/null || { \
+	  echo "installing tmux"; \
+	  SUDO=$$([ "$$(id -u)" = 0 ] || echo sudo); \
+	  $$SUDO apt-get update -q && $$SUDO apt-get install -y -q --no-install-recommends tmux; }
 
 lint: .venv/.test
 	$(BIN)/ruff check src tests bench
