@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from random import Random
 from typing import Any
 
@@ -30,19 +31,52 @@ TEXTS = (
     "escapes \x00 \x1b[31m \x7f \x85 \ufffe",
     "x" * 300,
 )
+HEADER_TEXTS = (
+    "a",
+    "default",
+    "bytes=0-9",
+    'W/"etag", "b"',
+    "100% & more=less?a+b%2Fc#d;e,f",
+    "x" * 300,
+    "two  words",
+    "text/plain; charset=utf-8",
+)
+HEADER_KEYS = ("a", "my-key", "x_1", "0")
+KEYS_OF_S3 = (
+    "a",
+    "a/b/c.txt",
+    "folder/",
+    "/leading",
+    "a//b",
+    "../up/./here",
+    "a+b c&d=e?f#g%20%2F;,:@!'()*~[]{}|^`<>\"\\$",
+    "naïve/日本語/🐎",
+    "line\nbreak\ttab\x01",
+    "uploads",
+    "x" * 1024,
+)
+XML_TEXTS = tuple(text for text in TEXTS if not re.search("[\x00-\x08\x0b-\x1f\ufffe\uffff]", text))
 INTEGERS = (0, 1, -1, 7, 1024, 2**31 - 1, -(2**31))
 LONGS = (*INTEGERS, 2**31, 2**53 + 1, 2**63 - 1, -(2**63))
 FLOATS = (0.0, 1.0, -1.5, 0.1, 1e-300, 1.7976931348623157e308, 75.0, 3.14159, float("inf"), float("-inf"), float("nan"))
 BLOBS = (b"", b"\x00", b"\xff\xfe\xfd", b"plain text", bytes(range(256)))
 MOMENTS_S = (0.0, 1.0, 1700000000.0, 1700000000.123, 1234567890.5, -86400.0, 4102444800.0, 253370764800.0)
+WHOLE_MOMENTS_S = tuple(moment for moment in MOMENTS_S if moment.is_integer())
 
 
 class Generator:
-    """Makes values for shapes; `solid` leaves out what leaves no trace in a form: empty maps and empty structures."""
+    """Makes values for shapes, such as the protocol can carry.
 
-    def __init__(self, seed: str, *, solid: bool = False) -> None:
+    A form leaves no trace of empty maps and structures, ec2's not even of empty lists, XML none of flattened ones, and it
+    has no way to write some characters; what a structure has in headers and labels must fit there.
+    """
+
+    def __init__(self, seed: str, protocol: str = "json", *, asked: bool = False) -> None:
         self._rng = Random(seed)
-        self._solid = solid
+        self._solid = asked and protocol in ("query", "ec2")
+        self._solid_lists = asked and protocol == "ec2"
+        self._solid_flat_lists = asked and protocol == "rest-xml"
+        self._texts = XML_TEXTS if asked and protocol == "rest-xml" else TEXTS
 
     def value(self, shape: Any, depth: int = 0) -> Any:
         """A value of the shape, as `Call.params()` would give it: timestamps are float seconds, blobs are bytes."""
@@ -63,15 +97,40 @@ class Generator:
             if self._solid and not chosen and members:
                 chosen = [min(members, key=lambda name: members[name].type_name in ("structure", "list", "map"))]
         rng.shuffle(chosen)
-        made = {name: self.value(members[name], depth + 1) for name in chosen}
-        for name in chosen:  # a label of a path cannot be empty, and an empty list leaves no trace in a query string
-            location = members[name].serialization.get("location")
-            if location == "uri" or (location == "querystring" and members[name].type_name == "list"):
-                made[name] = made[name] or ("x" if location == "uri" else [self.value(members[name].member)])
-        return made
+        return {name: self._member(members[name], depth + 1) for name in chosen}
+
+    def _member(self, shape: Any, depth: int) -> Any:
+        location = shape.serialization.get("location")
+        if location == "uri":  # cannot be empty
+            return self._rng.choice(KEYS_OF_S3) if shape.name == "ObjectKey" else self._label(shape)
+        if location == "querystring" and shape.type_name == "list":  # an empty list leaves no trace
+            return self.value(shape, depth) or [self.value(shape.member)]
+        if location == "header":
+            return self._header(shape)
+        if location == "headers":
+            keys = self._rng.sample(HEADER_KEYS, self._rng.randrange(1, len(HEADER_KEYS)))
+            return {key: self._rng.choice(HEADER_TEXTS) for key in keys}
+        if shape.serialization.get("xmlAttribute"):
+            return self._rng.choice(("CanonicalUser", 'a "b" <c> & d'))
+        return self.value(shape, depth)
+
+    def _label(self, shape: Any) -> Any:
+        if shape.name == "BucketName":
+            return self._rng.choice(("bucket", "my.bucket-1"))
+        return self.value(shape) or "x"
+
+    def _header(self, shape: Any) -> Any:
+        if shape.type_name == "string":
+            return self._rng.choice(shape.enum or HEADER_TEXTS)
+        if shape.type_name == "list":
+            return [self._rng.choice(shape.member.enum or HEADER_TEXTS) for _ in range(self._rng.choice((1, 2, 3)))]
+        if shape.type_name == "timestamp":
+            return self._rng.choice(WHOLE_MOMENTS_S)
+        return self.value(shape)
 
     def _list(self, shape: Any, depth: int) -> list[Any]:
         count = self._rng.choice((0, 1, 1, 2, 3, 11)) if depth < DEPTH_MAX else int(self._solid)
+        count = max(count, int(self._solid_lists or (self._solid_flat_lists and bool(shape.serialization.get("flattened")))))
         return [self.value(shape.member, depth + 1) for _ in range(count if depth < 3 else min(count, 2))]
 
     def _map(self, shape: Any, depth: int) -> dict[str, Any]:
@@ -85,7 +144,7 @@ class Generator:
     def _string(self, shape: Any, depth: int) -> str:
         if getattr(shape, "enum", None) and self._rng.random() < 0.7:
             return self._rng.choice(shape.enum)
-        return self._rng.choice(TEXTS)
+        return self._rng.choice(self._texts)
 
     def _integer(self, shape: Any, depth: int) -> int:
         return self._rng.choice(INTEGERS)
@@ -105,4 +164,5 @@ class Generator:
         return self._rng.choice((*BLOBS, self._rng.randbytes(self._rng.randrange(40))))
 
     def _timestamp(self, shape: Any, depth: int) -> float:
-        return self._rng.choice(MOMENTS_S)
+        rfc822 = shape.serialization.get("timestampFormat") == "rfc822"
+        return self._rng.choice(WHOLE_MOMENTS_S if rfc822 else MOMENTS_S)

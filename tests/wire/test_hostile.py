@@ -256,7 +256,7 @@ def test_mutations_of_valid_requests(seed: int) -> None:
     rng = random.Random(seed)
     service, protocol, operation = rng.choice(OPERATIONS)
     shape = model_of(service, protocol).operation_model(operation).input_shape
-    params = Generator(str(seed), solid=protocol == "query").value(shape) if shape is not None else {}
+    params = Generator(str(seed), protocol, asked=True).value(shape) if shape is not None else {}
     valid = sent_by_botocore(service, protocol, operation, as_datetimes(shape, params) if shape is not None else {})
     name = rng.choice(list(valid.headers))
     mutant = Request(

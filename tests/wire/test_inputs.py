@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,9 @@ def test_we_read_what_botocore_sends(service: str, protocol: str, operation: str
     shape = model.operation_model(operation).input_shape
     for example in range(EXAMPLES):
         seed = f"in {service} {protocol} {operation} {example}"
-        params = Generator(seed, solid=protocol == "query").value(shape) if shape is not None else {}
+        params = Generator(seed, protocol, asked=True).value(shape) if shape is not None else {}
+        if service == "s3":
+            params = carried(shape, params)
         request = sent_by_botocore(service, protocol, operation, as_datetimes(shape, params) if shape else {})
         call = recognise(request)
         assert (call.service, call.operation, call.protocol) == (service, operation, protocol)
@@ -26,11 +29,24 @@ def test_we_read_what_botocore_sends(service: str, protocol: str, operation: str
         assert (identity.region, identity.service) == (REGION, model.signing_name)
 
 
+def carried(shape: Any, params: dict[str, Any]) -> dict[str, Any]:
+    """Without an empty body, which leaves no trace, and with the body's own length."""
+    params = {**params}
+    payload = shape.serialization.get("payload")
+    if "ContentLength" in shape.members:
+        params["ContentLength"] = len(params.get(payload, b""))
+    if payload in params and params[payload] in ("", b""):
+        params.pop(payload)
+        if payload in shape.required_members:
+            params[payload] = "x" if shape.members[payload].type_name == "string" else b"x"
+    return params
+
+
 @pytest.mark.parametrize("service", ["autoscaling", "sqs", "sts", "iam", "cloudformation", "cloudwatch"])
 def test_an_unsigned_form_is_recognised_by_action_and_version(service: str) -> None:
     for operation in model_of(service).operation_names:
         shape = model_of(service, "query").operation_model(operation).input_shape
-        params = Generator(f"{service} {operation}", solid=True).value(shape) if shape is not None else {}
+        params = Generator(f"{service} {operation}", "query", asked=True).value(shape) if shape is not None else {}
         request = sent_by_botocore(service, "query", operation, as_datetimes(shape, params) if shape else {}, sign=False)
         call = recognise(request)
         assert (call.service, call.operation) == (service, operation)

@@ -12,32 +12,45 @@ from wire.generate import EXAMPLES, Generator
 from wire.oracle import as_datetimes, comparable, every_operation, model_of, read_by_botocore, seen, sent_by_botocore
 
 
-def streams(operation: tuple[str, str, str]) -> bool:
+def read_as_modelled(operation: tuple[str, str, str]) -> bool:
     service, protocol, name = operation
     shape = model_of(service, protocol).operation_model(name).output_shape
-    return shape is not None and shape.event_stream_name is not None
+    return name != "GetBucketLocation" and (shape is None or shape.event_stream_name is None)
 
 
-@pytest.mark.parametrize("service, protocol, operation", [o for o in every_operation() if not streams(o)])
+@pytest.mark.parametrize("service, protocol, operation", [o for o in every_operation() if read_as_modelled(o)])
 def test_botocore_reads_what_we_answer(service: str, protocol: str, operation: str) -> None:
     call = recognise(sent_by_botocore(service, protocol, operation, minimal(service, protocol, operation)))
     shape = model_of(service, protocol).operation_model(operation).output_shape
     for example in range(EXAMPLES):
         seed = f"out {service} {protocol} {operation} {example}"
-        result = Generator(seed).value(shape) if shape is not None else {}
+        result = Generator(seed, protocol).value(shape) if shape is not None else {}
         given = as_datetimes(shape, result) if shape is not None and example % 2 else result
         response = call.serialize(given, "request-1")
         read = read_by_botocore(service, protocol, operation, response)
-        assert read.pop("ResponseMetadata")["RequestId"] == "request-1"
-        expected = seen(shape, result, protocol) if shape is not None else {}
+        metadata = read.pop("ResponseMetadata")
+        if protocol != "smithy-rpc-v2-cbor" or shape is not None:  # botocore looks for no id where there is no output
+            assert metadata["RequestId"] == "request-1"
+        expected = made_up(shape) | seen(shape, result, protocol) if shape is not None else {}
         assert comparable(read) == comparable(expected), seed
 
 
+def made_up(shape: Any) -> dict[str, Any]:
+    """What botocore finds even where there is nothing: maps of headers, and the payload."""
+    found: dict[str, Any] = {n: {} for n, m in shape.members.items() if m.serialization.get("location") == "headers"}
+    payload = shape.serialization.get("payload")
+    if payload is not None:
+        found[payload] = {"blob": b"", "string": ""}.get(shape.members[payload].type_name, {})
+    return found
+
+
 def minimal(service: str, protocol: str, operation: str) -> dict[str, Any]:
-    """Enough for botocore's serializer to make a path."""
+    """Enough for botocore's serializer to make a path, and for S3 to tell the operation from others."""
     shape = model_of(service, protocol).operation_model(operation).input_shape
-    labels = {n for n, m in shape.members.items() if m.serialization.get("location") == "uri"} if shape else set()
-    return dict.fromkeys(labels, "x")
+    if shape is None:
+        return {}
+    located = {n: shape.members[n] for n in shape.required_members if "location" in shape.members[n].serialization}
+    return {name: {"integer": 1, "list": ["x"]}.get(member.type_name, "x") for name, member in located.items()}
 
 
 def test_an_event_stream_is_refused_by_name() -> None:

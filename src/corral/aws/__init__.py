@@ -11,7 +11,7 @@ The life of a request, as the server sees it:
 from corral.aws.faults import WrongResult
 from corral.aws.form import NESTING_MAX, PARAMETERS_MAX
 from corral.aws.http import BODY_MAX_BYTES, Request, Response
-from corral.aws.recognise import Call, not_served, presumed_protocol, recognise, serialize_refusal
+from corral.aws.recognise import Call, not_served, presumed_protocol, recognise, recognise_head, serialize_refusal
 from corral.aws.sigv4 import Identity, Lookup, Secret, verify
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "not_served",
     "presumed_protocol",
     "recognise",
+    "recognise_head",
     "serialize_refusal",
     "verify",
 ]

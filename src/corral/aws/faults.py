@@ -11,7 +11,7 @@ from typing import Literal
 
 from corral.errors import ApiError, api_error
 
-Kind = Literal["type", "missing", "form"]
+Kind = Literal["type", "missing", "form", "argument"]
 
 # The code for a missing required member. A service that is not named here uses the one of its protocol.
 MISSING_BY_SERVICE = {
@@ -20,6 +20,7 @@ MISSING_BY_SERVICE = {
     "ecr": "InvalidParameterException",
     "ecs": "InvalidParameterException",
     "logs": "InvalidParameterException",
+    "s3": "InvalidRequest",
     "sqs": "MissingParameter",
 }
 MISSING_BY_PROTOCOL = {"query": "ValidationError", "ec2": "MissingParameter"}
@@ -27,9 +28,11 @@ MISSING_OTHERWISE = "ValidationException"
 
 MALFORMED_BY_PROTOCOL = {"query": "MalformedInput", "ec2": "MalformedInput", "rest-xml": "MalformedXML"}
 MALFORMED_OTHERWISE = "SerializationException"
+ARGUMENT_BY_PROTOCOL = {"rest-xml": "InvalidArgument"}  # of the path, the query string or a header
 
-UNKNOWN_BY_PROTOCOL = {"query": "InvalidAction", "ec2": "InvalidAction"}
-UNKNOWN_OTHERWISE = "UnknownOperationException"
+UNKNOWN_BY_PROTOCOL = {"query": ("InvalidAction", 400), "ec2": ("InvalidAction", 400), "rest-xml": ("MethodNotAllowed", 405)}
+UNKNOWN_OTHERWISE = ("UnknownOperationException", 400)
+UNSERVED_BY_PROTOCOL = {**UNKNOWN_BY_PROTOCOL, "rest-xml": ("NotImplemented", 501)}
 
 # Services that speak both json and query name the old code in a header; these codes are in no model.
 QUERY_CODES = {
@@ -88,6 +91,8 @@ def refusal(misfit: Misfit, service: str, protocol: str) -> ApiError:
         code = MISSING_BY_SERVICE.get(service) or MISSING_BY_PROTOCOL.get(protocol, MISSING_OTHERWISE)
         return error_class(code)(_missing_message(misfit, service))
     code = MALFORMED_BY_PROTOCOL.get(protocol, MALFORMED_OTHERWISE)
+    if misfit.kind == "argument":
+        code = ARGUMENT_BY_PROTOCOL.get(protocol, code)
     where = f" (at '{misfit.where()}')" if misfit.path else ""
     return error_class(code)(misfit.detail + where)
 
@@ -99,7 +104,8 @@ def unknown_operation(service: str, operation: str, protocol: str) -> ApiError:
 
 def unserved_operation(service: str, operation: str, protocol: str) -> ApiError:
     """The operation exists, but Corral has nothing behind it."""
-    return _unknown(protocol, f"Corral does not serve {service}:{operation}")
+    code, status = UNSERVED_BY_PROTOCOL.get(protocol, UNKNOWN_OTHERWISE)
+    return error_class(code, status)(f"Corral does not serve {service}:{operation}")
 
 
 def unspoken_protocol(service: str, operation: str, protocol: str) -> ApiError:
@@ -113,7 +119,8 @@ def unrecognised(protocol: str, message: str) -> ApiError:
 
 
 def _unknown(protocol: str, message: str) -> ApiError:
-    return error_class(UNKNOWN_BY_PROTOCOL.get(protocol, UNKNOWN_OTHERWISE))(message)
+    code, status = UNKNOWN_BY_PROTOCOL.get(protocol, UNKNOWN_OTHERWISE)
+    return error_class(code, status)(message)
 
 
 def _missing_message(misfit: Misfit, service: str) -> str:

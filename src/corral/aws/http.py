@@ -5,10 +5,12 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from corral.aws.faults import Misfit
 
 BODY_MAX_BYTES = 16 * 1024 * 1024  # of a body after decompression; the server bounds what arrives
+AWS_CHUNKED = "aws-chunked"  # stands among content encodings, yet is only how a body travels
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,12 @@ class Response:
     status: int
     headers: list[tuple[str, str]]
     body: bytes
+    stream: Any = None  # what the handler gave for a payload that streams: the server sends it instead of the body
+
+
+def encodings(header: str) -> list[str]:
+    """The elements of a Content-Encoding header."""
+    return [element.strip() for element in header.split(",") if element.strip()]
 
 
 def plain_body(request: Request) -> bytes:

@@ -9,6 +9,7 @@ from botocore.loaders import Loader
 from botocore.model import ServiceModel
 
 from corral.aws.legacy import SQS_QUERY_CODES, sqs_query_description
+from corral.aws.s3 import with_form_upload
 
 Shape = Any  # botocore.model.Shape: botocore ships no types
 
@@ -18,6 +19,8 @@ def service_model(service: str, protocol: str) -> ServiceModel:
     """The model of one service of the catalogue, as one protocol sees it."""
     if (service, protocol) == ("sqs", "query"):
         return ServiceModel(sqs_query_description(_description(service)), service)
+    if service == "s3":
+        return ServiceModel(with_form_upload(_description(service)), service)
     return ServiceModel(_description(service), service)
 
 
@@ -43,6 +46,14 @@ def form_name(name: str, member: Shape) -> str:
         if element_name:
             return str(element_name)
     return str(member.serialization.get("name", name))
+
+
+def ec2_name(name: str, member: Shape) -> str:
+    """What a member is called in a form of ec2: a name of its own, or that of the answer with a capital letter."""
+    if "queryName" in member.serialization:
+        return str(member.serialization["queryName"])
+    answered = member.serialization.get("name")
+    return answered[:1].upper() + answered[1:] if answered else name
 
 
 def error_shape(model: ServiceModel, code: str) -> Shape | None:

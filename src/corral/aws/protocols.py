@@ -1,8 +1,4 @@
-"""The protocols by name: how each reads a request and writes a result. Errors are in `serialize.errors`.
-
-Known but without codecs yet: ec2, rest-xml and smithy-rpc-v2-cbor. Their requests are recognised, their errors are
-written, and `protocol_named` refuses what would need a codec.
-"""
+"""The protocols by name: how each reads a request and writes a result. Errors are in `serialize.errors`."""
 
 from __future__ import annotations
 
@@ -13,16 +9,20 @@ from typing import Any
 import orjson
 from botocore.model import OperationModel
 
+from corral.aws import s3
+from corral.aws.cbor import cbor_from_value, value_from_cbor
 from corral.aws.faults import WrongResult, unspoken_protocol
 from corral.aws.form import tree_of
 from corral.aws.http import Request, Response, plain_body
 from corral.aws.models import Shape
+from corral.aws.parse import cbor_body as parse_cbor
 from corral.aws.parse.json_body import check_depth, json_reader, unbounded, value_from_bytes
-from corral.aws.parse.query_form import query_reader
-from corral.aws.parse.rest import rest_json_parser
+from corral.aws.parse.query_form import EC2, QUERY, query_reader
+from corral.aws.parse.rest import rest_json_parser, rest_xml_parser
+from corral.aws.serialize import cbor_body as serialize_cbor
 from corral.aws.serialize.json_body import json_writer
-from corral.aws.serialize.rest import Parts, rest_json_writer
-from corral.aws.serialize.xml_body import XML_DECLARATION, escaped, members_writer
+from corral.aws.serialize.rest import Parts, rest_json_writer, rest_xml_writer
+from corral.aws.serialize.xml_body import XML_DECLARATION, XmlWriter, escaped, members_writer
 
 Located = Mapping[str, str]  # what recognition already took out of the request: path labels, or the form's parameters
 Parse = Callable[[Request, Located], dict[str, Any]]
@@ -43,14 +43,6 @@ class Protocol:
 
     parser: Callable[[OperationModel, Compiled], Parse]
     serializer: Callable[[OperationModel, Compiled], Serialize]
-
-
-def protocol_named(name: str, service: str, operation: str) -> Protocol:
-    """The codecs of a protocol, or a refusal that names it."""
-    protocol = PROTOCOLS.get(name)
-    if protocol is None:
-        raise unspoken_protocol(service, operation, name)
-    return protocol
 
 
 # --- json 1.0 and 1.1 -------------------------------------------------------------------------------------------------
@@ -93,7 +85,7 @@ def _query_parser(operation: OperationModel, compiled: Compiled) -> Parse:
     shape = operation.input_shape
     if shape is None:
         return lambda request, located: {}
-    read = query_reader(shape, compiled.readers)
+    read = query_reader(shape, compiled.readers, QUERY)
     wants_queue = operation.service_model.service_name == "sqs" and "QueueUrl" in shape.members
 
     def parse(request: Request, located: Located) -> dict[str, Any]:
@@ -114,7 +106,7 @@ def _query_serializer(operation: OperationModel, compiled: Compiled) -> Serializ
     middle = (f"</{wrapper}>" if wrapper else "") + "<ResponseMetadata><RequestId>"
     end = f"</RequestId></ResponseMetadata></{name}Response>"
     check_nothing = _nothing(operation)
-    write = members_writer(shape, compiled.writers) if shape is not None else lambda result, out: check_nothing(result)
+    write = _xml_members(shape, compiled) if shape is not None else lambda result, out: check_nothing(result)
 
     def serialize(result: Mapping[str, Any], request_id: str) -> Response:
         out = [start]
@@ -122,6 +114,62 @@ def _query_serializer(operation: OperationModel, compiled: Compiled) -> Serializ
         out += (middle, escaped(request_id), end)
         headers = [("x-amzn-RequestId", request_id), ("Content-Type", "text/xml")]
         return Response(200, headers, "".join(out).encode())
+
+    return serialize
+
+
+def _xml_members(shape: Shape, compiled: Compiled) -> XmlWriter:
+    return members_writer(shape.name, shape.members.items(), compiled.writers)
+
+
+# --- ec2 --------------------------------------------------------------------------------------------------------------
+
+
+def _ec2_parser(operation: OperationModel, compiled: Compiled) -> Parse:
+    shape = operation.input_shape
+    if shape is None:
+        return lambda request, located: {}
+    read = query_reader(shape, compiled.readers, EC2)
+    return lambda request, located: read(tree_of(located.items()))
+
+
+def _ec2_serializer(operation: OperationModel, compiled: Compiled) -> Serialize:
+    name, shape = operation.name, _output_shape(operation)
+    namespace = operation.metadata["xmlNamespace"].rstrip("/") + "/"
+    start = f'{XML_DECLARATION}<{name}Response xmlns="{namespace}"><requestId>'
+    check_nothing = _nothing(operation)
+    write = _xml_members(shape, compiled) if shape is not None else lambda result, out: check_nothing(result)
+    # An operation without an output says at least that it was done.
+    end = f"</{name}Response>" if shape is not None else f"<return>true</return></{name}Response>"
+
+    def serialize(result: Mapping[str, Any], request_id: str) -> Response:
+        out = [start, escaped(request_id), "</requestId>"]
+        write(result, out)
+        out.append(end)
+        headers = [("x-amzn-RequestId", request_id), ("Content-Type", "text/xml;charset=UTF-8")]
+        return Response(200, headers, "".join(out).encode())
+
+    return serialize
+
+
+# --- rpc-v2-cbor ------------------------------------------------------------------------------------------------------
+
+
+def _cbor_parser(operation: OperationModel, compiled: Compiled) -> Parse:
+    shape = operation.input_shape
+    if shape is None:
+        return lambda request, located: {}
+    read = json_reader(shape, compiled.readers, parse_cbor.cbor_scalar)
+    return lambda request, located: read(value_from_cbor(plain_body(request)))
+
+
+def _cbor_serializer(operation: OperationModel, compiled: Compiled) -> Serialize:
+    shape = _output_shape(operation)
+    write = json_writer(shape, compiled.writers, serialize_cbor.cbor_scalar) if shape is not None else _nothing(operation)
+
+    def serialize(result: Mapping[str, Any], request_id: str) -> Response:
+        headers = [("x-amzn-RequestId", request_id), ("smithy-protocol", "rpc-v2-cbor"), ("Content-Type", "application/cbor")]
+        return Response(200, headers, cbor_from_value(write(result)))
 
     return serialize
 
@@ -155,6 +203,68 @@ def _rest_json_serializer(operation: OperationModel, compiled: Compiled) -> Seri
     return serialize
 
 
+# --- rest-xml: S3's, the only service here that speaks it -------------------------------------------------------------
+
+
+def _rest_xml_parser(operation: OperationModel, compiled: Compiled) -> Parse:
+    shape = operation.input_shape
+    if shape is None:
+        return lambda request, located: {}
+    return rest_xml_parser(shape, compiled.readers)
+
+
+def _rest_xml_serializer(operation: OperationModel, compiled: Compiled) -> Serialize:
+    ok = int(operation.http.get("responseCode", 200))
+    shape = _output_shape(operation)
+    write: Callable[[Mapping[str, Any]], Parts]
+    if operation.name in s3.UNWRAPPED:
+        write = _unwrapped_writer(s3.UNWRAPPED[operation.name])
+    elif shape is not None:
+        write = rest_xml_writer(shape, s3.root_name(operation.name), s3.XML_NAMESPACE, compiled.writers)
+    else:
+        write = _no_parts(operation)
+    raw = shape is not None and _raw_payload(shape)
+
+    def serialize(result: Mapping[str, Any], request_id: str) -> Response:
+        parts = write(result)
+        headers = [("x-amz-request-id", request_id), ("x-amz-id-2", request_id), *parts.headers]
+        status = ok if parts.status is None else parts.status
+        if status == 204:
+            return Response(status, headers, b"")
+        if parts.body and not raw:
+            headers.append(("Content-Type", "application/xml"))
+        return Response(status, headers, parts.body, parts.stream)
+
+    return serialize
+
+
+def _no_parts(operation: OperationModel) -> Callable[[Mapping[str, Any]], Parts]:
+    check_nothing = _nothing(operation)
+
+    def write(result: Mapping[str, Any]) -> Parts:
+        check_nothing(result)
+        return Parts(None, [], b"")
+
+    return write
+
+
+def _raw_payload(shape: Shape) -> bool:
+    payload = shape.serialization.get("payload")
+    return payload is not None and shape.members[payload].type_name != "structure"
+
+
+def _unwrapped_writer(member: str) -> Callable[[Mapping[str, Any]], Parts]:
+    """The answer whose root element holds the text of its one member."""
+
+    def write(result: Mapping[str, Any]) -> Parts:
+        if unknown := result.keys() - {member}:
+            raise WrongResult(f"there is no member {sorted(unknown)}")
+        text = escaped(result.get(member) or "")
+        return Parts(None, [], f'{XML_DECLARATION}<{member} xmlns="{s3.XML_NAMESPACE}">{text}</{member}>'.encode())
+
+    return write
+
+
 # --- what they share --------------------------------------------------------------------------------------------------
 
 
@@ -179,5 +289,8 @@ def _nothing(operation: OperationModel) -> Callable[[Mapping[str, Any]], dict[st
 PROTOCOLS: dict[str, Protocol] = {
     "json": Protocol(_json_parser, _json_serializer),
     "query": Protocol(_query_parser, _query_serializer),
+    "ec2": Protocol(_ec2_parser, _ec2_serializer),
     "rest-json": Protocol(_rest_json_parser, _rest_json_serializer),
+    "rest-xml": Protocol(_rest_xml_parser, _rest_xml_serializer),
+    "smithy-rpc-v2-cbor": Protocol(_cbor_parser, _cbor_serializer),
 }

@@ -7,7 +7,7 @@ last the method and path.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from threading import Lock
 from types import MappingProxyType
@@ -18,9 +18,10 @@ from corral.aws.catalogue import Service
 from corral.aws.faults import Misfit, refusal, unknown_operation, unrecognised, unserved_operation
 from corral.aws.form import pairs_from_body, pairs_from_text
 from corral.aws.http import Request, Response, plain_body
-from corral.aws.models import service_model
-from corral.aws.protocols import Compiled, Located, Parse, Serialize, protocol_named
+from corral.aws.models import Shape, service_model
+from corral.aws.protocols import PROTOCOLS, Compiled, Located, Parse, Serialize
 from corral.aws.routes import route
+from corral.aws.s3 import as_meant
 from corral.aws.serialize.errors import serialize_error
 from corral.errors import ApiError
 
@@ -42,16 +43,24 @@ class Operation:
     @cached_property
     def parse(self) -> Parse:
         """The parser of its input."""
-        codecs = protocol_named(self.protocol, self.service, self.name)
         with _COMPILING:
-            return codecs.parser(self._model(), _compiled(self.service, self.protocol))
+            return PROTOCOLS[self.protocol].parser(self._model(), _compiled(self.service, self.protocol))
 
     @cached_property
     def serialize(self) -> Serialize:
         """The serializer of its output."""
-        codecs = protocol_named(self.protocol, self.service, self.name)
         with _COMPILING:
-            return codecs.serializer(self._model(), _compiled(self.service, self.protocol))
+            return PROTOCOLS[self.protocol].serializer(self._model(), _compiled(self.service, self.protocol))
+
+    @cached_property
+    def streams_in(self) -> str | None:
+        """The member that is the request's body and may be of any size."""
+        return _streaming_payload(self._model().input_shape)
+
+    @cached_property
+    def streams_out(self) -> str | None:
+        """The same of the answer."""
+        return _streaming_payload(self._model().output_shape)
 
     def _model(self) -> Any:
         return service_model(self.service, self.protocol).operation_model(self.name)
@@ -64,7 +73,7 @@ class Call:
     service: str  # botocore's name
     operation: str
     protocol: str
-    request: Request
+    request: Request  # as the service means it: S3's is in path style
     located: Located = field(repr=False)  # path labels, or the form's parameters
     codecs: Operation = field(repr=False)
 
@@ -72,6 +81,20 @@ class Call:
     def signing_name(self) -> str:
         """What the credential scope of its signature must name."""
         return catalogue.BY_NAME[self.service].signing_name
+
+    @property
+    def streams_in(self) -> str | None:
+        """The member whose bytes are the body itself and of any size: the server streams them, `params` has it only if small."""
+        return self.codecs.streams_in
+
+    @property
+    def streams_out(self) -> str | None:
+        """The member of the result that may be anything the server knows to send; it comes back as `Response.stream`."""
+        return self.codecs.streams_out
+
+    def with_body(self, body: bytes) -> Call:
+        """The call that `recognise_head` made, once a small body is there."""
+        return replace(self, request=replace(self.request, body=body))
 
     def params(self) -> dict[str, Any]:
         """The input; raises an ApiError for anything that does not fit the model.
@@ -105,6 +128,19 @@ def recognise(request: Request) -> Call:
         raise refusal(misfit, "", presumed_protocol(request)) from None
 
 
+def recognise_head(head: Request) -> Call | None:
+    """The call, where the head alone tells it and the body may be too large to wait for: S3's. None: read the body first."""
+    if "x-amz-target" in head.headers:
+        return None
+    service = _service(head)
+    if service is None or service.protocols[0] != "rest-xml":
+        return None
+    try:
+        return _from_path(head, service)
+    except Misfit as misfit:
+        raise refusal(misfit, service.name, "rest-xml") from None
+
+
 def not_served(call: Call) -> ApiError:
     """What to raise for a call that nothing here answers."""
     return unserved_operation(call.service, call.operation, call.protocol)
@@ -121,6 +157,8 @@ def presumed_protocol(request: Request) -> str:
     content_type = headers.get("content-type", "")
     if "x-amz-target" in headers or "x-amz-json" in content_type:
         return "json"
+    if headers.get("smithy-protocol") == "rpc-v2-cbor":
+        return CBOR_PROTOCOL
     service = catalogue.BY_SIGNING_NAME.get(scope_service(request) or "")
     if service is not None and service.protocols[0] in ("ec2", "rest-xml", "rest-json"):
         return service.protocols[0]
@@ -130,7 +168,7 @@ def presumed_protocol(request: Request) -> str:
         return service.protocols[0]
     if content_type.startswith("application/json"):
         return "rest-json"
-    return "rest-xml" if _signed_the_old_way(request) else "json"
+    return "rest-xml" if _signed_the_old_way(request) or _uploads_a_form(request) else "json"
 
 
 def scope_service(request: Request) -> str | None:
@@ -146,11 +184,17 @@ def scope_service(request: Request) -> str | None:
     return parts[-2] if len(parts) >= 5 else None
 
 
+def _service(request: Request) -> Service | None:
+    """The service that the signature names."""
+    service = catalogue.BY_SIGNING_NAME.get(scope_service(request) or "")
+    if service is None and (_signed_the_old_way(request) or _uploads_a_form(request)):
+        return catalogue.BY_NAME["s3"]
+    return service
+
+
 def _from_signature_or_shape(request: Request) -> Call:
     signed_for = scope_service(request)
-    service = catalogue.BY_SIGNING_NAME.get(signed_for or "")
-    if service is None and _signed_the_old_way(request):
-        service = catalogue.BY_NAME["s3"]
+    service = _service(request)
     if "smithy-protocol" in request.headers:
         return _from_rpc_path(request)
     action = _action(request) if service is None or {"query", "ec2"} & set(service.protocols) else None
@@ -192,6 +236,8 @@ def _from_action(request: Request, service: Service | None, parameters: dict[str
 def _from_path(request: Request, service: Service) -> Call:
     protocol = service.protocols[0]
     if protocol in ("rest-json", "rest-xml"):
+        if service.name == "s3":
+            request = as_meant(request)
         found = route(service.name, protocol, request)
         if found is None:
             raise unknown_operation(service.name, f"at {request.method} {request.path[:200]}", protocol)
@@ -223,6 +269,18 @@ def _signed_the_old_way(request: Request) -> bool:
     if request.headers.get("authorization", "").startswith("AWS "):
         return True
     return "AWSAccessKeyId=" in request.query and "Signature=" in request.query
+
+
+def _uploads_a_form(request: Request) -> bool:
+    """S3's form uploads, whose signature is in the form."""
+    return request.method == "POST" and request.headers.get("content-type", "").startswith("multipart/form-data")
+
+
+def _streaming_payload(shape: Shape | None) -> str | None:
+    if shape is None or "payload" not in shape.serialization:
+        return None
+    payload = str(shape.serialization["payload"])
+    return payload if shape.members[payload].serialization.get("streaming") else None
 
 
 @cache  # bounded by the models: an unknown operation raises, and that is not kept

@@ -48,32 +48,30 @@ class Found:
 
 def route(service: str, protocol: str, request: Request) -> Found | None:
     """The operation that the request means, or None when the service has none like it."""
-    path = request.path.rstrip("/")
+    path = request.path if protocol == "rest-xml" else request.path.rstrip("/")  # a key of S3 may end in a slash
     table = _routes(service, protocol)
     if not request.query:
         plain = table.plain.get((request.method, path))
         if plain is not None:
             return Found(plain, {})
-    names: dict[str, str] | None = None
+    query = dict(pairs_from_text(request.query))
     for candidate in table.by_method.get(request.method, ()):
-        match = candidate.path.fullmatch(path)
-        if match is None:
+        if not _satisfied(candidate, query, request.headers):
             continue
-        if candidate.fixed or candidate.queries or candidate.headers:
-            if names is None:
-                names = dict(pairs_from_text(request.query))
-            if not _satisfied(candidate, names, request.headers):
-                continue
-        return Found(candidate.operation, dict(zip(candidate.labels, match.groups())))
+        match = candidate.path.fullmatch(path)
+        if match is not None:
+            return Found(candidate.operation, dict(zip(candidate.labels, match.groups())))
     return None
 
 
 def _satisfied(candidate: Route, query: Mapping[str, str], headers: Mapping[str, str]) -> bool:
-    return (
-        all(query.get(name) == value for name, value in candidate.fixed.items())
-        and candidate.queries <= query.keys()
-        and candidate.headers <= headers.keys()
-    )
+    if candidate.fixed:
+        for name, value in candidate.fixed.items():
+            if query.get(name) != value:
+                return False
+    if candidate.queries and not candidate.queries <= query.keys():
+        return False
+    return not candidate.headers or candidate.headers <= headers.keys()
 
 
 @cache
@@ -109,6 +107,8 @@ def _compile(operation: OperationModel) -> Route:
         else:
             labels.append(piece.rstrip("+"))
             pattern += "(.+)" if piece.endswith("+") else "([^/]+)"
+    if operation.service_model.resolved_protocol == "rest-xml" and not template.endswith("+}"):
+        pattern += "/?"
     return Route(
         operation=operation.name,
         path=re.compile(pattern),

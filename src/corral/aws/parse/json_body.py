@@ -19,6 +19,7 @@ from corral.aws.times import seconds_from_number, seconds_from_text
 
 JsonReader = Callable[[Any], Any]
 Readers = dict[str, JsonReader]  # by shape name, one per service: operations share what they have in common
+ScalarReader = Callable[[Shape], JsonReader]
 
 
 class _Never:
@@ -26,7 +27,14 @@ class _Never:
 
 
 _UNCHANGED = {"string": str, "character": str, "boolean": bool}  # JSON's own value is already the parameter
-_TOKENS = {str: "STRING_VALUE", int: "NUMBER_VALUE", float: "DECIMAL_VALUE", list: "START_ARRAY", dict: "START_OBJECT"}
+_TOKENS = {
+    str: "STRING_VALUE",
+    int: "NUMBER_VALUE",
+    float: "DECIMAL_VALUE",
+    bytes: "BINARY_VALUE",
+    list: "START_ARRAY",
+    dict: "START_OBJECT",
+}
 
 
 def value_from_bytes(body: bytes) -> Any:
@@ -39,31 +47,38 @@ def value_from_bytes(body: bytes) -> Any:
         raise Misfit.form(f"the body is not valid JSON: {error.msg}") from None
 
 
-def json_reader(shape: Shape, readers: Readers) -> JsonReader:
-    """The reader of one shape."""
+def json_scalar(shape: Shape) -> JsonReader:
+    """The reader of one scalar."""
     kind = shape.type_name
-    if kind == "structure" and shape.is_document_type:
-        return _same
-    if kind in _COMPOUND:
-        return _compound_reader(shape, readers)
     if kind in INTEGER_BITS:
-        return _integer_reader(INTEGER_BITS[kind])
+        return integer_reader(INTEGER_BITS[kind])
     if kind in ("float", "double"):
-        return _float
+        return float_value
     if kind == "timestamp":
         return _timestamp_reader(shape.serialization.get("timestampFormat", "unixtimestamp").lower())
     if kind == "blob":
         return _blob
-    return _boolean if kind == "boolean" else _string
+    return boolean_value if kind == "boolean" else string_value
 
 
-def members_reader(members: Iterable[tuple[str, Shape]], required: Iterable[str], readers: Readers) -> JsonReader:
+def json_reader(shape: Shape, readers: Readers, scalar: ScalarReader = json_scalar) -> JsonReader:
+    """The reader of one shape; another language with the same compounds, such as CBOR, brings its own scalars."""
+    if shape.type_name not in _COMPOUND:
+        return scalar(shape)
+    if shape.type_name == "structure" and shape.is_document_type:
+        return _same
+    return _compound_reader(shape, readers, scalar)
+
+
+def members_reader(
+    members: Iterable[tuple[str, Shape]], required: Iterable[str], readers: Readers, scalar: ScalarReader = json_scalar
+) -> JsonReader:
     """The reader of a structure, or of that part of one that is in the body."""
     by_wire_name = {
         shape.serialization.get("name", name): (
             name,
             _UNCHANGED.get(shape.type_name, _Never),
-            json_reader(shape, readers),
+            json_reader(shape, readers, scalar),
         )
         for name, shape in members
     }
@@ -72,7 +87,7 @@ def members_reader(members: Iterable[tuple[str, Shape]], required: Iterable[str]
 
     def read(value: Any) -> dict[str, Any]:
         if value.__class__ is not dict:
-            raise _wrong(value, "a structure")
+            raise wrong_type(value, "a structure")
         params = {}
         for wire_name, raw in value.items():
             if raw is None:
@@ -138,27 +153,27 @@ def _reaches_itself(shape: Shape, above: frozenset[str], bounded: set[str]) -> b
     return False
 
 
-def _compound_reader(shape: Shape, readers: Readers) -> JsonReader:
+def _compound_reader(shape: Shape, readers: Readers, scalar: ScalarReader) -> JsonReader:
     known = readers.get(shape.name)
     if known is not None:
         return known
     # A shape that contains itself meets this entry while it is being compiled.
     readers[shape.name] = lambda value: readers[shape.name](value)
-    readers[shape.name] = reader = _COMPOUND[shape.type_name](shape, readers)
+    readers[shape.name] = reader = _COMPOUND[shape.type_name](shape, readers, scalar)
     return reader
 
 
-def _structure(shape: Shape, readers: Readers) -> JsonReader:
-    return members_reader(shape.members.items(), shape.required_members, readers)
+def _structure(shape: Shape, readers: Readers, scalar: ScalarReader) -> JsonReader:
+    return members_reader(shape.members.items(), shape.required_members, readers, scalar)
 
 
-def _list(shape: Shape, readers: Readers) -> JsonReader:
+def _list(shape: Shape, readers: Readers, scalar: ScalarReader) -> JsonReader:
     unchanged = _UNCHANGED.get(shape.member.type_name, _Never)
-    read_element = json_reader(shape.member, readers)
+    read_element = json_reader(shape.member, readers, scalar)
 
     def read(value: Any) -> list[Any]:
         if value.__class__ is not list:
-            raise _wrong(value, "a list")
+            raise wrong_type(value, "a list")
         params = []
         for raw in value:
             if raw.__class__ is unchanged:
@@ -176,13 +191,13 @@ def _list(shape: Shape, readers: Readers) -> JsonReader:
     return read
 
 
-def _map(shape: Shape, readers: Readers) -> JsonReader:
+def _map(shape: Shape, readers: Readers, scalar: ScalarReader) -> JsonReader:
     unchanged = _UNCHANGED.get(shape.value.type_name, _Never)
-    read_value = json_reader(shape.value, readers)
+    read_value = json_reader(shape.value, readers, scalar)
 
     def read(value: Any) -> dict[str, Any]:
         if value.__class__ is not dict:
-            raise _wrong(value, "a map")
+            raise wrong_type(value, "a map")
         params = {}
         for key, raw in value.items():
             if raw.__class__ is unchanged:
@@ -198,12 +213,13 @@ def _map(shape: Shape, readers: Readers) -> JsonReader:
     return read
 
 
-def _integer_reader(bits: int) -> JsonReader:
+def integer_reader(bits: int) -> JsonReader:
+    """The reader of an integer of so many bits."""
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
     def read(value: Any) -> int:
         if value.__class__ is not int:
-            raise _wrong(value, "an Integer" if bits == 32 else "a Long")
+            raise wrong_type(value, "an Integer" if bits == 32 else "a Long")
         if not low <= value <= high:
             raise Misfit.type(f"{value} is not an integer of {bits} bits")
         return int(value)
@@ -216,37 +232,40 @@ def _timestamp_reader(form: str) -> JsonReader:
         if form == "unixtimestamp":
             if value.__class__ is float or value.__class__ is int:
                 return seconds_from_number(value)
-            raise _wrong(value, "a Timestamp")
+            raise wrong_type(value, "a Timestamp")
         if value.__class__ is not str:
-            raise _wrong(value, "a Timestamp")
+            raise wrong_type(value, "a Timestamp")
         return seconds_from_text(value, form)
 
     return read
 
 
-def _float(value: Any) -> float:
+def float_value(value: Any) -> float:
+    """A number, or the name of one that JSON has no digits for."""
     if value.__class__ is float or value.__class__ is int:
         return float(value)
     if value.__class__ is str and value in SPECIAL_FLOATS:
         return SPECIAL_FLOATS[value]
-    raise _wrong(value, "a Double")
+    raise wrong_type(value, "a Double")
 
 
 def _blob(value: Any) -> bytes:
     if value.__class__ is not str:
-        raise _wrong(value, "a Blob")
+        raise wrong_type(value, "a Blob")
     return blob_from_base64(value)
 
 
-def _string(value: Any) -> str:
+def string_value(value: Any) -> str:
+    """A string."""
     if value.__class__ is not str:
-        raise _wrong(value, "a String")
+        raise wrong_type(value, "a String")
     return str(value)
 
 
-def _boolean(value: Any) -> bool:
+def boolean_value(value: Any) -> bool:
+    """A boolean."""
     if value.__class__ is not bool:
-        raise _wrong(value, "a Boolean")
+        raise wrong_type(value, "a Boolean")
     return bool(value)
 
 
@@ -254,7 +273,8 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _wrong(value: Any, wanted: str) -> Misfit:
+def wrong_type(value: Any, wanted: str) -> Misfit:
+    """A value of another type, in the words of AWS."""
     if value.__class__ is bool:
         found = "TRUE_VALUE" if value else "FALSE_VALUE"
     else:
@@ -262,4 +282,8 @@ def _wrong(value: Any, wanted: str) -> Misfit:
     return Misfit.type(f"{found} can not be converted to {wanted}")
 
 
-_COMPOUND: dict[str, Callable[[Shape, Readers], JsonReader]] = {"structure": _structure, "list": _list, "map": _map}
+_COMPOUND: dict[str, Callable[[Shape, Readers, ScalarReader], JsonReader]] = {
+    "structure": _structure,
+    "list": _list,
+    "map": _map,
+}

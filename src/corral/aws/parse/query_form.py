@@ -1,13 +1,14 @@
-"""The tree of a form's dotted names to parameters."""
+"""The tree of a form's dotted names to parameters, for query and for its cousin ec2."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from corral.aws.faults import Misfit
 from corral.aws.form import in_order
-from corral.aws.models import Shape, form_name
+from corral.aws.models import Shape, ec2_name, form_name
 from corral.aws.parse.text import text_reader
 
 QueryReader = Callable[[Any], Any]
@@ -16,7 +17,15 @@ Readers = dict[tuple[str, bool], QueryReader]  # by shape name and whether this 
 TIMESTAMP_FORMAT = "iso8601"
 
 
-def query_reader(shape: Shape, readers: Readers) -> QueryReader:
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """Where query and ec2 differ."""
+
+    name: Callable[[str, Shape], str]  # of a member
+    always_flat: bool  # lists have no `member` between their name and their indices
+
+
+def query_reader(shape: Shape, readers: Readers, dialect: Dialect) -> QueryReader:
     """The reader of one shape, from text or a subtree."""
     if shape.type_name not in _COMPOUND:
         return _scalar_reader(shape)
@@ -26,7 +35,7 @@ def query_reader(shape: Shape, readers: Readers) -> QueryReader:
         return known
     # A shape that contains itself meets this entry while it is being compiled.
     readers[key] = lambda node: readers[key](node)
-    readers[key] = reader = _COMPOUND[shape.type_name](shape, readers)
+    readers[key] = reader = _COMPOUND[shape.type_name](shape, readers, dialect)
     return reader
 
 
@@ -41,9 +50,9 @@ def _scalar_reader(shape: Shape) -> QueryReader:
     return read
 
 
-def _structure(shape: Shape, readers: Readers) -> QueryReader:
+def _structure(shape: Shape, readers: Readers, dialect: Dialect) -> QueryReader:
     members = tuple(
-        (name, form_name(name, member), member.serialization.get("name", name), query_reader(member, readers))
+        (name, dialect.name(name, member), member.serialization.get("name", name), query_reader(member, readers, dialect))
         for name, member in shape.members.items()
     )
     needed = tuple(shape.required_members)
@@ -70,10 +79,10 @@ def _structure(shape: Shape, readers: Readers) -> QueryReader:
     return read
 
 
-def _list(shape: Shape, readers: Readers) -> QueryReader:
-    flattened = shape.serialization.get("flattened")
+def _list(shape: Shape, readers: Readers, dialect: Dialect) -> QueryReader:
+    flattened = dialect.always_flat or shape.serialization.get("flattened")
     element_name = shape.member.serialization.get("name", "member")
-    read_element = query_reader(shape.member, readers)
+    read_element = query_reader(shape.member, readers, dialect)
 
     def read(node: Any) -> list[Any]:
         node = _subtree(node)
@@ -91,12 +100,12 @@ def _list(shape: Shape, readers: Readers) -> QueryReader:
     return read
 
 
-def _map(shape: Shape, readers: Readers) -> QueryReader:
+def _map(shape: Shape, readers: Readers, dialect: Dialect) -> QueryReader:
     flattened = shape.serialization.get("flattened")
     key_name = shape.key.serialization.get("name", "key")
     value_name = shape.value.serialization.get("name", "value")
-    read_key = query_reader(shape.key, readers)
-    read_value = query_reader(shape.value, readers)
+    read_key = query_reader(shape.key, readers, dialect)
+    read_value = query_reader(shape.value, readers, dialect)
 
     def read(node: Any) -> dict[str, Any]:
         node = _subtree(node)
@@ -134,4 +143,10 @@ def _subtree(node: Any) -> dict[str, Any]:
     raise Misfit.type("a structure, list or map is needed, not a single value")
 
 
-_COMPOUND: dict[str, Callable[[Shape, Readers], QueryReader]] = {"structure": _structure, "list": _list, "map": _map}
+QUERY = Dialect(form_name, always_flat=False)
+EC2 = Dialect(ec2_name, always_flat=True)
+_COMPOUND: dict[str, Callable[[Shape, Readers, Dialect], QueryReader]] = {
+    "structure": _structure,
+    "list": _list,
+    "map": _map,
+}

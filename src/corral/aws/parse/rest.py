@@ -12,6 +12,7 @@ from corral.aws.faults import Misfit
 from corral.aws.form import decoded, pairs_from_text
 from corral.aws.http import Request, plain_body
 from corral.aws.models import Shape
+from corral.aws.parse import xml_body
 from corral.aws.parse.json_body import (
     Readers,
     check_depth,
@@ -21,21 +22,30 @@ from corral.aws.parse.json_body import (
     value_from_bytes,
 )
 from corral.aws.parse.text import text_reader
+from corral.aws.xml_tree import tree_from_xml
 
 Labels = Mapping[str, str]  # of the path, undecoded
 Part = Callable[[Request, Labels, dict[str, list[str]]], Any]  # None: absent
+ReadBody = Callable[[Request], dict[str, Any]]
+Parser = Callable[[Request, Labels], dict[str, Any]]
 
 HEADER_TIMESTAMP_FORMAT = "rfc822"
 QUERY_TIMESTAMP_FORMAT = "iso8601"
 PATH_TIMESTAMP_FORMAT = "iso8601"
 
 
-def rest_json_parser(shape: Shape, readers: Readers) -> Callable[[Request, Labels], dict[str, Any]]:
-    """The parser of one operation's input."""
-    payload = shape.serialization.get("payload")
-    located = {name: member for name, member in shape.members.items() if "location" in member.serialization}
-    parts = [(name, _part(name, member, shape)) for name, member in located.items()]
-    read_body = _body_reader(shape, payload, located, readers)
+def rest_json_parser(shape: Shape, readers: Readers) -> Parser:
+    """The parser of one operation's input, with a JSON body."""
+    return _parser(shape, _json_body_reader(shape, readers))
+
+
+def rest_xml_parser(shape: Shape, readers: xml_body.Readers) -> Parser:
+    """The same with an XML body."""
+    return _parser(shape, _xml_body_reader(shape, readers))
+
+
+def _parser(shape: Shape, read_body: ReadBody) -> Parser:
+    parts = [(name, _part(name, member, shape)) for name, member in shape.members.items() if "location" in member.serialization]
     needed = tuple(shape.required_members)
 
     def parse(request: Request, labels: Labels) -> dict[str, Any]:
@@ -46,6 +56,7 @@ def rest_json_parser(shape: Shape, readers: Readers) -> Callable[[Request, Label
                 value = part(request, labels, query)
             except Misfit as misfit:
                 misfit.path.append(name)
+                misfit.kind = "argument"
                 raise
             if value is not None:
                 params[name] = value
@@ -57,12 +68,15 @@ def rest_json_parser(shape: Shape, readers: Readers) -> Callable[[Request, Label
     return parse
 
 
-def _body_reader(
-    shape: Shape, payload: str | None, located: Mapping[str, Shape], readers: Readers
-) -> Callable[[Request], dict[str, Any]]:
+def _in_body(shape: Shape) -> list[tuple[str, Shape]]:
+    return [(name, member) for name, member in shape.members.items() if "location" not in member.serialization]
+
+
+def _json_body_reader(shape: Shape, readers: Readers) -> ReadBody:
+    payload = shape.serialization.get("payload")
     if payload is not None:
-        return _payload_reader(payload, shape.members[payload], readers)
-    members = [(name, member) for name, member in shape.members.items() if name not in located]
+        return _raw_payload_reader(payload, shape) or _json_payload_reader(payload, shape.members[payload], readers)
+    members = _in_body(shape)
     if not members:
         return lambda request: {}
     read_value = members_reader(members, (), readers)
@@ -78,11 +92,7 @@ def _body_reader(
     return read
 
 
-def _payload_reader(payload: str, member: Shape, readers: Readers) -> Callable[[Request], dict[str, Any]]:
-    if member.type_name == "blob":
-        return lambda request: {payload: request.body} if request.body else {}
-    if member.type_name == "string":
-        return lambda request: {payload: _text(request.body)} if request.body else {}
+def _json_payload_reader(payload: str, member: Shape, readers: Readers) -> ReadBody:
     read_value = json_reader(member, readers)
     deep = unbounded(member)
 
@@ -96,6 +106,55 @@ def _payload_reader(payload: str, member: Shape, readers: Readers) -> Callable[[
         return {payload: read_value(value)}
 
     return read
+
+
+def _xml_body_reader(shape: Shape, readers: xml_body.Readers) -> ReadBody:
+    payload = shape.serialization.get("payload")
+    if payload is None:
+        members, root, needed = _in_body(shape), shape.serialization.get("name"), False
+        read_members = xml_body.members_reader(members, (), readers)
+    else:
+        raw = _raw_payload_reader(payload, shape)
+        if raw is not None:
+            return raw
+        member = shape.members[payload]
+        members, root, needed = list(member.members.items()), _root_name(payload, member), payload in shape.required_members
+        read_members = xml_body.members_reader(members, member.required_members, readers)
+    if not members and payload is None:
+        return lambda request: {}
+
+    def read(request: Request) -> dict[str, Any]:
+        body = plain_body(request)
+        if not body:
+            if needed:
+                raise Misfit.form(f"the body must be a {root}, and is empty")
+            return {}
+        tree = tree_from_xml(body)
+        if tree.tag != root:
+            raise Misfit.form(f"the body must be a {root}, not a {tree.tag[:100]}")
+        try:
+            params = read_members(tree)
+        except Misfit as misfit:
+            if misfit.kind == "missing":  # a document that lacks something is one that is not valid
+                misfit.kind, misfit.detail = "form", f"{', '.join(misfit.names)} must be there"
+            raise
+        return params if payload is None else {payload: params}
+
+    return read
+
+
+def _root_name(payload: str, member: Shape) -> str:
+    return str(member.serialization.get("name", payload))
+
+
+def _raw_payload_reader(payload: str, shape: Shape) -> ReadBody | None:
+    """The reader of a body that is the member itself."""
+    kind = shape.members[payload].type_name
+    if kind == "blob":
+        return lambda request: {payload: request.body} if request.body else {}
+    if kind == "string":
+        return lambda request: {payload: _text(request.body)} if request.body else {}
+    return None
 
 
 def _text(body: bytes) -> str:

@@ -1,7 +1,4 @@
-"""Errors in the form that each protocol's clients read, so that boto3 raises `client.exceptions.<code>`.
-
-Also for protocols that have no codecs yet: a refusal must be readable.
-"""
+"""Errors in the form that each protocol's clients read, so that boto3 raises `client.exceptions.<code>`."""
 
 from __future__ import annotations
 
@@ -11,9 +8,11 @@ from typing import Any
 import orjson
 from botocore.model import ServiceModel
 
+from corral.aws.cbor import cbor_from_value
 from corral.aws.faults import QUERY_CODES
 from corral.aws.http import Request, Response
 from corral.aws.models import Shape, error_shape, query_code
+from corral.aws.serialize.cbor_body import cbor_scalar
 from corral.aws.serialize.json_body import json_writer
 from corral.aws.serialize.rest import rest_json_writer
 from corral.aws.serialize.xml_body import XML_DECLARATION, escaped, members_writer
@@ -33,9 +32,7 @@ def _json_error(model: ServiceModel | None, request: Request, error: ApiError, r
     code = shape.name if shape is not None else error.code
     version = model.metadata.get("jsonVersion") if model is not None else _json_version(request)
     headers = [("x-amzn-RequestId", request_id), ("Content-Type", f"application/x-amz-json-{version or '1.1'}")]
-    if request.headers.get("x-amzn-query-mode") == "true":
-        old = query_code(model, shape) if model is not None and shape is not None else QUERY_CODES.get(code, code)
-        headers.append(("x-amzn-query-error", f"{old};{_fault(status)}"))
+    headers += _query_error_header(model, shape, request, code, status)
     body = {"__type": code, _message_name(shape): _sendable(error.message), **_members(shape, error)}
     return Response(status, headers, orjson.dumps(body))
 
@@ -56,7 +53,7 @@ def _query_error(model: ServiceModel | None, request: Request, error: ApiError, 
         f"<Message>{escaped(error.message)}</Message>",
     ]
     if shape is not None and error.members:
-        members_writer(shape, {})(error.members, out)
+        members_writer(shape.name, shape.members.items(), {})(error.members, out)
     out.append(f"</Error><RequestId>{escaped(request_id)}</RequestId></ErrorResponse>")
     headers = [("x-amzn-RequestId", request_id), ("Content-Type", "text/xml")]
     return Response(status, headers, "".join(out).encode())
@@ -88,12 +85,37 @@ def _ec2_error(model: ServiceModel | None, request: Request, error: ApiError, re
 
 
 def _rest_xml_error(model: ServiceModel | None, request: Request, error: ApiError, request_id: str) -> Response:
-    text = (
-        f"{XML_DECLARATION}<Error><Code>{escaped(error.code)}</Code><Message>{escaped(error.message)}</Message>"
-        f"<RequestId>{escaped(request_id)}</RequestId></Error>"
-    )
-    headers = [("x-amz-request-id", request_id), ("Content-Type", "application/xml")]
-    return Response(error.status, headers, text.encode())
+    """S3's own form: one element without a namespace, further members of any name, and nothing at all for HEAD."""
+    shape = error_shape(model, error.code) if model is not None else None
+    status = _status(error, shape)
+    headers = [("x-amz-request-id", request_id), ("x-amz-id-2", request_id)]
+    if request.method == "HEAD" or status == 304:
+        return Response(status, headers, b"")
+    out = [XML_DECLARATION, f"<Error><Code>{escaped(error.code)}</Code><Message>{escaped(error.message)}</Message>"]
+    out += [f"<{name}>{escaped(str(value))}</{name}>" for name, value in error.members.items() if value is not None]
+    out.append(f"<RequestId>{escaped(request_id)}</RequestId><HostId>{escaped(request_id)}</HostId></Error>")
+    return Response(status, [*headers, ("Content-Type", "application/xml")], "".join(out).encode())
+
+
+def _cbor_error(model: ServiceModel | None, request: Request, error: ApiError, request_id: str) -> Response:
+    shape = error_shape(model, error.code) if model is not None else None
+    status = _status(error, shape)
+    code = shape.name if shape is not None else error.code
+    headers = [("x-amzn-RequestId", request_id), ("smithy-protocol", "rpc-v2-cbor"), ("Content-Type", "application/cbor")]
+    headers += _query_error_header(model, shape, request, code, status)
+    members = json_writer(shape, {}, cbor_scalar)(error.members) if shape is not None and error.members else {}
+    body = {"__type": code, _message_name(shape): _sendable(error.message), **members}
+    return Response(status, headers, cbor_from_value(body))
+
+
+def _query_error_header(
+    model: ServiceModel | None, shape: Shape | None, request: Request, code: str, status: int
+) -> list[tuple[str, str]]:
+    """The code that the service had when it spoke query, for clients that ask for it."""
+    if request.headers.get("x-amzn-query-mode") != "true":
+        return []
+    old = query_code(model, shape) if model is not None and shape is not None else QUERY_CODES.get(code, code)
+    return [("x-amzn-query-error", f"{old};{_fault(status)}")]
 
 
 def _status(error: ApiError, shape: Shape | None) -> int:
@@ -131,4 +153,5 @@ ERRORS: dict[str, SerializeError] = {
     "rest-json": _rest_json_error,
     "ec2": _ec2_error,
     "rest-xml": _rest_xml_error,
+    "smithy-rpc-v2-cbor": _cbor_error,
 }

@@ -13,6 +13,7 @@ from corral.aws.times import seconds_from_result, text_from_seconds
 
 JsonWriter = Callable[[Any], Any]
 Writers = dict[str, JsonWriter]  # by shape name, one per service
+ScalarWriter = Callable[[Shape], JsonWriter]
 
 
 class _Never:
@@ -23,25 +24,31 @@ class _Never:
 _UNCHANGED = {"string": str, "character": str, "boolean": bool, "integer": int, "long": int}
 
 
-def json_writer(shape: Shape, writers: Writers) -> JsonWriter:
-    """The writer of one shape."""
-    kind = shape.type_name
-    if kind == "structure" and shape.is_document_type:
-        return _same
-    if kind in _COMPOUND:
-        return _compound_writer(shape, writers)
-    if kind == "timestamp":
+def json_scalar(shape: Shape) -> JsonWriter:
+    """The writer of one scalar."""
+    if shape.type_name == "timestamp":
         return _timestamp_writer(shape.serialization.get("timestampFormat", "unixtimestamp").lower())
-    return _SCALARS[kind]
+    return SCALARS[shape.type_name]
 
 
-def members_writer(name: str, members: Iterable[tuple[str, Shape]], writers: Writers) -> JsonWriter:
+def json_writer(shape: Shape, writers: Writers, scalar: ScalarWriter = json_scalar) -> JsonWriter:
+    """The writer of one shape; another language with the same compounds, such as CBOR, brings its own scalars."""
+    if shape.type_name not in _COMPOUND:
+        return scalar(shape)
+    if shape.type_name == "structure" and shape.is_document_type:
+        return _same
+    return _compound_writer(shape, writers, scalar)
+
+
+def members_writer(
+    name: str, members: Iterable[tuple[str, Shape]], writers: Writers, scalar: ScalarWriter = json_scalar
+) -> JsonWriter:
     """The writer of a structure, or of that part of one that is in the body."""
     by_name = {
         member: (
             shape.serialization.get("name", member),
             _UNCHANGED.get(shape.type_name, _Never),
-            json_writer(shape, writers),
+            json_writer(shape, writers, scalar),
         )
         for member, shape in members
     }
@@ -75,22 +82,22 @@ def _items(value: Any, name: str) -> Any:
         raise WrongResult(f"{name} must be a mapping, not {type(value).__name__}") from None
 
 
-def _compound_writer(shape: Shape, writers: Writers) -> JsonWriter:
+def _compound_writer(shape: Shape, writers: Writers, scalar: ScalarWriter) -> JsonWriter:
     known = writers.get(shape.name)
     if known is not None:
         return known
     # A shape that contains itself meets this entry while it is being compiled.
     writers[shape.name] = lambda value: writers[shape.name](value)
-    writers[shape.name] = writer = _COMPOUND[shape.type_name](shape, writers)
+    writers[shape.name] = writer = _COMPOUND[shape.type_name](shape, writers, scalar)
     return writer
 
 
-def _structure(shape: Shape, writers: Writers) -> JsonWriter:
-    return members_writer(shape.name, shape.members.items(), writers)
+def _structure(shape: Shape, writers: Writers, scalar: ScalarWriter) -> JsonWriter:
+    return members_writer(shape.name, shape.members.items(), writers, scalar)
 
 
-def _list(shape: Shape, writers: Writers) -> JsonWriter:
-    write_element = json_writer(shape.member, writers)
+def _list(shape: Shape, writers: Writers, scalar: ScalarWriter) -> JsonWriter:
+    write_element = json_writer(shape.member, writers, scalar)
 
     def write(value: Any) -> list[Any]:
         if value.__class__ is not list and isinstance(value, str | bytes | dict):
@@ -100,8 +107,8 @@ def _list(shape: Shape, writers: Writers) -> JsonWriter:
     return write
 
 
-def _map(shape: Shape, writers: Writers) -> JsonWriter:
-    write_value = json_writer(shape.value, writers)
+def _map(shape: Shape, writers: Writers, scalar: ScalarWriter) -> JsonWriter:
+    write_value = json_writer(shape.value, writers, scalar)
 
     def write(value: Any) -> dict[str, Any]:
         return {_string(key): write_value(item) for key, item in _items(value, shape.name) if item is not None}
@@ -145,7 +152,7 @@ def _same(value: Any) -> Any:
     return value
 
 
-_SCALARS: dict[str, JsonWriter] = {
+SCALARS: dict[str, JsonWriter] = {
     "string": _string,
     "character": _string,
     "boolean": _boolean,
@@ -155,4 +162,8 @@ _SCALARS: dict[str, JsonWriter] = {
     "double": _float,
     "blob": base64_text,
 }
-_COMPOUND: dict[str, Callable[[Shape, Writers], JsonWriter]] = {"structure": _structure, "list": _list, "map": _map}
+_COMPOUND: dict[str, Callable[[Shape, Writers, ScalarWriter], JsonWriter]] = {
+    "structure": _structure,
+    "list": _list,
+    "map": _map,
+}

@@ -11,6 +11,7 @@ import orjson
 
 from corral.aws.faults import WrongResult
 from corral.aws.models import Shape
+from corral.aws.serialize import xml_body
 from corral.aws.serialize.json_body import Writers, json_writer, members_writer
 from corral.aws.serialize.text import text_writer
 
@@ -26,13 +27,44 @@ class Parts:
     status: int | None
     headers: Headers
     body: bytes
+    stream: Any = None
 
 
-def rest_json_writer(shape: Shape, writers: Writers) -> Callable[[Mapping[str, Any]], Parts]:
-    """The writer of one output or error shape."""
+WriteParts = Callable[[Mapping[str, Any]], Parts]
+WriteBody = Callable[[dict[str, Any]], bytes]
+
+
+def rest_json_writer(shape: Shape, writers: Writers) -> WriteParts:
+    """The writer of one output or error shape, with a JSON body."""
+    payload = shape.serialization.get("payload")
+    if payload is None:
+        write_members = members_writer(shape.name, _in_body(shape), writers)
+        return _writer(shape, lambda rest: orjson.dumps(write_members(rest)))
+    write_value = json_writer(shape.members[payload], writers)
+    return _writer(shape, _payload_writer(shape, payload, lambda value: orjson.dumps(write_value(value))))
+
+
+def rest_xml_writer(shape: Shape, root: str, namespace: str, writers: xml_body.Writers) -> WriteParts:
+    """The same with an XML body; `root` is the element around the members that no payload names."""
+    payload = shape.serialization.get("payload")
+    if payload is None:
+        members = _in_body(shape)
+        if not members:
+            return _writer(shape, _nothing_more(shape))
+        return _writer(shape, _document_writer(shape.name, members, root, namespace, writers))
+    member = shape.members[payload]
+    if member.type_name != "structure":
+        return _writer(shape, _payload_writer(shape, payload, _raw))
+    inner = list(member.members.items())
+    write = _document_writer(member.name, inner, member.serialization.get("name", member.name), namespace, writers)
+    return _writer(shape, _payload_writer(shape, payload, write))
+
+
+def _writer(shape: Shape, write_body: WriteBody) -> WriteParts:
     located = {name: member for name, member in shape.members.items() if "location" in member.serialization}
     to_headers = {name: _header_writer(name, member) for name, member in located.items()}
-    write_body = _body_writer(shape, located, writers)
+    payload = shape.serialization.get("payload")
+    streams = payload is not None and bool(shape.members[payload].serialization.get("streaming"))
 
     def write(result: Mapping[str, Any]) -> Parts:
         status: int | None = None
@@ -47,18 +79,45 @@ def rest_json_writer(shape: Shape, writers: Writers) -> Callable[[Mapping[str, A
                 status = value
             else:
                 to_headers[name](value, headers)
-        return Parts(status, headers, write_body(rest))
+        stream = None
+        if streams and not isinstance(rest.get(payload, b""), bytes | bytearray | memoryview):
+            stream = rest.pop(payload)
+        return Parts(status, headers, write_body(rest), stream)
 
     return write
 
 
-def _body_writer(shape: Shape, located: Mapping[str, Shape], writers: Writers) -> Callable[[dict[str, Any]], bytes]:
-    payload = shape.serialization.get("payload")
-    if payload is None:
-        members = [(name, member) for name, member in shape.members.items() if name not in located]
-        write_members = members_writer(shape.name, members, writers)
-        return lambda rest: orjson.dumps(write_members(rest))
-    write_payload = _payload_writer(shape.members[payload], writers)
+def _in_body(shape: Shape) -> list[tuple[str, Shape]]:
+    return [(name, member) for name, member in shape.members.items() if "location" not in member.serialization]
+
+
+def _document_writer(
+    name: str, members: list[tuple[str, Shape]], root: str, namespace: str, writers: xml_body.Writers
+) -> Callable[[Any], bytes]:
+    start, end = f'{xml_body.XML_DECLARATION}<{root} xmlns="{namespace}">', f"</{root}>"
+    write_members = xml_body.members_writer(name, members, writers)
+
+    def write(value: Any) -> bytes:
+        out = [start]
+        write_members(value, out)
+        out.append(end)
+        return "".join(out).encode()
+
+    return write
+
+
+def _nothing_more(shape: Shape) -> WriteBody:
+    def write(rest: dict[str, Any]) -> bytes:
+        if rest:
+            raise WrongResult(f"{shape.name} has no members {sorted(rest)}")
+        return b""
+
+    return write
+
+
+def _payload_writer(shape: Shape, payload: str, write_value: Callable[[Any], bytes]) -> WriteBody:
+    kind = shape.members[payload].type_name
+    write_payload = _raw if kind == "blob" else _text if kind == "string" else write_value
 
     def write(rest: dict[str, Any]) -> bytes:
         if unknown := rest.keys() - {payload}:
@@ -68,13 +127,8 @@ def _body_writer(shape: Shape, located: Mapping[str, Shape], writers: Writers) -
     return write
 
 
-def _payload_writer(member: Shape, writers: Writers) -> Callable[[Any], bytes]:
-    if member.type_name == "blob":
-        return _raw
-    if member.type_name == "string":
-        return lambda value: str(value).encode()
-    write_value = json_writer(member, writers)
-    return lambda value: orjson.dumps(write_value(value))
+def _text(value: Any) -> bytes:
+    return str(value).encode()
 
 
 def _raw(value: Any) -> bytes:

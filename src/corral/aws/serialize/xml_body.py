@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from corral.aws.faults import WrongResult
@@ -42,21 +42,21 @@ def xml_writer(shape: Shape, tag: str, writers: Writers) -> XmlWriter:
     return writer
 
 
-def members_writer(shape: Shape, writers: Writers) -> XmlWriter:
-    """The members of a structure without a tag around them."""
-    by_name = {name: xml_writer(member, form_name(name, member), writers) for name, member in shape.members.items()}
+def members_writer(name: str, members: Iterable[tuple[str, Shape]], writers: Writers) -> XmlWriter:
+    """The members of a structure, or of that part of one that is in the body, without a tag around them."""
+    by_name = {member: xml_writer(shape, form_name(member, shape), writers) for member, shape in members}
 
     def write(value: Any, out: list[str]) -> None:
-        for key, item in _items(value, shape):
+        for key, item in _items(value, name):
             if item is None:
                 continue
             write_member = by_name.get(key)
             if write_member is None:
-                raise WrongResult(f"{shape.name} has no member {key!r}")
+                raise WrongResult(f"{name} has no member {key!r}")
             try:
                 write_member(item, out)
             except WrongResult as wrong:
-                raise WrongResult(f"{shape.name}.{key}: {wrong}") from None
+                raise WrongResult(f"{name}.{key}: {wrong}") from None
 
     return write
 
@@ -74,7 +74,38 @@ def _scalar_writer(shape: Shape, tag: str) -> XmlWriter:
 
 
 def _structure(shape: Shape, tag: str, writers: Writers) -> XmlWriter:
-    return _inside(tag, members_writer(shape, writers))
+    attributes = {name: member for name, member in shape.members.items() if member.serialization.get("xmlAttribute")}
+    if attributes:
+        return _structure_with_attributes(shape, attributes, tag, writers)
+    return _inside(tag, members_writer(shape.name, shape.members.items(), writers))
+
+
+def _structure_with_attributes(shape: Shape, attributes: dict[str, Shape], tag: str, writers: Writers) -> XmlWriter:
+    opening, closing = f"<{tag}{_namespace(shape)}", f"</{tag}>"
+    to_text = {
+        name: (f' {member.serialization["name"]}="', text_writer(member, TIMESTAMP_FORMAT)) for name, member in attributes.items()
+    }
+    inner = [(name, member) for name, member in shape.members.items() if name not in attributes]
+    write_inner = members_writer(shape.name, inner, writers)
+
+    def write(value: Any, out: list[str]) -> None:
+        out.append(opening)
+        for name, (start, write_text) in to_text.items():
+            if value.get(name) is not None:
+                out += (start, escaped(write_text(value[name])).replace('"', "&quot;"), '"')
+        out.append(">")
+        write_inner({key: item for key, item in value.items() if key not in to_text}, out)
+        out.append(closing)
+
+    return write
+
+
+def _namespace(shape: Shape) -> str:
+    namespace = shape.serialization.get("xmlNamespace")
+    if namespace is None:
+        return ""
+    prefix = namespace.get("prefix")
+    return f' xmlns{":" + prefix if prefix else ""}="{namespace["uri"]}"'
 
 
 def _list(shape: Shape, tag: str, writers: Writers) -> XmlWriter:
@@ -99,7 +130,7 @@ def _map(shape: Shape, tag: str, writers: Writers) -> XmlWriter:
     write_value = xml_writer(shape.value, shape.value.serialization.get("name", "value"), writers)
 
     def write(value: Any, out: list[str]) -> None:
-        for key, item in _items(value, shape):
+        for key, item in _items(value, shape.name):
             if item is not None:
                 out.append(opening)
                 write_key(key, out)
@@ -120,11 +151,11 @@ def _inside(tag: str, write_inner: XmlWriter) -> XmlWriter:
     return write
 
 
-def _items(value: Any, shape: Shape) -> Any:
+def _items(value: Any, name: str) -> Any:
     try:
         return value.items()
     except AttributeError:
-        raise WrongResult(f"{shape.name} must be a mapping, not {type(value).__name__}") from None
+        raise WrongResult(f"{name} must be a mapping, not {type(value).__name__}") from None
 
 
 _COMPOUND: dict[str, Callable[[Shape, str, Writers], XmlWriter]] = {

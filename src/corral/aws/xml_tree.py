@@ -1,0 +1,76 @@
+"""XML of strangers to a small tree: no DTD, so no entities to expand; depth and number of elements are bounded."""
+
+from __future__ import annotations
+
+from typing import Any
+from xml.parsers import expat
+
+from corral.aws.faults import Misfit
+from corral.aws.form import NESTING_MAX
+
+ELEMENTS_MAX = 200_000  # CompleteMultipartUpload with 10,000 parts and all their checksums has about half of that
+
+
+class Element:
+    """One element: its children in order, its own text, its attributes; names are without their namespaces."""
+
+    __slots__ = ("attributes", "children", "tag", "text")
+
+    def __init__(self, tag: str, attributes: dict[str, str] | None) -> None:
+        self.tag = tag
+        self.attributes = attributes
+        self.children: list[Element] = []
+        self.text = ""
+
+
+class _Builder:
+    def __init__(self) -> None:
+        self.root: Element | None = None
+        self._open: list[Element] = []
+        self._texts: list[list[str]] = []  # of the open elements, joined at their end: text may come in many pieces
+        self._count = 0
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        self._count += 1
+        if self._count > ELEMENTS_MAX:
+            raise Misfit.form(f"more than {ELEMENTS_MAX} elements")
+        if len(self._open) >= NESTING_MAX:
+            raise Misfit.form(f"nested more than {NESTING_MAX} deep")
+        element = Element(_local(name), {_local(key): value for key, value in attributes.items()} if attributes else None)
+        if self._open:
+            self._open[-1].children.append(element)
+        else:
+            self.root = element
+        self._open.append(element)
+        self._texts.append([])
+
+    def end(self, name: str) -> None:
+        self._open.pop().text = "".join(self._texts.pop())
+
+    def text(self, data: str) -> None:
+        self._texts[-1].append(data)
+
+
+def tree_from_xml(body: bytes) -> Element:
+    """The root element of a document."""
+    parser = expat.ParserCreate("utf-8", "}")  # whatever encoding it declares; names come as `namespace}name`
+    parser.buffer_text = True
+    builder = _Builder()
+    parser.StartElementHandler = builder.start
+    parser.EndElementHandler = builder.end
+    parser.CharacterDataHandler = builder.text
+    parser.StartDoctypeDeclHandler = _refuse_dtd
+    try:
+        parser.Parse(body, True)
+    except expat.ExpatError as error:
+        raise Misfit.form(f"the body is not well-formed XML: {expat.errors.messages[error.code]}") from None
+    assert builder.root is not None, "expat finds a document without a root"
+    return builder.root
+
+
+def _refuse_dtd(*args: Any) -> None:
+    raise Misfit.form("a document type declaration is not allowed")
+
+
+def _local(name: str) -> str:
+    return name.rpartition("}")[2]
