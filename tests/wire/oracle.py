@@ -21,6 +21,7 @@ from botocore.parsers import create_parser
 from botocore.serialize import create_serializer
 
 from corral.aws import Request, Response, Secret
+from corral.aws.legacy import sqs_query_description
 from corral.aws.models import service_model
 from wire.generate import EXAMPLES
 
@@ -115,6 +116,8 @@ def as_received(prepared: Any) -> Request:
     for name, value in prepared.headers.items():
         headers[name.lower()] = value.decode("latin-1") if isinstance(value, bytes) else str(value)
     body = prepared.body or b""
+    if hasattr(body, "read"):
+        body = body.read()
     return Request(prepared.method, url.path, url.query, headers, body.encode() if isinstance(body, str) else body)
 
 
@@ -207,12 +210,15 @@ class _Raw:
         yield self._body
 
 
-def client(service: str, answer: Any) -> Any:
-    """A real client whose requests are answered by `answer(Request) -> Response` instead of a socket."""
-    made = _session().create_client(
+def client(service: str, answer: Any, protocol: str | None = None, endpoint: str = ENDPOINT) -> Any:
+    """A real client whose requests are answered by `answer(Request) -> Response` instead of a socket.
+
+    With a protocol, one whose model leaves it no other.
+    """
+    made = _session(service if protocol else None, protocol).create_client(
         service,
         region_name=REGION,
-        endpoint_url=ENDPOINT,
+        endpoint_url=endpoint,
         aws_access_key_id="AKIDEXAMPLE",
         aws_secret_access_key=KEYS["AKIDEXAMPLE"].secret_key,
         config=Config(retries={"total_max_attempts": 1}, parameter_validation=False),
@@ -227,5 +233,27 @@ def client(service: str, answer: Any) -> Any:
 
 
 @cache
-def _session() -> botocore.session.Session:
-    return botocore.session.Session()
+def _session(service: str | None, protocol: str | None) -> botocore.session.Session:
+    session = botocore.session.Session()
+    if service is not None and protocol is not None:
+        session.register_component("data_loader", _OneProtocol(service, protocol))
+    return session
+
+
+class _OneProtocol(Loader):
+    """botocore's models, with one protocol taken from those of one service."""
+
+    def __init__(self, service: str, protocol: str) -> None:
+        super().__init__()
+        self._service, self._protocol = service, protocol
+
+    def load_service_model(self, service_name: str, type_name: str, api_version: str | None = None) -> Any:
+        model = super().load_service_model(service_name, type_name, api_version)
+        if (service_name, type_name) != (self._service, "service-2"):
+            return model
+        if (self._service, self._protocol) == ("sqs", "query"):
+            model = {**model, **sqs_query_description(model)}
+        metadata = {**model["metadata"], "protocol": self._protocol, "protocols": [self._protocol]}
+        if self._protocol == "query":
+            metadata.pop("awsQueryCompatible", None)
+        return {**model, "metadata": metadata}

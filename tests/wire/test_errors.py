@@ -95,6 +95,47 @@ def test_sqs_errors_have_their_old_codes_too() -> None:
     assert error.response["Error"]["Type"] == "Sender"
 
 
+@pytest.mark.parametrize(
+    "service, protocol, call, params, result, shape",
+    [
+        ("sqs", "json", "list_queues", {}, {"QueueUrls": ["http://x/0/q"]}, "QueueDoesNotExist"),
+        ("sqs", "query", "list_queues", {}, {"QueueUrls": ["http://x/0/q"]}, "QueueDoesNotExist"),
+        ("cloudwatch", "json", "describe_alarms", {}, {"MetricAlarms": [{"AlarmName": "a"}]}, "ResourceNotFoundException"),
+        ("cloudwatch", "query", "describe_alarms", {}, {"MetricAlarms": [{"AlarmName": "a"}]}, "ResourceNotFoundException"),
+        (
+            "cloudwatch",
+            "smithy-rpc-v2-cbor",
+            "describe_alarms",
+            {},
+            {"MetricAlarms": [{"AlarmName": "a"}]},
+            "ResourceNotFoundException",
+        ),
+    ],
+)
+def test_a_real_client_in_each_protocol_of_its_service(
+    service: str, protocol: str, call: str, params: dict[str, Any], result: dict[str, Any], shape: str
+) -> None:
+    """Answers and errors, with a client whose model has this protocol alone."""
+    answers: list[Any] = [lambda found: found.serialize(result, "request-1")]
+    answers.append(lambda found: found.serialize_error(api_error(shape)(MESSAGE), "request-2"))
+
+    def answer(request: Request) -> Response:
+        found = recognise(request)
+        assert found.protocol == protocol
+        return answers.pop(0)(found)
+
+    made = client(service, answer, protocol)
+    read = getattr(made, call)(**params)
+    assert read["ResponseMetadata"]["RequestId"] == "request-1"
+    assert {name: read[name] for name in result} == result
+    with pytest.raises(ClientError) as caught:
+        getattr(made, call)(**params)
+    assert type(caught.value).__name__ == shape or protocol == "query"  # today's sqs model has no codes of the query wire
+    assert caught.value.response["Error"]["Message"] == MESSAGE
+    old = "AWS.SimpleQueueService.NonExistentQueue" if service == "sqs" else "ResourceNotFound"
+    assert caught.value.response["Error"]["Code"] in (old, shape)
+
+
 def test_every_old_code_of_sqs_belongs_to_an_error() -> None:
     assert set(SQS_QUERY_CODES) <= {shape.name for shape in model_of("sqs").error_shapes}
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.aws import BODY_MAX_BYTES, PARAMETERS_MAX, Request, recognise, serialize_refusal, verify
+from corral.aws import BODY_MAX_BYTES, PARAMETERS_MAX, Request, recognise, recognise_head, serialize_refusal, verify, verify_head
 from corral.errors import ApiError
 from wire.generate import EXAMPLES, Generator
 from wire.oracle import as_datetimes, every_operation, lookup, model_of, sent_by_botocore
@@ -194,6 +194,7 @@ def test_bad_paths(method: str, path: str) -> None:
         {"authorization": "AWS4-HMAC-SHA256 Credential=a/b/c/batch/aws4_request"},
         {"authorization": "AWS "},
         {"smithy-protocol": "rpc-v2-cbor"},
+        {"smithy-protocol": "rpc-v9-cbor"},
         {"content-type": "application/x-amz-json-9.9"},
         {"content-type": "application/x-www-form-urlencoded"},
     ],
@@ -202,6 +203,48 @@ def test_bad_headers(headers: dict[str, str]) -> None:
     refused(Request("POST", "/", "", headers, b"{}"))
     with pytest.raises(ApiError):
         verify(Request("POST", "/", "", headers, b"{}"), lookup, time.time())
+
+
+S3 = {"authorization": "AWS4-HMAC-SHA256 Credential=AK/20260101/eu-west-1/s3/aws4_request, SignedHeaders=host"}
+LAUGHS = b"<!DOCTYPE D [<!ENTITY a 'ha'>" + b"".join(b"<!ENTITY b%d '&a;&a;'>" % n for n in range(20)) + b"]>"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        LAUGHS + b"<Delete><Object><Key>&b9;</Key></Object></Delete>",
+        b'<!DOCTYPE D [<!ENTITY x SYSTEM "file:///etc/passwd">]><Delete><Object><Key>&x;</Key></Object></Delete>',
+        b'<!DOCTYPE D SYSTEM "http://127.0.0.1/x.dtd"><Delete><Object><Key>a</Key></Object></Delete>',
+        b"<Delete>" * 65,
+        b"<Delete>" * 1_000_000,
+        b"<Delete>" + b"<a>" * 64 + b"</a>" * 64 + b"</Delete>",
+        b"<Delete>" + b"<a/>" * 300_000 + b"</Delete>",
+        b"<Delete " + b" ".join(b"a%d=''" % n for n in range(10_000)) + b"></Delete",
+    ],
+)
+def test_hostile_xml(body: bytes) -> None:
+    request = Request("POST", "/b", "delete", S3, body)
+    outcome(request)  # compiles the codecs
+    tracemalloc.start()
+    error = refused(request)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert error.code == "MalformedXML"
+    assert peak < 64 * 1024 * 1024
+
+
+def test_text_in_a_million_pieces_is_read_in_one_go() -> None:
+    body = b"<Delete><Object><Key>" + b"x<!-- -->" * 200_000 + b"</Key></Object></Delete>"
+    assert outcome(Request("POST", "/b", "delete", S3, body)) == {"Bucket": "b", "Delete": {"Objects": [{"Key": "x" * 200_000}]}}
+
+
+XML_PIECES = [b"<Delete>", b"</Delete>", b"<Object>", b"</Object>", b"<Key>", b"</Key>", b"a", b"&amp;", b"<", b" "]
+
+
+@settings(max_examples=50 * EXAMPLES, deadline=None)
+@given(body=st.binary(max_size=100) | st.lists(st.sampled_from(XML_PIECES)).map(b"".join))
+def test_arbitrary_xml(body: bytes) -> None:
+    outcome(Request("POST", "/b", "delete", S3, body))
 
 
 # --- arbitrary bytes, and valid requests with something broken --------------------------------------------------------
@@ -267,6 +310,14 @@ def test_mutations_of_valid_requests(seed: int) -> None:
         valid.body if rng.random() < 0.2 else mutated(rng, valid.body.decode("latin-1")).encode("latin-1"),
     )
     outcome(mutant)
+    try:
+        recognise_head(mutant)
+        if service == "s3":
+            _, body = verify_head(mutant, lookup, time.time())
+            body.feed(mutant.body)
+            body.finish()
+    except ApiError as error:
+        assert 400 <= error.status < 500
     try:
         verify(mutant, lookup, time.time())
     except ApiError as error:

@@ -6,21 +6,34 @@ The life of a request, as the server sees it:
     identity = verify(request, lookup, now_s)      # likewise, or with call.serialize_error
     result = handler(call.params())                # ApiError: answer with call.serialize_error
     response = call.serialize(result, request_id)
+
+S3's bodies are not waited for. Its requests are known and verified from their heads:
+
+    call = recognise_head(head)                    # None: not S3's, read the body and go on as above
+    identity, body = verify_head(head, lookup, now_s)   # PostObject: verify_post_policy, once its form is read
+    payload = body.feed(data)                      # for all that arrives; to a file if call.streams_in, else to memory
+    trailers = body.finish()                       # only now is any of it to be believed
+    params = call.params()                         # without the member that streams; or call.with_body(whole).params()
+    response = call.serialize(result, request_id)  # response.stream: what the handler gave for call.streams_out
 """
 
+from corral.aws.body import Body
 from corral.aws.faults import WrongResult
 from corral.aws.form import NESTING_MAX, PARAMETERS_MAX
 from corral.aws.http import BODY_MAX_BYTES, Request, Response
 from corral.aws.recognise import Call, not_served, presumed_protocol, recognise, recognise_head, serialize_refusal
+from corral.aws.s3_signatures import PostPolicy, verify_head, verify_post_policy
 from corral.aws.sigv4 import Identity, Lookup, Secret, verify
 
 __all__ = [
     "BODY_MAX_BYTES",
     "NESTING_MAX",
     "PARAMETERS_MAX",
+    "Body",
     "Call",
     "Identity",
     "Lookup",
+    "PostPolicy",
     "Request",
     "Response",
     "Secret",
@@ -31,4 +44,6 @@ __all__ = [
     "recognise_head",
     "serialize_refusal",
     "verify",
+    "verify_head",
+    "verify_post_policy",
 ]

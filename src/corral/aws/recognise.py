@@ -132,7 +132,7 @@ def recognise_head(head: Request) -> Call | None:
     """The call, where the head alone tells it and the body may be too large to wait for: S3's. None: read the body first."""
     if "x-amz-target" in head.headers:
         return None
-    service = _service(head)
+    service = _service(head, scope_service(head))
     if service is None or service.protocols[0] != "rest-xml":
         return None
     try:
@@ -184,9 +184,9 @@ def scope_service(request: Request) -> str | None:
     return parts[-2] if len(parts) >= 5 else None
 
 
-def _service(request: Request) -> Service | None:
-    """The service that the signature names."""
-    service = catalogue.BY_SIGNING_NAME.get(scope_service(request) or "")
+def _service(request: Request, signed_for: str | None) -> Service | None:
+    """The service that the signature names, or S3 where only S3 is signed in this way."""
+    service = catalogue.BY_SIGNING_NAME.get(signed_for or "")
     if service is None and (_signed_the_old_way(request) or _uploads_a_form(request)):
         return catalogue.BY_NAME["s3"]
     return service
@@ -194,7 +194,7 @@ def _service(request: Request) -> Service | None:
 
 def _from_signature_or_shape(request: Request) -> Call:
     signed_for = scope_service(request)
-    service = _service(request)
+    service = _service(request, signed_for)
     if "smithy-protocol" in request.headers:
         return _from_rpc_path(request)
     action = _action(request) if service is None or {"query", "ec2"} & set(service.protocols) else None
@@ -236,9 +236,13 @@ def _from_action(request: Request, service: Service | None, parameters: dict[str
 def _from_path(request: Request, service: Service) -> Call:
     protocol = service.protocols[0]
     if protocol in ("rest-json", "rest-xml"):
-        if service.name == "s3":
-            request = as_meant(request)
-        found = route(service.name, protocol, request)
+        try:
+            if service.name == "s3":
+                request = as_meant(request)
+            found = route(service.name, protocol, request)
+        except Misfit as misfit:
+            misfit.kind = "argument"
+            raise
         if found is None:
             raise unknown_operation(service.name, f"at {request.method} {request.path[:200]}", protocol)
         return _call(_operation(service.name, found.operation, protocol), request, found.labels)

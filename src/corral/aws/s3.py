@@ -45,7 +45,12 @@ ROOTS = {
 }
 UNWRAPPED = {"GetBucketLocation": "LocationConstraint"}  # the root element holds the member's text itself
 
-_VIRTUAL_HOST = re.compile(r"(.+)\.(?:s3[.-].+|localhost)")
+# Of a presigned URL of version 4: these are no headers. Version 2 has its token in lower case, and that is one.
+_SIGNATURE_PARAMETERS = frozenset(
+    f"X-Amz-{name}"
+    for name in ("Algorithm", "Content-Sha256", "Credential", "Date", "Expires", "Security-Token", "Signature", "SignedHeaders")
+)
+_VIRTUAL_HOSTS = (re.compile(r"(.+)\.s3[.-].+"), re.compile(r"(.+)\.localhost"))
 _PATH_STYLE = re.compile(r"s3(?:[.-].*)?")
 
 
@@ -57,10 +62,11 @@ def root_name(operation: str) -> str:
 def bucket_of_host(host: str) -> str | None:
     """The bucket that a virtual-host style address names: `bucket.s3.eu-west-1.amazonaws.com`, `bucket.localhost:4566`."""
     name = host.partition(":")[0]
-    found = _VIRTUAL_HOST.fullmatch(name)
-    if found is None or _PATH_STYLE.fullmatch(found[1]):
-        return None
-    return found[1]
+    for pattern in _VIRTUAL_HOSTS:
+        found = pattern.fullmatch(name)
+        if found is not None:
+            return None if _PATH_STYLE.fullmatch(found[1]) else found[1]
+    return None
 
 
 def as_meant(request: Request) -> Request:
@@ -72,14 +78,15 @@ def as_meant(request: Request) -> Request:
     bucket = bucket_of_host(headers.get("host", ""))
     if bucket is not None:
         request = replace(request, path=f"/{bucket}{request.path}")
-    hoisted = _hoisted(request.query, headers) if "x-amz-" in request.query else None
+    hoisted = _hoisted(request.query) if "x-amz-" in request.query.lower() else None
     if hoisted or DECODED_LENGTH in headers or AWS_CHUNKED in headers.get("content-encoding", ""):
         request = replace(request, headers=_unchunked({**(hoisted or {}), **headers}))
     return request
 
 
-def _hoisted(query: str, headers: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in pairs_from_text(query) if name.startswith("x-amz-")}
+def _hoisted(query: str) -> dict[str, str]:
+    pairs = ((name, value) for name, value in pairs_from_text(query) if name not in _SIGNATURE_PARAMETERS)
+    return {name.lower(): value for name, value in pairs if name.lower().startswith("x-amz-")}
 
 
 def _unchunked(headers: dict[str, str]) -> dict[str, str]:

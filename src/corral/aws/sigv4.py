@@ -57,7 +57,7 @@ class Identity:
 
     access_key_id: str
     principal: str
-    region: str
+    region: str  # empty where an old signature of S3 names none
     service: str  # the signing name
     is_session: bool = False  # with temporary credentials
     task_id: str | None = None  # whose program called
@@ -98,6 +98,7 @@ _CODES: dict[str, dict[str, tuple[str, int]]] = {
         "unknown": ("UnrecognizedClientException", 400),
         "expired": ("ExpiredTokenException", 400),
         "skewed": ("InvalidSignatureException", 400),
+        "lapsed": ("InvalidSignatureException", 400),
         "mismatch": ("InvalidSignatureException", 400),
         "payload": ("InvalidSignatureException", 400),
     },
@@ -107,6 +108,7 @@ _CODES: dict[str, dict[str, tuple[str, int]]] = {
         "unknown": ("UnrecognizedClientException", 403),
         "expired": ("ExpiredTokenException", 403),
         "skewed": ("InvalidSignatureException", 403),
+        "lapsed": ("InvalidSignatureException", 403),
         "mismatch": ("InvalidSignatureException", 403),
         "payload": ("InvalidSignatureException", 403),
     },
@@ -116,6 +118,7 @@ _CODES: dict[str, dict[str, tuple[str, int]]] = {
         "unknown": ("InvalidClientTokenId", 403),
         "expired": ("ExpiredToken", 403),
         "skewed": ("SignatureDoesNotMatch", 403),
+        "lapsed": ("SignatureDoesNotMatch", 403),
         "mismatch": ("SignatureDoesNotMatch", 403),
         "payload": ("SignatureDoesNotMatch", 403),
     },
@@ -125,6 +128,7 @@ _CODES: dict[str, dict[str, tuple[str, int]]] = {
         "unknown": ("AuthFailure", 401),
         "expired": ("RequestExpired", 400),
         "skewed": ("RequestExpired", 400),
+        "lapsed": ("RequestExpired", 400),
         "mismatch": ("AuthFailure", 401),
         "payload": ("AuthFailure", 401),
     },
@@ -134,13 +138,14 @@ _CODES: dict[str, dict[str, tuple[str, int]]] = {
         "unknown": ("InvalidAccessKeyId", 403),
         "expired": ("ExpiredToken", 400),
         "skewed": ("RequestTimeTooSkewed", 403),
+        "lapsed": ("AccessDenied", 403),
         "mismatch": ("SignatureDoesNotMatch", 403),
         "payload": ("XAmzContentSHA256Mismatch", 400),
     },
 }
 
 
-class _Refused(Exception):
+class Refused(Exception):
     """Why, before it is known how the caller's protocol says it."""
 
     def __init__(self, reason: str, message: str) -> None:
@@ -154,24 +159,36 @@ def verify(
 ) -> Identity:
     """Who signed the request. `body_sha256` is given for a body that was streamed, `signing_name` once the call is known."""
     try:
-        claim = _claim(request)
-        scope = claim.scope
-        if signing_name is not None and scope.service != signing_name:
-            raise _Refused("mismatch", f"Credential should be scoped to correct service: '{signing_name}'.")
-        secret = _secret(claim, lookup, now_s)
-        _check_time(claim, now_s)
-        _check_signed(claim, request.headers)
-        _check_signature(claim, secret, request, _payload_hash(claim, request, body_sha256))
-    except _Refused as refused:
-        raise _error(request, refused) from None
+        return check_signature(request, lookup, now_s, signing_name, lambda claim: _payload_hash(claim, request, body_sha256))[0]
+    except Refused as refused:
+        raise refusal(presumed_protocol(request), refused) from None
     except Misfit as misfit:
-        raise _error(request, _Refused("incomplete", misfit.detail)) from None
+        raise refusal(presumed_protocol(request), Refused("incomplete", misfit.detail)) from None
+
+
+def check_signature(
+    request: Request, lookup: Lookup, now_s: float, signing_name: str | None, payload_hash: Callable[[Claim], str]
+) -> tuple[Identity, Claim, Secret]:
+    """All that `verify` does, with the hash of a body that the caller knows how to check; raises `Refused`."""
+    claim = _claim(request)
+    scope = claim.scope
+    if signing_name is not None and scope.service != signing_name:
+        raise Refused("mismatch", f"Credential should be scoped to correct service: '{signing_name}'.")
+    secret = known_secret(scope.access_key_id, claim.token, lookup, now_s)
+    _check_time(claim, now_s)
+    _check_signed(claim, request.headers)
+    _compare(claim, secret, request, payload_hash(claim))
+    return identity_of(scope.access_key_id, secret, scope.region, scope.service), claim, secret
+
+
+def identity_of(access_key_id: str, secret: Secret, region: str, service: str) -> Identity:
+    """Who has proved to know the secret."""
     is_session = secret.session_token is not None
-    return Identity(scope.access_key_id, secret.principal, scope.region, scope.service, is_session, secret.task_id)
+    return Identity(access_key_id, secret.principal, region, service, is_session, secret.task_id)
 
 
-def _error(request: Request, refused: _Refused) -> ApiError:
-    protocol = presumed_protocol(request)
+def refusal(protocol: str, refused: Refused) -> ApiError:
+    """How a protocol says it."""
     code, status = _CODES.get(protocol, _CODES["json"])[refused.reason]
     return error_class(code, status)(refused.message)
 
@@ -185,7 +202,7 @@ def _claim(request: Request) -> Claim:
         return _header_claim(authorization, request.headers)
     if "X-Amz-Signature=" in request.query:
         return _presigned_claim(dict(pairs_from_text(request.query)))
-    raise _Refused("missing", "Missing Authentication Token")
+    raise Refused("missing", "Missing Authentication Token")
 
 
 def _header_claim(authorization: str, headers: Mapping[str, str]) -> Claim:
@@ -200,38 +217,39 @@ def _header_scope(text: str) -> Scope:
     """All of the header but the signature itself, which is what changes from request to request."""
     algorithm, _, rest = text.partition(" ")
     if algorithm != ALGORITHM:
-        raise _Refused("incomplete", f"Authorization must use {ALGORITHM}")
+        raise Refused("incomplete", f"Authorization must use {ALGORITHM}")
     fields = {}
     for item in rest.split(","):
         name, _, value = item.strip().partition("=")
         fields[name] = value
     for name in ("Credential", "SignedHeaders"):
         if not fields.get(name):
-            raise _Refused("incomplete", f"Authorization header requires '{name}' parameter.")
-    return _scope(fields["Credential"], fields["SignedHeaders"])
+            raise Refused("incomplete", f"Authorization header requires '{name}' parameter.")
+    return scope_of(fields["Credential"], fields["SignedHeaders"])
 
 
 def _presigned_claim(query: Mapping[str, str]) -> Claim:
     for name in ("X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Date", "X-Amz-SignedHeaders", "X-Amz-Signature"):
         if not query.get(name):
-            raise _Refused("incomplete", f"AWS query-string parameters must include '{name}'.")
+            raise Refused("incomplete", f"AWS query-string parameters must include '{name}'.")
     if query["X-Amz-Algorithm"] != ALGORITHM:
-        raise _Refused("incomplete", f"X-Amz-Algorithm must be {ALGORITHM}")
+        raise Refused("incomplete", f"X-Amz-Algorithm must be {ALGORITHM}")
     expires = query.get("X-Amz-Expires", "")
     if not (len(expires) <= 7 and expires.isascii() and expires.isdigit() and 1 <= int(expires) <= EXPIRES_MAX_S):
-        raise _Refused("incomplete", f"X-Amz-Expires must be between 1 and {EXPIRES_MAX_S} seconds")
-    scope = _scope(query["X-Amz-Credential"], query["X-Amz-SignedHeaders"])
+        raise Refused("incomplete", f"X-Amz-Expires must be between 1 and {EXPIRES_MAX_S} seconds")
+    scope = scope_of(query["X-Amz-Credential"], query["X-Amz-SignedHeaders"])
     token = query.get("X-Amz-Security-Token")
     return Claim(scope, query["X-Amz-Signature"], query["X-Amz-Date"], token, int(expires))
 
 
-def _scope(credential: str, signed_headers: str) -> Scope:
+def scope_of(credential: str, signed_headers: str) -> Scope:
+    """The parts of a credential."""
     parts = credential.rsplit("/", 4)  # an access key of one's own choosing may hold a slash
     if len(parts) != 5 or parts[4] != "aws4_request" or not all(parts):
-        raise _Refused("incomplete", "Credential must have the form KEY/DATE/REGION/SERVICE/aws4_request")
+        raise Refused("incomplete", "Credential must have the form KEY/DATE/REGION/SERVICE/aws4_request")
     names = tuple(signed_headers.split(";"))
     if "host" not in names:
-        raise _Refused("mismatch", "'Host' must be a 'SignedHeader' in the AWS Authorization.")
+        raise Refused("mismatch", "'Host' must be a 'SignedHeader' in the AWS Authorization.")
     access_key_id, date, region, service, _ = parts
     text = f"{date}/{region}/{service}/aws4_request"
     return Scope(access_key_id, date, region, service, text, signed_headers, names, frozenset(names))
@@ -240,24 +258,25 @@ def _scope(credential: str, signed_headers: str) -> Scope:
 def _iso_basic(date: str | None) -> str:
     """The Date header in the form that is signed."""
     if date is None:
-        raise _Refused("incomplete", "Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header.")
+        raise Refused("incomplete", "Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header.")
     if _TIMESTAMP.fullmatch(date):
         return date
     try:
         return parsedate_to_datetime(date).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
     except (ValueError, TypeError, OverflowError, IndexError):
-        raise _Refused("incomplete", "the Date header is not a date") from None
+        raise Refused("incomplete", "the Date header is not a date") from None
 
 
 # --- is it to be believed ---------------------------------------------------------------------------------------------
 
 
-def _secret(claim: Claim, lookup: Lookup, now_s: float) -> Secret:
-    secret = lookup(claim.scope.access_key_id, claim.token)
-    if secret is None or not _same_token(claim.token, secret.session_token):
-        raise _Refused("unknown", "The security token included in the request is invalid.")
+def known_secret(access_key_id: str, token: str | None, lookup: Lookup, now_s: float) -> Secret:
+    """What is known of an access key that came with this token."""
+    secret = lookup(access_key_id, token)
+    if secret is None or not _same_token(token, secret.session_token):
+        raise Refused("unknown", "The security token included in the request is invalid.")
     if secret.expires_at_s is not None and now_s >= secret.expires_at_s:
-        raise _Refused("expired", "The security token included in the request is expired")
+        raise Refused("expired", "The security token included in the request is expired")
     return secret
 
 
@@ -271,28 +290,28 @@ def _check_time(claim: Claim, now_s: float) -> None:
     signed_at_s = _epoch(claim.timestamp)
     if claim.scope.date != claim.timestamp[:8]:
         message = f"Date in Credential scope does not match {claim.timestamp[:8]}, the date of the request"
-        raise _Refused("mismatch", message)
+        raise Refused("mismatch", message)
     if signed_at_s > now_s + SKEW_MAX_S:
         limit, now = _stamp(now_s + SKEW_MAX_S), _stamp(now_s)
         message = f"Signature not yet current: {claim.timestamp} is still later than {limit} ({now} + 15 min.)"
-        raise _Refused("skewed", message)
+        raise Refused("skewed", message)
     if claim.expires_s is not None:
         if now_s > signed_at_s + claim.expires_s:
-            raise _Refused("skewed", f"Request has expired: it was valid for {claim.expires_s} s from {claim.timestamp}")
+            raise Refused("lapsed", f"Request has expired: it was valid for {claim.expires_s} s from {claim.timestamp}")
     elif signed_at_s < now_s - SKEW_MAX_S:
         limit, now = _stamp(now_s - SKEW_MAX_S), _stamp(now_s)
         message = f"Signature expired: {claim.timestamp} is now earlier than {limit} ({now} - 15 min.)"
-        raise _Refused("skewed", message)
+        raise Refused("skewed", message)
 
 
 @lru_cache(maxsize=64)  # most requests of a second carry the same text
 def _epoch(timestamp: str) -> float:
     if _TIMESTAMP.fullmatch(timestamp) is None:
-        raise _Refused("incomplete", "the date must have the form YYYYMMDDTHHMMSSZ")
+        raise Refused("incomplete", "the date must have the form YYYYMMDDTHHMMSSZ")
     try:
         return datetime.strptime(timestamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
     except ValueError:
-        raise _Refused("incomplete", "the date does not exist") from None
+        raise Refused("incomplete", "the date does not exist") from None
 
 
 def _stamp(at_s: float) -> str:
@@ -305,7 +324,7 @@ def _check_signed(claim: Claim, headers: Mapping[str, str]) -> None:
         if name.startswith("x-amz-") and name not in _NEED_NO_SIGNATURE:
             if claim.expires_s is not None and name == "x-amz-content-sha256":
                 continue  # compared with the body, like any
-            raise _Refused("mismatch", f"'{name}' must be a 'SignedHeader' in the AWS Authorization.")
+            raise Refused("mismatch", f"'{name}' must be a 'SignedHeader' in the AWS Authorization.")
 
 
 def _payload_hash(claim: Claim, request: Request, body_sha256: str | None) -> str:
@@ -317,17 +336,17 @@ def _payload_hash(claim: Claim, request: Request, body_sha256: str | None) -> st
         if stated == UNSIGNED_PAYLOAD:
             return stated
     if stated is not None and stated.startswith("STREAMING-"):
-        raise _Refused("payload", "bodies signed chunk by chunk are not supported")
+        raise Refused("payload", "a body signed chunk by chunk belongs to S3 alone")  # which has verify_head
     if body_sha256 is None:
         body_sha256 = sha256(request.body).hexdigest() if request.body else _EMPTY_SHA256
     if stated is not None and not compare_digest(stated.encode("utf-8", "replace"), body_sha256.encode()):
-        raise _Refused("payload", "The provided 'x-amz-content-sha256' header does not match what was computed.")
+        raise Refused("payload", "The provided 'x-amz-content-sha256' header does not match what was computed.")
     return body_sha256
 
 
-def _check_signature(claim: Claim, secret: Secret, request: Request, payload_hash: str) -> None:
+def _compare(claim: Claim, secret: Secret, request: Request, payload_hash: str) -> None:
     scope = claim.scope
-    keyed = _signing_key(secret.secret_key, scope.date, scope.region, scope.service)
+    keyed = signing_key(secret.secret_key, scope.date, scope.region, scope.service)
     tail = f"{_canonical_headers(scope, request.headers)}\n{scope.signed_headers}\n{payload_hash}"
     head = f"{ALGORITHM}\n{claim.timestamp}\n{scope.text}\n"
     given = claim.signature.encode("utf-8", "replace")
@@ -336,11 +355,11 @@ def _check_signature(claim: Claim, secret: Secret, request: Request, payload_has
         to_sign = head + sha256(canonical).hexdigest()
         if compare_digest(keyed.hexdigest(to_sign.encode("utf-8", "replace")).encode(), given):
             return
-    raise _Refused("mismatch", _MISMATCH)
+    raise Refused("mismatch", MISMATCH)
 
 
 _ROOT = ("/\n",)  # the path and the query of nearly every request
-_MISMATCH = (
+MISMATCH = (
     "The request signature we calculated does not match the signature you provided. "
     "Check your AWS Secret Access Key and signing method."
 )
@@ -364,7 +383,8 @@ class _Keyed:
 
 
 @lru_cache(maxsize=SIGNING_KEYS_MAX)
-def _signing_key(secret_key: str, date: str, region: str, service: str) -> _Keyed:
+def signing_key(secret_key: str, date: str, region: str, service: str) -> _Keyed:
+    """The key of one day, region and service."""
     key = f"AWS4{secret_key}".encode()
     for part in (date, region, service, "aws4_request"):
         key = hmac_digest(key, part.encode("utf-8", "replace"), "sha256")
@@ -378,7 +398,7 @@ def _canonical_headers(scope: Scope, headers: Mapping[str, str]) -> str:
     try:
         text = "".join([f"{name}:{headers[name]}\n" for name in scope.names])
     except KeyError:
-        raise _Refused("mismatch", _MISMATCH) from None
+        raise Refused("mismatch", MISMATCH) from None
     if ": " in text or "  " in text or " \n" in text or "\t" in text:
         return "".join([f"{name}:{' '.join(headers[name].split())}\n" for name in scope.names])
     return text
@@ -418,7 +438,7 @@ def _sorted_query(query: str, claim: Claim, *, decode: bool) -> str:
     if not query:
         return ""
     if query.count("&") >= PARAMETERS_MAX:
-        raise _Refused("incomplete", f"more than {PARAMETERS_MAX} query parameters")
+        raise Refused("incomplete", f"more than {PARAMETERS_MAX} query parameters")
     pairs = []
     for item in query.split("&"):
         name, _, value = item.partition("=")

@@ -225,7 +225,21 @@ def _header_part(wire_name: str, member: Shape) -> Part:
         read = lambda text: [read_element(item) for item in _split_header(text, commas)]  # noqa: E731
     else:
         read = text_reader(member, HEADER_TIMESTAMP_FORMAT)
+        if member.type_name == "timestamp" and not wire_name.startswith("x-amz-"):
+            read = _ignoring_misfits(read)
     return lambda request, labels, query: read(request.headers[wire_name]) if wire_name in request.headers else None
+
+
+def _ignoring_misfits(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """HTTP's own headers with dates, such as If-Modified-Since, are ignored when they hold none."""
+
+    def read_or_none(text: str) -> Any:
+        try:
+            return read(text)
+        except Misfit:
+            return None
+
+    return read_or_none
 
 
 def _header_map_part(prefix: str) -> Part:

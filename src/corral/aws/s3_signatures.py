@@ -1,0 +1,207 @@
+"""The ways in which only S3 is signed: heads whose bodies follow, presigned URLs of version 2, and policies of forms."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hmac import compare_digest
+from hmac import digest as hmac_digest
+from typing import Any
+from urllib.parse import unquote
+
+import orjson
+
+from corral.aws.body import Body, ChunkedBody, ChunkSigner, PlainBody
+from corral.aws.faults import Misfit, error_class
+from corral.aws.form import pairs_from_text
+from corral.aws.http import Request
+from corral.aws.parse.scalars import blob_from_base64
+from corral.aws.s3 import DECODED_LENGTH, as_meant
+from corral.aws.sigv4 import (
+    ALGORITHM,
+    MISMATCH,
+    UNSIGNED_PAYLOAD,
+    Claim,
+    Identity,
+    Lookup,
+    Refused,
+    Secret,
+    check_signature,
+    identity_of,
+    known_secret,
+    refusal,
+    scope_of,
+    signing_key,
+)
+from corral.aws.times import seconds_from_text
+
+SIGNED_CHUNKS = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
+SIGNED_CHUNKS_AND_TRAILER = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"
+UNSIGNED_CHUNKS_AND_TRAILER = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
+OBJECT_MAX_BYTES = 1 << 50  # a bound on what a length may say; services have their own
+
+_CHUNKED = frozenset({SIGNED_CHUNKS, SIGNED_CHUNKS_AND_TRAILER, UNSIGNED_CHUNKS_AND_TRAILER})
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_NUMBER = re.compile(r"[0-9]{1,18}")
+# The query parameters that version 2 signs; others may be added to a URL by anyone.
+_SIGNED_PARAMETERS = frozenset(
+    {
+        "accelerate", "acl", "analytics", "cors", "defaultObjectAcl", "delete", "inventory", "lifecycle", "location", "logging",
+        "metrics", "notification", "object-lock", "partNumber", "policy", "replication", "requestPayment",
+        "response-cache-control", "response-content-disposition", "response-content-encoding", "response-content-language",
+        "response-content-type", "response-expires", "restore", "select", "select-type", "storageClass", "tagging", "torrent",
+        "uploadId", "uploads", "versionId", "versioning", "versions", "website",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class PostPolicy:
+    """What the owner of a form has signed; whether the form keeps to its conditions is the service's to see."""
+
+    identity: Identity
+    conditions: list[Any]
+
+
+def verify_head(head: Request, lookup: Lookup, now_s: float, *, signing_name: str = "s3") -> tuple[Identity, Body]:
+    """Who signed a request whose body is still to come, and how to read that body."""
+    try:
+        if "authorization" not in head.headers and "AWSAccessKeyId=" in head.query:
+            return _verify_old_url(head, lookup, now_s), PlainBody(None)
+        if head.headers.get("authorization", "").startswith("AWS "):
+            message = "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256."
+            raise error_class("InvalidRequest", 400)(message)
+        stated = _stated_hash(head)
+        identity, claim, secret = check_signature(head, lookup, now_s, signing_name, lambda claim: stated)
+        return identity, _body(stated, head.headers, claim, secret)
+    except Refused as refused:
+        raise refusal("rest-xml", refused) from None
+    except Misfit as misfit:
+        raise refusal("rest-xml", Refused("incomplete", misfit.detail)) from None
+
+
+def verify_post_policy(fields: Mapping[str, str], lookup: Lookup, now_s: float) -> PostPolicy:
+    """Who signed the policy of a form upload; `fields` are those of the form, by their names in lower case."""
+    policy = fields.get("policy")
+    if not policy:
+        raise error_class("AccessDenied", 403)("The form has no policy, and nobody else has signed it")
+    try:
+        identity = _policy_signer(policy, fields, lookup, now_s)
+    except Refused as refused:
+        raise refusal("rest-xml", refused) from None
+    return PostPolicy(identity, _conditions(policy, now_s))
+
+
+# --- version 4, from the head alone -----------------------------------------------------------------------------------
+
+
+def _stated_hash(head: Request) -> str:
+    stated = head.headers.get("x-amz-content-sha256")
+    if stated is None and "authorization" not in head.headers:
+        if "X-Amz-Content-Sha256=" not in head.query:
+            return UNSIGNED_PAYLOAD  # a URL is made before there is a body
+        stated = dict(pairs_from_text(head.query)).get("X-Amz-Content-Sha256")
+    if stated is None:
+        raise error_class("InvalidRequest", 400)("Missing required header for this request: x-amz-content-sha256")
+    if stated != UNSIGNED_PAYLOAD and stated not in _CHUNKED and _SHA256.fullmatch(stated) is None:
+        kinds = ", ".join((UNSIGNED_PAYLOAD, *sorted(_CHUNKED)))
+        raise error_class("InvalidArgument", 400)(f"x-amz-content-sha256 must be {kinds} or a valid sha256 value.")
+    return stated
+
+
+def _body(stated: str, headers: Mapping[str, str], claim: Claim, secret: Secret) -> Body:
+    if stated not in _CHUNKED:
+        return PlainBody(stated if stated != UNSIGNED_PAYLOAD else None)
+    size = headers.get(DECODED_LENGTH, "")
+    if _NUMBER.fullmatch(size) is None or int(size) > OBJECT_MAX_BYTES:
+        raise error_class("MissingContentLength", 411)(f"You must provide the {DECODED_LENGTH} HTTP header.")
+    declared = [name.strip().lower() for name in headers.get("x-amz-trailer", "").split(",")]
+    trailers = tuple(name for name in declared if name) if stated != SIGNED_CHUNKS else ()
+    signer = None
+    if stated != UNSIGNED_CHUNKS_AND_TRAILER:
+        scope = claim.scope
+        key = signing_key(secret.secret_key, scope.date, scope.region, scope.service)
+        signer = ChunkSigner(key, claim.timestamp, scope.text, claim.signature)
+    return ChunkedBody(int(size), trailers, signer)
+
+
+# --- version 2, as boto3 still presigns -------------------------------------------------------------------------------
+
+
+def _verify_old_url(head: Request, lookup: Lookup, now_s: float) -> Identity:
+    query = dict(pairs_from_text(head.query))
+    meant = as_meant(head)  # in path style, with the headers that the URL carries
+    access_key_id, expires = query.get("AWSAccessKeyId", ""), query.get("Expires", "")
+    if not query.get("Signature") or _NUMBER.fullmatch(expires) is None:
+        message = "Query-string authentication requires the Signature, Expires and AWSAccessKeyId parameters"
+        raise error_class("AccessDenied", 403)(message)
+    secret = known_secret(access_key_id, meant.headers.get("x-amz-security-token"), lookup, now_s)
+    if now_s > int(expires):
+        raise Refused("lapsed", "Request has expired")
+    standard = (meant.headers.get(name) or query.get(name, "") for name in ("content-md5", "content-type"))
+    extra = sorted((name, value) for name, value in meant.headers.items() if name.startswith("x-amz-"))
+    lines = [head.method, *standard, expires, *(f"{name}:{value.strip()}" for name, value in extra)]
+    given = query["Signature"].replace(" ", "+")  # a plus sign that was not encoded
+    expected = [_old_signature(secret, "\n".join((*lines, resource))) for resource in _resources(meant)]
+    # A line break inside a value would let one signature be read in two ways.
+    if any("\n" in line for line in lines) or not any(_same(signature, given) for signature in expected):
+        raise Refused("mismatch", MISMATCH)
+    return identity_of(access_key_id, secret, "", "s3")
+
+
+def _resources(meant: Request) -> list[str]:
+    """What may have been signed: boto3 signs a bucket with a slash behind it, and asks for it without."""
+    pairs = [item.split("=", 1) for item in meant.query.split("&")]
+    signed = sorted((pair for pair in pairs if pair[0] in _SIGNED_PARAMETERS), key=lambda pair: pair[0])
+    parameters = "?" + "&".join("=".join((pair[0], *map(unquote, pair[1:]))) for pair in signed) if signed else ""
+    bucket = meant.path.count("/") == 1
+    return [path + parameters for path in ((meant.path, meant.path + "/") if bucket else (meant.path,))]
+
+
+def _old_signature(secret: Secret, text: str) -> str:
+    digest = hmac_digest(secret.secret_key.encode(), text.encode("utf-8", "replace"), "sha1")
+    return b64encode(digest).decode("ascii")
+
+
+def _same(expected: str, given: str) -> bool:
+    return compare_digest(expected.encode(), given.encode("utf-8", "replace"))
+
+
+# --- policies of forms ------------------------------------------------------------------------------------------------
+
+
+def _policy_signer(policy: str, fields: Mapping[str, str], lookup: Lookup, now_s: float) -> Identity:
+    token = fields.get("x-amz-security-token")
+    if "x-amz-signature" not in fields:
+        access_key_id = fields.get("awsaccesskeyid", "")
+        secret = known_secret(access_key_id, token, lookup, now_s)
+        if not _same(_old_signature(secret, policy), fields.get("signature", "")):
+            raise Refused("mismatch", MISMATCH)
+        return identity_of(access_key_id, secret, "", "s3")
+    if fields.get("x-amz-algorithm") != ALGORITHM:
+        raise Refused("incomplete", f"x-amz-algorithm must be {ALGORITHM}")
+    scope = scope_of(fields.get("x-amz-credential", ""), "host")
+    secret = known_secret(scope.access_key_id, token, lookup, now_s)
+    if scope.service != "s3" or not fields.get("x-amz-date", "").startswith(scope.date):
+        raise Refused("mismatch", MISMATCH)
+    key = signing_key(secret.secret_key, scope.date, scope.region, scope.service)
+    if not _same(key.hexdigest(policy.encode("utf-8", "replace")), fields["x-amz-signature"]):
+        raise Refused("mismatch", MISMATCH)
+    return identity_of(scope.access_key_id, secret, scope.region, scope.service)
+
+
+def _conditions(policy: str, now_s: float) -> list[Any]:
+    try:
+        document = orjson.loads(blob_from_base64(policy))
+        expires_at_s = seconds_from_text(document["expiration"], "iso8601")
+        conditions = document["conditions"]
+    except (Misfit, orjson.JSONDecodeError, KeyError, TypeError):
+        conditions, expires_at_s = None, 0.0
+    if not isinstance(conditions, list):
+        message = "The content of the form does not meet the conditions specified in the policy document."
+        raise error_class("InvalidPolicyDocument", 400)(message)
+    if now_s > expires_at_s:
+        raise error_class("AccessDenied", 403)("Invalid according to Policy: Policy expired.")
+    return conditions
