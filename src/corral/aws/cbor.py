@@ -46,6 +46,9 @@ def value_from_cbor(body: bytes) -> Any:
 
 def _item(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     first = data[at]
+    if 0x60 <= first < 0x78:  # most of any body is short texts
+        end = at + first - 0x5F
+        return _string(data, at + 1, end - at - 1, _TEXT), end
     major, info = first >> 5, first & 31
     if major == _SIMPLE:
         return _simple(data, at + 1, info)

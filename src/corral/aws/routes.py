@@ -36,6 +36,7 @@ class Table:
 
     plain: Mapping[tuple[str, str], str]
     by_method: Mapping[str, list[Route]]
+    without_query: Mapping[str, list[Route]]  # those of them that a request without a query string can mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def route(service: str, protocol: str, request: Request) -> Found | None:
         if plain is not None:
             return Found(plain, {})
     query = dict(pairs_from_text(request.query))
-    for candidate in table.by_method.get(request.method, ()):
+    for candidate in (table.by_method if query else table.without_query).get(request.method, ()):
         if not _satisfied(candidate, query, request.headers):
             continue
         match = candidate.path.fullmatch(path)
@@ -87,7 +88,8 @@ def _routes(service: str, protocol: str) -> Table:
         by_method.setdefault(method, []).append(_compile(operation))
     for routes in by_method.values():
         routes.sort(key=_demands, reverse=True)
-    return Table(plain, by_method)
+    without_query = {method: [r for r in routes if not (r.fixed or r.queries)] for method, routes in by_method.items()}
+    return Table(plain, by_method, without_query)
 
 
 def _demands(candidate: Route) -> tuple[int, int, int, int, bool]:
