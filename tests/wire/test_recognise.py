@@ -11,7 +11,7 @@ from botocore.model import ServiceModel
 
 from corral.aws import Request, Response, catalogue, not_served, recognise, verify
 from corral.aws.models import service_model
-from corral.errors import ApiError
+from corral.errors import ApiError, api_error
 from wire.oracle import client, lookup, sent_by_botocore
 
 FORM = {"content-type": "application/x-www-form-urlencoded; charset=utf-8"}
@@ -87,6 +87,28 @@ def test_rpc_v2_is_recognised_by_its_path() -> None:
     call = recognise(Request("POST", path, "", {"smithy-protocol": "rpc-v2-cbor"}, b"\xa0"))
     assert (call.service, call.operation, call.protocol) == ("cloudwatch", "DescribeAlarms", "smithy-rpc-v2-cbor")
     assert call.params() == {}
+
+
+def test_a_form_of_ec2() -> None:
+    body = (
+        b"Action=DescribeInstances&Version=2016-11-15&Filter.1.Name=tag%3Aa&Filter.1.Value.1=b&Filter.1.Value.2=c&MaxResults=5"
+        b"&InstanceId.2=i-2&InstanceId.1=i-1"
+    )
+    call = recognise(Request("POST", "/", "", FORM, body))
+    assert (call.service, call.operation, call.protocol) == ("ec2", "DescribeInstances", "ec2")
+    filters = [{"Name": "tag:a", "Values": ["b", "c"]}]
+    assert call.params() == {"Filters": filters, "MaxResults": 5, "InstanceIds": ["i-1", "i-2"]}
+    result = {"Reservations": [{"ReservationId": "r-1", "Instances": [{"InstanceId": "i-1", "State": {"Code": 16}}]}]}
+    assert call.serialize(result, "request-1").body.decode().split("\n", 1)[1] == (
+        '<DescribeInstancesResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><requestId>request-1</requestId>'
+        "<reservationSet><item><reservationId>r-1</reservationId><instancesSet><item><instanceId>i-1</instanceId>"
+        "<instanceState><code>16</code></instanceState></item></instancesSet></item></reservationSet></DescribeInstancesResponse>"
+    )
+    refused = call.serialize_error(api_error("InvalidInstanceID.NotFound")("no"), "request-1")
+    assert refused.body.decode().split("\n", 1)[1] == (
+        "<Response><Errors><Error><Code>InvalidInstanceID.NotFound</Code><Message>no</Message></Error></Errors>"
+        "<RequestID>request-1</RequestID></Response>"
+    )
 
 
 def test_a_query_may_come_in_the_query_string() -> None:
