@@ -242,7 +242,7 @@ def test_a_process_that_cannot_be_seen():
 
 @pytest.mark.parametrize("variable", ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"])
 def test_a_process_that_sees_a_simulated_one_computes_on_it(variable):
-    gpus = SimulatedGpus("host of this test", 3, "H100")
+    gpus = SimulatedGpus(f"host of {variable} in {os.getpid()}", 3, "H100")  # other tests run beside this one
     a, b, _ = (gpu.gpu_id for gpu in gpus.devices())
     seeing = subprocess.Popen([sys.executable, "-c", "input()"], env={**os.environ, variable: f"{a},{b}"}, stdin=subprocess.PIPE)
     try:
