@@ -152,7 +152,7 @@ def test_a_second_start_on_a_folder_is_refused_and_told_who_holds_it(corral):
     assert "in use by corral, process" in done.stderr and "corral down" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["state.db", "logs.db"])
+@pytest.mark.parametrize("name", ["state.db", "logs.db", "metrics.db"])
 def test_a_foreign_folder_is_left_alone(tmp_path, name):
     data = tmp_path / "data"
     data.mkdir()

@@ -28,13 +28,13 @@ def columns(connection: sqlite3.Connection) -> dict[str, Any]:
 
 
 def old(path: Path, schema: str, rows: Iterable[str]) -> None:
-    """A file as the first version of Corral made it."""
+    """A file as an earlier version of Corral made it: the number in the schema's name."""
     connection = sqlite3.connect(path)
     connection.executescript((HERE / schema).read_text() + DUE_SCHEMA)
     for row in rows:
         connection.execute(row)
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-    connection.execute("PRAGMA user_version=1")
+    connection.execute(f"PRAGMA user_version={Path(schema).stem[-1]}")
     connection.commit()
     connection.close()
 
@@ -63,7 +63,10 @@ LOGS = (
 )
 
 
-@pytest.mark.parametrize(("kind", "schema", "rows"), [(Store, "schema_1.sql", STATE), (LogStore, "logs_1.sql", LOGS)])
+OLD = [(Store, "schema_1.sql", STATE), (Store, "schema_2.sql", ()), (LogStore, "logs_1.sql", LOGS)]
+
+
+@pytest.mark.parametrize(("kind", "schema", "rows"), OLD)
 def test_an_old_file_becomes_as_a_new_one_is(tmp_path: Path, kind: type[Store | LogStore], schema: str, rows: tuple[str, ...]):
     old(tmp_path / "old.db", schema, rows)
     migrated, fresh = kind(tmp_path / "old.db"), kind(None)

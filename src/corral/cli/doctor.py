@@ -149,7 +149,7 @@ def _data_folder(data: Data) -> Iterator[Finding]:
         yield warn(said, "logs are the largest part, most likely: delete log groups that you do not need.")
     else:
         yield ok(said)
-    parts = [("state", "state.db*"), ("logs", "logs.db*"), ("running tasks' output", "node/output/*")]
+    parts = [("state", "state.db*"), ("logs", "logs.db*"), ("metrics", "metrics.db*"), ("running tasks' output", "node/output/*")]
     sizes = [f"{name} {_bytes(total)}" for name, pattern in parts if (total := sum(map(_file_size, folder.glob(pattern))))]
     if sizes:
         yield ok(", ".join(sizes))

@@ -14,4 +14,5 @@ STATE: dict[str, Reconciler] = {
     "sweep": sweep_state,
     "deletion": finish_deletions,
 }
+METRICS: dict[str, Reconciler] = {}
 LOGS: dict[str, Reconciler] = {"purge": purge_logs, "expire": expire_events, "sweep": sweep_logs}

@@ -27,7 +27,7 @@ from corral.database import hold_folder, look_before_touching
 from corral.errors import Refused
 from corral.model.settings import Settings
 from corral.node.gpus import parse_gpus_flag
-from corral.reconcile import LOGS, STATE
+from corral.reconcile import LOGS, METRICS, STATE
 from corral.server.agents import Agents
 from corral.server.http import App, HttpServer
 from corral.server.inside import Inside
@@ -35,7 +35,7 @@ from corral.server.keys import Keys
 from corral.server.lanes import Lane
 from corral.server.status import status_of
 from corral.store import Store
-from corral.telemetry import LogStore
+from corral.telemetry import LogStore, MetricStore
 
 JOIN_S = 5.0  # how long a start waits for this machine's agent before it says that it is up
 
@@ -68,8 +68,8 @@ def _options() -> argparse.Namespace:
 async def _serve(options: argparse.Namespace) -> None:
     parse_gpus_flag(options.gpus)
     data: Path = options.data.resolve()
-    for kind, path in ((Store, data / "state.db"), (LogStore, data / "logs.db")):
-        look_before_touching(path, 1 + len(kind.MIGRATIONS))  # both, before anything is written anywhere
+    for kind, path in ((Store, data / "state.db"), (LogStore, data / "logs.db"), (MetricStore, data / "metrics.db")):
+        look_before_touching(path, 1 + len(kind.MIGRATIONS))  # all, before anything is written anywhere
     hold_folder(data)  # for as long as the process lives
     excluded_gpus = _find_gpus(data, options.gpus, options.exclude_gpus)
     keys = _root_keys(data, options.access_key, options.secret_key)
@@ -85,12 +85,16 @@ async def _serve(options: argparse.Namespace) -> None:
     store, log_store = Store(data / "state.db"), LogStore(data / "logs.db")
     state_core = Core(store, settings=settings, clock=clock, ids=names, reconcilers=STATE)
     logs_core = Core(log_store, settings=settings, clock=clock, ids=names, reconcilers=LOGS)
+    metrics_core = Core(MetricStore(data / "metrics.db"), settings=settings, clock=clock, ids=names, reconcilers=METRICS)
     state = Lane("state", state_core, clock, loop, on_orders=lambda orders: agents.deliver(orders))
     logs = Lane("logs", logs_core, clock, loop)
+    metrics = Lane("metrics", metrics_core, clock, loop)
+    lanes: dict[str, Lane[Any]] = {"state": state, "logs": logs, "metrics": metrics}
     agents = Agents(data, options.gpus, state, logs, clock, excluded_gpus)
     state_core.batch([Command(_give_hosts_time, lambda answer: None)])  # before anything that is due
-    for lane in (state, logs):
+    for lane in lanes.values():
         lane.start()
+    for lane in (state, logs):
         await lane.submit(lambda tx: tx.due("sweep:", tx.now_s))
     await agents.listen()
     keeper = asyncio.create_task(agents.keep_agent())
@@ -98,11 +102,11 @@ async def _serve(options: argparse.Namespace) -> None:
     root = Secret(keys["secret_key"], None, None, f"arn:aws:iam::{settings.account}:root")
     about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus}
     lookup = Keys(keys["access_key"], root, settings.session_key, store.live_tasks)
-    app = App(settings, {"state": state, "logs": logs}, lookup, clock, names,
+    app = App(settings, lanes, lookup, clock, names,
               lambda tx: status_of(tx, agents.samples, about, agents.history), Inside(settings, state, agents))  # fmt: skip
     server = HttpServer(app)
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, _ask_to_exit, server, state, logs)
+        loop.add_signal_handler(number, _ask_to_exit, server, *lanes.values())
     serving = asyncio.create_task(server.serve(sockets=listeners))
     with suppress(TimeoutError):
         await asyncio.wait_for(agents.joined.wait(), JOIN_S)
@@ -114,7 +118,7 @@ async def _serve(options: argparse.Namespace) -> None:
     keeper.cancel()
     await agents.close()
     (data / "server.json").unlink(missing_ok=True)
-    for lane in (state, logs):
+    for lane in lanes.values():
         await loop.run_in_executor(None, lane.stop)
 
 

@@ -15,7 +15,7 @@ Operation = Callable[[Tx[Any], dict[str, Any], Caller], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    lane: str  # "state" or "logs": whose transaction it runs in
+    lane: str  # "state", "logs" or "metrics": whose transaction it runs in
     operations: Mapping[str, Operation]
     heavy: frozenset[str] = frozenset()  # reads that run beside the lane, on a connection that only reads
 

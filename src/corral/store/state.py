@@ -15,6 +15,8 @@ from corral.model.rules import Rules
 from corral.model.run import Foreign, GpuDevice, Hello, RunState
 from corral.model.task import MOVES, Ask, Run, Task, TaskState
 from corral.store.fleet import Fleet
+from corral.store.objects import Objects
+from corral.store.queues import Queues
 from corral.store.records import Records
 
 HOST_POOL = "hosts"  # every machine that belongs to no instance; the cluster `default` of each region runs on it
@@ -46,10 +48,13 @@ def _script(name: str) -> str:
 class Store(Records):
     """Rows, and the fleet index that follows them."""
 
-    MIGRATIONS: tuple[Migration, ...] = (_script("to_2.sql"),)  # from each schema version to the next
+    DATA = _script("queues.sql") + _script("objects.sql")  # came with version 3
+    MIGRATIONS: tuple[Migration, ...] = (_script("to_2.sql"), DATA)  # from each schema version to the next
 
     def __init__(self, path: Path | None) -> None:
-        super().__init__(path, _script("schema.sql"), self.MIGRATIONS)
+        super().__init__(path, _script("schema.sql") + self.DATA, self.MIGRATIONS)
+        self.queues = Queues(self)
+        self.objects = Objects(self)
         self.fleet = Fleet()
         self._mark = 0
         self._kept: dict[str, Task] = {}  # unfinished tasks as their rows are, so that not every word on one reads them
@@ -83,6 +88,7 @@ class Store(Records):
         """A reader has rows only: the index belongs to the one who writes."""
         beside = super().reader()
         del beside.fleet
+        beside.queues, beside.objects = Queues(beside), Objects(beside)
         beside._kept, beside._kept_by_run, beside._kept_max = {}, {}, 0
         return beside
 

@@ -1,0 +1,1 @@
+-- Buckets, objects and uploads (S3): everything but the bytes, which are files (blobs/).

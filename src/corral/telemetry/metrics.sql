@@ -1,0 +1,1 @@
+-- Series of metrics, alarms and dashboards (CloudWatch).

@@ -1,0 +1,163 @@
+-- The state of Corral. What must never happen is refused here, whatever the code above it believes.
+-- Times are seconds since the epoch. A change to this file needs a script in Store.MIGRATIONS.
+
+CREATE TABLE cluster (
+    region     TEXT NOT NULL,
+    name       TEXT NOT NULL,
+    status     TEXT NOT NULL CHECK (status IN ('ACTIVE', 'INACTIVE')),
+    details    TEXT NOT NULL,               -- JSON: what the caller said and is shown again
+    PRIMARY KEY (region, name)
+) WITHOUT ROWID;
+
+CREATE TABLE task_definition (
+    region        TEXT NOT NULL,
+    family        TEXT NOT NULL,
+    revision      INTEGER NOT NULL CHECK (revision >= 1),
+    status        TEXT NOT NULL CHECK (status IN ('ACTIVE', 'INACTIVE', 'DELETE_IN_PROGRESS')),
+    document      TEXT NOT NULL,            -- JSON, in ECS's own shape
+    PRIMARY KEY (region, family, revision)
+) WITHOUT ROWID;
+CREATE INDEX task_definition_by_status ON task_definition (status, region, family, revision);
+
+-- The number of a family's last revision outlives the revision: it is never used again.
+CREATE TABLE task_definition_family (
+    region TEXT NOT NULL,
+    name   TEXT NOT NULL,
+    latest INTEGER NOT NULL,
+    PRIMARY KEY (region, name)
+) WITHOUT ROWID;
+
+-- What is kept, shown and removed, and does nothing by itself; also records for which a table of their own is too much.
+CREATE TABLE paper (
+    service    TEXT NOT NULL,
+    kind       TEXT NOT NULL,
+    region     TEXT NOT NULL,               -- empty for a service that has no regions
+    name       TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    document   TEXT NOT NULL,               -- JSON
+    PRIMARY KEY (service, kind, region, name)
+) WITHOUT ROWID;
+
+CREATE TABLE host (
+    id            TEXT PRIMARY KEY,
+    pool          TEXT NOT NULL,
+    name          TEXT NOT NULL,
+    boot_id       TEXT NOT NULL,
+    cpu_units     INTEGER NOT NULL,
+    memory_mib    INTEGER NOT NULL,
+    connected     INTEGER NOT NULL CHECK (connected IN (0, 1)),
+    seen_at       REAL NOT NULL,
+    registered_at REAL NOT NULL,
+    status        TEXT NOT NULL DEFAULT 'ACTIVE' CHECK (status IN ('ACTIVE', 'DRAINING')),
+    links         TEXT NOT NULL DEFAULT ''  -- JSON: how far its GPUs are from each other, in their order; empty: unknown
+) WITHOUT ROWID;
+
+-- What a caller says of a host beside what the host says of itself (ECS: custom attributes of a container instance).
+CREATE TABLE host_attribute (
+    host_id TEXT NOT NULL REFERENCES host (id),
+    name    TEXT NOT NULL,
+    value   TEXT NOT NULL,                  -- empty: the attribute is there and has no value
+    PRIMARY KEY (host_id, name)
+) WITHOUT ROWID;
+
+-- A GPU is whole ('exclusive') or shared, and belongs to its host or to an instance cut from it. The two composite
+-- uniques are there for lease's foreign keys: neither may change while anybody holds the GPU.
+CREATE TABLE gpu (
+    id         TEXT PRIMARY KEY,
+    host_id    TEXT NOT NULL REFERENCES host (id),
+    position   INTEGER NOT NULL,
+    model      TEXT NOT NULL,
+    memory_mib INTEGER NOT NULL,
+    simulated  INTEGER NOT NULL CHECK (simulated IN (0, 1)),
+    present    INTEGER NOT NULL CHECK (present IN (0, 1)),    -- 0: its host no longer shows it
+    mode       TEXT NOT NULL DEFAULT 'exclusive' CHECK (mode IN ('exclusive', 'shared')),
+    owner      TEXT NOT NULL,
+    excluded   INTEGER NOT NULL DEFAULT 0 CHECK (excluded IN (0, 1)),  -- by --exclude-gpus: shown, and never offered
+    foreign_use TEXT NOT NULL DEFAULT '',   -- JSON: [pid, name] of processes on it that are not of a run; empty: none
+    UNIQUE (id, mode),
+    UNIQUE (id, owner)
+);
+CREATE INDEX gpu_of_host ON gpu (host_id, position);
+
+CREATE TABLE task (
+    id             TEXT PRIMARY KEY,
+    region         TEXT NOT NULL,
+    cluster        TEXT NOT NULL,
+    definition_arn TEXT NOT NULL,
+    family         TEXT NOT NULL,
+    pool           TEXT NOT NULL,
+    state          TEXT NOT NULL CHECK (state IN ('PROVISIONING', 'PENDING', 'RUNNING', 'STOPPED')),
+    desired        TEXT NOT NULL CHECK (desired IN ('RUNNING', 'STOPPED')),
+    host_id        TEXT REFERENCES host (id),
+    gpus           INTEGER NOT NULL,
+    cpu_units      INTEGER NOT NULL,
+    memory_mib     INTEGER NOT NULL,
+    version        INTEGER NOT NULL,
+    task_group     TEXT NOT NULL,
+    started_by     TEXT,
+    created_at     REAL NOT NULL,
+    placed_at      REAL,
+    started_at     REAL,
+    stopping_at    REAL,
+    stopped_at     REAL,
+    stop_code      TEXT,
+    stopped_reason TEXT,
+    details        TEXT NOT NULL,           -- JSON: overrides, tags, network configuration...
+    plain          INTEGER NOT NULL DEFAULT 1 CHECK (plain IN (0, 1)),   -- 0: look into its definition as its runs come and go
+    time_limit     REAL,                    -- seconds from its start
+    rules          TEXT,                    -- JSON: placement constraints and strategies; NULL: anywhere
+    launch_type    TEXT NOT NULL DEFAULT 'EC2' CHECK (launch_type IN ('EC2', 'FARGATE')),
+    CHECK ((state = 'PROVISIONING') <= (host_id IS NULL)),
+    CHECK ((state IN ('PENDING', 'RUNNING')) <= (host_id IS NOT NULL)),
+    CHECK ((state = 'STOPPED') = (stopped_at IS NOT NULL))
+);
+CREATE INDEX task_of_cluster ON task (region, cluster, desired, family, id);
+CREATE INDEX task_started_by ON task (region, cluster, desired, started_by, family, id) WHERE started_by IS NOT NULL;
+CREATE INDEX task_not_on_ec2 ON task (region, cluster, desired, family, id) WHERE launch_type != 'EC2';
+CREATE INDEX task_of_host ON task (host_id) WHERE state IN ('PENDING', 'RUNNING');
+CREATE INDEX task_waiting ON task (pool, created_at, id) WHERE state = 'PROVISIONING';
+CREATE INDEX task_of_definition ON task (definition_arn);
+CREATE INDEX task_stopped ON task (stopped_at) WHERE state = 'STOPPED';
+
+CREATE TABLE run (
+    id         TEXT PRIMARY KEY,
+    task_id    TEXT NOT NULL REFERENCES task (id) ON DELETE CASCADE,
+    position   INTEGER NOT NULL,
+    container  TEXT NOT NULL,
+    essential  INTEGER NOT NULL CHECK (essential IN (0, 1)),
+    gpus       INTEGER NOT NULL,
+    state      TEXT NOT NULL CHECK (state IN ('PENDING', 'RUNNING', 'STOPPED')),
+    gpu_ids    TEXT NOT NULL,               -- JSON: what it was given, also after its end
+    pid        INTEGER,
+    exit_code  INTEGER,
+    reason     TEXT,
+    started_at REAL,
+    stopped_at REAL,
+    waits      INTEGER NOT NULL DEFAULT 0 CHECK (waits = 0 OR (waits = 1 AND state = 'PENDING')),  -- for others
+    restarts   INTEGER NOT NULL DEFAULT 0,
+    health     TEXT CHECK (health IN ('HEALTHY', 'UNHEALTHY'))
+);
+CREATE INDEX run_of_task ON run (task_id, position);
+
+CREATE TABLE lease (
+    gpu_id TEXT NOT NULL,
+    run_id TEXT NOT NULL REFERENCES run (id),
+    mode   TEXT NOT NULL,
+    owner  TEXT NOT NULL,
+    PRIMARY KEY (gpu_id, run_id),
+    FOREIGN KEY (gpu_id, mode) REFERENCES gpu (id, mode),
+    FOREIGN KEY (gpu_id, owner) REFERENCES gpu (id, owner)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX lease_exclusive ON lease (gpu_id) WHERE mode = 'exclusive';
+CREATE INDEX lease_of_run ON lease (run_id);
+
+-- A request that may be sent twice is answered twice with the same words.
+CREATE TABLE client_token (
+    scope      TEXT NOT NULL,               -- account, region and operation
+    token      TEXT NOT NULL,
+    request    TEXT NOT NULL,               -- digest of the other parameters
+    reply      TEXT NOT NULL,               -- JSON
+    expires_at REAL NOT NULL,
+    PRIMARY KEY (scope, token)
+) WITHOUT ROWID;
+CREATE INDEX client_token_expiry ON client_token (expires_at);
