@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test bench lint tmux clean
+.PHONY: demo test bench lint tmux redis clean
 demo: .venv/.run
 	$(BIN)/python bench/demo.py
 
@@ -21,8 +21,20 @@ lint: .venv/.test
 	$(BIN)/ruff format --quiet --check src tests bench
 	$(BIN)/mypy
 
-bench: .venv/.test
+bench: .venv/.test .peers/.installed redis
 	$(BIN)/python bench/run.py
+
+# What the benchmarks stand beside; moto has an environment of its own, because it brings many packages.
+.peers/.installed:
+	$(PYTHON) -m venv .peers
+	.peers/bin/pip install --quiet --disable-pip-version-check 'moto[server]'
+	@touch $@
+
+redis:
+	@command -v redis-server >/dev/null || { \
+	  echo "installing redis-server"; \
+	  SUDO=$$([ "$$(id -u)" = 0 ] || echo sudo); \
+	  $$SUDO apt-get update -q && $$SUDO apt-get install -y -q --no-install-recommends redis-server; }
 
 # Debian ships venv as a package of its own; install it where we may.
 .venv/bin/python:
@@ -40,4 +52,4 @@ bench: .venv/.test
 	@touch .venv/.run $@
 
 clean:
-	rm -rf .venv build .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .peers build .mypy_cache .ruff_cache .hypothesis

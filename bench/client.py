@@ -1,25 +1,31 @@
-"""A client that costs little: requests are signed once, sent as bytes, and answers are only counted."""
+"""A client that costs little: requests are signed by hand, sent as bytes, and answers are only counted."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import select
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
-from botocore.auth import SigV4Auth
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials
 from rows import percentile
 
 REGION = "us-east-1"
 ACCESS_KEY, SECRET_KEY = "AKIABENCHBENCHBENCH1", "bench-secret-bench-secret-bench-secret-1"
 ANSWER_MAX_S = 70.0
-TARGETS = {"ecs": "AmazonEC2ContainerServiceV20141113", "logs": "Logs_20140328"}
+JSON = {  # service: the prefix of its targets, the version of its JSON, the name it signs with
+    "ecs": ("AmazonEC2ContainerServiceV20141113", "1.1", "ecs"),
+    "logs": ("Logs_20140328", "1.1", "logs"),
+    "sqs": ("AmazonSQS", "1.0", "sqs"),
+    "cloudwatch": ("GraniteServiceVersion20100801", "1.0", "monitoring"),
+}
 RECEIVE_BYTES = 256 * 1024
+UNSIGNED = "UNSIGNED-PAYLOAD"
 
 
 class Unanswered(Exception):
@@ -28,32 +34,65 @@ class Unanswered(Exception):
 
 def signed(port: int, service: str, operation: str, params: Mapping[str, Any], wait_s: float = 0) -> bytes:
     """A request as it goes over the wire; it may be sent again and again for fifteen minutes."""
-    headers = {"Content-Type": "application/x-amz-json-1.1"}
-    if service in TARGETS:
-        headers["X-Amz-Target"] = f"{TARGETS[service]}.{operation}"
+    unsigned = {"X-Corral-Wait": str(wait_s)} if wait_s else {}
+    if service in JSON:
+        target, version, name = JSON[service]
+        headers = {"content-type": f"application/x-amz-json-{version}", "x-amz-target": f"{target}.{operation}"}
         body = json.dumps(params).encode()
-    else:
-        headers["Content-Type"] = "application/x-www-form-urlencoded; charset=utf-8"
-        body = f"Action={operation}&Version=2011-06-15".encode()
-    request = AWSRequest("POST", f"http://127.0.0.1:{port}/", headers, body)
-    SigV4Auth(Credentials(ACCESS_KEY, SECRET_KEY), service, REGION).add_auth(request)
-    extra = {"Host": f"127.0.0.1:{port}", "Content-Length": str(len(body))} | ({"X-Corral-Wait": str(wait_s)} if wait_s else {})
-    lines = [f"{name}: {value}" for name, value in {**dict(request.headers.items()), **extra}.items()]
-    return ("POST / HTTP/1.1\r\n" + "\r\n".join(lines) + "\r\n\r\n").encode() + body
+        return head(port, name, "POST", "/", headers, body, unsigned=unsigned) + body
+    headers = {"content-type": "application/x-www-form-urlencoded; charset=utf-8"}
+    body = f"Action={operation}&Version=2011-06-15".encode()
+    return head(port, service, "POST", "/", headers, body, unsigned=unsigned) + body
+
+
+def head(
+    port: int, name: str, method: str, path: str, headers: Mapping[str, str], body: bytes = b"", *, sha256: str = "",
+    length: int = -1, unsigned: Mapping[str, str] | None = None,
+) -> bytes:  # fmt: skip
+    """Everything before the body of a request without a query; `sha256` and `length` spare whoever knows them the body."""
+    date = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    payload = sha256 or hashlib.sha256(body).hexdigest()
+    signs = {**headers, "host": f"127.0.0.1:{port}", "x-amz-content-sha256": payload, "x-amz-date": date}
+    names = ";".join(sorted(signs))
+    lines = "".join(f"{key}:{signs[key]}\n" for key in sorted(signs))
+    canonical = f"{method}\n{path}\n\n{lines}\n{names}\n{payload}"
+    scope = f"{date[:8]}/{REGION}/{name}/aws4_request"
+    text = f"AWS4-HMAC-SHA256\n{date}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+    signature = hmac.new(_key(date[:8], name), text.encode(), hashlib.sha256).hexdigest()
+    by = f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/{scope}, SignedHeaders={names}, Signature={signature}"
+    sent = {**signs, "authorization": by, "content-length": str(len(body) if length < 0 else length), **(unsigned or {})}
+    rest = "\r\n".join(f"{key}: {value}" for key, value in sent.items())
+    return f"{method} {path} HTTP/1.1\r\n{rest}\r\n\r\n".encode()
+
+
+@cache
+def _key(day: str, name: str) -> bytes:
+    key = f"AWS4{SECRET_KEY}".encode()
+    for part in (day, REGION, name, "aws4_request"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    return key
 
 
 class Wire:
-    """One connection that is kept."""
+    """One connection, kept as long as the server keeps it."""
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=ANSWER_MAX_S)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._port = port
+        self._connect()
         self._pieces: list[bytes] = []
         self._missing = -1  # bytes of the answer that are still to come; -1 before its length is known
         self._head = 0
         self.status = 0
 
+    def _connect(self) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", self._port), timeout=ANSWER_MAX_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.closes = False  # the server hangs up after this answer, as moto's does
+
     def send(self, request: bytes) -> None:
+        if self.closes:
+            self.socket.close()
+            self._connect()
         self.socket.sendall(request)
         self._pieces, self._missing = [], -1
 
@@ -69,8 +108,10 @@ class Wire:
                 self._pieces = [data]
                 return None
             self.status = int(data[9:12])
-            at = data.find(b"content-length: ", 0, self._head)
-            self._missing = self._head + int(data[at + 16 : data.find(b"\r", at)])
+            head = data[: self._head].lower()
+            self.closes = b"\r\nconnection: close\r\n" in head
+            at = head.find(b"content-length: ")
+            self._missing = self._head + (int(data[at + 16 : data.find(b"\r", at)]) if at >= 0 else 0)
             self._pieces = []
         self._pieces.append(data)
         self._missing -= len(data)
@@ -81,7 +122,7 @@ class Wire:
         self.send(request)
         while (body := self.receive()) is None:
             pass
-        if self.status != 200:
+        if not 200 <= self.status < 300:
             raise Unanswered(f"{self.status}: {body[:300]!r}")
         return body
 
@@ -98,7 +139,7 @@ class Caller:
 
     def __call__(self, service: str, operation: str, wait_s: float = 0, **params: Any) -> Any:
         body = self._wire.ask(signed(self._port, service, operation, params, wait_s))
-        return json.loads(body) if body and service in TARGETS else body
+        return json.loads(body) if body and service in JSON else body
 
     def close(self) -> None:
         self._wire.close()
@@ -125,50 +166,73 @@ class Outcome:
         return ", ".join([*parts, f"client CPU {self.client_cpu_s / self.seconds:.0%} of a core"])
 
 
+Conversation = Generator[bytes, bytes, None]  # requests out, the bodies of their answers in
+
+
 def replay(port: int, requests: Iterable[bytes], connections: int, for_s: float = 1e9, *, keep: bool = False) -> Outcome:
     """Send requests, one in flight on each connection, until there are none left or the time is up."""
-    todo, outcome = iter(requests), Outcome()
-    wires = {wire.socket.fileno(): wire for wire in (Wire(port) for _ in range(connections))}
-    poll = select.epoll()
-    for fd in wires:
-        poll.register(fd, select.EPOLLIN)
+    todo = iter(requests)
+
+    def next_one() -> Conversation:
+        for request in todo:  # noqa: UP028 - `yield from` would send the answers on to a plain iterator
+            yield request
+
+    return converse(port, [next_one() for _ in range(connections)], for_s, keep=keep)
+
+
+def converse(port: int, conversations: Sequence[Conversation], for_s: float = 1e9, *, keep: bool = False) -> Outcome:
+    """Each conversation on a connection of its own, until it ends or the time is up."""
+    outcome, poll = Outcome(), select.epoll()
+    talks = [(Wire(port), talk) for talk in conversations]
     try:
-        _exchange(todo, wires, poll, for_s, outcome, keep)
+        _exchange(talks, poll, for_s, outcome, keep)
     finally:
         poll.close()
-        for wire in wires.values():
+        for wire, _ in talks:
             wire.close()
     return outcome
 
 
-def _exchange(
-    todo: Iterator[bytes], wires: dict[int, Wire], poll: select.epoll, for_s: float, outcome: Outcome, keep: bool
-) -> None:
+def _exchange(talks: Sequence[tuple[Wire, Conversation]], poll: select.epoll, for_s: float, outcome: Outcome, keep: bool) -> None:
     cpu, began = time.process_time(), time.perf_counter()
-    until, sent_at = began + for_s, {}
-    for fd, wire in wires.items():
-        if (request := next(todo, None)) is not None:
-            sent_at[fd] = time.perf_counter()
+    until, talking = began + for_s, {}
+    for wire, talk in talks:
+        if (request := next(talk, None)) is not None:
+            poll.register(wire.socket, select.EPOLLIN)
+            talking[wire.socket.fileno()] = (wire, talk, time.perf_counter())
             wire.send(request)
-    while sent_at:
+    while talking:
         ready = poll.poll(ANSWER_MAX_S)
         if not ready:
             raise Unanswered(f"no answer in {ANSWER_MAX_S} s")
         for fd, _ in ready:
-            wire = wires[fd]
+            wire, talk, sent_at = talking[fd]
             body = wire.receive()
             if body is None:
                 continue
             now = time.perf_counter()
-            _count(outcome, wire, body, now - sent_at.pop(fd), keep)
-            if now < until and (request := next(todo, None)) is not None:
-                sent_at[fd] = now
+            _count(outcome, wire, body, now - sent_at, keep)
+            del talking[fd]
+            if now < until and (request := _next(talk, body)) is not None:
+                is_new = wire.closes
                 wire.send(request)
+                if is_new:
+                    poll.register(wire.socket, select.EPOLLIN)
+                talking[wire.socket.fileno()] = (wire, talk, now)
+            else:
+                poll.unregister(fd)
     outcome.seconds, outcome.client_cpu_s = time.perf_counter() - began, time.process_time() - cpu
 
 
+def _next(talk: Conversation, body: bytes) -> bytes | None:
+    try:
+        return talk.send(body)
+    except StopIteration:
+        return None
+
+
 def _count(outcome: Outcome, wire: Wire, body: bytes, took_s: float, keep: bool) -> None:
-    if wire.status != 200:
+    if not 200 <= wire.status < 300:
         raise Unanswered(f"{wire.status}: {body[:300]!r}")
     outcome.answers += 1
     outcome.times_s.append(took_s)

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rows import HEADINGS, Bench, Row, markdown
 
-NAMES = ("launches", "latency", "throughput", "calls", "placing", "starting", "logs", "filtering")
+NAMES = ("launches", "latency", "throughput", "calls", "placing", "starting", "logs", "filtering", "queues", "objects", "metrics")
 RESULTS = Path(__file__).with_name("results.md")
 
 

@@ -1,0 +1,163 @@
+"""S3: small and large objects put and got, beside moto and `cp`; one of 5 GiB in bounded memory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import threading
+import time
+from statistics import median
+
+import machine
+from client import UNSIGNED, Unanswered, Wire, head, replay
+from local import Local, corral
+from peers import moto
+from rows import Bench, Row
+
+CONNECTIONS = 8
+SMALL = os.urandom(1024)
+LARGE_MIB, HUGE_GIB = 64, 5
+MIB = 1024 * 1024
+PIECE = os.urandom(MIB)
+BUCKET = "/bench-objects"
+
+
+def rows(bench: Bench) -> list[Row]:
+    small, large = bench.size(2_000, 200), bench.size(9, 3)
+    with corral(bench, "objects", "none") as local:
+        ours = _figures(local.port, small, large)
+        huge = _huge(local, bench.size(HUGE_GIB * 1024, 256))
+    with moto() as port:
+        theirs = _figures(port, bench.size(300, 50), 3)
+    copies = _copies(bench, large)
+    found = []
+    for name, unit, factor in (
+        (f"S3 put of 1 KiB, {CONNECTIONS} at a time", "/s", 5),
+        (f"S3 get of 1 KiB, {CONNECTIONS} at a time", "/s", 5),
+        (f"S3 put of {LARGE_MIB} MiB", "MiB/s", 3),
+        (f"S3 put of {LARGE_MIB} MiB with its SHA-256", "MiB/s", 3),
+        (f"S3 get of {LARGE_MIB} MiB", "MiB/s", 3),
+    ):
+        found.append(Row(name, ours[name], unit, theirs[name], "moto", factor * theirs[name], f"budget: {factor} × moto"))
+        if unit == "MiB/s":
+            copy = copies["durable" if "put" in name else "cached"]
+            how = "cp and fsync" if "put" in name else "cp"
+            found.append(Row(name, ours[name], unit, copy, how, 0.5 * copy, f"budget: half of {how}"))
+    return found + huge
+
+
+def _figures(port: int, small: int, large: int) -> dict[str, float]:
+    wire = Wire(port)
+    wire.ask(head(port, "s3", "PUT", BUCKET, {}))
+    keys = [f"{BUCKET}/small/{number}" for number in range(small)]
+    puts = replay(port, (head(port, "s3", "PUT", key, {}, SMALL) + SMALL for key in keys), CONNECTIONS)
+    gets = replay(port, (head(port, "s3", "GET", key, {}) for key in keys), CONNECTIONS)
+    if gets.body_bytes != len(SMALL):
+        raise Unanswered(f"{gets.body_bytes} bytes instead of {len(SMALL)}")
+    body = PIECE * LARGE_MIB
+    sha256 = hashlib.sha256(body).hexdigest()
+    plain = [_put(port, f"{BUCKET}/large", UNSIGNED, [body]) for _ in range(large)]
+    hashed = [_put(port, f"{BUCKET}/large", sha256, [body]) for _ in range(large)]
+    got = [_get(port, f"{BUCKET}/large", len(body)) for _ in range(large)]
+    wire.close()
+    return {
+        f"S3 put of 1 KiB, {CONNECTIONS} at a time": puts.per_s,
+        f"S3 get of 1 KiB, {CONNECTIONS} at a time": gets.per_s,
+        f"S3 put of {LARGE_MIB} MiB": LARGE_MIB / median(plain),
+        f"S3 put of {LARGE_MIB} MiB with its SHA-256": LARGE_MIB / median(hashed),
+        f"S3 get of {LARGE_MIB} MiB": LARGE_MIB / median(got),
+    }
+
+
+def _put(port: int, path: str, sha256: str, pieces: list[bytes]) -> float:
+    """Seconds from the first byte of the request to the answer."""
+    wire = Wire(port)
+    length = sum(map(len, pieces))
+    began = time.perf_counter()
+    wire.socket.sendall(head(port, "s3", "PUT", path, {}, sha256=sha256, length=length))
+    for piece in pieces:
+        wire.socket.sendall(piece)
+    while wire.receive() is None:
+        pass
+    took_s = time.perf_counter() - began
+    wire.close()
+    if wire.status != 200:
+        raise Unanswered(f"PUT {path}: {wire.status}")
+    return took_s
+
+
+def _get(port: int, path: str, length: int) -> float:
+    """Seconds from the request to the last byte, which is thrown away like all before it."""
+    wire, buffer = Wire(port), bytearray(4 * MIB)
+    began = time.perf_counter()
+    wire.socket.sendall(head(port, "s3", "GET", path, {}))
+    first = b""
+    while b"\r\n\r\n" not in first:
+        first += wire.socket.recv(65536)
+    if not first.startswith(b"HTTP/1.1 200"):
+        raise Unanswered(f"GET {path}: {first[:300]!r}")
+    left = length - len(first.partition(b"\r\n\r\n")[2])
+    while left > 0:
+        count = wire.socket.recv_into(buffer)
+        if not count:
+            raise Unanswered(f"GET {path} was cut {left} bytes before its end")
+        left -= count
+    took_s = time.perf_counter() - began
+    wire.close()
+    return took_s
+
+
+def _huge(local: Local, mib: int) -> list[Row]:
+    """An object of the largest size that one request may have: how fast, and what the server's memory grows by."""
+    before, path = machine.rss_mb(local.pids["server"]), f"{BUCKET}/huge"
+    with _peak(local.pids["server"]) as peak:
+        put_s = _put(local.port, path, UNSIGNED, [PIECE] * mib)
+        get_s = _get(local.port, path, mib * MIB)
+    size = f"{mib / 1024:g} GiB"
+    note = f"put {mib / put_s:,.0f}, get {mib / get_s:,.0f} MiB/s"
+    return [Row(f"S3 put and get of {size}: growth of the server's memory", max(peak) - before, "MB", budget=64.0, note=note)]
+
+
+class _peak:
+    """Watch the memory of a process from beside."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._over = threading.Event()
+        self._seen: list[float] = [machine.rss_mb(pid)]
+
+    def __enter__(self) -> list[float]:
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self._seen
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.02):
+            self._seen.append(machine.rss_mb(self._pid))
+
+
+def _copies(bench: Bench, times: int) -> dict[str, float]:
+    """`cp` of the same size on the same disk, in MiB/s: into the page cache, and made durable."""
+    folder = bench.fresh("copies")
+    source = folder / "source"
+    source.write_bytes(PIECE * LARGE_MIB)
+    cached = median(_timed_copy(["cp", str(source), str(folder / "to")]) for _ in range(times))
+    durable = median(_timed_copy(["cp", str(source), str(folder / "to")], str(folder / "to")) for _ in range(times))
+    return {"cached": LARGE_MIB / cached, "durable": LARGE_MIB / durable}
+
+
+def _timed_copy(command: list[str], synced: str = "") -> float:
+    began = time.perf_counter()
+    subprocess.run(command, check=True)
+    if synced:
+        fd = os.open(synced, os.O_RDONLY)
+        os.fsync(fd)
+        os.close(fd)
+    took_s = time.perf_counter() - began
+    os.unlink(command[-1])
+    return took_s
