@@ -49,13 +49,15 @@ def head(
     port: int, name: str, method: str, path: str, headers: Mapping[str, str], body: bytes = b"", *, sha256: str = "",
     length: int = -1, unsigned: Mapping[str, str] | None = None,
 ) -> bytes:  # fmt: skip
-    """Everything before the body of a request without a query; `sha256` and `length` spare whoever knows them the body."""
+    """Everything before the body; `sha256` and `length` spare whoever knows them the body. A query must need no quoting."""
     date = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     payload = sha256 or hashlib.sha256(body).hexdigest()
     signs = {**headers, "host": f"127.0.0.1:{port}", "x-amz-content-sha256": payload, "x-amz-date": date}
     names = ";".join(sorted(signs))
     lines = "".join(f"{key}:{signs[key]}\n" for key in sorted(signs))
-    canonical = f"{method}\n{path}\n\n{lines}\n{names}\n{payload}"
+    resource, _, query = path.partition("?")
+    pairs = "&".join(sorted(pair if "=" in pair else f"{pair}=" for pair in query.split("&") if pair))
+    canonical = f"{method}\n{resource}\n{pairs}\n{lines}\n{names}\n{payload}"
     scope = f"{date[:8]}/{REGION}/{name}/aws4_request"
     text = f"AWS4-HMAC-SHA256\n{date}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
     signature = hmac.new(_key(date[:8], name), text.encode(), hashlib.sha256).hexdigest()
