@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from corral.core import Tx
-from corral.services import ecs, iam, logs, sts
+from corral.services import cloudwatch, ecs, iam, logs, sts
 from corral.services.caller import Caller
 
 Operation = Callable[[Tx[Any], dict[str, Any], Caller], dict[str, Any]]
@@ -21,6 +21,7 @@ class Service:
 
 
 SERVICES: dict[str, Service] = {
+    "cloudwatch": Service("metrics", cloudwatch.HANDLERS, heavy=cloudwatch.HEAVY),
     "ecs": Service("state", ecs.HANDLERS),
     "iam": Service("state", iam.HANDLERS),
     "logs": Service("logs", logs.HANDLERS, heavy=logs.HEAVY),

@@ -1,0 +1,53 @@
+"""Names, limits and errors that all of CloudWatch shares."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from corral.errors import api_error
+from corral.model.metric import Dimensions
+
+InvalidNextToken = api_error("InvalidNextToken")
+InvalidParameterCombination = api_error("InvalidParameterCombinationException")
+InvalidParameterValue = api_error("InvalidParameterValueException")
+MissingParameter = api_error("MissingRequiredParameterException")
+ValidationError = api_error("ValidationException")
+
+NAME_MAX = 255
+VALUE_MAX = 1024
+DIMENSIONS_MAX = 30
+NAMESPACE = re.compile(r"[^:\x00-\x1f\x7f][\x20-\x7e]*")
+TEXT = re.compile(r"[\x20-\x7e]*")  # ASCII, without control characters
+
+
+def dimensions_of(listed: Iterable[Mapping[str, Any]]) -> Dimensions:
+    """In whatever order they came."""
+    return tuple(sorted((each["Name"], each["Value"]) for each in listed))
+
+
+def text_faults(value: str, member: str, most: int) -> list[str]:
+    """What is wrong with the name or value of a metric or dimension, in CloudWatch's words."""
+    if not 1 <= len(value) <= most:
+        return [f"The parameter {member} must have a length between 1 and {most} characters."]
+    if not TEXT.fullmatch(value):
+        return [f"The parameter {member} must contain only ASCII characters."]
+    if not value.strip():
+        return [f"The parameter {member} must contain at least one non-whitespace character."]
+    return []
+
+
+def dimension_faults(listed: Iterable[Mapping[str, Any]], member: str) -> list[str]:
+    found, names = [], []
+    for number, each in enumerate(listed, 1):
+        names.append(each["Name"])
+        found += text_faults(each["Name"], f"{member}.{number}.Name", NAME_MAX)
+        found += text_faults(each["Value"], f"{member}.{number}.Value", VALUE_MAX)
+        if each["Name"].startswith(":"):
+            found.append(f"The parameter {member}.{number}.Name must not begin with a colon.")
+    if len(set(names)) < len(names):
+        found.append("No metric may specify the same dimension name twice.")
+    if len(names) > DIMENSIONS_MAX:
+        found.append(f"The collection {member.removesuffix('.member')} must not have a size greater than {DIMENSIONS_MAX}.")
+    return found

@@ -1,0 +1,88 @@
+"""Points that Corral makes itself, once a second: held in memory and written together, so that an idle machine's disk may sleep.
+
+A crash loses what was held since the last flush; what callers put never comes here. Readers in other threads see the buffer too.
+What was just flushed is kept for one more generation: a reader whose snapshot of the file is older than the flush
+finds it here, and one whose snapshot has it knows so by the number of the generation, and counts nothing twice.
+"""
+
+from __future__ import annotations
+
+Rows = dict[tuple[int, int], bytes]  # (unit, minute) → records
+Generation = tuple[int, dict[int, Rows]]  # its number, and the rows of each series
+
+FLUSH_S = 10.0
+
+
+class Buffer:
+    """Written by the lane's thread alone; `newer_than` may be called from any thread."""
+
+    def __init__(self, flushed: int) -> None:
+        self._generations: tuple[Generation, ...] = ((flushed + 1, {}),)  # replaced as a whole; the last one grows
+        self._since_s: float | None = None  # when the oldest of the last generation came
+        self._pending: list[tuple[int, int, int, bytes]] = []  # of this transaction
+        self._pending_by_series: dict[int, list[tuple[int, int, bytes]]] = {}
+        self._pending_since_s = 0.0
+        self._pending_mark = 0
+        self._flushing = self._flushing_mark = False
+
+    def hold(self, series_id: int, unit: int, minute_s: int, data: bytes, now_s: float) -> None:
+        self._pending.append((series_id, unit, minute_s, data))
+        self._pending_by_series.setdefault(series_id, []).append((unit, minute_s, data))
+        self._pending_since_s = now_s
+
+    def is_due(self, now_s: float) -> bool:
+        return self._since_s is not None and not 0 <= now_s - self._since_s < FLUSH_S
+
+    def flush(self) -> Generation | None:
+        """What to write in this transaction; None if there is nothing."""
+        number, held = self._generations[-1]
+        if self._flushing or not held:
+            return None
+        self._flushing = True
+        return number, held
+
+    def newer_than(self, flushed: int, series_id: int) -> list[tuple[int, int, bytes]]:
+        """(unit, minute, records) that are not in a snapshot of the file whose last generation is `flushed`."""
+        found: list[tuple[int, int, bytes]] = []
+        for number, held in self._generations:
+            if number > flushed and series_id in held:
+                found += [(unit, minute_s, data) for (unit, minute_s), data in list(held[series_id].items())]
+        return found
+
+    def pending(self, series_id: int) -> list[tuple[int, int, bytes]]:
+        """What this transaction holds, for the one who writes."""
+        return self._pending_by_series.get(series_id, [])
+
+    # The transaction
+
+    def savepoint(self) -> None:
+        self._pending_mark, self._flushing_mark = len(self._pending), self._flushing
+
+    def rollback_to_savepoint(self) -> None:
+        self._flushing = self._flushing_mark
+        if len(self._pending) > self._pending_mark:
+            del self._pending[self._pending_mark :]
+            self._pending_by_series.clear()
+            for series_id, unit, minute_s, data in self._pending:
+                self._pending_by_series.setdefault(series_id, []).append((unit, minute_s, data))
+
+    def rollback(self) -> None:
+        self._drop_pending()
+        self._flushing = False
+
+    def committed(self) -> None:
+        if self._flushing:
+            self._generations = (self._generations[-1], (self._generations[-1][0] + 1, {}))
+            self._flushing, self._since_s = False, None
+        if self._pending:
+            held = self._generations[-1][1]
+            for series_id, unit, minute_s, data in self._pending:
+                rows = held.setdefault(series_id, {})
+                rows[unit, minute_s] = rows.get((unit, minute_s), b"") + data
+            if self._since_s is None:
+                self._since_s = self._pending_since_s
+            self._drop_pending()
+
+    def _drop_pending(self) -> None:
+        self._pending.clear()
+        self._pending_by_series.clear()

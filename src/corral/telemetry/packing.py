@@ -1,0 +1,187 @@
+"""How samples are packed: a row holds sixty steps of time of one series, as records that are only ever appended.
+
+A record begins with one byte: its kind and at which of the sixty steps it stands.
+
+    value       one sample                                              9 bytes
+    counted     a value, and how often it was seen                     17 bytes
+    set         count, sum, minimum and maximum; the values unknown    33 bytes
+    bucketed    the same, then how many samples lie in which bucket    35 bytes and 6 for each bucket
+
+What has too many different values is bucketed: a bucket reaches from one power of 1.04 to the next, so a percentile taken from
+it is wrong by 2% at most. Zero has a bucket of its own. Values below zero have none, for CloudWatch gives no percentiles for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import floor, log
+from struct import Struct
+
+from corral.model.metric import Sample, StatisticSet, Summary
+
+STEPS = 60  # of a row
+VALUE, COUNTED, SET, BUCKETED = 0, 1 << 6, 2 << 6, 3 << 6
+KIND = 3 << 6
+RATIO_LOG = log(1.04)
+ZERO_BUCKET = -32768
+
+_value, _counted, _set = Struct("<Bd"), Struct("<Bdd"), Struct("<Bdddd")
+_bucketed, _bucket = Struct("<BddddH"), Struct("<hf")
+_VALUE_BYTES, _COUNTED_BYTES, _SET_BYTES, _BUCKETED_BYTES, _BUCKET_BYTES = (
+    each.size for each in (_value, _counted, _set, _bucketed, _bucket)
+)
+
+
+def pack(step: int, sample: Sample) -> bytes:
+    """The records of what arrived."""
+    if isinstance(sample, float):
+        return _value.pack(step, sample)
+    if isinstance(sample, StatisticSet):
+        count, total, minimum, maximum = sample
+        if minimum == maximum and (count == 1 or total == minimum * count):  # so its values are known after all
+            return _counted.pack(step | COUNTED, minimum, count)
+        return _set.pack(step | SET, count, total, minimum, maximum)
+    return b"".join(_pair(step, value, weight) for value, weight in sample)
+
+
+def pack_summary(step: int, summary: Summary, values_max: int) -> bytes:
+    """The records of a whole period, with all values if they are few."""
+    head = summary.count, summary.sum, summary.minimum, summary.maximum
+    weights = summary.weights
+    if weights is None:
+        return _set.pack(step | SET, *head)
+    if summary.exact and len(weights) <= values_max:
+        return b"".join(_pair(step, value, weight) for value, weight in weights.items())
+    if summary.minimum < 0:
+        return _set.pack(step | SET, *head)
+    buckets: dict[int, float] = {}
+    for value, weight in weights.items():
+        at = bucket_of(value)
+        buckets[at] = buckets.get(at, 0.0) + weight
+    return _bucketed.pack(step | BUCKETED, *head, len(buckets)) + b"".join(
+        _bucket.pack(at, weight) for at, weight in sorted(buckets.items())
+    )
+
+
+def steps_of(data: bytes) -> dict[int, Summary]:
+    """What each step of a row holds."""
+    found: dict[int, Summary] = {}
+    for step, kind, at in _records(data):
+        summary = found.get(step)
+        if summary is None:
+            summary = found[step] = Summary()
+        _read(data, kind, at, summary)
+    return found
+
+
+def whole(data: bytes, *, values: bool) -> Summary:
+    """What all steps of a row hold together."""
+    if not values and _is_plain(data):
+        return _plain(data)
+    summary = Summary() if values else Summary(weights=None)
+    for _, kind, at in _records(data):
+        _read(data, kind, at, summary)
+    return summary
+
+
+def gather(
+    data: bytes, at_s: int, step_s: int, start_s: int, end_s: int, period_s: int, found: dict[int, Summary], *, values: bool
+) -> None:
+    """Add what a row that begins at `at_s` holds to the periods that begin at `start_s`, `start_s + period_s`..."""
+    first, last = (at_s - start_s) // period_s, (at_s + (STEPS - 1) * step_s - start_s) // period_s
+    if first == last and at_s >= start_s and at_s + STEPS * step_s <= end_s:
+        period = start_s + first * period_s
+        summary = whole(data, values=values)
+        if period in found:
+            found[period].merge(summary)
+        else:
+            found[period] = summary
+        return
+    for step, kind, at in _records(data):
+        time_s = at_s + step * step_s
+        if start_s <= time_s < end_s:
+            period = time_s - (time_s - start_s) % period_s
+            kept = found.get(period)
+            if kept is None:
+                kept = found[period] = Summary() if values else Summary(weights=None)
+            _read(data, kind, at, kept)
+
+
+def newest_step(data: bytes) -> tuple[int, Summary]:
+    """The last step that holds anything, and what it holds."""
+    last = max(step for step, _, _ in _records(data))
+    summary = Summary()
+    for step, kind, at in _records(data):
+        if step == last:
+            _read(data, kind, at, summary)
+    return last, summary
+
+
+def repack(data: bytes, values_max: int) -> bytes:
+    """The same in fewer bytes."""
+    return b"".join(pack_summary(step, summary, values_max) for step, summary in sorted(steps_of(data).items()))
+
+
+def move(data: bytes, step: int, values_max: int) -> bytes:
+    """Everything a row holds as one step of a coarser one."""
+    if len(data) == _VALUE_BYTES:
+        return bytes((step,)) + data[1:]
+    return pack_summary(step, whole(data, values=True), values_max)
+
+
+def bucket_of(value: float) -> int:
+    return floor(log(value) / RATIO_LOG) if value > 0 else ZERO_BUCKET
+
+
+def value_of(bucket: int) -> float:
+    """The middle of a bucket."""
+    return 0.0 if bucket == ZERO_BUCKET else 1.04 ** (bucket + 0.5)
+
+
+def _pair(step: int, value: float, weight: float) -> bytes:
+    return _value.pack(step, value) if weight == 1 else _counted.pack(step | COUNTED, value, weight)
+
+
+def _is_plain(data: bytes) -> bool:
+    """It holds nothing but single values: every ninth byte then begins one."""
+    return len(data) % _VALUE_BYTES == 0 and max(data[::_VALUE_BYTES]) < COUNTED
+
+
+def _plain(data: bytes) -> Summary:
+    numbers = Struct("<" + "Bd" * (len(data) // _VALUE_BYTES)).unpack(data)[1::2]
+    return Summary(float(len(numbers)), sum(numbers), min(numbers), max(numbers), None)
+
+
+def _records(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """(step, kind, where it begins)"""
+    at, end = 0, len(data)
+    while at < end:
+        head = data[at]
+        kind = head & KIND
+        yield head & 63, kind, at
+        if kind == VALUE:
+            at += _VALUE_BYTES
+        elif kind == COUNTED:
+            at += _COUNTED_BYTES
+        elif kind == SET:
+            at += _SET_BYTES
+        else:
+            at += _BUCKETED_BYTES + _BUCKET_BYTES * _bucketed.unpack_from(data, at)[5]
+
+
+def _read(data: bytes, kind: int, at: int, summary: Summary) -> None:
+    if kind == VALUE:
+        summary.add(_value.unpack_from(data, at)[1])
+        return
+    if kind == COUNTED:
+        _, value, weight = _counted.unpack_from(data, at)
+        summary.add(value, weight)
+        return
+    if kind == SET:
+        _, count, total, minimum, maximum = _set.unpack_from(data, at)
+        summary.merge(Summary(count, total, minimum, maximum, None))
+        return
+    _, count, total, minimum, maximum, buckets = _bucketed.unpack_from(data, at)
+    begin = at + _BUCKETED_BYTES
+    packed = _bucket.iter_unpack(data[begin : begin + buckets * _BUCKET_BYTES])
+    summary.merge(Summary(count, total, minimum, maximum, {value_of(bucket): weight for bucket, weight in packed}, exact=False))
