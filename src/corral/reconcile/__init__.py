@@ -1,6 +1,7 @@
 """The only loops: each looks at the present state of one key and writes what should be."""
 
 from corral.core import Reconciler
+from corral.reconcile.metrics import roll_up_metrics
 from corral.reconcile.scheduler import look_at_pool
 from corral.reconcile.sweep import expire_events, finish_deletions, purge_logs, sweep_logs, sweep_state
 from corral.services.ecs.following import look_at_task
@@ -14,5 +15,5 @@ STATE: dict[str, Reconciler] = {
     "sweep": sweep_state,
     "deletion": finish_deletions,
 }
-METRICS: dict[str, Reconciler] = {}
+METRICS: dict[str, Reconciler] = {"rollup": roll_up_metrics}
 LOGS: dict[str, Reconciler] = {"purge": purge_logs, "expire": expire_events, "sweep": sweep_logs}

@@ -96,6 +96,7 @@ async def _serve(options: argparse.Namespace) -> None:
         lane.start()
     for lane in (state, logs):
         await lane.submit(lambda tx: tx.due("sweep:", tx.now_s))
+    await metrics.submit(lambda tx: tx.due("rollup:", tx.now_s))
     await agents.listen()
     keeper = asyncio.create_task(agents.keep_agent())
 

@@ -41,6 +41,11 @@ class Buffer:
         self._flushing = True
         return number, held
 
+    @property
+    def flushed(self) -> int:
+        """The last generation that is in the file, for the one who writes."""
+        return self._generations[-1][0] - (not self._flushing)
+
     def newer_than(self, flushed: int, series_id: int) -> list[tuple[int, int, bytes]]:
         """(unit, minute, records) that are not in a snapshot of the file whose last generation is `flushed`."""
         found: list[tuple[int, int, bytes]] = []

@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
 
-from corral.database import Database, Migration
-from corral.model.metric import UNITS, Metric, Point, Summary
+from corral.database import CommitFailed, Database, Migration
+from corral.model.metric import UNITS, Dimensions, Metric, Point, Summary
 from corral.telemetry.buffer import Buffer
 from corral.telemetry.dashboards import Dashboards
 from corral.telemetry.packing import STEPS, gather, newest_step, pack, repack
@@ -24,6 +26,7 @@ VALUES_MAX = {1: 256, 60: 32, 300: 32, 3600: 32}  # different values of one step
 ROW_MAX_BYTES = 8 * 1024  # a longer row is packed anew, and then again when it has doubled
 ACTIVE_STEP_S = 1800  # how exactly it is known when a series was last active
 SERIES_KEPT_MAX = 100_000  # names whose number is remembered
+BLOCKS_MAX = 300  # rows that are looked for without asking whether there may be so many
 UNIT_NUMBERS = {unit: number for number, unit in enumerate(UNITS)}
 
 Row = tuple[int, int, int, bytes]  # unit, step, begin, data
@@ -78,9 +81,10 @@ class MetricStore(Database):
 
     def close(self) -> None:
         if self._is_writer:
-            self.begin()
-            self.flush()
-            self.commit()
+            with suppress(sqlite3.Error, CommitFailed):  # a full disk: what was held is lost, as in a crash
+                self.begin()
+                self.flush()
+                self.commit()
         super().close()
 
     def _forget_touched(self, mark: int) -> None:
@@ -104,7 +108,7 @@ class MetricStore(Database):
             data = pack(step, sample)
             chunks[key] = chunks[key] + data if key in chunks else data
         for key, data in chunks.items():
-            self._append_row(key, data)
+            self.append_row(key, data)
         if self._buffer.is_due(now_s):
             self.flush()
 
@@ -125,10 +129,11 @@ class MetricStore(Database):
         number, held = generation
         for series_id, rows in held.items():
             for (unit, at_s), data in rows.items():
-                self._append_row((1, at_s, series_id, unit), data)
+                self.append_row((1, at_s, series_id, unit), data)
         self.execute("UPDATE flushed SET number = ?", (number,))
 
-    def _append_row(self, key: tuple[int, int, int, int], data: bytes) -> None:
+    def append_row(self, key: tuple[int, int, int, int], data: bytes) -> None:
+        """Add records to the row of a step, a beginning, a series and a unit."""
         ((length, packed_bytes),) = self.execute(APPEND, (*key, data)).fetchall()
         if length > ROW_MAX_BYTES + 2 * packed_bytes:
             where = "WHERE step_s = ? AND at_s = ? AND series_id = ? AND unit = ?"
@@ -149,8 +154,16 @@ class MetricStore(Database):
         ).fetchone()
         return row[0] if row else None
 
+    def knows(self, metric: Metric) -> bool:
+        """Whether a point came for it lately. False says nothing."""
+        return metric in self._series
+
     def set_entity(self, metric: Metric, entity: dict[str, Any]) -> None:
         self.execute("UPDATE series SET entity = ? WHERE id = ?", (json.dumps(entity), self.find(metric)))
+
+    def forget(self, metric: Metric) -> None:
+        """Its row is gone."""
+        self._series.pop(metric, None)
 
     def _active(self, metric: Metric, now_s: float) -> int:
         """The number of a series that has something new; it is made if it is not there."""
@@ -176,6 +189,36 @@ class MetricStore(Database):
         self._series[metric] = series_id, int(now_s)
         self._touched.append(metric)
         return series_id
+
+    def listed(
+        self,
+        region: str,
+        *,
+        active_since_s: float,
+        namespace: str | None = None,
+        name: str | None = None,
+        dimensions: Sequence[tuple[str, str | None]] = (),
+        after: Metric | None = None,
+        limit: int = -1,
+    ) -> list[Metric]:
+        """Series in the order of their names. A dimension without a value is one with any value."""
+        plain = "+" if any(value is not None for _, value in dimensions) else ""  # a dimension's value finds few: begin with them
+        sql = f"SELECT namespace, name, dimensions FROM series WHERE {plain}region = ? AND active_s >= ?"
+        values: list[Any] = [region, active_since_s]
+        order = ["namespace", "name", "dimensions"]
+        for column, wanted in (("namespace", namespace), ("name", name)):
+            if wanted is not None:
+                sql, values = f"{sql} AND {plain}{column} = ?", [*values, wanted]
+                order.remove(column)  # it is the same for all, and an index can give the rest in order
+        for key, value in dimensions:
+            sql, values = f"{sql} AND id IN (SELECT series_id FROM series_dimension WHERE name = ?", [*values, key]
+            sql, values = (f"{sql})", values) if value is None else (f"{sql} AND value = ?)", [*values, value])
+        if after is not None:
+            sql += f" AND ({', '.join(order)}) > ({', '.join('?' * len(order))})"
+            last = {"namespace": after.namespace, "name": after.name, "dimensions": _written(after.dimensions)}
+            values += [last[column] for column in order]
+        rows = self.execute(f"{sql} ORDER BY {', '.join(order)} LIMIT ?", (*values, limit))
+        return [Metric(region, space, named, read_dimensions(written)) for space, named, written in rows]
 
     # Reading
 
@@ -237,21 +280,25 @@ class MetricStore(Database):
             rows += self._written_rows(series_id, step_s, start_s, end_s)
             if start_s > now_s - KEPT_S[step_s]:
                 break  # coarser rows hold only what is older
-        held = self._buffer.newer_than(self._flushed(), series_id)
         if self._is_writer:
-            held += self._buffer.pending(series_id)
+            held = self._buffer.newer_than(self._buffer.flushed, series_id) + self._buffer.pending(series_id)
+        else:
+            held = self._buffer.newer_than(self._flushed(), series_id)
         begin = start_s - start_s % 60
         rows += [(unit, 1, at_s, data) for unit, at_s, data in held if begin <= at_s < end_s]
         return rows
 
     def _written_rows(self, series_id: int, step_s: int, start_s: int, end_s: int) -> list[Row]:
         block_s = STEPS * step_s
-        ((oldest, newest),) = self.execute(
-            "SELECT (SELECT min(at_s) FROM packed WHERE step_s = ?1), (SELECT max(at_s) FROM packed WHERE step_s = ?1)", (step_s,)
-        ).fetchall()
-        if oldest is None:
-            return []
-        begin, end = max(oldest, start_s - start_s % block_s), min(newest + 1, end_s)
+        begin, end = start_s - start_s % block_s, end_s
+        if end - begin > BLOCKS_MAX * block_s:  # a range may reach from the epoch to the end of time
+            oldest, newest = self.execute(
+                "SELECT (SELECT min(at_s) FROM packed WHERE step_s = ?1), (SELECT max(at_s) FROM packed WHERE step_s = ?1)",
+                (step_s,),
+            ).fetchone()
+            if oldest is None:
+                return []
+            begin, end = max(oldest, begin), min(newest + 1, end)
         return self.execute(
             "WITH RECURSIVE block (at) AS (SELECT ?1 WHERE ?1 < ?2 UNION ALL SELECT at + ?3 FROM block WHERE at + ?3 < ?2) "
             "SELECT unit, step_s, at_s, data FROM block CROSS JOIN packed ON step_s = ?4 AND at_s = at AND series_id = ?5",
@@ -265,3 +312,7 @@ class MetricStore(Database):
 
 def _written(dimensions: Iterable[tuple[str, str]]) -> str:
     return json.dumps(dimensions, ensure_ascii=False, separators=(",", ":"))
+
+
+def read_dimensions(written: str) -> Dimensions:
+    return tuple((name, value) for name, value in json.loads(written))

@@ -38,7 +38,7 @@ def pack(step: int, sample: Sample) -> bytes:
         return _value.pack(step, sample)
     if isinstance(sample, StatisticSet):
         count, total, minimum, maximum = sample
-        if minimum == maximum and (count == 1 or total == minimum * count):  # so its values are known after all
+        if minimum == maximum and total == minimum * count:  # so its values are known after all
             return _counted.pack(step | COUNTED, minimum, count)
         return _set.pack(step | SET, count, total, minimum, maximum)
     return b"".join(_pair(step, value, weight) for value, weight in sample)

@@ -86,9 +86,9 @@ def _entity_fault(entity: dict[str, Any]) -> str | None:
 def _point(tx: Tx[MetricStore], region: str, namespace: str, datum: dict[str, Any], member: str, faults: list[str]) -> Point:
     """One datum; what is wrong with it goes to `faults`."""
     name, listed = datum["MetricName"], datum.get("Dimensions", ())
-    if not (0 < len(name) <= NAME_MAX and name.isascii() and name.isprintable() and name.strip()):
+    metric = Metric(region, namespace, name, dimensions_of(listed) if listed else ())
+    if not tx.store.knows(metric):  # what is known was looked at when it came first
         faults += text_faults(name, f"{member}.MetricName", NAME_MAX)
-    if listed:
         faults += dimension_faults(listed, f"{member}.Dimensions.member")
     unit, resolution_s = datum.get("Unit", "None"), datum.get("StorageResolution", 60)
     if unit not in KNOWN_UNITS:
@@ -102,7 +102,6 @@ def _point(tx: Tx[MetricStore], region: str, namespace: str, datum: dict[str, An
             faults.append(f"The parameter {member}.Timestamp must specify a time within the past two weeks.")
         elif at_s > tx.now_s + AHEAD_S:
             faults.append(f"The parameter {member}.Timestamp must specify a time no more than two hours in the future.")
-    metric = Metric(region, namespace, name, dimensions_of(listed) if listed else ())
     return Point(metric, at_s, _sample(datum, member, faults), unit, resolution_s)
 
 

@@ -1,8 +1,9 @@
-"""Values of one series, for whoever judges them."""
+"""Values of one series: for whoever asks, and for whoever judges them."""
 
 from __future__ import annotations
 
 from corral.core import Tx
+from corral.decide.periods import is_kept
 from corral.decide.statistics import Statistic, value_of
 from corral.model.metric import Metric
 from corral.telemetry import MetricStore
@@ -15,8 +16,8 @@ def values(
     summaries = tx.store.read(
         metric, start_s=start_s, end_s=end_s, period_s=period_s, now_s=tx.now_s, unit=unit, values=statistic.needs_values
     )
-    found = {at_s: value_of(summary, statistic) for at_s, summary in sorted(summaries.items())}
-    return {at_s: value for at_s, value in found.items() if value is not None}
+    found = ((at_s, value_of(summary, statistic)) for at_s, summary in sorted(summaries.items()))
+    return {at_s: value for at_s, value in found if value is not None and is_kept(at_s, period_s, tx.now_s)}
 
 
 def newest_second(

@@ -1,0 +1,137 @@
+"""Computing an expression: operators, and the functions of `functions.py`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+
+from corral.decide.metric_math.functions import FUNCTIONS, NOT_DONE
+from corral.decide.metric_math.parse import Array, Binary, Call, Expression, InvalidExpression, Name, Negative, Number, Text, Word
+from corral.decide.metric_math.values import Scope, Series, Value, Values
+
+Operation = Callable[[float, float], float]
+ARRAY_MAX = 1000
+
+
+def _power(base: float, exponent: float) -> float:
+    found = base**exponent
+    if isinstance(found, complex):
+        raise ValueError("the root of a negative number")
+    return float(found)
+
+
+OPERATIONS: dict[str, Operation] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "^": _power,
+    "==": lambda left, right: float(left == right),
+    "!=": lambda left, right: float(left != right),
+    "<": lambda left, right: float(left < right),
+    "<=": lambda left, right: float(left <= right),
+    ">": lambda left, right: float(left > right),
+    ">=": lambda left, right: float(left >= right),
+    "AND": lambda left, right: float(left != 0 and right != 0),
+    "OR": lambda left, right: float(left != 0 or right != 0),
+}
+
+
+def evaluate(expression: Expression, scope: Scope) -> Value:
+    match expression:
+        case Number(value):
+            return value
+        case Name(id):
+            if id not in scope.results:
+                raise InvalidExpression(f"There is no query with the id '{id}'")
+            return scope.results[id]
+        case Negative(operand):
+            return _each(evaluate(operand, scope), lambda series: {at: -value for at, value in series.values.items()}, operator.neg)
+        case Binary(sign, left, right):
+            return _combined(sign, evaluate(left, scope), evaluate(right, scope))
+        case Array(items):
+            listed = tuple(series for item in items for series in _listed(evaluate(item, scope)))
+            if len(listed) > ARRAY_MAX:
+                raise InvalidExpression(f"An array holds at most {ARRAY_MAX} time series")
+            return listed
+        case Call(name, arguments):
+            return _called(name, arguments, scope)
+        case Text(text):
+            raise InvalidExpression(f"Unexpected text '{text}'")
+        case Word(word):
+            raise InvalidExpression(f"Unexpected '{word}'")
+    raise AssertionError(expression)
+
+
+def to_result(value: Value) -> Series | tuple[Series, ...]:
+    """A number alone is no result."""
+    if isinstance(value, float):
+        raise InvalidExpression("The expression returns a scalar; its result must be a time series or an array of time series")
+    return value
+
+
+def _listed(value: Value) -> tuple[Series, ...]:
+    if isinstance(value, float):
+        raise InvalidExpression("An array holds time series, not scalars")
+    return (value,) if isinstance(value, Series) else value
+
+
+def _each(value: Value, of_series: Callable[[Series], Values], of_number: Callable[[float], float]) -> Value:
+    if isinstance(value, float):
+        return of_number(value)
+    if isinstance(value, Series):
+        return value.over(of_series(value))
+    return tuple(series.over(of_series(series)) for series in value)
+
+
+def _combined(sign: str, left: Value, right: Value) -> Value:
+    operation = OPERATIONS[sign]
+    if isinstance(left, tuple) and isinstance(right, tuple):
+        raise InvalidExpression(f"Unsupported operand types for {sign}: two arrays of time series")
+    if isinstance(left, tuple):
+        return tuple(_series(operation, each, right) for each in left)  # type: ignore[arg-type]  # mypy forgets the check above
+    if isinstance(right, tuple):
+        return tuple(_series(operation, left, each) for each in right)
+    if isinstance(left, float) and isinstance(right, float):
+        found = _number(operation, left, right)
+        if found is None:
+            raise InvalidExpression(f"{left} {sign} {right} is not a number")
+        return found
+    return _series(operation, left, right)
+
+
+def _series(operation: Operation, left: float | Series, right: float | Series) -> Series:
+    """At each time that one of them has a value; the other counts as 0 where it has none. What is no number is left out."""
+    if isinstance(left, Series) and isinstance(right, Series):
+        times = sorted(left.values.keys() | right.values.keys()) if left.values.keys() != right.values.keys() else list(left.values)
+        pairs = ((at, left.values.get(at, 0.0), right.values.get(at, 0.0)) for at in times)
+        model = left if left.period_s >= right.period_s else right
+    elif isinstance(left, Series):
+        assert isinstance(right, float)
+        model, pairs = left, ((at, value, right) for at, value in left.values.items())
+    else:
+        assert isinstance(right, Series)
+        model, pairs = right, ((at, left, value) for at, value in right.values.items())
+    found = ((at, _number(operation, one, other)) for at, one, other in pairs)
+    return model.over({at: value for at, value in found if value is not None})
+
+
+def _number(operation: Operation, left: float, right: float) -> float | None:
+    try:
+        found = operation(left, right)
+    except (ArithmeticError, ValueError):
+        return None
+    return found if abs(found) < float("inf") else None
+
+
+def _called(name: str, arguments: tuple[Expression, ...], scope: Scope) -> Value:
+    if name in NOT_DONE:
+        raise InvalidExpression(f"Corral does not have the function {name}")
+    function = FUNCTIONS.get(name)
+    if function is None:
+        raise InvalidExpression(f"Unknown function '{name}'; functions are written in uppercase letters")
+    given = [
+        argument.text if isinstance(argument, Text) else argument if isinstance(argument, Word) else evaluate(argument, scope)
+        for argument in arguments
+    ]
+    return function(scope, *given) if function.takes(len(given)) else function.refuse(len(given))

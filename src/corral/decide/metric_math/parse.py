@@ -1,0 +1,188 @@
+"""The language of metric math: numbers, ids of other queries, operators, functions in capitals, arrays, and quoted text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+DEPTH_MAX = 50
+
+TOKEN = re.compile(
+    r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)"
+    r"|(?P<text>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|(?P<sign>&&|\|\||==|!=|<=|>=|[-+*/^<>(),\[\]]))"
+)
+LOOSEST_FIRST: tuple[frozenset[str], ...] = (
+    frozenset({"OR", "||"}),
+    frozenset({"AND", "&&"}),
+    frozenset({"==", "!=", "<=", ">=", "<", ">"}),
+    frozenset({"+", "-"}),
+    frozenset({"*", "/"}),
+)
+SAME = {"||": "OR", "&&": "AND"}
+
+
+class InvalidExpression(Exception):
+    """The text says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """The id of another query."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """REPEAT, LINEAR, ASC, DESC; the name of a function that is not called."""
+
+    word: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    function: str
+    arguments: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Negative:
+    operand: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    operator: str
+    left: Expression
+    right: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    items: tuple[Expression, ...]
+
+
+Expression = Number | Text | Name | Word | Call | Negative | Binary | Array
+
+
+def parse(text: str) -> Expression:
+    return _Parser(text).whole()
+
+
+def names_in(expression: Expression) -> Iterator[str]:
+    """The ids of other queries that it needs."""
+    match expression:
+        case Name(id):
+            yield id
+        case Call(_, parts) | Array(parts):
+            for part in parts:
+                yield from names_in(part)
+        case Negative(operand):
+            yield from names_in(operand)
+        case Binary(_, left, right):
+            yield from names_in(left)
+            yield from names_in(right)
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._depth = 0
+        self._next()
+
+    def whole(self) -> Expression:
+        found = self._expression()
+        if self._kind:
+            raise self._wrong()
+        return found
+
+    def _next(self) -> None:
+        token = TOKEN.match(self._text, self._at)
+        self._begin = self._at
+        if token is None:
+            rest = self._text[self._at :].strip()
+            if rest:
+                raise InvalidExpression(f"Unexpected '{rest[0]}' at character {self._text.index(rest[0], self._at) + 1}")
+            self._kind, self._token = "", ""
+            return
+        self._kind, self._token = str(token.lastgroup), str(token[token.lastgroup or 0])
+        self._begin, self._at = token.start(token.lastgroup or 0), token.end()
+
+    def _wrong(self) -> InvalidExpression:
+        if not self._kind:
+            return InvalidExpression("The expression ends too early")
+        return InvalidExpression(f"Unexpected '{self._token}' at character {self._begin + 1}")
+
+    def _take(self, sign: str) -> bool:
+        if self._kind != "sign" or self._token != sign:
+            return False
+        self._next()
+        return True
+
+    def _expect(self, sign: str) -> None:
+        if not self._take(sign):
+            raise self._wrong()
+
+    def _expression(self, level: int = 0) -> Expression:
+        self._depth += 1
+        if self._depth > DEPTH_MAX * (len(LOOSEST_FIRST) + 3):
+            raise InvalidExpression("The expression is nested too deeply")
+        found = self._unary() if level == len(LOOSEST_FIRST) else self._chain(level)
+        self._depth -= 1
+        return found
+
+    def _chain(self, level: int) -> Expression:
+        found = self._expression(level + 1)
+        while self._kind in ("sign", "name") and self._token in LOOSEST_FIRST[level]:
+            operator = SAME.get(self._token, self._token)
+            self._next()
+            found = Binary(operator, found, self._expression(level + 1))
+        return found
+
+    def _unary(self) -> Expression:
+        if self._take("-"):
+            return Negative(self._expression(len(LOOSEST_FIRST)))
+        base = self._primary()
+        if self._take("^"):
+            return Binary("^", base, self._expression(len(LOOSEST_FIRST)))
+        return base
+
+    def _primary(self) -> Expression:
+        kind, token = self._kind, self._token
+        if self._take("("):
+            found = self._expression()
+            self._expect(")")
+            return found
+        if self._take("["):
+            return Array(self._list("]"))
+        if kind not in ("number", "text", "name"):
+            raise self._wrong()
+        self._next()
+        if kind == "number":
+            return Number(float(token))
+        if kind == "text":
+            return Text(re.sub(r"\\(['\"])", r"\1", token[1:-1]) if token[0] == '"' else token[1:-1])
+        if self._take("("):
+            return Call(token, self._list(")"))
+        return Name(token) if token[0].islower() else Word(token)
+
+    def _list(self, end: str) -> tuple[Expression, ...]:
+        if self._take(end):
+            return ()
+        found = [self._expression()]
+        while self._take(","):
+            found.append(self._expression())
+        self._expect(end)
+        return tuple(found)

@@ -1,0 +1,184 @@
+"""CloudWatch's search expressions: which series a SEARCH finds.
+
+A name is cut into tokens where its case changes, at digits, and at whatever is no letter or digit. A term finds a series if it is
+one of the tokens of its namespace, name, dimension names or dimension values; several tokens must follow one another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from corral.model.metric import Metric
+
+QUERY_MAX = 1024
+DEPTH_MAX = 50
+WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+TOKEN = re.compile(
+    r'\s*(?:(?P<exact>"(?:[^"\\]|\\.)*")|(?P<sign>[()=,])|(?P<term>(?:[^\s()=,"\\]|\\.)+))'  # commas stand anywhere and say nothing
+)
+SCHEMA = re.compile(r'"[^"]*"|[^,"]+|[,"]')
+Matches = Callable[[Metric], bool]
+
+
+class InvalidSearch(Exception):
+    """The text says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    namespace: str | None  # None: of every namespace
+    dimensions: frozenset[str] | None  # exactly these; None: whatever they are
+    name: str | None  # the name that every match has, if that can be told: it narrows where to look
+    _matches: Matches
+
+    def matches(self, metric: Metric) -> bool:
+        if self.namespace is not None and metric.namespace != self.namespace:
+            return False
+        if self.dimensions is not None and {name for name, _ in metric.dimensions} != self.dimensions:
+            return False
+        return self._matches(metric)
+
+
+def parse_search(text: str) -> Search:
+    if len(text) > QUERY_MAX:
+        raise InvalidSearch(f"A search expression has at most {QUERY_MAX} characters")
+    namespace, dimensions, rest = _schema(text.strip())
+    parser = _Parser(rest)
+    matches = parser.whole()
+    if matches is None and namespace is None:
+        raise InvalidSearch("A search needs a metric schema, a search term, or both")
+    return Search(namespace, dimensions, parser.required_name, matches or (lambda _: True))
+
+
+def tokens_of(text: str) -> list[str]:
+    return WORD.findall(text)
+
+
+def _schema(text: str) -> tuple[str | None, frozenset[str] | None, str]:
+    if not text.startswith("{"):
+        return None, None, text
+    inner, closed, rest = text[1:].partition("}")
+    parts = [part for each in SCHEMA.findall(inner) if (part := each.strip())]
+    names, commas = [part.strip('"') for part in parts[::2]], parts[1::2]
+    if not closed or len(parts) % 2 == 0 or set(commas) - {","} or not all(names) or "," in names:
+        raise InvalidSearch("A metric schema is written {Namespace, DimensionName, ...}")
+    return names[0], frozenset(names[1:]), rest
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._tokens: list[tuple[str, str]] = []
+        self._at = 0
+        self._depth = 0
+        self.required_name: str | None = None
+        at = 0
+        while text[at:].strip():
+            found = TOKEN.match(text, at)
+            if found is None or found.lastgroup is None:
+                raise InvalidSearch(f"Unexpected '{text[at:].strip()[0]}' in the search term")
+            at = found.end()
+            if found[found.lastgroup] != ",":
+                self._tokens.append((found.lastgroup, found[found.lastgroup]))
+
+    def whole(self) -> Matches | None:
+        if not self._tokens:
+            return None
+        found = self._either()
+        if self._at < len(self._tokens):
+            raise InvalidSearch(f"Unexpected '{self._tokens[self._at][1]}' in the search term")
+        return found
+
+    def _peek(self) -> tuple[str, str]:
+        return self._tokens[self._at] if self._at < len(self._tokens) else ("", "")
+
+    def _take(self, kind: str, text: str) -> bool:
+        if self._peek() != (kind, text):
+            return False
+        self._at += 1
+        return True
+
+    def _either(self) -> Matches:
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            raise InvalidSearch("The search term is nested too deeply")
+        parts = [self._all()]
+        while self._take("term", "OR"):
+            parts.append(self._all())
+            self.required_name = None
+        self._depth -= 1
+        return parts[0] if len(parts) == 1 else lambda metric: any(part(metric) for part in parts)
+
+    def _all(self) -> Matches:
+        parts = [self._not()]
+        while self._peek()[0] and self._peek() not in (("sign", ")"), ("term", "OR")):
+            self._take("term", "AND")
+            parts.append(self._not())
+        return parts[0] if len(parts) == 1 else lambda metric: all(part(metric) for part in parts)
+
+    def _not(self) -> Matches:
+        if self._take("term", "NOT"):
+            known = self.required_name
+            inner = self._not()
+            self.required_name = known
+            return lambda metric: not inner(metric)
+        if self._take("sign", "("):
+            inner = self._either()
+            if not self._take("sign", ")"):
+                raise InvalidSearch("A parenthesis is not closed")
+            return inner
+        return self._term()
+
+    def _term(self) -> Matches:
+        kind, text = self._peek()
+        if kind not in ("exact", "term") or (kind, text) in (("term", "AND"), ("term", "OR")):
+            raise InvalidSearch(f"Unexpected '{text}' in the search term" if kind else "The search term ends too early")
+        self._at += 1
+        if not self._take("sign", "="):
+            wanted = _text_matcher(kind, text)
+            return lambda metric: any(wanted(part) for part in _parts(metric))
+        name = _plain(kind, text)
+        value_kind, value = self._peek()
+        if value_kind not in ("exact", "term"):
+            raise InvalidSearch(f"{name}= needs a value")
+        self._at += 1
+        if name == "MetricName" and value_kind == "exact" and self._depth == 1:
+            self.required_name = _plain(value_kind, value)
+        return _property(name, _text_matcher(value_kind, value))
+
+
+def _plain(kind: str, text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text[1:-1] if kind == "exact" else text)
+
+
+def _parts(metric: Metric) -> list[str]:
+    return [metric.namespace, metric.name, *(part for pair in metric.dimensions for part in pair)]
+
+
+def _property(name: str, wanted: Callable[[str], bool]) -> Matches:
+    if name == "MetricName":
+        return lambda metric: wanted(metric.name)
+    if name == "Namespace":
+        return lambda metric: wanted(metric.namespace)
+    return lambda metric: any(wanted(value) for key, value in metric.dimensions if key == name)
+
+
+def _text_matcher(kind: str, text: str) -> Callable[[str], bool]:
+    plain = _plain(kind, text)
+    if kind == "exact":
+        return lambda part: part == plain
+    wanted = tokens_of(plain)
+    if not wanted:
+        raise InvalidSearch(f"'{text}' holds no letter or digit to search for; put it in double quotes")
+    joined = "".join(wanted).lower()
+    if len(wanted) == 1:
+        return lambda part: any(token.lower() == joined for token in tokens_of(part)) or "".join(tokens_of(part)).lower() == joined
+    if not plain.isalnum():  # its own delimiters say where tokens end, so case need not
+        lowered = [token.lower() for token in wanted]
+        return lambda part: _follows([token.lower() for token in tokens_of(part)], lowered)
+    return lambda part: _follows(tokens_of(part), wanted)
+
+
+def _follows(tokens: list[str], wanted: list[str]) -> bool:
+    return any(tokens[at : at + len(wanted)] == wanted for at in range(len(tokens) - len(wanted) + 1))

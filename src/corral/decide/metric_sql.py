@@ -1,0 +1,177 @@
+"""Metrics Insights: CloudWatch's SQL over metrics. One aggregate of one metric, over all series that match."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from corral.model.metric import Metric
+
+FUNCTIONS = {"AVG": "Average", "COUNT": "SampleCount", "MAX": "Maximum", "MIN": "Minimum", "SUM": "Sum"}
+SERIES_MAX = 500
+OTHER = "Other"  # the group of those that lack a label
+TOKEN = re.compile(
+    r"\s*(?:(?P<label>\"(?:[^\"\\]|\\.)*\")|(?P<text>'(?:[^'\\]|\\.)*')|(?P<word>[A-Za-z0-9_.]+)|(?P<sign>!=|<>|[(),=]))"
+)
+
+
+class InvalidQuery(Exception):
+    """The text says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    label: str
+    equal: bool
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    statistic: str
+    name: str
+    namespace: str
+    schema: frozenset[str] | None = None  # exactly these dimensions; None: whatever they are
+    where: tuple[Condition, ...] = ()
+    group_by: tuple[str, ...] = ()
+    order_by: str | None = None
+    descending: bool = False
+    limit: int = SERIES_MAX
+
+    def matches(self, metric: Metric) -> bool:
+        labels = dict(metric.dimensions)
+        if self.schema is not None and labels.keys() != self.schema:
+            return False
+        return all((labels.get(each.label) == each.value) is each.equal for each in self.where)
+
+    def group_of(self, metric: Metric) -> tuple[str, ...]:
+        labels = dict(metric.dimensions)
+        return tuple(labels.get(label, OTHER) for label in self.group_by)
+
+
+def is_query(text: str) -> bool:
+    return re.match(r"\s*SELECT\b", text, re.IGNORECASE) is not None
+
+
+def parse_query(text: str) -> Select:
+    return _Parser(text).whole()
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._tokens: list[tuple[str, str]] = []
+        self._at = 0
+        at = 0
+        while text[at:].strip():
+            found = TOKEN.match(text, at)
+            if found is None or found.lastgroup is None:
+                raise InvalidQuery(f"Unexpected '{text[at:].strip()[0]}' in the query")
+            self._tokens.append((found.lastgroup, found[found.lastgroup]))
+            at = found.end()
+
+    def whole(self) -> Select:
+        self._expect("SELECT")
+        statistic = self._function()
+        name = self._label("the name of a metric")
+        self._sign(")")
+        self._expect("FROM")
+        schema: frozenset[str] | None = None
+        if self._word("SCHEMA"):
+            self._sign("(")
+            namespace, *labels = self._labels()
+            schema = frozenset(labels)
+            self._sign(")")
+        else:
+            namespace = self._label("a namespace")
+        where = self._where() if self._word("WHERE") else ()
+        group_by: tuple[str, ...] = ()
+        if self._word("GROUP"):
+            self._expect("BY")
+            group_by = tuple(self._labels())
+        order_by, descending = self._order()
+        limit = self._limit() if self._word("LIMIT") else SERIES_MAX
+        if self._at < len(self._tokens):
+            raise self._wrong()
+        return Select(statistic, name, namespace, schema, where, group_by, order_by, descending, limit)
+
+    def _peek(self) -> tuple[str, str]:
+        return self._tokens[self._at] if self._at < len(self._tokens) else ("", "")
+
+    def _wrong(self, wanted: str = "") -> InvalidQuery:
+        kind, text = self._peek()
+        found = f"Unexpected '{text}' in the query" if kind else "The query ends too early"
+        return InvalidQuery(f"{found}: {wanted} is expected" if wanted else found)
+
+    def _word(self, word: str) -> bool:
+        kind, text = self._peek()
+        if kind != "word" or text.upper() != word:
+            return False
+        self._at += 1
+        return True
+
+    def _expect(self, word: str) -> None:
+        if not self._word(word):
+            raise self._wrong(word)
+
+    def _sign(self, sign: str) -> None:
+        if self._peek() != ("sign", sign):
+            raise self._wrong(sign)
+        self._at += 1
+
+    def _label(self, what: str) -> str:
+        kind, text = self._peek()
+        if kind not in ("label", "word"):
+            raise self._wrong(what)
+        self._at += 1
+        return re.sub(r"\\(.)", r"\1", text[1:-1]) if kind == "label" else text
+
+    def _labels(self) -> list[str]:
+        found = [self._label("a name")]
+        while self._peek() == ("sign", ","):
+            self._at += 1
+            found.append(self._label("a name"))
+        return found
+
+    def _function(self) -> str:
+        kind, text = self._peek()
+        if kind != "word" or text.upper() not in FUNCTIONS:
+            raise self._wrong(" or ".join(FUNCTIONS))
+        self._at += 1
+        self._sign("(")
+        return FUNCTIONS[text.upper()]
+
+    def _where(self) -> tuple[Condition, ...]:
+        found = [self._condition()]
+        while self._word("AND"):
+            found.append(self._condition())
+        return tuple(found)
+
+    def _condition(self) -> Condition:
+        label = self._label("the name of a dimension")
+        kind, sign = self._peek()
+        if kind != "sign" or sign not in ("=", "!=", "<>"):
+            raise self._wrong("= or !=")
+        self._at += 1
+        kind, text = self._peek()
+        if kind != "text":
+            raise self._wrong("a value in single quotes")
+        self._at += 1
+        return Condition(label, sign == "=", re.sub(r"\\(.)", r"\1", text[1:-1]))
+
+    def _order(self) -> tuple[str | None, bool]:
+        if not self._word("ORDER"):
+            return None, False
+        self._expect("BY")
+        function = self._function()
+        self._sign(")")
+        descending = self._word("DESC")
+        if not descending:
+            self._word("ASC")
+        return function, descending
+
+    def _limit(self) -> int:
+        kind, text = self._peek()
+        if kind != "word" or not text.isdigit() or not 1 <= int(text) <= SERIES_MAX:
+            raise self._wrong(f"a number from 1 to {SERIES_MAX}")
+        self._at += 1
+        return int(text)

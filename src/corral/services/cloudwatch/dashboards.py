@@ -1,0 +1,144 @@
+"""Dashboards: kept and given back; nothing is drawn."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from corral.core import Tx
+from corral.errors import api_error
+from corral.services.caller import Caller
+from corral.services.cloudwatch.naming import InvalidParameterValue
+from corral.services.tokens import unwrap, wrap
+from corral.telemetry import MetricStore
+from corral.telemetry.dashboards import Dashboard
+
+InvalidInput = api_error("DashboardInvalidInputError")
+NotFound = api_error("DashboardNotFoundError", 404)
+
+NAME = re.compile(r"[A-Za-z0-9_-]{1,255}")
+PAGE_MAX = 1000
+DELETED_MAX = 100
+BODY_MAX_BYTES = 1024 * 1024
+WIDGETS_MAX = 500
+WIDGET_TYPES = ("metric", "text", "log", "alarm", "custom", "explorer")
+
+
+def put_dashboard(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    name, body = params["DashboardName"], params["DashboardBody"]
+    if not NAME.fullmatch(name):
+        raise InvalidInput(
+            f"The value {name} for field DashboardName contains invalid characters. "
+            "It can only contain alphanumerics, dash (-) and underscore (_)."
+        )
+    errors, warnings = _faults(body)
+    if errors:
+        raise _invalid(errors)
+    tx.store.dashboards.put(Dashboard(name, body, tx.now_s))
+    return {"DashboardValidationMessages": _messages(warnings)}
+
+
+def get_dashboard(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    dashboard = tx.store.dashboards.get(params["DashboardName"])
+    if dashboard is None:
+        raise _not_found([params["DashboardName"]])
+    return {"DashboardArn": dashboard_arn(caller, dashboard.name), "DashboardBody": dashboard.body, "DashboardName": dashboard.name}
+
+
+def list_dashboards(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    after = unwrap(params.get("NextToken"), InvalidParameterValue)
+    found = tx.store.dashboards.page(params.get("DashboardNamePrefix", ""), after, PAGE_MAX + 1)
+    page = found[:PAGE_MAX]
+    return {
+        "DashboardEntries": [
+            {
+                "DashboardName": each.name,
+                "DashboardArn": dashboard_arn(caller, each.name),
+                "LastModified": each.modified_s,
+                "Size": len(each.body.encode()),
+            }
+            for each in page
+        ],
+        **({"NextToken": wrap(page[-1].name)} if len(found) > PAGE_MAX else {}),
+    }
+
+
+def delete_dashboards(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """All of them, or none."""
+    names = params["DashboardNames"]
+    if len(names) > DELETED_MAX:
+        raise InvalidParameterValue(f"The collection DashboardNames must not have a size greater than {DELETED_MAX}.")
+    missing = [name for name in names if tx.store.dashboards.get(name) is None]
+    if missing:
+        raise _not_found(missing)
+    for name in names:
+        tx.store.dashboards.drop(name)
+    return {}
+
+
+def dashboard_arn(caller: Caller, name: str) -> str:
+    return f"arn:aws:cloudwatch::{caller.account}:dashboard/{name}"
+
+
+def _not_found(names: list[str]) -> Exception:
+    if len(names) == 1:
+        return NotFound(f"Dashboard {names[0]} does not exist")
+    return NotFound(f"The following dashboards do not exist: {', '.join(names)}")
+
+
+Fault = tuple[str, str]  # where in the body, and what
+
+
+def _invalid(faults: list[Fault]) -> Exception:
+    message = faults[0][1] if faults[0][0] == "/" else f"The dashboard body is invalid, there are {len(faults)} validation errors"
+    return InvalidInput(message, dashboardValidationMessages=_messages(faults))
+
+
+def _messages(faults: list[Fault]) -> list[dict[str, str]]:
+    return [{"DataPath": path, "Message": message} for path, message in faults]
+
+
+def _faults(body: str) -> tuple[list[Fault], list[Fault]]:
+    """(what makes the body invalid, what is only doubtful)"""
+    if len(body.encode()) > BODY_MAX_BYTES:
+        return [("/", f"The field DashboardBody must not be larger than {BODY_MAX_BYTES} bytes")], []
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        return [("/", "The field DashboardBody must be a valid JSON object")], []
+    if not isinstance(content, dict):
+        return [("/", "The field DashboardBody must be a valid JSON object")], []
+    widgets = content.get("widgets", [])
+    if not isinstance(widgets, list):
+        return [("/widgets", "Should be an array")], []
+    if len(widgets) > WIDGETS_MAX:
+        return [("/widgets", f"Should NOT have more than {WIDGETS_MAX} items")], []
+    errors: list[Fault] = []
+    warnings: list[Fault] = [] if "widgets" in content else [("/", "The dashboard has no widgets")]
+    for at, widget in enumerate(widgets):
+        errors += _widget_faults(f"/widgets/{at}", widget)
+    return errors, warnings
+
+
+def _widget_faults(path: str, widget: Any) -> list[Fault]:
+    if not isinstance(widget, dict):
+        return [(path, "Should be an object")]
+    found: list[Fault] = []
+    kind = widget.get("type")
+    if kind is None:
+        found.append((path, "Should have required property 'type'"))
+    elif kind not in WIDGET_TYPES:
+        found.append((f"{path}/type", f"Should match one of {', '.join(WIDGET_TYPES)}"))
+    properties = widget.get("properties")
+    if not isinstance(properties, dict):
+        found.append((path, "Should have required property 'properties'"))
+    elif kind == "metric" and not ("metrics" in properties or "annotations" in properties):
+        found.append((f"{path}/properties", "Should have required property 'metrics'"))
+    elif kind == "text" and "markdown" not in properties:
+        found.append((f"{path}/properties", "Should have required property 'markdown'"))
+    for member in ("x", "y", "width", "height"):
+        value = widget.get(member, 1)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            found.append((f"{path}/{member}", "Should be a whole number that is not negative"))
+    return found

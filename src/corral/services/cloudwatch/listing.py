@@ -1,0 +1,63 @@
+"""ListMetrics."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from corral.core import Tx
+from corral.model.metric import Metric
+from corral.services.caller import Caller
+from corral.services.cloudwatch.naming import InvalidParameterValue
+from corral.services.tokens import unwrap, wrap
+from corral.telemetry import MetricStore
+from corral.telemetry.metrics import ACTIVE_STEP_S
+
+PAGE_MAX = 500
+FILTERS_MAX = 10
+VISIBLE_S = 14 * 86_400  # a series of which nobody heard for so long is not listed any more
+RECENT_S = 3 * 3600
+
+
+def list_metrics(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    filters = params.get("Dimensions", [])
+    if len(filters) > FILTERS_MAX:
+        raise InvalidParameterValue(f"The collection Dimensions must not have a size greater than {FILTERS_MAX}.")
+    recently = params.get("RecentlyActive")
+    if recently not in (None, "PT3H"):
+        raise InvalidParameterValue("The parameter RecentlyActive must be a value in the set [ PT3H ].")
+    if params.get("OwningAccount", caller.account) != caller.account:
+        return {"Metrics": []}
+    found = tx.store.listed(
+        caller.region,
+        active_since_s=tx.now_s - (RECENT_S + ACTIVE_STEP_S if recently else VISIBLE_S),
+        namespace=params.get("Namespace"),
+        name=params.get("MetricName"),
+        dimensions=[(each["Name"], each.get("Value")) for each in filters],
+        after=_after(caller.region, params.get("NextToken")),
+        limit=PAGE_MAX + 1,
+    )
+    page = found[:PAGE_MAX]
+    return {
+        "Metrics": [shown(metric) for metric in page],
+        **({"OwningAccounts": [caller.account] * len(page)} if params.get("IncludeLinkedAccounts") else {}),
+        **({"NextToken": wrap(json.dumps(page[-1][1:]))} if len(found) > PAGE_MAX else {}),
+    }
+
+
+def shown(metric: Metric) -> dict[str, Any]:
+    return {
+        "Namespace": metric.namespace,
+        "MetricName": metric.name,
+        "Dimensions": [{"Name": name, "Value": value} for name, value in metric.dimensions],
+    }
+
+
+def _after(region: str, token: str | None) -> Metric | None:
+    if token is None:
+        return None
+    try:
+        namespace, name, dimensions = json.loads(unwrap(token, InvalidParameterValue))
+        return Metric(region, str(namespace), str(name), tuple((str(key), str(value)) for key, value in dimensions))
+    except (ValueError, TypeError):
+        raise InvalidParameterValue("The parameter NextToken is invalid.") from None
