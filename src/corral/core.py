@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
+from math import inf
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from corral.clock import Clock
@@ -28,12 +29,22 @@ RETRY_S = 5.0  # a reconciler that failed by a fault of ours is tried again
 
 
 class Wait(Exception):
-    """A handler has nothing to say yet: ask it again when one of `keys` changes, or for the last time at `until_s`."""
+    """A handler has nothing to say yet: ask it again when one of `keys` changes, or for the last time at `until_s`.
 
-    def __init__(self, keys: Iterable[str], until_s: float) -> None:
+    With `again_s` the keys count as changed at that time. Of those who wait `in_turn` for a key only one is asked, and the next
+    once that one has got its answer: when a message comes, a thousand idle workers are not all asked. With `keep` what
+    the handler has written stays, although it waits.
+    """
+
+    def __init__(
+        self, keys: Iterable[str], until_s: float, *, again_s: float | None = None, in_turn: bool = False, keep: bool = False
+    ) -> None:
         super().__init__("waiting")
         self.keys = tuple(dict.fromkeys(keys))  # each once: a caller may name a task twice
         self.until_s = until_s
+        self.again_s = again_s
+        self.in_turn = in_turn
+        self.keep = keep
 
 
 class Owned(Protocol):
@@ -56,6 +67,7 @@ class Owned(Protocol):
 
 S = TypeVar("S", bound=Owned)
 Order = Start | str | RunSpec | None  # start; stop that run; check that one; what was ordered before is void
+Sizes = tuple[int, int, int, int]
 
 
 @dataclass(slots=True)
@@ -71,6 +83,7 @@ class Tx(Generic[S]):
     _marks: dict[str, None] = field(default_factory=dict)
     _changed: dict[str, None] = field(default_factory=dict)
     _orders: list[tuple[str, Order]] = field(default_factory=list)
+    _changes_later: list[tuple[str, float]] = field(default_factory=list)
 
     def mark(self, key: str) -> None:
         """The reconciler that `key` names should look at it, in this very transaction."""
@@ -83,6 +96,10 @@ class Tx(Generic[S]):
     def changed(self, key: str) -> None:
         """Whoever waits for `key` is asked again."""
         self._changed[key] = None
+
+    def changes_at(self, key: str, at_s: float) -> None:
+        """Whoever waits for `key` now is asked again at that time. Those who come later know by themselves."""
+        self._changes_later.append((key, at_s))
 
     def start(self, host_id: str, start: Start) -> None:
         self._orders.append((host_id, start))
@@ -98,15 +115,16 @@ class Tx(Generic[S]):
         """What this host was told before is void: it has said what it knows, and now it is told everything again."""
         self._orders.append((host_id, None))
 
-    def _sizes(self) -> tuple[int, int, int]:
-        return len(self._marks), len(self._changed), len(self._orders)
+    def _sizes(self) -> Sizes:
+        return len(self._marks), len(self._changed), len(self._orders), len(self._changes_later)
 
-    def _cut(self, sizes: tuple[int, int, int]) -> None:
+    def _cut(self, sizes: Sizes) -> None:
         """Drop what a failed command caused."""
         for collected, size in zip((self._marks, self._changed), sizes):
             while len(collected) > size:
                 collected.popitem()
         del self._orders[sizes[2] :]
+        del self._changes_later[sizes[3] :]
 
 
 Handler = Callable[[Tx[Any]], Any]
@@ -119,8 +137,11 @@ class Command:
 
     run: Handler
     done: Callable[[Any], None]  # called with the result, or with an exception
+    gone: Callable[[], bool] = lambda: False  # whoever asked waits no longer: it is not asked again
+    on_wait: Callable[[], None] | None = None  # for whoever carries the answer: it will take a while
     waits_until_s: float | None = None  # set once it has answered with Wait
     keys: tuple[str, ...] = ()
+    in_turn: bool = False
 
 
 @dataclass(slots=True)
@@ -138,6 +159,7 @@ class Outbox:
     answers: list[tuple[Command, Any]] = field(default_factory=list)
     orders: dict[str, HostOrders] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)  # tracebacks of our own bugs, for the log
+    waiting: list[Command] = field(default_factory=list)  # those that have begun to wait
 
 
 class Core(Generic[S]):
@@ -160,15 +182,17 @@ class Core(Generic[S]):
         self._parked_by_key: dict[str, dict[Command, None]] = {}
         self._expiries: list[tuple[float, int, Command]] = []  # a heap; those no longer parked are skipped
         self._parkings = count()
+        self._alarms: list[tuple[float, str]] = []  # a heap: when keys change by time alone
+        self._alarm_s: dict[str, float] = {}  # the next of each key; other entries of the heap are skipped
 
     def next_due_s(self) -> float | None:
         """When `batch` should be called next if nothing arrives before."""
         while self._expiries and self._expiries[0][2] not in self._parked:
             heappop(self._expiries)
-        stored = self.store.next_due_s()
-        if not self._expiries:
-            return stored
-        return self._expiries[0][0] if stored is None else min(stored, self._expiries[0][0])
+        times = [heap[0][0] for heap in (self._expiries, self._alarms) if heap]
+        if (stored := self.store.next_due_s()) is not None:
+            times.append(stored)
+        return min(times, default=None)
 
     def batch(self, commands: Sequence[Command]) -> Outbox:
         """Run commands and whatever is due in one transaction; what they cause leaves only if it was committed."""
@@ -177,11 +201,14 @@ class Core(Generic[S]):
         todo = [*self._unpark_expired(now_s), *commands]
         ran = list(todo)  # everyone who saw what may not be committed, also those who wait on
         tx = Tx(self.store, now_s, self._ids, self._settings)
+        rung = self._ring(tx)
         try:
             self.store.begin()
             while True:  # once even without a command: something is due
                 for command in todo:
                     self._run(tx, command, outbox)
+                    if command.in_turn and command not in self._parked:
+                        tx._changed.update(dict.fromkeys(command.keys))  # the next one's turn
                     self._look_at_marks(tx, outbox)  # before the next: what was freed goes to those who wait, not to a newcomer
                     tx.now_s = self._instant()
                 for key in self.store.take_due(now_s, tx._looks_left):
@@ -193,7 +220,10 @@ class Core(Generic[S]):
                 ran += todo
             self.store.commit()
         except Exception as error:
+            tx._changes_later = [(key, now_s + RETRY_S) for key in rung]
+            self._set_alarms(tx)
             return self._failed(error, ran, outbox)
+        self._set_alarms(tx)
         outbox.orders = _by_host(tx._orders)
         return outbox
 
@@ -205,9 +235,14 @@ class Core(Generic[S]):
             answer = command.run(tx)
             self.store.release()
         except Wait as wait:
-            self._take_back(tx, sizes)
+            if wait.keep:
+                self.store.release()
+            else:
+                self._take_back(tx, sizes)
             if not tx.final:
-                self._park(command, wait)
+                if command.waits_until_s is None:
+                    outbox.waiting.append(command)
+                self._park(tx, command, wait)
                 return
             outbox.faults.append("a handler would wait past its time\n" + traceback.format_exc())
             answer = our_fault()
@@ -256,7 +291,7 @@ class Core(Generic[S]):
             self.store.set_due(key, tx.now_s)
         tx._marks.clear()
 
-    def _take_back(self, tx: Tx[S], sizes: tuple[int, int, int]) -> None:
+    def _take_back(self, tx: Tx[S], sizes: Sizes) -> None:
         self.store.rollback_to_savepoint()
         tx._cut(sizes)
 
@@ -271,14 +306,16 @@ class Core(Generic[S]):
 
     # Parked commands: those that answered with Wait.
 
-    def _park(self, command: Command, wait: Wait) -> None:
+    def _park(self, tx: Tx[S], command: Command, wait: Wait) -> None:
         if command.waits_until_s is None:
             command.waits_until_s = wait.until_s
-        command.keys = wait.keys
+        command.keys, command.in_turn = wait.keys, wait.in_turn
         self._parked[command] = None
         heappush(self._expiries, (command.waits_until_s, next(self._parkings), command))
         for key in wait.keys:
             self._parked_by_key.setdefault(key, {})[command] = None
+            if wait.again_s is not None:
+                tx.changes_at(key, wait.again_s)
 
     def _unpark(self, command: Command) -> Command:
         del self._parked[command]
@@ -298,7 +335,17 @@ class Core(Generic[S]):
     def _unpark_changed(self, tx: Tx[S]) -> list[Command]:
         woken: dict[Command, None] = {}
         for key in tx._changed:
-            woken.update(self._parked_by_key.get(key, {}))
+            gone = []
+            for command in self._parked_by_key.get(key, {}):
+                if command.gone():
+                    gone.append(command)
+                    continue
+                woken[command] = None
+                if command.in_turn:
+                    break
+            for command in gone:
+                self._unpark(command)
+                woken.pop(command, None)
         tx._changed.clear()
         return [self._unpark(command) for command in woken]
 
@@ -307,8 +354,28 @@ class Core(Generic[S]):
         while self._expiries and self._expiries[0][0] <= now_s:
             command = heappop(self._expiries)[2]
             if command in self._parked:
-                expired.append(self._unpark(command))
+                self._unpark(command)
+                if not command.gone():
+                    expired.append(command)
         return expired
+
+    # Keys that change by time alone, for as long as somebody waits for them.
+
+    def _set_alarms(self, tx: Tx[S]) -> None:
+        for key, at_s in tx._changes_later:
+            if key in self._parked_by_key and at_s < self._alarm_s.get(key, inf):
+                self._alarm_s[key] = at_s
+                heappush(self._alarms, (at_s, key))
+
+    def _ring(self, tx: Tx[S]) -> list[str]:
+        rung = []
+        while self._alarms and self._alarms[0][0] <= tx.now_s:
+            at_s, key = heappop(self._alarms)
+            if self._alarm_s.get(key) == at_s:
+                del self._alarm_s[key]
+                tx.changed(key)
+                rung.append(key)
+        return rung
 
 
 def _not_written(error: Exception) -> ApiError:

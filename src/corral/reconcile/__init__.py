@@ -2,10 +2,12 @@
 
 from corral.core import Reconciler
 from corral.reconcile.metrics import roll_up_metrics
+from corral.reconcile.queues import clear_piles, expire_messages, forget_duplicates
 from corral.reconcile.scheduler import look_at_pool
 from corral.reconcile.sweep import expire_events, finish_deletions, purge_logs, sweep_logs, sweep_state
 from corral.services.ecs.following import look_at_task
 from corral.services.hosts import look_at_host
+from corral.services.sqs.moving import move_messages
 
 # The first part of a due or marked key names who looks at it.
 STATE: dict[str, Reconciler] = {
@@ -14,6 +16,10 @@ STATE: dict[str, Reconciler] = {
     "task": look_at_task,
     "sweep": sweep_state,
     "deletion": finish_deletions,
+    "piles": clear_piles,
+    "retention": expire_messages,
+    "duplicates": forget_duplicates,
+    "moves": move_messages,
 }
 METRICS: dict[str, Reconciler] = {"rollup": roll_up_metrics}
 LOGS: dict[str, Reconciler] = {"purge": purge_logs, "expire": expire_events, "sweep": sweep_logs}

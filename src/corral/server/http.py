@@ -74,17 +74,19 @@ class App:
             if body is None:
                 return  # the client has gone
             request = aws.Request(head.method, head.path, head.query, headers, body)
-            response = await self._answer(request, request_id)
+            response = await self._answer(request, request_id, receive)
         except ApiError as error:
             response = aws.serialize_refusal(head, error, request_id)
         except asyncio.CancelledError:
-            raise
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            return  # the client has gone while its answer was waited for
         except Exception:
             log.exception("request %s failed", request_id)
             response = aws.serialize_refusal(head, our_fault(), request_id)
         await _send(send, response)
 
-    async def _answer(self, request: aws.Request, request_id: str) -> aws.Response:
+    async def _answer(self, request: aws.Request, request_id: str, receive: Receive) -> aws.Response:
         if request.path != "/":
             if request.path.startswith("/_corral/"):
                 return await self._own_page(request)
@@ -102,15 +104,16 @@ class App:
                 access_key_id=identity.access_key_id,
                 is_session=identity.is_session,
                 seen=_seen(request.headers),
+                endpoint_url=f"http://{host}" if (host := request.headers.get("host")) else "",
             )
-            return await self._call(call, caller, request_id)
+            return await self._call(call, caller, request_id, receive)
         except ApiError as error:
             return call.serialize_error(error, request_id)
         except Exception:
             log.exception("request %s: %s:%s failed", request_id, call.service, call.operation)
             return call.serialize_error(our_fault(), request_id)
 
-    async def _call(self, call: aws.Call, caller: Caller, request_id: str) -> aws.Response:
+    async def _call(self, call: aws.Call, caller: Caller, request_id: str, receive: Receive) -> aws.Response:
         service = SERVICES.get(call.service, _UNSERVED)
         operation = service.operations.get(call.operation)
         if operation is None:
@@ -127,7 +130,9 @@ class App:
                 return await lane.read(lambda tx: call.serialize(handler(tx), request_id), self._settings, self._ids)
             except Wait:
                 pass  # only the lane can wait without missing a change
-        return call.serialize(await lane.submit(handler), request_id)
+        answer = lane.submit(handler, lambda: watching.append(asyncio.ensure_future(_drop_when_gone(receive, answer))))
+        watching: list[asyncio.Task[None]] = []  # only while a handler waits: whoever leaves must not be given a message
+        return call.serialize(await answer, request_id)
 
     async def _own_page(self, request: aws.Request) -> aws.Response:
         """Our own two pages: is it up, and what is it doing."""
@@ -158,6 +163,12 @@ def _seen(headers: Mapping[str, str]) -> int | None:
     """X-Corral-Seen: the version of what the client has."""
     text = headers.get("x-corral-seen", "")
     return int(text) if text.isascii() and text.isdigit() else None
+
+
+async def _drop_when_gone(receive: Receive, answer: asyncio.Future[Any]) -> None:
+    """While a request waits for its answer nothing comes from its client but the end of the connection."""
+    await receive()
+    answer.cancel()
 
 
 async def _body(headers: Mapping[str, str], receive: Receive) -> bytes | None:

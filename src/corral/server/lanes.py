@@ -50,12 +50,15 @@ class Lane(Generic[S]):
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, handler: Callable[[Tx[S]], Any]) -> asyncio.Future[Any]:
-        """Run in the next transaction; the future is done after its commit. Call from the event loop."""
+    def submit(self, handler: Callable[[Tx[S]], Any], on_wait: Callable[[], None] | None = None) -> asyncio.Future[Any]:
+        """Run in the next transaction; the future is done after its commit. Call from the event loop.
+
+        `on_wait` is called once the handler waits for something. Whoever cancels the future then is not waited for any more.
+        """
         future: asyncio.Future[Any] = self._loop.create_future()
         if not self._submitted:  # one wake-up of the thread for all that comes in this turn of the loop
             self._loop.call_soon(self._flush)
-        self._submitted.append(Command(handler, partial(_settle, future)))
+        self._submitted.append(Command(handler, partial(_settle, future), future.cancelled, on_wait))
         return future
 
     def _flush(self) -> None:
@@ -137,6 +140,9 @@ class Lane(Generic[S]):
             log.error("%s", fault)
         for command, answer in outbox.answers:
             command.done(answer)
+        for command in outbox.waiting:
+            if command.on_wait is not None:
+                command.on_wait()
         if outbox.orders and self._on_orders is not None:
             self._on_orders(outbox.orders)
 

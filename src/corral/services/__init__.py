@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from corral.core import Tx
-from corral.services import cloudwatch, ecs, iam, logs, sts
+from corral.services import cloudwatch, ecs, iam, logs, sqs, sts
 from corral.services.caller import Caller
 
 Operation = Callable[[Tx[Any], dict[str, Any], Caller], dict[str, Any]]
@@ -25,5 +25,6 @@ SERVICES: dict[str, Service] = {
     "ecs": Service("state", ecs.HANDLERS),
     "iam": Service("state", iam.HANDLERS),
     "logs": Service("logs", logs.HANDLERS, heavy=logs.HEAVY),
+    "sqs": Service("state", sqs.HANDLERS),
     "sts": Service("state", sts.HANDLERS),
 }

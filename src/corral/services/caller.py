@@ -14,4 +14,5 @@ class Caller:
     task_id: str | None = None  # the task whose program asks, with credentials of its own or with those it got by them
     access_key_id: str = ""
     is_session: bool = False  # it asks with temporary credentials
+    endpoint_url: str = ""  # where the caller found us, as it names the host
     seen: int | None = None  # X-Corral-Seen: the version that the caller has; another one is news

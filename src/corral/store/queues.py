@@ -1,12 +1,215 @@
-"""Queues and their messages: their only SQL."""
+"""Queues, and the tasks that move messages between them. With `messages.py` and `groups.py`: the only SQL of SQS."""
 
 from __future__ import annotations
 
-from corral.database import Database
+from collections.abc import Mapping
+from dataclasses import replace
+
+import orjson
+
+from corral.database import Database, Row
+from corral.model.queue import Counts, MoveTask, Queue, QueueActivity, dead_letters_arn
+from corral.store.groups import Groups
+from corral.store.tallies import Tally
+
+QUEUE_COLUMNS = "id, region, name, pile, created_ms, modified_ms, purged_ms, attributes, tags"
+TASK_COLUMNS = "id, source, source_arn, destination_arn, per_s, status, to_move, moved, started_ms, failure"
+ACTIVE_MS = 6 * 3_600_000  # CloudWatch hears of a queue for so long after its last use
+TASKS_KEPT = 10  # for each source
 
 
-class Queues:
+class Queues(Groups):
     """A part of the state store: it shares the store's connection, transactions and savepoints."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, *, reads_only: bool = False) -> None:
+        super().__init__(database)
+        self._cached: dict[tuple[str, str] | int, Queue] | None = None if reads_only else {}  # by region and name, and by pile
+        self._changed = False  # in this transaction: what is cached may not be so
+        self._mark = 0
+        if not reads_only:
+            (last,) = database.execute("SELECT max(id) FROM message").fetchone()
+            self._last_id = last or 0
+            self.tallies.rebuild()
+
+    # What is in memory follows the transaction.
+
+    def savepoint(self) -> None:
+        self._mark = self.tallies.mark()
+
+    def rollback_to_savepoint(self) -> None:
+        self.tallies.undo_to(self._mark)
+        self._forget()
+
+    def commit(self) -> None:
+        self.tallies.committed()
+        self._changed = False
+
+    def rollback(self) -> None:
+        self.tallies.undo_to(0)
+        self._forget()
+        self._changed = False
+
+    def _forget(self) -> None:
+        if self._changed and self._cached is not None:
+            self._cached.clear()
+
+    def _keep(self, queue: Queue) -> Queue:
+        if self._cached is not None:
+            self._cached[queue.region, queue.name] = self._cached[queue.pile] = queue
+        return queue
+
+    # Queues
+
+    def queue(self, region: str, name: str) -> Queue | None:
+        if self._cached is not None and (queue := self._cached.get((region, name))) is not None:
+            return queue
+        return self._found(f"SELECT {QUEUE_COLUMNS} FROM queue WHERE region = ? AND name = ?", (region, name))
+
+    def queue_numbered(self, id: int) -> Queue | None:
+        return self._found(f"SELECT {QUEUE_COLUMNS} FROM queue WHERE id = ?", (id,))
+
+    def _of_pile(self, pile: int) -> Queue | None:
+        if self._cached is not None and (queue := self._cached.get(pile)) is not None:
+            return queue
+        return self._found(f"SELECT {QUEUE_COLUMNS} FROM queue WHERE pile = ?", (pile,))
+
+    def _found(self, sql: str, values: Row) -> Queue | None:
+        row = self._database.execute(sql, values).fetchone()
+        return None if row is None else self._keep(_queue(row))
+
+    def add_queue(self, region: str, name: str, attributes: Mapping[str, str], tags: Mapping[str, str], now_ms: int) -> Queue:
+        self._changed = True
+        queue = Queue(0, region, name, self._new_pile(), now_ms, now_ms, None, dict(attributes), dict(tags))
+        id = self._database.execute(
+            "INSERT INTO queue (region, name, pile, created_ms, modified_ms, dead_letters, attributes, tags) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (region, name, queue.pile, now_ms, now_ms, queue.dead_letters_arn, _dumps(attributes), _dumps(tags)),
+        ).lastrowid
+        assert id is not None
+        return self._keep(replace(queue, id=id))
+
+    def set_attributes(self, queue: Queue, attributes: Mapping[str, str], now_ms: int) -> Queue:
+        self._changed = True
+        self._database.execute(
+            "UPDATE queue SET attributes = ?, dead_letters = ?, modified_ms = ? WHERE id = ?",
+            (_dumps(attributes), dead_letters_arn(attributes), now_ms, queue.id),
+        )
+        return self._keep(replace(queue, attributes=dict(attributes), modified_ms=now_ms))
+
+    def set_tags(self, queue: Queue, tags: Mapping[str, str]) -> None:
+        self._changed = True
+        self._database.execute("UPDATE queue SET tags = ? WHERE id = ?", (_dumps(tags), queue.id))
+        self._keep(replace(queue, tags=dict(tags)))
+
+    def purge_queue(self, queue: Queue, now_ms: int) -> None:
+        """Its messages are gone at once; what they leave behind is cleared later."""
+        self._leave_pile(queue)
+        emptied = replace(queue, pile=self._new_pile(), purged_ms=now_ms)
+        self._database.execute("UPDATE queue SET pile = ?, purged_ms = ? WHERE id = ?", (emptied.pile, now_ms, queue.id))
+        self._keep(emptied)
+
+    def drop_queue(self, queue: Queue) -> None:
+        self._leave_pile(queue)
+        self._database.execute("DELETE FROM queue WHERE id = ?", (queue.id,))
+        if self._cached is not None:
+            self._cached.pop((queue.region, queue.name), None)
+
+    def _new_pile(self) -> int:
+        pile = self._database.execute("INSERT INTO pile DEFAULT VALUES").lastrowid
+        assert pile is not None
+        return pile
+
+    def _leave_pile(self, queue: Queue) -> None:
+        self._changed = True
+        self._database.execute("UPDATE pile SET owned = 0 WHERE id = ?", (queue.pile,))
+        self.tallies.drop(queue.pile)
+        if self._cached is not None:
+            self._cached.pop(queue.pile, None)
+
+    def queue_names(self, region: str, *, prefix: str, after: str, limit: int) -> list[str]:
+        start = max(prefix, after + "\0" if after else "")
+        rows = self._database.execute(
+            "SELECT name FROM queue WHERE region = ? AND name >= ? AND name < ? ORDER BY name LIMIT ?",
+            (region, start, prefix + "\x7f", limit),
+        )
+        return [name for (name,) in rows]
+
+    def dead_letter_sources(self, region: str, arn: str, after: str, limit: int) -> list[str]:
+        """Names of the queues whose dead letters go to that one."""
+        rows = self._database.execute(
+            "SELECT name FROM queue WHERE region = ? AND dead_letters = ? AND name > ? ORDER BY name LIMIT ?",
+            (region, arn, after, limit),
+        )
+        return [name for (name,) in rows]
+
+    # What is counted
+
+    def counts(self, queue: Queue, now_ms: int) -> Counts:
+        return self.tallies.of(queue.pile, now_ms).counts
+
+    def activity(self, now_s: float) -> list[QueueActivity]:
+        """Of every queue with messages or used in the last hours; what happened is counted from the last time this was asked."""
+        now_ms, found = round(now_s * 1000), list[QueueActivity]()
+        for pile in self.tallies:
+            tally, queue = self.tallies.of(pile, now_ms), self._of_pile(pile)
+            if queue is None or (tally.total == 0 and tally.used_ms < now_ms - ACTIVE_MS):
+                self.tallies.drop(pile)
+                continue
+            found.append(self._activity(queue, tally, now_ms))
+            tally.sent = tally.sent_bytes = tally.received = tally.deleted = tally.empty_receives = 0
+        return found
+
+    def _activity(self, queue: Queue, tally: Tally, now_ms: int) -> QueueActivity:
+        counts, oldest_ms = tally.counts, self.oldest_ms(queue.pile) if tally.total else None
+        return QueueActivity(
+            region=queue.region,
+            name=queue.name,
+            visible=counts.visible,
+            in_flight=counts.in_flight,
+            delayed=counts.delayed,
+            oldest_age_s=0.0 if oldest_ms is None else max(0, now_ms - oldest_ms) / 1000,
+            sent=tally.sent,
+            sent_bytes=tally.sent_bytes,
+            received=tally.received,
+            deleted=tally.deleted,
+            empty_receives=tally.empty_receives,
+        )
+
+    # Tasks that move messages
+
+    def move_task(self, id: str) -> MoveTask | None:
+        row = self._database.execute(f"SELECT {TASK_COLUMNS} FROM move_task WHERE id = ?", (id,)).fetchone()
+        return None if row is None else MoveTask(*row)
+
+    def move_tasks(self, source: Queue, limit: int) -> list[MoveTask]:
+        """The latest first."""
+        rows = self._database.execute(
+            f"SELECT {TASK_COLUMNS} FROM move_task WHERE source = ? ORDER BY started_ms DESC LIMIT ?", (source.id, limit)
+        )
+        return [MoveTask(*row) for row in rows]
+
+    def add_move_task(self, task: MoveTask) -> None:
+        """Only the latest tasks of a source are kept."""
+        self._database.execute(
+            f"INSERT INTO move_task ({TASK_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (task.id, task.source, task.source_arn, task.destination_arn, task.per_s, task.status, task.to_move, task.moved,
+             task.started_ms, task.failure),
+        )  # fmt: skip
+        self._database.execute(
+            "DELETE FROM move_task WHERE source = ?1 AND started_ms < "
+            "(SELECT min(started_ms) FROM (SELECT started_ms FROM move_task WHERE source = ?1 ORDER BY started_ms DESC LIMIT ?2))",
+            (task.source, TASKS_KEPT),
+        )
+
+    def change_move_task(self, task: MoveTask) -> None:
+        self._database.execute(
+            "UPDATE move_task SET status = ?, moved = ?, failure = ? WHERE id = ?", (task.status, task.moved, task.failure, task.id)
+        )
+
+
+def _queue(row: Row) -> Queue:
+    return Queue(*row[:-2], *(orjson.loads(text) for text in row[-2:]))
+
+
+def _dumps(value: Mapping[str, str]) -> str:
+    return orjson.dumps(value).decode()

@@ -1,1 +1,99 @@
--- Queues and their messages (SQS).
+-- Queues and their messages (SQS). No foreign keys between messages and their places: both are written and deleted together, by the
+-- thousand, and a check of each would cost as much as the rest.
+
+-- A queue's messages lie on a pile. To purge a queue is to give it a new one; the old pile, then nobody's, is cleared later, bit by bit.
+CREATE TABLE pile (id INTEGER PRIMARY KEY AUTOINCREMENT, owned INTEGER NOT NULL DEFAULT 1 CHECK (owned IN (0, 1)));
+CREATE INDEX pile_left ON pile (id) WHERE owned = 0;
+
+CREATE TABLE queue (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    region TEXT NOT NULL,
+    name TEXT NOT NULL,
+    pile INTEGER NOT NULL UNIQUE REFERENCES pile (id),
+    created_ms INTEGER NOT NULL,
+    modified_ms INTEGER NOT NULL,
+    purged_ms INTEGER,
+    dead_letters TEXT,  -- the ARN of the queue that gets what is received too often
+    attributes TEXT NOT NULL,
+    tags TEXT NOT NULL,
+    UNIQUE (region, name)
+);
+CREATE INDEX queue_dead_letters ON queue (region, dead_letters, name) WHERE dead_letters IS NOT NULL;
+
+-- What was sent, and never changes. Ids grow with time (microseconds, and a count within them), so that the end of the table is where
+-- everything is written, and the smallest id on a pile is its oldest message.
+CREATE TABLE message (
+    id INTEGER PRIMARY KEY,
+    message_id TEXT NOT NULL,
+    sent_ms INTEGER NOT NULL,
+    sender TEXT NOT NULL,
+    group_id TEXT,
+    deduplication_id TEXT,
+    trace TEXT,
+    source_arn TEXT,  -- the queue from which it came as a dead letter
+    attributes TEXT,
+    bytes INTEGER NOT NULL,  -- of body and attributes
+    body TEXT NOT NULL
+);
+
+-- Where a message lies, and what becomes of it. Small, because it is written again with every receive; the body is not.
+CREATE TABLE place (
+    pile INTEGER NOT NULL,
+    id INTEGER NOT NULL,
+    visible_ms INTEGER,  -- who may be received at any time is not in the index of a FIFO queue: its group says when
+    receives INTEGER NOT NULL DEFAULT 0,
+    receives_before INTEGER NOT NULL DEFAULT 0,  -- on the queue from which it came as a dead letter
+    first_received_ms INTEGER,
+    received_ms INTEGER,
+    task_id TEXT,  -- whose program received it last
+    group_id TEXT,  -- of a FIFO queue
+    PRIMARY KEY (pile, id)
+) WITHOUT ROWID;
+CREATE INDEX place_visible ON place (pile, visible_ms, receives) WHERE visible_ms IS NOT NULL;
+CREATE INDEX place_group ON place (pile, group_id, id) WHERE group_id IS NOT NULL;
+CREATE INDEX place_task ON place (task_id) WHERE task_id IS NOT NULL;
+
+-- A group of a FIFO queue that has messages, and from when on they may be received: not while one of them is in flight.
+CREATE TABLE message_group (
+    pile INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    ready_ms INTEGER NOT NULL,
+    PRIMARY KEY (pile, name)
+) WITHOUT ROWID;
+CREATE INDEX message_group_ready ON message_group (pile, ready_ms);
+
+-- What a FIFO queue was sent in the last minutes, also if it has been deleted since.
+CREATE TABLE deduplication (
+    queue INTEGER NOT NULL,  -- numbers are not used twice: what a deleted queue leaves here expires like the rest
+    scope TEXT NOT NULL,  -- the group, or empty for the whole queue
+    deduplication_id TEXT NOT NULL,
+    message_id TEXT NOT NULL,
+    id INTEGER NOT NULL,
+    expires_ms INTEGER NOT NULL,
+    PRIMARY KEY (queue, scope, deduplication_id)
+) WITHOUT ROWID;
+CREATE INDEX deduplication_expires ON deduplication (expires_ms);
+
+-- What a receive with an attempt id was given, so that a client that lost the answer gets it again.
+CREATE TABLE receive_attempt (
+    queue INTEGER NOT NULL,
+    attempt_id TEXT NOT NULL,
+    given TEXT NOT NULL,
+    expires_ms INTEGER NOT NULL,
+    PRIMARY KEY (queue, attempt_id)
+) WITHOUT ROWID;
+CREATE INDEX receive_attempt_expires ON receive_attempt (expires_ms);
+
+CREATE TABLE move_task (
+    id TEXT PRIMARY KEY,
+    source INTEGER NOT NULL REFERENCES queue (id) ON DELETE CASCADE,
+    source_arn TEXT NOT NULL,
+    destination_arn TEXT,
+    per_s INTEGER,
+    status TEXT NOT NULL,
+    to_move INTEGER NOT NULL,
+    moved INTEGER NOT NULL DEFAULT 0,
+    started_ms INTEGER NOT NULL,
+    failure TEXT
+);
+CREATE INDEX move_task_source ON move_task (source, started_ms);

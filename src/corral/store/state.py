@@ -71,6 +71,7 @@ class Store(Records):
 
     def commit(self) -> None:
         super().commit()
+        self.queues.commit()
         self.fleet.committed()
         self._written.clear()
         for task_id, lives in self._moved:
@@ -80,6 +81,7 @@ class Store(Records):
     def rollback(self) -> None:
         """Give the whole transaction up."""
         super().rollback()
+        self.queues.rollback()
         self._forget_written(0)
         self._moved.clear()
         self.rebuild()
@@ -88,18 +90,20 @@ class Store(Records):
         """A reader has rows only: the index belongs to the one who writes."""
         beside = super().reader()
         del beside.fleet
-        beside.queues, beside.objects = Queues(beside), Objects(beside)
+        beside.queues, beside.objects = Queues(beside, reads_only=True), Objects(beside)
         beside._kept, beside._kept_by_run, beside._kept_max = {}, {}, 0
         return beside
 
     def savepoint(self) -> None:
         super().savepoint()
+        self.queues.savepoint()
         self._mark = self.fleet.mark()
         self._written_mark = len(self._written)
         self._moved_mark = len(self._moved)
 
     def rollback_to_savepoint(self) -> None:
         super().rollback_to_savepoint()
+        self.queues.rollback_to_savepoint()
         self.fleet.undo_to(self._mark)
         self._forget_written(self._written_mark)
         del self._moved[self._moved_mark :]

@@ -1,0 +1,168 @@
+"""A queue and its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import orjson
+
+ID_STEP = 1024  # message ids within a microsecond
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A queue as its row is. What its attributes mean is read from them once."""
+
+    id: int
+    region: str
+    name: str
+    pile: int  # where its messages lie
+    created_ms: int
+    modified_ms: int
+    purged_ms: int | None
+    attributes: Mapping[str, str]
+    tags: Mapping[str, str]
+
+    @cached_property
+    def is_fifo(self) -> bool:
+        return self.name.endswith(".fifo")
+
+    @cached_property
+    def delay_ms(self) -> int:
+        return 1000 * int(self.attributes["DelaySeconds"])
+
+    @cached_property
+    def visibility_ms(self) -> int:
+        return 1000 * int(self.attributes["VisibilityTimeout"])
+
+    @cached_property
+    def retention_ms(self) -> int:
+        return 1000 * int(self.attributes["MessageRetentionPeriod"])
+
+    @cached_property
+    def wait_s(self) -> int:
+        return int(self.attributes["ReceiveMessageWaitTimeSeconds"])
+
+    @cached_property
+    def message_max_bytes(self) -> int:
+        return int(self.attributes["MaximumMessageSize"])
+
+    @cached_property
+    def receives_max(self) -> int | None:
+        """How often a message is received before it is a dead letter. None: as often as anybody likes."""
+        policy = self.attributes.get("RedrivePolicy")
+        return int(orjson.loads(policy)["maxReceiveCount"]) if policy else None
+
+    @cached_property
+    def dead_letters_arn(self) -> str | None:
+        return dead_letters_arn(self.attributes)
+
+    @cached_property
+    def policy(self) -> dict[str, Any] | None:
+        """Who may do what with it, as the owner wrote it."""
+        text = self.attributes.get("Policy")
+        return orjson.loads(text) if text else None
+
+    def oldest_kept_id(self, now_ms: int) -> int:
+        """Messages with smaller ids are past the queue's retention."""
+        return id_at(now_ms - self.retention_ms)
+
+
+def dead_letters_arn(attributes: Mapping[str, str]) -> str | None:
+    policy = attributes.get("RedrivePolicy")
+    return str(orjson.loads(policy)["deadLetterTargetArn"]) if policy else None
+
+
+def queue_arn(region: str, account: str, name: str) -> str:
+    return f"arn:aws:sqs:{region}:{account}:{name}"
+
+
+def id_at(at_ms: int) -> int:
+    """The smallest id of a message sent at that time."""
+    return at_ms * 1000 * ID_STEP
+
+
+def sent_at_ms(message: int) -> int:
+    """When a message with this id was sent."""
+    return message // (1000 * ID_STEP)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A message to put on a queue."""
+
+    message_id: str  # as callers know it
+    body: str
+    bytes: int  # of body and attributes
+    sender: str
+    delay_ms: int = 0
+    group_id: str | None = None
+    deduplication_id: str | None = None
+    trace: str | None = None
+    source_arn: str | None = None
+    attributes: str | None = None  # JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message that somebody was just given."""
+
+    id: int
+    receives: int
+    receives_before: int
+    first_received_ms: int
+    message_id: str
+    sent_ms: int
+    sender: str
+    group_id: str | None
+    deduplication_id: str | None
+    trace: str | None
+    source_arn: str | None
+    attributes: str | None  # JSON
+    bytes: int
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many messages a queue has."""
+
+    visible: int
+    in_flight: int
+    delayed: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueActivity:
+    """What CloudWatch says of a queue: what is there now, and what happened since this was last asked."""
+
+    region: str
+    name: str
+    visible: int
+    in_flight: int
+    delayed: int
+    oldest_age_s: float
+    sent: int
+    sent_bytes: int
+    received: int
+    deleted: int
+    empty_receives: int
+
+
+@dataclass(frozen=True, slots=True)
+class MoveTask:
+    """Messages on their way from a dead-letter queue to others."""
+
+    id: str
+    source: int
+    source_arn: str
+    destination_arn: str | None  # None: each to the queue from which it came
+    per_s: int | None
+    status: str
+    to_move: int
+    moved: int
+    started_ms: int
+    failure: str | None

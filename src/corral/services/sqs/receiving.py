@@ -1,0 +1,215 @@
+"""ReceiveMessage: what is there now, or a wait for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import md5
+from typing import Any
+
+from corral.core import Tx, Wait
+from corral.model.queue import Queue, Received, sent_at_ms
+from corral.services.caller import Caller
+from corral.services.sqs.contents import chosen, digest, unpacked
+from corral.services.sqs.deleting import VISIBILITY_MAX_S
+from corral.services.sqs.delivery import DEDUPLICATION_MS, sequence_number
+from corral.services.sqs.naming import (
+    IN_FLIGHT_MAX,
+    InvalidAttributeName,
+    OverLimit,
+    arn_of,
+    invalid,
+    now_ms,
+    queue_at,
+    queue_with_arn,
+    wakes,
+)
+from corral.services.sqs.receipts import handle_of
+from corral.store import Store
+
+RECEIVED_MAX = 10
+WAIT_MAX_S = 20
+CLEARED_AT_ONCE = 100  # messages that are too old or dead letters and stand in the way: about 5 ms of work
+SYSTEM_ATTRIBUTES = frozenset({
+    "All", "SenderId", "SentTimestamp", "ApproximateReceiveCount", "ApproximateFirstReceiveTimestamp", "SequenceNumber",
+    "MessageDeduplicationId", "MessageGroupId", "AWSTraceHeader", "DeadLetterQueueSourceArn",
+})  # fmt: skip
+OF_QUEUES = frozenset({
+    "Policy", "VisibilityTimeout", "MaximumMessageSize", "MessageRetentionPeriod", "ApproximateNumberOfMessages",
+    "ApproximateNumberOfMessagesNotVisible", "CreatedTimestamp", "LastModifiedTimestamp", "QueueArn",
+    "ApproximateNumberOfMessagesDelayed", "DelaySeconds", "ReceiveMessageWaitTimeSeconds", "RedrivePolicy", "FifoQueue",
+    "ContentBasedDeduplication", "KmsMasterKeyId", "KmsDataKeyReusePeriodSeconds", "DeduplicationScope", "FifoThroughputLimit",
+    "RedriveAllowPolicy", "SqsManagedSseEnabled",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    count: int
+    until_ms: int  # what is received is in flight so long
+    task_id: str | None
+
+
+def receive_message(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    queue, store, at_ms = queue_at(tx, params, caller), tx.store.queues, now_ms(tx)
+    asked, wait_s = _asked(params, queue, caller, at_ms), _wait_s(params, queue)
+    names = _system_names(params)
+    received, cleared = _received_before(tx, queue, params, asked), 0
+    full = store.counts(queue, at_ms).in_flight >= IN_FLIGHT_MAX
+    while not received and not full and cleared < CLEARED_AT_ONCE:
+        received, now_cleared = _from_groups(tx, queue, asked) if queue.is_fifo else _from_queue(tx, queue, asked)
+        if not now_cleared:
+            break
+        cleared += now_cleared
+    if not received:
+        if full and not wait_s and not queue.is_fifo:
+            raise OverLimit(f"Too many messages are in flight: a queue has at most {IN_FLIGHT_MAX}.")
+        if wait_s and not tx.final:
+            again_s = tx.now_s if cleared >= CLEARED_AT_ONCE else _next_visible_s(tx, queue)
+            raise Wait([wakes(queue)], tx.now_s + wait_s, again_s=again_s, in_turn=True, keep=cleared > 0)
+        store.count_empty_receive(queue.pile, at_ms)
+        return {}
+    tx.changes_at(wakes(queue), asked.until_ms / 1000)
+    if queue.is_fifo and (attempt_id := params.get("ReceiveRequestAttemptId")):
+        given = [(message.id, message.receives) for message in received]
+        store.remember_received(queue, attempt_id, given, at_ms + DEDUPLICATION_MS)
+        tx.due("duplicates:", (at_ms + DEDUPLICATION_MS) / 1000)
+    wanted = params.get("MessageAttributeNames", [])
+    return {"Messages": [_shown(queue, message, names, wanted) for message in received]}
+
+
+def _asked(params: dict[str, Any], queue: Queue, caller: Caller, at_ms: int) -> Asked:
+    count, visibility_s = params.get("MaxNumberOfMessages", 1), params.get("VisibilityTimeout")
+    if not 1 <= count <= RECEIVED_MAX:
+        raise invalid(count, "MaxNumberOfMessages", f"Must be between 1 and {RECEIVED_MAX}, if provided.")
+    if visibility_s is not None and not 0 <= visibility_s <= VISIBILITY_MAX_S:
+        raise invalid(visibility_s, "VisibilityTimeout", f"Must be between 0 and {VISIBILITY_MAX_S}, if provided.")
+    until_ms = at_ms + (queue.visibility_ms if visibility_s is None else 1000 * visibility_s)
+    return Asked(count, until_ms, caller.task_id)
+
+
+def _wait_s(params: dict[str, Any], queue: Queue) -> int:
+    wait_s: int | None = params.get("WaitTimeSeconds")
+    if wait_s is None:
+        return queue.wait_s
+    if not 0 <= wait_s <= WAIT_MAX_S:
+        raise invalid(wait_s, "WaitTimeSeconds", f"Must be >= 0 and <= {WAIT_MAX_S}, if provided.")
+    return wait_s
+
+
+def _system_names(params: dict[str, Any]) -> frozenset[str]:
+    """AttributeNames is the older name of MessageSystemAttributeNames; it also knows the attributes of queues, and ignores them."""
+    names = frozenset(params.get("MessageSystemAttributeNames", ()))
+    older = frozenset(params.get("AttributeNames", ()))
+    if unknown := (names - SYSTEM_ATTRIBUTES) | (older - SYSTEM_ATTRIBUTES - OF_QUEUES):
+        raise InvalidAttributeName(f"Unknown Attribute {min(unknown)}.")
+    return names | older
+
+
+def _from_queue(tx: Tx[Store], queue: Queue, asked: Asked) -> tuple[list[Received], int]:
+    """Messages of a standard queue; and how many others stood in the way, and are gone now."""
+    store, at_ms = tx.store.queues, now_ms(tx)
+    found = store.candidates(queue, asked.count, at_ms)
+    live, cleared = _cleared(tx, queue, found)
+    return (store.take(queue, live, at_ms, asked.until_ms, asked.task_id) if live else []), cleared
+
+
+def _from_groups(tx: Tx[Store], queue: Queue, asked: Asked) -> tuple[list[Received], int]:
+    """Messages of a FIFO queue: as many as there are of the group that has waited longest, then of the next one."""
+    store, at_ms = tx.store.queues, now_ms(tx)
+    received: list[Received] = []
+    cleared = 0
+    for group in store.ready_groups(queue, asked.count, at_ms):
+        found = store.heads(queue, group, asked.count - len(received), at_ms)
+        live, of_group = _cleared(tx, queue, found)
+        if live:
+            received += store.take(queue, live, at_ms, asked.until_ms, asked.task_id)
+        store.settle_group(queue.pile, group, at_ms)
+        cleared += of_group
+        if len(received) == asked.count:
+            break
+    return received, cleared
+
+
+def _cleared(tx: Tx[Store], queue: Queue, found: list[Any]) -> tuple[list[Any], int]:
+    """Those that may be received. Others are deleted, being too old, or go where dead letters go; and how many these were."""
+    at_ms, most = now_ms(tx), queue.receives_max
+    oldest = queue.oldest_kept_id(at_ms)
+    if all(row[0] >= oldest and (most is None or row[2] < most) for row in found):
+        return found, 0
+    target = queue_with_arn(tx, queue.dead_letters_arn) if queue.dead_letters_arn else None
+    expired = [row[0] for row in found if row[0] < oldest]
+    dead = [row for row in found if row[0] >= oldest and most is not None and row[2] >= most] if target is not None else []
+    tx.store.queues.drop(queue.pile, expired, at_ms)
+    for row in dead:
+        assert target is not None
+        _bury(tx, queue, target, row)
+    gone = {*expired, *(row[0] for row in dead)}
+    return [row for row in found if row[0] not in gone], len(gone)
+
+
+def _bury(tx: Tx[Store], queue: Queue, target: Queue, row: Any) -> None:
+    """A dead letter of a standard queue stays as old as it is; that of a FIFO queue comes last in its group there."""
+    store, at_ms = tx.store.queues, now_ms(tx)
+    id = store.new_ids(tx.now_s, 1)[0] if queue.is_fifo else row[0]
+    store.bury(queue, target, row, arn_of(tx, queue), id, at_ms)
+    if target.is_fifo:
+        store.settle_group(target.pile, row[8], at_ms)
+    tx.due(f"retention:{target.id}", (sent_at_ms(id) + target.retention_ms) / 1000)
+    tx.changed(wakes(target))
+
+
+def _received_before(tx: Tx[Store], queue: Queue, params: dict[str, Any], asked: Asked) -> list[Received]:
+    """What an attempt with the same id got, if nothing has happened to it since: whoever lost the answer gets it again."""
+    attempt_id = params.get("ReceiveRequestAttemptId")
+    if attempt_id is None:
+        return []
+    if not queue.is_fifo:
+        reason = "The request include parameter that is not valid for this queue type."
+        raise invalid(attempt_id, "ReceiveRequestAttemptId", reason)
+    store, at_ms = tx.store.queues, now_ms(tx)
+    given = store.received_before(queue, attempt_id, at_ms)
+    found = store.in_flight(queue, given, at_ms) if given else []
+    if not given or len(found) != len(given):
+        return []
+    for row in found:
+        store.show_from(queue.pile, row[0], asked.until_ms, at_ms)
+    for group in {row[8]: None for row in found}:
+        store.settle_group(queue.pile, group, at_ms)
+    return [Received(row[0], row[2], row[3], row[4], *row[5:]) for row in found]
+
+
+def _next_visible_s(tx: Tx[Store], queue: Queue) -> float | None:
+    """When time alone brings the next message."""
+    store, at_ms = tx.store.queues, now_ms(tx)
+    found = store.next_ready_ms(queue, at_ms) if queue.is_fifo else store.next_visible_ms(queue, at_ms)
+    return None if found is None else found / 1000
+
+
+def _shown(queue: Queue, message: Received, names: frozenset[str], wanted: list[str]) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "MessageId": message.message_id,
+        "ReceiptHandle": handle_of(queue, message.id, message.receives),
+        "MD5OfBody": md5(message.body.encode(), usedforsecurity=False).hexdigest(),
+        "Body": message.body,
+    }
+    if names and (attributes := _system_attributes(queue, message, names)):
+        shown["Attributes"] = attributes
+    if wanted and message.attributes and (picked := chosen(unpacked(message.attributes), wanted)):
+        shown["MessageAttributes"] = picked
+        shown["MD5OfMessageAttributes"] = digest(picked)
+    return shown
+
+
+def _system_attributes(queue: Queue, message: Received, names: frozenset[str]) -> dict[str, str]:
+    found = {
+        "SenderId": message.sender,
+        "SentTimestamp": str(message.sent_ms),
+        "ApproximateReceiveCount": str(message.receives_before + message.receives),
+        "ApproximateFirstReceiveTimestamp": str(message.first_received_ms),
+        "SequenceNumber": sequence_number(message.id) if queue.is_fifo else None,
+        "MessageDeduplicationId": message.deduplication_id,
+        "MessageGroupId": message.group_id,
+        "AWSTraceHeader": message.trace,
+        "DeadLetterQueueSourceArn": message.source_arn,
+    }
+    return {name: value for name, value in found.items() if value is not None and ("All" in names or name in names)}

@@ -1,0 +1,128 @@
+"""FIFO queues: a group's messages are received in their order, and none of them while another is in flight.
+
+`message_group` has a row for each group with messages, which says from when on it may be served. Whoever changes a group's
+messages settles it: looks at its first few, which are all that can be in flight, and writes that time anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from corral.model.queue import Draft, Queue
+from corral.store.messages import TAKEN_COLUMNS, Candidate, Messages, fitting
+
+RECEIVED_AT_ONCE_MAX = 10  # of one group: no more of it can be in flight
+
+
+class Groups(Messages):
+    def open_groups(self, queue: Queue, drafts: Sequence[Draft], now_ms: int) -> None:
+        """Messages have been put: groups that had none are served from now on, or when their first is no longer delayed."""
+        first: dict[str | None, int] = {}
+        for draft in drafts:
+            first.setdefault(draft.group_id, now_ms + draft.delay_ms)
+        self._database.executemany(
+            "INSERT INTO message_group VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+            [(queue.pile, group, ready_ms) for group, ready_ms in first.items()],
+        )
+
+    def ready_groups(self, queue: Queue, limit: int, now_ms: int) -> list[str]:
+        """Groups that may be served, the one that has waited longest first."""
+        rows = self._database.execute(
+            "SELECT name FROM message_group WHERE pile = ? AND ready_ms <= ? ORDER BY ready_ms LIMIT ?", (queue.pile, now_ms, limit)
+        )
+        return [name for (name,) in rows]
+
+    def next_ready_ms(self, queue: Queue, now_ms: int) -> int | None:
+        (found,) = self._database.execute(
+            "SELECT min(ready_ms) FROM message_group WHERE pile = ? AND ready_ms > ?", (queue.pile, now_ms)
+        ).fetchone()
+        return None if found is None else int(found)
+
+    def heads(self, queue: Queue, group: str, limit: int, now_ms: int) -> list[Candidate]:
+        """The first messages of a group that is ready, with their bodies. What follows a delayed one waits for it."""
+        rows = self._database.execute(
+            f"SELECT {TAKEN_COLUMNS} FROM place JOIN message ON message.id = place.id "
+            "WHERE pile = ? AND place.group_id = ? ORDER BY place.id LIMIT ?",
+            (queue.pile, group, limit),
+        )
+        found = fitting(rows)
+        delayed = next((at for at, row in enumerate(found) if row[1] is not None and row[1] > now_ms), len(found))
+        return found[:delayed]
+
+    def settle_group(self, pile: int, group: str, now_ms: int) -> None:
+        """Its messages have changed: from when on may it be served? A group that may be now goes behind those that wait."""
+        rows = self._database.execute(
+            "SELECT visible_ms, receives FROM place WHERE pile = ? AND group_id = ? ORDER BY id LIMIT ?",
+            (pile, group, RECEIVED_AT_ONCE_MAX),
+        ).fetchall()
+        if not rows:
+            self._database.execute("DELETE FROM message_group WHERE pile = ? AND name = ?", (pile, group))
+            return
+        times = [visible_ms for at, (visible_ms, receives) in enumerate(rows) if visible_ms is not None and (receives or at == 0)]
+        self._database.execute(
+            "INSERT INTO message_group VALUES (?, ?, ?) ON CONFLICT (pile, name) DO UPDATE SET ready_ms = excluded.ready_ms",
+            (pile, group, max(now_ms, *times) if times else now_ms),
+        )
+
+    # Sent twice, received twice
+
+    def sent_before(self, queue: Queue, scope: str, deduplication_id: str, now_ms: int) -> tuple[str, int] | None:
+        """(message id, id) of the message with the same deduplication id in the last minutes."""
+        row: tuple[str, int] | None = self._database.execute(
+            "SELECT message_id, id FROM deduplication WHERE queue = ? AND scope = ? AND deduplication_id = ? AND expires_ms > ?",
+            (queue.id, scope, deduplication_id, now_ms),
+        ).fetchone()
+        return row
+
+    def remember_sent(self, queue: Queue, scope: str, deduplication_id: str, message_id: str, id: int, expires_ms: int) -> None:
+        self._database.execute(
+            "INSERT OR REPLACE INTO deduplication VALUES (?, ?, ?, ?, ?, ?)",
+            (queue.id, scope, deduplication_id, message_id, id, expires_ms),
+        )
+
+    def received_before(self, queue: Queue, attempt_id: str, now_ms: int) -> list[tuple[int, int]] | None:
+        """(id, receives) of each message that an attempt to receive was given."""
+        row = self._database.execute(
+            "SELECT given FROM receive_attempt WHERE queue = ? AND attempt_id = ? AND expires_ms > ?",
+            (queue.id, attempt_id, now_ms),
+        ).fetchone()
+        return None if row is None else [(id, receives) for id, receives in orjson.loads(row[0])]
+
+    def remember_received(self, queue: Queue, attempt_id: str, given: Sequence[tuple[int, int]], expires_ms: int) -> None:
+        self._database.execute(
+            "INSERT OR REPLACE INTO receive_attempt VALUES (?, ?, ?, ?)",
+            (queue.id, attempt_id, orjson.dumps(given).decode(), expires_ms),
+        )
+
+    def in_flight(self, queue: Queue, given: Sequence[tuple[int, int]], now_ms: int) -> list[Candidate]:
+        """Those of an attempt's messages that are in flight as they were given."""
+        found: list[Candidate] = []
+        for id, receives in given:
+            found += self._database.execute(
+                f"SELECT {TAKEN_COLUMNS} FROM place JOIN message ON message.id = place.id "
+                "WHERE pile = ? AND place.id = ? AND receives = ? AND visible_ms > ?",
+                (queue.pile, id, receives, now_ms),
+            ).fetchall()
+        return found
+
+    def forget_duplicates(self, now_ms: int, limit: int) -> int:
+        """Drop what is no longer remembered; how many there were."""
+        dropped = 0
+        for table, key in (("deduplication", "queue, scope, deduplication_id"), ("receive_attempt", "queue, attempt_id")):
+            dropped += self._database.execute(
+                f"DELETE FROM {table} WHERE ({key}) IN "
+                f"(SELECT {key} FROM {table} WHERE expires_ms <= ? ORDER BY expires_ms LIMIT ?)",
+                (now_ms, limit),
+            ).rowcount
+        return dropped
+
+    def next_forgotten_ms(self) -> int | None:
+        """When something is next to be forgotten."""
+        rows: list[Any] = [
+            self._database.execute("SELECT min(expires_ms) FROM deduplication").fetchone()[0],
+            self._database.execute("SELECT min(expires_ms) FROM receive_attempt").fetchone()[0],
+        ]
+        return min((at for at in rows if at is not None), default=None)
