@@ -59,6 +59,8 @@ PAGES: dict[tuple[str, str], dict[str, Any]] = {
     ("logs", "DescribeLogStreams"): {"logGroupName": "/pages/0"},
     ("logs", "DescribeMetricFilters"): {},
     ("logs", "FilterLogEvents"): {"logGroupName": "/pages/0"},
+    ("sqs", "ListDeadLetterSourceQueues"): {"QueueUrl": "http://any/123456789012/grave"},
+    ("sqs", "ListQueues"): {},
 }
 ONE_PAGE = {("ecs", "ListContainerInstances")}  # there is one machine
 
@@ -113,7 +115,20 @@ def logs_records(logs: Any) -> None:
         logs.put_metric_filter(logGroupName=f"/pages/{at}", filterName="filter", filterPattern="", metricTransformations=[metric])
 
 
-RECORDS = {"cloudwatch": cloudwatch_records, "ecs": ecs_records, "iam": iam_records, "logs": logs_records}
+def sqs_records(sqs: Any) -> None:
+    sqs.create_queue(QueueName="grave")
+    policy = json.dumps({"deadLetterTargetArn": "arn:aws:sqs:us-east-1:123456789012:grave", "maxReceiveCount": 1})
+    for at in THREE:
+        sqs.create_queue(QueueName=f"queue{at}", Attributes={"RedrivePolicy": policy})
+
+
+RECORDS = {
+    "cloudwatch": cloudwatch_records,
+    "ecs": ecs_records,
+    "iam": iam_records,
+    "logs": logs_records,
+    "sqs": sqs_records,
+}
 
 
 @pytest.fixture(scope="module")

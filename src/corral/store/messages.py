@@ -70,12 +70,12 @@ class Messages:
 
     def take(self, queue: Queue, found: Sequence[Candidate], now_ms: int, until_ms: int, task_id: str | None) -> list[Received]:
         """They are in flight from now on; `task_id` is whose program received them."""
+        tally = self.tallies.of(queue.pile, now_ms)
         self._database.executemany(
             "UPDATE place SET visible_ms = ?, receives = receives + 1, first_received_ms = coalesce(first_received_ms, ?), "
             "received_ms = ?, task_id = ? WHERE pile = ? AND id = ?",
             [(until_ms, now_ms, now_ms, task_id, queue.pile, row[0]) for row in found],
         )
-        tally = self.tallies.of(queue.pile, now_ms)
         for row in found:
             tally.remove(row[1], row[2])
             tally.add(until_ms, row[2] + 1)
@@ -121,15 +121,15 @@ class Messages:
 
     def show_from(self, pile: int, id: int, visible_ms: int, now_ms: int) -> None:
         """A message in flight becomes visible then."""
-        before = self.place(pile, id)
+        before, tally = self.place(pile, id), self.tallies.of(pile, now_ms)
         assert before is not None
         self._database.execute("UPDATE place SET visible_ms = ? WHERE pile = ? AND id = ?", (visible_ms, pile, id))
-        tally = self.tallies.of(pile, now_ms)
         tally.remove(before[0], before[1])
         tally.add(visible_ms, before[1])
 
     def bury(self, source: Queue, target: Queue, row: Candidate, source_arn: str, id: int, now_ms: int) -> None:
         """A message goes to the dead-letter queue, with the receives it had. With the same id it is as old as it was."""
+        left, tally = self.tallies.of(source.pile, now_ms), self.tallies.of(target.pile, now_ms)
         sent_ms = row[6] if id == row[0] else now_ms
         sql = "UPDATE message SET id = ?, sent_ms = ?, source_arn = ? WHERE id = ?"
         self._database.execute(sql, (id, sent_ms, source_arn, row[0]))
@@ -139,8 +139,7 @@ class Messages:
             "received_ms = NULL, task_id = NULL WHERE pile = ? AND id = ?",
             (target.pile, id, visible_ms, source.pile, row[0]),
         )
-        self.tallies.of(source.pile, now_ms).remove(row[1], row[2])
-        tally = self.tallies.of(target.pile, now_ms)
+        left.remove(row[1], row[2])
         tally.add(visible_ms, 0)
         tally.used_ms = now_ms
 

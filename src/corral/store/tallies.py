@@ -72,7 +72,7 @@ class Tallies:
         self._journal.clear()
 
     def of(self, pile: int, now_ms: int) -> Tally:
-        """The tally of a pile, at the present, for somebody who is going to change it."""
+        """The tally of a pile, at the present, for somebody who is going to change it: ask before any row is changed."""
         tally = self._by_pile.get(pile)
         if tally is None:
             tally = self._by_pile[pile] = Tally(hand_ms=now_ms)

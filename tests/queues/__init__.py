@@ -1,0 +1,1 @@
+"""SQS on a clock that stands still until it is told to move."""
