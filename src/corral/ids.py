@@ -24,7 +24,8 @@ class RandomIds:
         return os.urandom(16).hex()
 
     def uuid(self) -> str:
-        return str(uuid.UUID(bytes=os.urandom(16), version=4))
+        digits = os.urandom(16).hex()  # written out: every request and every message has one
+        return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{'89ab'[int(digits[16], 16) & 3]}{digits[17:20]}-{digits[20:]}"
 
 
 class SeededIds:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import NamedTuple
 
 from corral.model.queue import Queue
@@ -20,13 +19,13 @@ class Receipt(NamedTuple):
 
 
 def handle_of(queue: Queue, id: int, receives: int) -> str:
-    return urlsafe_b64encode(FORM.pack(queue.id, queue.pile, id, receives)).decode()
+    return FORM.pack(queue.id, queue.pile, id, receives).hex()
 
 
 def receipt_of(queue: Queue, handle: str) -> Receipt:
     """The pile may be one that the queue had before it was purged: then the message is gone."""
     try:
-        of_queue, pile, id, receives = FORM.unpack(urlsafe_b64decode(handle.encode()))
+        of_queue, pile, id, receives = FORM.unpack(bytes.fromhex(handle))
     except (ValueError, struct.error):
         of_queue = UNUSED
     if of_queue != queue.id:
