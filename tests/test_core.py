@@ -368,6 +368,117 @@ def test_a_flood_of_marks_leaves_room_for_requests() -> None:
     assert sorted(map(int, looked)) == list(range(MARKS_MAX_PER_BATCH + 5))
 
 
+# Waiting in turn, and for a time
+
+
+class Shelf:
+    """Something that is taken by those who wait for it, one each."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.things, self.asked = world, 0, list[str]()
+        self.left: set[str] = set()
+
+    def wait(self, name: str, until_s: float = 100.0, again_s: float | None = None, *, keep: bool = False) -> None:
+        began_s = self.world.clock.now_s()
+
+        def take(tx: Tx[Store]) -> str:
+            self.asked.append(name)
+            if self.things:
+                self.things -= 1
+                return name
+            if tx.final:
+                return f"{name} in vain"
+            tx.store.put_cluster("r", name, "ACTIVE", {})
+            at_s = None if again_s is None else began_s + again_s
+            raise Wait(["shelf"], began_s + until_s, again_s=at_s, in_turn=True, keep=keep)
+
+        self.world.core.batch([Command(take, self.world.told.append, lambda: name in self.left)])
+
+    def put(self, count: int) -> Callable[[Tx[Store]], str]:
+        def handler(tx: Tx[Store]) -> str:
+            self.things += count
+            tx.changed("shelf")
+            return "put"
+
+        return handler
+
+
+def test_those_who_wait_in_turn_are_asked_one_by_one() -> None:
+    world = World()
+    shelf = Shelf(world)
+    for name in "abcde":
+        shelf.wait(name)
+    shelf.asked.clear()
+    world.batch(shelf.put(2))
+    assert world.told == ["put", "a", "b"]
+    assert shelf.asked == ["a", "b", "c"]
+    world.batch(shelf.put(1))
+    assert world.told[3:] == ["put", "d"]
+
+
+def test_whoever_has_gone_is_not_asked_and_the_next_one_is() -> None:
+    world = World()
+    shelf = Shelf(world)
+    for name in "abc":
+        shelf.wait(name, 50)
+    shelf.left |= {"a", "b"}
+    shelf.asked.clear()
+    world.batch(shelf.put(1))
+    assert (world.told, shelf.asked) == (["put", "c"], ["c"])
+    shelf.wait("d", 50)
+    shelf.left.add("d")
+    world.clock.advance(51)
+    world.batch()
+    assert world.told == ["put", "c"]
+    assert world.core.next_due_s() is None
+
+
+def test_what_waits_is_asked_again_at_the_time_it_names_and_so_are_those_behind_it() -> None:
+    world = World()
+    shelf = Shelf(world)
+    began_s = world.clock.now_s()
+    shelf.wait("a", 100)
+    shelf.wait("b", 3, again_s=5)
+    assert world.core.next_due_s() == pytest.approx(began_s + 3)
+    world.clock.advance(3.1)
+    world.batch()
+    assert world.told == ["b in vain"]
+    assert world.core.next_due_s() == pytest.approx(began_s + 5)  # b is gone; what it knew holds for a
+    shelf.things = 1
+    world.clock.advance(2)
+    world.batch()
+    assert world.told == ["b in vain", "a"]
+
+
+def test_a_change_later_is_for_those_who_wait_now_and_goes_with_its_command() -> None:
+    world = World()
+    shelf = Shelf(world)
+    began_s = world.clock.now_s()
+
+    def refuses(tx: Tx[Store]) -> None:
+        tx.changes_at("shelf", began_s + 1)
+        raise Refusal("no")
+
+    world.batch(lambda tx: tx.changes_at("shelf", began_s + 2))  # nobody waits
+    assert world.core.next_due_s() is None
+    shelf.wait("a", 100)
+    world.batch(refuses, lambda tx: tx.changes_at("shelf", began_s + 9), lambda tx: tx.changes_at("shelf", began_s + 7))
+    assert world.core.next_due_s() == began_s + 7
+    world.store.full = True
+    world.clock.advance(8)
+    world.batch(adds("x"))  # the batch fails, and with it the one that was woken
+    world.store.full = False
+    assert [type(told) for told in world.told[-2:]] == [ServiceUnavailable] * 2
+
+
+def test_who_waits_may_keep_what_it_wrote() -> None:
+    world = World()
+    shelf = Shelf(world)
+    shelf.wait("drops")
+    shelf.wait("keeps", keep=True)
+    assert world.clusters() == ["keeps"]
+
+
 # A commit that fails
 
 

@@ -1,4 +1,4 @@
-"""Nothing that is done to a queue reads it from end to end: every statement finds what it needs by an index, in the order it needs."""
+"""Nothing that is done to a queue reads it from end to end: every statement finds what it needs by an index, in its order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from queues.world import ACCOUNT, REGION, World
 
 FULL_SCANS = {
     "SELECT max(id) FROM message",  # the last row of the table
-    "SELECT pile, (SELECT count(*) FROM place WHERE place.pile = queue.pile) FROM queue",  # at start: the queues, and each one's index
+    # At start alone: the queues, and each one's index.
+    "SELECT pile, (SELECT count(*) FROM place WHERE place.pile = queue.pile) FROM queue",
     "SELECT min(at) FROM due",
     "SELECT min(expires_ms) FROM deduplication",
     "SELECT min(expires_ms) FROM receive_attempt",
