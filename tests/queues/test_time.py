@@ -357,6 +357,17 @@ def test_many_dead_letters_do_not_stop_a_long_poll() -> None:
     assert poll.bodies == ["good"]
 
 
+def test_a_handle_from_before_does_not_reach_a_dead_letter() -> None:
+    world = World()
+    grave = world.queue("grave")
+    url = world.queue("q", VisibilityTimeout=0, RedrivePolicy=dead_letters("grave", 1))
+    send(world, url, "m")
+    [message] = receive(world, url)
+    assert receive(world, url) == []
+    world.call("DeleteMessage", QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+    assert bodies({"Messages": receive(world, grave)}) == ["m"]
+
+
 @pytest.mark.parametrize("suffix", ["", ".fifo"])
 def test_dead_letters_are_moved_back(suffix: str) -> None:
     world = World()

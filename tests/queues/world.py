@@ -58,6 +58,7 @@ class World:
     def reopen(self) -> None:
         """As after kill -9: what is in memory is gone."""
         self.store.connection.close()
+        self.clock.advance(0.001)  # no start takes less, and ids are times
         self.store = FullStore(self.path)
         self.core = self._core()
 

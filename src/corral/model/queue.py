@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -106,14 +106,14 @@ class Draft:
     attributes: str | None = None  # JSON
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
-    """A message that somebody was just given."""
+class Message(NamedTuple):
+    """A message on its queue. A tuple, because that is how thousands of rows a second arrive."""
 
     id: int
+    visible_ms: int | None
     receives: int
     receives_before: int
-    first_received_ms: int
+    first_received_ms: int | None
     message_id: str
     sent_ms: int
     sender: str
@@ -124,6 +124,18 @@ class Received:
     attributes: str | None  # JSON
     bytes: int
     body: str
+
+
+class Place(NamedTuple):
+    """What becomes of a message."""
+
+    visible_ms: int | None  # in flight or delayed until then
+    receives: int
+    received_ms: int | None
+    group_id: str | None  # of a FIFO queue
+
+    def is_in_flight(self, now_ms: int) -> bool:
+        return self.visible_ms is not None and self.visible_ms > now_ms
 
 
 @dataclass(frozen=True, slots=True)

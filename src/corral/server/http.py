@@ -130,8 +130,7 @@ class App:
                 return await lane.read(lambda tx: call.serialize(handler(tx), request_id), self._settings, self._ids)
             except Wait:
                 pass  # only the lane can wait without missing a change
-        answer = lane.submit(handler, lambda: watching.append(asyncio.ensure_future(_drop_when_gone(receive, answer))))
-        watching: list[asyncio.Task[None]] = []  # only while a handler waits: whoever leaves must not be given a message
+        answer = lane.submit(handler, lambda: _drop_when_gone(receive, answer))
         return call.serialize(await answer, request_id)
 
     async def _own_page(self, request: aws.Request) -> aws.Response:
@@ -165,10 +164,11 @@ def _seen(headers: Mapping[str, str]) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-async def _drop_when_gone(receive: Receive, answer: asyncio.Future[Any]) -> None:
+def _drop_when_gone(receive: Receive, answer: asyncio.Future[Any]) -> None:
     """While a request waits for its answer nothing comes from its client but the end of the connection."""
-    await receive()
-    answer.cancel()
+    gone = asyncio.ensure_future(receive())
+    gone.add_done_callback(lambda _: answer.cancel())
+    answer.add_done_callback(lambda _: gone.cancel())
 
 
 async def _body(headers: Mapping[str, str], receive: Receive) -> bytes | None:

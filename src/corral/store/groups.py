@@ -7,12 +7,13 @@ messages settles it: looks at its first few, which are all that can be in flight
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 import orjson
 
-from corral.model.queue import Draft, Queue
-from corral.store.messages import TAKEN_COLUMNS, Candidate, Messages, fitting
+from corral.model.queue import Draft, Message, Queue
+from corral.store.messages import MESSAGE_COLUMNS, Messages, fitting
 
 RECEIVED_AT_ONCE_MAX = 10  # of one group: no more of it can be in flight
 
@@ -41,16 +42,15 @@ class Groups(Messages):
         ).fetchone()
         return None if found is None else int(found)
 
-    def heads(self, queue: Queue, group: str, limit: int, now_ms: int) -> list[Candidate]:
+    def heads(self, queue: Queue, group: str, limit: int, now_ms: int) -> list[Message]:
         """The first messages of a group that is ready, with their bodies. What follows a delayed one waits for it."""
         rows = self._database.execute(
-            f"SELECT {TAKEN_COLUMNS} FROM place JOIN message ON message.id = place.id "
+            f"SELECT {MESSAGE_COLUMNS} FROM place JOIN message ON message.id = place.id "
             "WHERE pile = ? AND place.group_id = ? ORDER BY place.id LIMIT ?",
             (queue.pile, group, limit),
         )
         found = fitting(rows)
-        delayed = next((at for at, row in enumerate(found) if row[1] is not None and row[1] > now_ms), len(found))
-        return found[:delayed]
+        return list(takewhile(lambda message: message.visible_ms is None or message.visible_ms <= now_ms, found))
 
     def settle_group(self, pile: int, group: str, now_ms: int) -> None:
         """Its messages have changed: from when on may it be served? A group that may be now goes behind those that wait."""
@@ -97,15 +97,16 @@ class Groups(Messages):
             (queue.id, attempt_id, orjson.dumps(given).decode(), expires_ms),
         )
 
-    def in_flight(self, queue: Queue, given: Sequence[tuple[int, int]], now_ms: int) -> list[Candidate]:
+    def in_flight(self, queue: Queue, given: Sequence[tuple[int, int]], now_ms: int) -> list[Message]:
         """Those of an attempt's messages that are in flight as they were given."""
-        found: list[Candidate] = []
+        found: list[Message] = []
         for id, receives in given:
-            found += self._database.execute(
-                f"SELECT {TAKEN_COLUMNS} FROM place JOIN message ON message.id = place.id "
+            rows = self._database.execute(
+                f"SELECT {MESSAGE_COLUMNS} FROM place JOIN message ON message.id = place.id "
                 "WHERE pile = ? AND place.id = ? AND receives = ? AND visible_ms > ?",
                 (queue.pile, id, receives, now_ms),
-            ).fetchall()
+            )
+            found += map(Message._make, rows)
         return found
 
     def forget_duplicates(self, now_ms: int, limit: int) -> int:

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from corral.database import Database, Row
-from corral.model.queue import ID_STEP, Draft, Queue, Received, sent_at_ms
+from corral.model.queue import ID_STEP, Draft, Message, Place, Queue, sent_at_ms
 from corral.store.tallies import NEVER_MS, Tallies
 
-TAKEN_COLUMNS = (
+MESSAGE_COLUMNS = (
     "place.id, visible_ms, receives, receives_before, first_received_ms, message_id, sent_ms, sender, message.group_id, "
     "deduplication_id, trace, source_arn, attributes, bytes, body"
 )
 ANSWER_MAX_BYTES = 1024 * 1024  # in one receive; fewer messages than asked for are always allowed
 DELETED_MAX_BYTES = 8 * 1024 * 1024  # in one transaction
-Candidate = Row  # TAKEN_COLUMNS
 
 
 class Messages:
@@ -59,54 +58,58 @@ class Messages:
         database.executemany("INSERT INTO place (pile, id, visible_ms, group_id) VALUES (?, ?, ?, ?)", places)
         return was_empty
 
-    def candidates(self, queue: Queue, count: int, now_ms: int) -> list[Candidate]:
+    def candidates(self, queue: Queue, count: int, now_ms: int) -> list[Message]:
         """The messages of a standard queue that have waited longest, with their bodies, as far as one answer holds them."""
         rows = self._database.execute(
-            f"SELECT {TAKEN_COLUMNS} FROM place JOIN message ON message.id = place.id "
+            f"SELECT {MESSAGE_COLUMNS} FROM place JOIN message ON message.id = place.id "
             "WHERE pile = ? AND visible_ms <= ? ORDER BY pile, visible_ms, receives, place.id LIMIT ?",
             (queue.pile, now_ms, count),
         )
         return fitting(rows)
 
-    def take(self, queue: Queue, found: Sequence[Candidate], now_ms: int, until_ms: int, task_id: str | None) -> list[Received]:
+    def take(self, queue: Queue, found: Sequence[Message], now_ms: int, until_ms: int, task_id: str | None) -> list[Message]:
         """They are in flight from now on; `task_id` is whose program received them."""
         tally = self.tallies.of(queue.pile, now_ms)
         self._database.executemany(
             "UPDATE place SET visible_ms = ?, receives = receives + 1, first_received_ms = coalesce(first_received_ms, ?), "
             "received_ms = ?, task_id = ? WHERE pile = ? AND id = ?",
-            [(until_ms, now_ms, now_ms, task_id, queue.pile, row[0]) for row in found],
+            [(until_ms, now_ms, now_ms, task_id, queue.pile, message.id) for message in found],
         )
-        for row in found:
-            tally.remove(row[1], row[2])
-            tally.add(until_ms, row[2] + 1)
+        for message in found:
+            tally.remove(message.visible_ms, message.receives)
+            tally.add(until_ms, message.receives + 1)
         tally.received += len(found)
         tally.used_ms = now_ms
-        return [Received(row[0], row[2] + 1, row[3], now_ms if row[4] is None else row[4], *row[5:]) for row in found]
+        return [
+            message._replace(receives=message.receives + 1, first_received_ms=message.first_received_ms or now_ms)
+            for message in found
+        ]
 
     def next_visible_ms(self, queue: Queue, now_ms: int) -> int | None:
         """No message of a standard queue becomes visible by time alone before this. None: never."""
         next_ms = self.tallies.of(queue.pile, now_ms).next_ms
         return None if next_ms == NEVER_MS else next_ms
 
-    def place(self, pile: int, id: int) -> tuple[int | None, int, int | None, str | None] | None:
-        """(visible from, receives, last received, FIFO group) of a message; None when it is not there."""
-        row: tuple[int | None, int, int | None, str | None] | None = self._database.execute(
+    def place(self, pile: int, id: int) -> Place | None:
+        """None when the message is not there."""
+        row = self._database.execute(
             "SELECT visible_ms, receives, received_ms, group_id FROM place WHERE pile = ? AND id = ?", (pile, id)
         ).fetchone()
-        return row
+        return None if row is None else Place(*row)
 
     def drop(self, pile: int, ids: Sequence[int], now_ms: int) -> list[str]:
-        """Remove messages for good; the FIFO groups that they were of."""
-        tally, groups = self.tallies.of(pile, now_ms), dict[str, None]()
+        """Remove messages from a pile for good; the FIFO groups that they were of. One that lies elsewhere by now stays."""
+        tally, groups, gone = self.tallies.of(pile, now_ms), dict[str, None](), list[tuple[int]]()
         for id in ids:
-            gone = self._database.execute(
+            found = self._database.execute(
                 "DELETE FROM place WHERE pile = ? AND id = ? RETURNING visible_ms, receives, group_id", (pile, id)
             ).fetchall()
-            for visible_ms, receives, group in gone:
+            for visible_ms, receives, group in found:
+                gone.append((id,))
                 tally.remove(visible_ms, receives)
                 if group is not None:
                     groups[group] = None
-        self._database.executemany("DELETE FROM message WHERE id = ?", [(id,) for id in ids])
+        self._database.executemany("DELETE FROM message WHERE id = ?", gone)
         return list(groups)
 
     def count_deleted(self, pile: int, count: int, now_ms: int) -> None:
@@ -124,22 +127,22 @@ class Messages:
         before, tally = self.place(pile, id), self.tallies.of(pile, now_ms)
         assert before is not None
         self._database.execute("UPDATE place SET visible_ms = ? WHERE pile = ? AND id = ?", (visible_ms, pile, id))
-        tally.remove(before[0], before[1])
-        tally.add(visible_ms, before[1])
+        tally.remove(before.visible_ms, before.receives)
+        tally.add(visible_ms, before.receives)
 
-    def bury(self, source: Queue, target: Queue, row: Candidate, source_arn: str, id: int, now_ms: int) -> None:
+    def bury(self, source: Queue, target: Queue, message: Message, source_arn: str, id: int, now_ms: int) -> None:
         """A message goes to the dead-letter queue, with the receives it had. With the same id it is as old as it was."""
         left, tally = self.tallies.of(source.pile, now_ms), self.tallies.of(target.pile, now_ms)
-        sent_ms = row[6] if id == row[0] else now_ms
+        sent_ms = message.sent_ms if id == message.id else now_ms
         sql = "UPDATE message SET id = ?, sent_ms = ?, source_arn = ? WHERE id = ?"
-        self._database.execute(sql, (id, sent_ms, source_arn, row[0]))
+        self._database.execute(sql, (id, sent_ms, source_arn, message.id))
         visible_ms = None if target.is_fifo else now_ms
         self._database.execute(
             "UPDATE place SET pile = ?, id = ?, visible_ms = ?, receives_before = receives_before + receives, receives = 0, "
             "received_ms = NULL, task_id = NULL WHERE pile = ? AND id = ?",
-            (target.pile, id, visible_ms, source.pile, row[0]),
+            (target.pile, id, visible_ms, source.pile, message.id),
         )
-        left.remove(row[1], row[2])
+        left.remove(message.visible_ms, message.receives)
         tally.add(visible_ms, 0)
         tally.used_ms = now_ms
 
@@ -187,14 +190,14 @@ class Messages:
         ).fetchall()
 
 
-def fitting(rows: Iterable[Candidate]) -> list[Candidate]:
+def fitting(rows: Iterable[Row]) -> list[Message]:
     """As many of them as one answer holds; always one."""
-    found, size = list[Candidate](), 0
-    for row in rows:
-        size += row[-2]
+    found, size = list[Message](), 0
+    for message in map(Message._make, rows):
+        size += message.bytes
         if found and size > ANSWER_MAX_BYTES:
             break
-        found.append(row)
+        found.append(message)
     return found
 
 

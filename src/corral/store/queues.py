@@ -15,6 +15,7 @@ from corral.store.tallies import Tally
 QUEUE_COLUMNS = "id, region, name, pile, created_ms, modified_ms, purged_ms, attributes, tags"
 TASK_COLUMNS = "id, source, source_arn, destination_arn, per_s, status, to_move, moved, started_ms, failure"
 ACTIVE_MS = 6 * 3_600_000  # CloudWatch hears of a queue for so long after its last use
+CACHED_MAX = 20_000  # two for each queue
 TASKS_KEPT = 10  # for each source
 
 
@@ -55,6 +56,8 @@ class Queues(Groups):
 
     def _keep(self, queue: Queue) -> Queue:
         if self._cached is not None:
+            if len(self._cached) > CACHED_MAX:
+                self._cached.clear()
             self._cached[queue.region, queue.name] = self._cached[queue.pile] = queue
         return queue
 

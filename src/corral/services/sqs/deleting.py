@@ -71,8 +71,7 @@ def _to_delete(tx: Tx[Store], queue: Queue, handle: str) -> int | None:
         place = tx.store.queues.place(receipt.pile, receipt.id)
         if place is None:
             return None
-        visible_ms, receives, _, _ = place
-        if receives != receipt.receives or visible_ms is None or visible_ms <= now_ms(tx):
+        if place.receives != receipt.receives or not place.is_in_flight(now_ms(tx)):
             raise invalid(handle, "ReceiptHandle", "The receipt handle has expired.")
     return receipt.id
 
@@ -92,17 +91,16 @@ def _change(tx: Tx[Store], queue: Queue, handle: str, timeout_s: int) -> None:
         raise invalid(timeout_s, "VisibilityTimeout", f"Must be between 0 and {VISIBILITY_MAX_S}, if provided.")
     receipt, store, at_ms = receipt_of(queue, handle), tx.store.queues, now_ms(tx)
     place = store.place(receipt.pile, receipt.id) if receipt.pile == queue.pile else None
-    if place is None or place[1] != receipt.receives:
+    if place is None or place.receives != receipt.receives:
         raise invalid(handle, "ReceiptHandle", "Message does not exist or is not available for visibility timeout change.")
-    visible_ms, _, received_ms, group = place
-    if visible_ms is None or visible_ms <= at_ms:
+    if not place.is_in_flight(at_ms):
         raise MessageNotInflight(f"The message referred to by {handle} isn't in flight.")
     until_ms = at_ms + 1000 * timeout_s
-    if received_ms is not None and until_ms > received_ms + 1000 * VISIBILITY_MAX_S:
+    if place.received_ms is not None and until_ms > place.received_ms + 1000 * VISIBILITY_MAX_S:
         raise InvalidParameterValue(f"Total VisibilityTimeout for the message is beyond the limit [{VISIBILITY_MAX_S} seconds]")
     store.show_from(receipt.pile, receipt.id, until_ms, at_ms)
-    if group is not None:
-        store.settle_group(receipt.pile, group, at_ms)
+    if place.group_id is not None:
+        store.settle_group(receipt.pile, place.group_id, at_ms)
     if timeout_s:
         tx.changes_at(wakes(queue), until_ms / 1000)
     else:

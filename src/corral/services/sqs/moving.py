@@ -120,24 +120,24 @@ def _move_some(tx: Tx[Store], source: Queue, task: MoveTask, limit: int) -> tupl
         found = store.heads(source, groups[0], limit, at_ms) if groups else []
     else:
         found = store.candidates(source, limit, at_ms)
-    for moved, row in enumerate(found):
-        arn = task.destination_arn or row[11]
+    for moved, message in enumerate(found):
+        arn = task.destination_arn or message.source_arn
         if arn is None:
             return moved, "CouldNotDetermineMessageSource"
         target = queue_with_arn(tx, arn)
         if target is None or target.is_fifo != source.is_fifo:
             return moved, "AWS.SimpleQueueService.NonExistentQueue"
-        for group in store.drop(source.pile, [row[0]], at_ms):
+        for group in store.drop(source.pile, [message.id], at_ms):
             store.settle_group(source.pile, group, at_ms)
         draft = Draft(
             message_id=tx.ids.uuid(),
-            body=row[14],
-            bytes=row[13],
-            sender=row[7],
-            group_id=row[8],
-            deduplication_id=row[9],
-            trace=row[10],
-            attributes=row[12],
+            body=message.body,
+            bytes=message.bytes,
+            sender=message.sender,
+            group_id=message.group_id,
+            deduplication_id=message.deduplication_id,
+            trace=message.trace,
+            attributes=message.attributes,
         )
         put_all(tx, target, [draft], store.new_ids(tx.now_s, 1))
     if found:

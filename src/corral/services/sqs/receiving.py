@@ -7,7 +7,7 @@ from hashlib import md5
 from typing import Any
 
 from corral.core import Tx, Wait
-from corral.model.queue import Queue, Received, sent_at_ms
+from corral.model.queue import Message, Queue, sent_at_ms
 from corral.services.caller import Caller
 from corral.services.sqs.contents import chosen, digest, unpacked
 from corral.services.sqs.deleting import VISIBILITY_MAX_S
@@ -105,7 +105,7 @@ def _system_names(params: dict[str, Any]) -> frozenset[str]:
     return names | older
 
 
-def _from_queue(tx: Tx[Store], queue: Queue, asked: Asked) -> tuple[list[Received], int]:
+def _from_queue(tx: Tx[Store], queue: Queue, asked: Asked) -> tuple[list[Message], int]:
     """Messages of a standard queue; and how many others stood in the way, and are gone now."""
     store, at_ms = tx.store.queues, now_ms(tx)
     found = store.candidates(queue, asked.count, at_ms)
@@ -113,10 +113,10 @@ def _from_queue(tx: Tx[Store], queue: Queue, asked: Asked) -> tuple[list[Receive
     return (store.take(queue, live, at_ms, asked.until_ms, asked.task_id) if live else []), cleared
 
 
-def _from_groups(tx: Tx[Store], queue: Queue, asked: Asked) -> tuple[list[Received], int]:
+def _from_groups(tx: Tx[Store], queue: Queue, asked: Asked) -> tuple[list[Message], int]:
     """Messages of a FIFO queue: as many as there are of the group that has waited longest, then of the next one."""
     store, at_ms = tx.store.queues, now_ms(tx)
-    received: list[Received] = []
+    received: list[Message] = []
     cleared = 0
     for group in store.ready_groups(queue, asked.count, at_ms):
         found = store.heads(queue, group, asked.count - len(received), at_ms)
@@ -130,35 +130,38 @@ def _from_groups(tx: Tx[Store], queue: Queue, asked: Asked) -> tuple[list[Receiv
     return received, cleared
 
 
-def _cleared(tx: Tx[Store], queue: Queue, found: list[Any]) -> tuple[list[Any], int]:
+def _cleared(tx: Tx[Store], queue: Queue, found: list[Message]) -> tuple[list[Message], int]:
     """Those that may be received. Others are deleted, being too old, or go where dead letters go; and how many these were."""
     at_ms, most = now_ms(tx), queue.receives_max
     oldest = queue.oldest_kept_id(at_ms)
-    if all(row[0] >= oldest and (most is None or row[2] < most) for row in found):
+    if all(message.id >= oldest and (most is None or message.receives < most) for message in found):
         return found, 0
     target = queue_with_arn(tx, queue.dead_letters_arn) if queue.dead_letters_arn else None
-    expired = [row[0] for row in found if row[0] < oldest]
-    dead = [row for row in found if row[0] >= oldest and most is not None and row[2] >= most] if target is not None else []
+    live, expired, dead = list[Message](), list[int](), 0
+    for message in found:
+        if message.id < oldest:
+            expired.append(message.id)
+        elif target is not None and most is not None and message.receives >= most:
+            _bury(tx, queue, target, message)
+            dead += 1
+        else:
+            live.append(message)
     tx.store.queues.drop(queue.pile, expired, at_ms)
-    for row in dead:
-        assert target is not None
-        _bury(tx, queue, target, row)
-    gone = {*expired, *(row[0] for row in dead)}
-    return [row for row in found if row[0] not in gone], len(gone)
+    return live, len(expired) + dead
 
 
-def _bury(tx: Tx[Store], queue: Queue, target: Queue, row: Any) -> None:
+def _bury(tx: Tx[Store], queue: Queue, target: Queue, message: Message) -> None:
     """A dead letter of a standard queue stays as old as it is; that of a FIFO queue comes last in its group there."""
     store, at_ms = tx.store.queues, now_ms(tx)
-    id = store.new_ids(tx.now_s, 1)[0] if queue.is_fifo else row[0]
-    store.bury(queue, target, row, arn_of(tx, queue), id, at_ms)
-    if target.is_fifo:
-        store.settle_group(target.pile, row[8], at_ms)
+    id = store.new_ids(tx.now_s, 1)[0] if queue.is_fifo else message.id
+    store.bury(queue, target, message, arn_of(tx, queue), id, at_ms)
+    if message.group_id is not None and target.is_fifo:
+        store.settle_group(target.pile, message.group_id, at_ms)
     tx.due(f"retention:{target.id}", (sent_at_ms(id) + target.retention_ms) / 1000)
     tx.changed(wakes(target))
 
 
-def _received_before(tx: Tx[Store], queue: Queue, params: dict[str, Any], asked: Asked) -> list[Received]:
+def _received_before(tx: Tx[Store], queue: Queue, params: dict[str, Any], asked: Asked) -> list[Message]:
     """What an attempt with the same id got, if nothing has happened to it since: whoever lost the answer gets it again."""
     attempt_id = params.get("ReceiveRequestAttemptId")
     if attempt_id is None:
@@ -171,11 +174,12 @@ def _received_before(tx: Tx[Store], queue: Queue, params: dict[str, Any], asked:
     found = store.in_flight(queue, given, at_ms) if given else []
     if not given or len(found) != len(given):
         return []
-    for row in found:
-        store.show_from(queue.pile, row[0], asked.until_ms, at_ms)
-    for group in {row[8]: None for row in found}:
+    for message in found:
+        store.show_from(queue.pile, message.id, asked.until_ms, at_ms)
+    for group in dict.fromkeys(message.group_id for message in found):
+        assert group is not None
         store.settle_group(queue.pile, group, at_ms)
-    return [Received(row[0], row[2], row[3], row[4], *row[5:]) for row in found]
+    return found
 
 
 def _next_visible_s(tx: Tx[Store], queue: Queue) -> float | None:
@@ -185,7 +189,7 @@ def _next_visible_s(tx: Tx[Store], queue: Queue) -> float | None:
     return None if found is None else found / 1000
 
 
-def _shown(queue: Queue, message: Received, names: frozenset[str], wanted: list[str]) -> dict[str, Any]:
+def _shown(queue: Queue, message: Message, names: frozenset[str], wanted: list[str]) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "MessageId": message.message_id,
         "ReceiptHandle": handle_of(queue, message.id, message.receives),
@@ -200,7 +204,7 @@ def _shown(queue: Queue, message: Received, names: frozenset[str], wanted: list[
     return shown
 
 
-def _system_attributes(queue: Queue, message: Received, names: frozenset[str]) -> dict[str, str]:
+def _system_attributes(queue: Queue, message: Message, names: frozenset[str]) -> dict[str, str]:
     found = {
         "SenderId": message.sender,
         "SentTimestamp": str(message.sent_ms),

@@ -33,23 +33,24 @@ def send_message(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
 def send_message_batch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     queue, entries = queue_at(tx, params, caller), params["Entries"]
     check_batch(entries, "SendMessageBatchRequestEntry")
-    size = sum(len(entry["MessageBody"].encode("utf-8", "surrogatepass")) for entry in entries)
-    if size > BATCH_MAX_BYTES:
-        raise BatchRequestTooLong(f"Batch requests cannot be longer than {BATCH_MAX_BYTES} bytes. You have sent {size} bytes.")
+    _check_size(sum(len(entry["MessageBody"].encode("utf-8", "surrogatepass")) for entry in entries))
     sender, good, failed = user_id(tx, caller), list[tuple[Entry, Draft, dict[str, Any]]](), []
     for entry in entries:
         try:
             good.append((entry, *_draft(tx, queue, entry, sender)))
         except ApiError as error:
             failed.append(failure(entry, error))
-    size = sum(draft.bytes for _, draft, _ in good)
-    if size > BATCH_MAX_BYTES:
-        raise BatchRequestTooLong(f"Batch requests cannot be longer than {BATCH_MAX_BYTES} bytes. You have sent {size} bytes.")
+    _check_size(sum(draft.bytes for _, draft, _ in good))  # with their attributes
     sent = put(tx, queue, [draft for _, draft, _ in good]) if good else []
     return {
         "Successful": [{"Id": entry["Id"], **_sent(queue, answer, *ids)} for (entry, _, answer), ids in zip(good, sent)],
         "Failed": failed,
     }
+
+
+def _check_size(size: int) -> None:
+    if size > BATCH_MAX_BYTES:
+        raise BatchRequestTooLong(f"Batch requests cannot be longer than {BATCH_MAX_BYTES} bytes. You have sent {size} bytes.")
 
 
 def _draft(tx: Tx[Store], queue: Queue, params: dict[str, Any], sender: str) -> tuple[Draft, dict[str, Any]]:
