@@ -19,6 +19,7 @@ class ApiError(Exception):
         super().__init__(message)
         self.message = message
         self.members = members  # further members of the modelled error shape
+        self.headers: dict[str, str] = {}  # that go with it; only S3's answers have such
 
 
 def api_error(code: str, status: int = 400) -> type[ApiError]:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from corral.aws import Body, Request, Response, Secret, recognise_head, verify_head
 from corral.aws.body import LINE_MAX_BYTES, ChunkedBody, ChunkSigner, PlainBody
-from corral.aws.checksums import HEADERS, checksum, checksum_text
+from corral.blobs.checksums import HEADERS, checksum, checksum_text
 from corral.errors import ApiError
 from wire import oracle
 from wire.generate import EXAMPLES

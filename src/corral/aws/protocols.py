@@ -229,6 +229,8 @@ def _rest_xml_serializer(operation: OperationModel, compiled: Compiled) -> Seria
         parts = write(result)
         headers = [("x-amz-request-id", request_id), ("x-amz-id-2", request_id), *parts.headers]
         status = ok if parts.status is None else parts.status
+        if result.get("ContentRange") is not None:
+            status = 206  # which the model does not say
         if status == 204:
             return Response(status, headers, b"")
         if parts.body and not raw:

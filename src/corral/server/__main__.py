@@ -21,6 +21,7 @@ import uvloop
 
 from corral import ids
 from corral.aws import Secret
+from corral.blobs import Blobs
 from corral.clock import WallClock
 from corral.core import Command, Core, Tx
 from corral.database import hold_folder, look_before_touching
@@ -31,6 +32,7 @@ from corral.reconcile import LOGS, METRICS, STATE
 from corral.server.agents import Agents
 from corral.server.http import App, HttpServer
 from corral.server.inside import Inside
+from corral.server.keeper import Keeper
 from corral.server.keys import Keys
 from corral.server.lanes import Lane
 from corral.server.status import status_of
@@ -97,6 +99,8 @@ async def _serve(options: argparse.Namespace) -> None:
     for lane in (state, logs):
         await lane.submit(lambda tx: tx.due("sweep:", tx.now_s))
     await metrics.submit(lambda tx: tx.due("rollup:", tx.now_s))
+    blobs = Blobs(data / "blobs", names)
+    blob_keeper = asyncio.create_task(Keeper(blobs, state, settings, names).keep())
     await agents.listen()
     keeper = asyncio.create_task(agents.keep_agent())
 
@@ -104,7 +108,7 @@ async def _serve(options: argparse.Namespace) -> None:
     about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus}
     lookup = Keys(keys["access_key"], root, settings.session_key, store.live_tasks)
     app = App(settings, lanes, lookup, clock, names,
-              lambda tx: status_of(tx, agents.samples, about, agents.history), Inside(settings, state, agents))  # fmt: skip
+              lambda tx: status_of(tx, agents.samples, about, agents.history), Inside(settings, state, agents), blobs)  # fmt: skip
     server = HttpServer(app)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _ask_to_exit, server, *lanes.values())
@@ -117,6 +121,7 @@ async def _serve(options: argparse.Namespace) -> None:
     _say_ready(data, about, options.ready_fd)
     await serving
     keeper.cancel()
+    blob_keeper.cancel()
     await agents.close()
     (data / "server.json").unlink(missing_ok=True)
     for lane in lanes.values():

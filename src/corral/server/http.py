@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import orjson
@@ -14,13 +14,17 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 import corral
 from corral import aws
+from corral.blobs import Blobs
 from corral.clock import Clock
 from corral.core import Tx, Wait
 from corral.errors import ApiError, api_error, our_fault
 from corral.ids import Ids
 from corral.model.settings import Settings
 from corral.server.inside import Inside
+from corral.server.intake import ClientGone, Intake, end_body
 from corral.server.lanes import Lane
+from corral.server.sending import Connection, Send, Sender
+from corral.server.streams import Streams
 from corral.services import SERVICES, Service
 from corral.services.caller import Caller
 
@@ -31,7 +35,6 @@ HeadersTooLarge = api_error("RequestHeaderSectionTooLarge", 431)
 log = logging.getLogger("corral")
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class App:
@@ -46,6 +49,7 @@ class App:
         ids: Ids,
         status: Callable[[Tx[Any]], dict[str, Any]],
         inside: Inside,
+        blobs: Blobs,
     ) -> None:
         self._settings = settings
         self._lanes = lanes
@@ -54,11 +58,13 @@ class App:
         self._ids = ids
         self._status = status
         self._inside = inside
+        self._streams = Streams(settings, lanes, lookup, clock, ids, Intake(blobs), self._caller)
+        self._sender = Sender(blobs)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"no {scope['type']} here")
-        request_id = self._ids.uuid()
+        request_id, connection = self._ids.uuid(), scope["connection"]
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         head = aws.Request(
             method=scope["method"],
@@ -70,11 +76,17 @@ class App:
         try:
             if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADERS_MAX_BYTES:
                 raise HeadersTooLarge(f"The request's headers are larger than {HEADERS_MAX_BYTES} bytes.")
-            body = await _body(headers, receive)
-            if body is None:
-                return  # the client has gone
-            request = aws.Request(head.method, head.path, head.query, headers, body)
-            response = await self._answer(request, request_id, receive)
+            call = aws.recognise_head(head)
+            if call is not None:
+                response = await self._streams.answer(call, head, request_id, receive)
+            else:
+                body = await _body(headers, receive)
+                if body is None:
+                    return  # the client has gone
+                request = aws.Request(head.method, head.path, head.query, headers, body)
+                response = await self._answer(request, request_id, receive)
+        except ClientGone:
+            return
         except ApiError as error:
             response = aws.serialize_refusal(head, error, request_id)
         except asyncio.CancelledError:
@@ -84,7 +96,9 @@ class App:
         except Exception:
             log.exception("request %s failed", request_id)
             response = aws.serialize_refusal(head, our_fault(), request_id)
-        await _send(send, response)
+        with suppress(ClientGone):
+            await end_body(head, receive, connection, response)
+            await self._sender.send(send, response, connection)
 
     async def _answer(self, request: aws.Request, request_id: str, receive: Receive) -> aws.Response:
         if request.path != "/":
@@ -95,23 +109,25 @@ class App:
         call = aws.recognise(request)
         try:
             identity = aws.verify(request, self._lookup, self._clock.now_s(), signing_name=call.signing_name)
-            caller = Caller(
-                account=self._settings.account,
-                region=identity.region,
-                principal=identity.principal,
-                wait_s=_wait_s(request.headers),
-                task_id=identity.task_id,
-                access_key_id=identity.access_key_id,
-                is_session=identity.is_session,
-                seen=_seen(request.headers),
-                endpoint_url=f"http://{host}" if (host := request.headers.get("host")) else "",
-            )
-            return await self._call(call, caller, request_id, receive)
+            return await self._call(call, self._caller(identity, request.headers), request_id, receive)
         except ApiError as error:
             return call.serialize_error(error, request_id)
         except Exception:
             log.exception("request %s: %s:%s failed", request_id, call.service, call.operation)
             return call.serialize_error(our_fault(), request_id)
+
+    def _caller(self, identity: aws.Identity, headers: Mapping[str, str]) -> Caller:
+        return Caller(
+            account=self._settings.account,
+            region=identity.region,
+            principal=identity.principal,
+            wait_s=_wait_s(headers),
+            task_id=identity.task_id,
+            access_key_id=identity.access_key_id,
+            is_session=identity.is_session,
+            seen=_seen(headers),
+            endpoint_url=f"http://{host}" if (host := headers.get("host")) else "",
+        )
 
     async def _call(self, call: aws.Call, caller: Caller, request_id: str, receive: Receive) -> aws.Response:
         service = SERVICES.get(call.service, _UNSERVED)
@@ -194,13 +210,6 @@ async def _body(headers: Mapping[str, str], receive: Receive) -> bytes | None:
     return b"".join(parts)
 
 
-async def _send(send: Send, response: aws.Response) -> None:
-    headers = [(name.lower().encode("latin-1"), value.encode("latin-1", "replace")) for name, value in response.headers]
-    headers.append((b"content-length", str(len(response.body)).encode()))
-    await send({"type": "http.response.start", "status": response.status, "headers": headers})
-    await send({"type": "http.response.body", "body": response.body})
-
-
 class Corked:
     """A transport that sends what is written in one turn of the loop in one piece.
 
@@ -217,6 +226,11 @@ class Corked:
             asyncio.get_running_loop().call_soon(self._flush)
         self._parts.append(data)
 
+    def take(self) -> bytes:
+        """What was written and has not left: whoever takes it sends it."""
+        data, self._parts = b"".join(self._parts), []
+        return data
+
     def close(self) -> None:
         self._flush()
         self._transport.close()
@@ -225,7 +239,7 @@ class Corked:
         return getattr(self._transport, name)
 
     def _flush(self) -> None:
-        data, self._parts = b"".join(self._parts), []
+        data = self.take()
         if data and not self._transport.is_closing():
             self._transport.write(data)
 
@@ -261,6 +275,7 @@ class BoundedHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head_bytes = -1  # the body has its own bound
         super().on_headers_complete()
+        self.scope["connection"] = Connection(self.transport, self.flow, self.cycle)  # type: ignore[typeddict-unknown-key]
 
     def on_message_complete(self) -> None:
         self._head_bytes = 0

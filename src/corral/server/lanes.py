@@ -71,6 +71,10 @@ class Lane(Generic[S]):
             self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
         return await self._loop.run_in_executor(self._readers, self._read, handler, settings, ids)
 
+    def look(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids) -> T:
+        """Run a read of a few rows right here, on the event loop: it sees what was committed, and asks no thread."""
+        return self._read(handler, settings, ids)
+
     def release(self) -> None:
         """Answer those who wait, with what there is: nobody should be kept while we go down."""
         self._releasing = True

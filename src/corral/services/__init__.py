@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from corral.core import Tx
-from corral.services import cloudwatch, ecs, iam, logs, sqs, sts
+from corral.model.blob import Intake
+from corral.services import cloudwatch, ecs, iam, logs, s3, sqs, sts
 from corral.services.caller import Caller
 
 Operation = Callable[[Tx[Any], dict[str, Any], Caller], dict[str, Any]]
+Admit = Callable[[Tx[Any], dict[str, Any], Caller], Intake]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,8 @@ class Service:
     lane: str  # "state", "logs" or "metrics": whose transaction it runs in
     operations: Mapping[str, Operation]
     heavy: frozenset[str] = frozenset()  # reads that run beside the lane, on a connection that only reads
+    quick: frozenset[str] = frozenset()  # reads of a few rows that need not wait for anybody (S3's alone)
+    admit: Mapping[str, Admit] = field(default_factory=dict)  # those whose bytes become a blob: asked before it is taken in
 
 
 SERVICES: dict[str, Service] = {
@@ -25,6 +29,7 @@ SERVICES: dict[str, Service] = {
     "ecs": Service("state", ecs.HANDLERS),
     "iam": Service("state", iam.HANDLERS),
     "logs": Service("logs", logs.HANDLERS, heavy=logs.HEAVY),
+    "s3": Service("state", s3.HANDLERS, heavy=s3.HEAVY, quick=s3.QUICK, admit=s3.ADMIT),
     "sqs": Service("state", sqs.HANDLERS),
     "sts": Service("state", sts.HANDLERS),
 }

@@ -1,1 +1,57 @@
 -- Buckets, objects and uploads (S3): everything but the bytes, which are files (blobs/).
+-- Keys are blobs of UTF-8, so that they are compared byte by byte, as S3 lists them.
+CREATE TABLE bucket (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL UNIQUE,
+    region TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    versioning TEXT NOT NULL DEFAULT '' CHECK (versioning IN ('', 'Enabled', 'Suspended'))
+);
+
+-- The bytes of an object, which its copies share, or of an upload. With no reference left its parts' files are to be removed.
+CREATE TABLE content (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    refs INTEGER NOT NULL CHECK (refs >= 0)
+);
+CREATE INDEX content_garbage ON content (id) WHERE refs = 0;
+
+CREATE TABLE content_part (
+    content INTEGER NOT NULL REFERENCES content (id),
+    number INTEGER NOT NULL,
+    blob TEXT NOT NULL UNIQUE,
+    size INTEGER NOT NULL CHECK (size >= 0),
+    etag TEXT NOT NULL,
+    checksums TEXT NOT NULL,
+    modified_at REAL NOT NULL,
+    PRIMARY KEY (content, number)
+) WITHOUT ROWID;
+
+-- A version of an object, or a delete marker, which has no content.
+CREATE TABLE object_version (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    bucket INTEGER NOT NULL REFERENCES bucket (id),
+    key BLOB NOT NULL,
+    id TEXT NOT NULL,
+    latest INTEGER NOT NULL CHECK (latest IN (0, 1)),
+    content INTEGER REFERENCES content (id),
+    size INTEGER NOT NULL,
+    etag TEXT NOT NULL,
+    modified_at REAL NOT NULL,
+    details TEXT NOT NULL,
+    upload_id TEXT
+);
+CREATE INDEX object_version_age ON object_version (bucket, key, number DESC);
+CREATE UNIQUE INDEX object_version_id ON object_version (bucket, key, id);
+-- What ListObjects sees; also the guard that a key has one current object at most.
+CREATE UNIQUE INDEX object_current ON object_version (bucket, key) WHERE latest = 1 AND content IS NOT NULL;
+CREATE INDEX object_version_upload ON object_version (upload_id) WHERE upload_id IS NOT NULL;
+
+CREATE TABLE upload (
+    content INTEGER PRIMARY KEY REFERENCES content (id),
+    id TEXT NOT NULL UNIQUE,
+    bucket INTEGER NOT NULL REFERENCES bucket (id),
+    key BLOB NOT NULL,
+    initiated_at REAL NOT NULL,
+    details TEXT NOT NULL
+);
+CREATE INDEX upload_key ON upload (bucket, key, content);

@@ -88,7 +88,7 @@ def _rest_xml_error(model: ServiceModel | None, request: Request, error: ApiErro
     """S3's own form: one element without a namespace, further members of any name, and nothing at all for HEAD."""
     shape = error_shape(model, error.code) if model is not None else None
     status = _status(error, shape)
-    headers = [("x-amz-request-id", request_id), ("x-amz-id-2", request_id)]
+    headers = [("x-amz-request-id", request_id), ("x-amz-id-2", request_id), *error.headers.items()]
     if request.method == "HEAD" or status == 304:
         return Response(status, headers, b"")
     out = [XML_DECLARATION, f"<Error><Code>{escaped(error.code)}</Code><Message>{escaped(error.message)}</Message>"]

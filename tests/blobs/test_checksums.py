@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.aws.checksums import ALGORITHMS, HEADERS, checksum, checksum_text, composite, full_object
+from corral.blobs.checksums import ALGORITHMS, HEADERS, checksum, checksum_text, composite, full_object
 from wire.oracle import model_of
 
 # The check values of the CRC catalogue for "123456789", and FIPS 180's for "abc".

@@ -1,0 +1,93 @@
+"""The folder of blobs: each a file under a random name.
+
+    blobs/arriving/ID       being written; emptied at every start
+    blobs/f/0/f0…           whole; a row refers to it, or will in a moment, or has until a moment ago
+
+A crash leaves files that no row refers to, never a row without its file: a file has its name before its row is committed,
+and loses it after the commit that drops the row. `fresh` are those between name and row; a sweep leaves them alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from corral.blobs.arriving import Arriving
+from corral.ids import Ids
+
+DIGITS = "0123456789abcdef"
+NAME = re.compile(r"[0-9a-f]{32}")
+
+
+class Blobs:
+    """Called from the event loop, but for `begin` and what it makes, `erase` and `names`, which may block."""
+
+    def __init__(self, root: Path, ids: Ids) -> None:
+        """Nothing arrives yet: what was arriving when the last one ended is dropped."""
+        self._root = str(root)
+        self._ids = ids
+        self.fresh: set[str] = set()
+        self._readers: Counter[str] = Counter()
+        self._doomed: set[str] = set()  # to be erased when their last reader has gone
+        self._arriving = f"{self._root}/arriving"
+        for first in DIGITS:
+            for second in DIGITS:
+                os.makedirs(f"{self._root}/{first}/{second}", mode=0o700, exist_ok=True)
+        os.makedirs(self._arriving, mode=0o700, exist_ok=True)
+        for name in os.listdir(self._arriving):
+            os.unlink(f"{self._arriving}/{name}")
+
+    def path(self, blob: str) -> str:
+        return f"{self._root}/{blob[0]}/{blob[1]}/{blob}"
+
+    def folders(self) -> Iterator[str]:
+        """The folders of whole blobs, for a sweep to go through."""
+        return (f"{self._root}/{first}/{second}" for first in DIGITS for second in DIGITS)
+
+    # In
+
+    def begin(self, algorithms: Iterable[str]) -> Arriving:
+        """A new blob, of which these digests are wanted beside MD5."""
+        blob = self._ids.hex32()
+        return Arriving(blob, f"{self._arriving}/{blob}", self.path(blob), self.fresh, algorithms)
+
+    def settled(self, blob: str) -> None:
+        """A row refers to it now."""
+        self.fresh.discard(blob)
+
+    # Out
+
+    @contextmanager
+    def reading(self, blobs: Sequence[str]) -> Iterator[None]:
+        """While somebody reads them they are not erased, whatever happens to their rows."""
+        self._readers.update(blobs)
+        try:
+            yield
+        finally:
+            self._readers.subtract(blobs)
+            for blob in blobs:
+                if not self._readers[blob]:
+                    del self._readers[blob]
+                    if blob in self._doomed:
+                        self._doomed.discard(blob)
+                        self.erase([blob])
+
+    def not_read(self, blobs: Sequence[str]) -> list[str]:
+        """Those that may be erased now. The others go when their last reader does; after a crash a sweep finds them."""
+        self._doomed.update(blob for blob in blobs if blob in self._readers)
+        return [blob for blob in blobs if blob not in self._readers]
+
+    def erase(self, blobs: Iterable[str]) -> None:
+        for blob in blobs:
+            with suppress(FileNotFoundError):
+                os.unlink(self.path(blob))
+            self.fresh.discard(blob)
+
+    def names(self, folder: str) -> list[str]:
+        """The blobs in a folder that were there before now and are not on their way to a row."""
+        found = [name for name in os.listdir(folder) if NAME.fullmatch(name)]
+        return [name for name in found if name not in self.fresh]

@@ -1,0 +1,30 @@
+"""Which bytes a Range header means."""
+
+from __future__ import annotations
+
+import re
+
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
+
+
+class Unsatisfiable(Exception):
+    """There are no such bytes."""
+
+
+def span_of(header: str, size: int) -> tuple[int, int] | None:
+    """(first, how many) of a body of `size` bytes. None: the header means nothing, or several ranges, and is ignored."""
+    found = _RANGE.fullmatch(header.strip())
+    if found is None or not (found[1] or found[2]):
+        return None
+    if not found[1]:
+        count = min(int(found[2]), size)
+        if count == 0:
+            raise Unsatisfiable
+        return size - count, count
+    first = int(found[1])
+    last = min(int(found[2]), size - 1) if found[2] else size - 1
+    if found[2] and int(found[2]) < first:
+        return None
+    if first >= size:
+        raise Unsatisfiable
+    return first, last - first + 1

@@ -1,0 +1,184 @@
+"""Bodies on their way in: small ones to memory, large ones to a blob, in bounded memory and no faster than they are written."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from corral import aws
+from corral.blobs import Arriving, Blobs
+from corral.errors import api_error
+from corral.model.blob import Arrived, Slice
+from corral.server.sending import Connection
+
+PIECE_BYTES = 512 * 1024  # handed to the threads at once, about
+AHEAD_MAX_BYTES = 2 * 1024 * 1024  # received while they are busy
+REST_MAX_BYTES = 1024 * 1024  # a body that is refused is read to its end, if it is no longer than this
+THREADS = 8
+
+T = TypeVar("T")
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+MaxMessageLengthExceeded = api_error("MaxMessageLengthExceeded")
+
+
+class ClientGone(Exception):
+    """There is nobody to answer any more."""
+
+
+class Intake:
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="blobs")
+
+    async def to_memory(self, receive: Receive, body: aws.Body) -> tuple[bytes, dict[str, str]]:
+        """The whole of a small body, and its trailers."""
+        parts, size, more = [], 0, True
+        while more:
+            data, more = await _next(receive)
+            size += len(data)
+            if size > aws.BODY_MAX_BYTES:
+                raise MaxMessageLengthExceeded("Your request was too large.")
+            parts.append(body.feed(data))
+        trailers = body.finish()
+        return b"".join(parts), trailers
+
+    async def to_blob(self, receive: Receive, body: aws.Body, algorithms: Collection[str]) -> tuple[Arrived, dict[str, str]]:
+        """A body of any size, and its trailers. What went wrong leaves nothing behind."""
+        data, more = await _next(receive)
+        arriving = await self._run(self._blobs.begin, algorithms) if more else None
+        if arriving is None:
+            return await self._run(_all_at_once, self._blobs, body, data, algorithms)
+        work = _Work(self._threads, arriving, body)
+        try:
+            waiting, size = [data], len(data)
+            while more:
+                data, more = await _next(receive)
+                waiting.append(data)
+                size += len(data)
+                if size >= PIECE_BYTES and (work.is_idle or size >= AHEAD_MAX_BYTES):
+                    await work.give(waiting)
+                    waiting, size = [], 0
+            await work.give(waiting)
+            await work.rest()
+            trailers = body.finish()
+            return await self._run(arriving.seal), trailers
+        except BaseException:
+            await work.stop()
+            raise
+
+    async def copy(self, source: Sequence[Slice], algorithms: Collection[str]) -> Arrived:
+        """A blob made of parts of others."""
+        with self._blobs.reading([each.blob for each in source]):
+            return await self._run(_copied, self._blobs, source, algorithms)
+
+    def settled(self, blob: str) -> None:
+        """A row refers to it now."""
+        self._blobs.settled(blob)
+
+    async def erase(self, blobs: Sequence[str]) -> None:
+        await self._run(self._blobs.erase, blobs)
+
+    async def _run(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+
+
+class _Work:
+    """What the threads do for one body: one piece at a time, its MD5 beside all the rest.
+
+    Jobs are shielded: whoever waits for one may be cancelled, and the thread goes on all the same.
+    """
+
+    def __init__(self, threads: ThreadPoolExecutor, arriving: Arriving, body: aws.Body) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._threads = threads
+        self._arriving = arriving
+        self._body = body
+        self._writing: asyncio.Future[list[bytes]] | None = None
+        self._digesting: asyncio.Future[None] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        return self._writing is None or self._writing.done()
+
+    async def give(self, pieces: list[bytes]) -> None:
+        """The next pieces of the body, when those before them are written."""
+        await self._written()
+        self._writing = self._loop.run_in_executor(self._threads, self._write, pieces)
+
+    async def rest(self) -> None:
+        """Until nothing is left to do."""
+        await self._written()
+        if self._digesting is not None:
+            await asyncio.shield(self._digesting)
+
+    async def stop(self) -> None:
+        """Nothing of it is wanted; files are not closed under the hands of a thread."""
+        await asyncio.gather(*(job for job in (self._writing, self._digesting) if job is not None), return_exceptions=True)
+        self._arriving.drop()
+
+    def _write(self, pieces: list[bytes]) -> list[bytes]:
+        payload = [self._body.feed(piece) for piece in pieces]
+        self._arriving.write(payload)
+        return payload
+
+    async def _written(self) -> None:
+        if self._writing is None:
+            return
+        payload = await asyncio.shield(self._writing)
+        self._writing = None
+        if self._digesting is not None:
+            await asyncio.shield(self._digesting)
+        self._digesting = self._loop.run_in_executor(self._threads, self._arriving.digest, payload)
+
+
+async def _next(receive: Receive) -> tuple[bytes, bool]:
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    return message.get("body", b""), message.get("more_body", False)
+
+
+async def end_body(head: aws.Request, receive: Receive, connection: Connection, response: aws.Response) -> None:
+    """The answer is known. If all of its request is not, the connection ends with it: nobody could tell where the next begins."""
+    if not connection.has_more:
+        return
+    length = head.headers.get("content-length", "")
+    if connection.waits_to_send or not length.isdigit() or int(length) > REST_MAX_BYTES:
+        response.headers.append(("Connection", "close"))
+        return
+    more = True
+    while more:  # it is on its way
+        _, more = await _next(receive)
+
+
+def _all_at_once(blobs: Blobs, body: aws.Body, data: bytes, algorithms: Collection[str]) -> tuple[Arrived, dict[str, str]]:
+    payload = [body.feed(data)]
+    trailers = body.finish()
+    arriving = blobs.begin(algorithms)
+    try:
+        arriving.write(payload)
+        arriving.digest(payload)
+        return arriving.seal(), trailers
+    finally:
+        arriving.drop()
+
+
+def _copied(blobs: Blobs, source: Sequence[Slice], algorithms: Collection[str]) -> Arrived:
+    arriving = blobs.begin(algorithms)
+    try:
+        for each in source:
+            with open(blobs.path(each.blob), "rb", buffering=0) as file:
+                at, end = each.start, each.start + each.size
+                while at < end:
+                    piece = os.pread(file.fileno(), min(PIECE_BYTES, end - at), at)
+                    if not piece:
+                        raise OSError(f"blob {each.blob} is shorter than it should be")
+                    arriving.write([piece])
+                    arriving.digest([piece])
+                    at += len(piece)
+        return arriving.seal()
+    finally:
+        arriving.drop()

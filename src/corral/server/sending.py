@@ -1,0 +1,183 @@
+"""Answers on their way out: small ones in one piece, large ones from the file to the socket, no faster than they are read."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from corral import aws
+from corral.blobs import Blobs
+from corral.model.blob import Slice
+
+AT_ONCE_MAX_BYTES = 128 * 1024  # read where we are: a thread would take longer
+CALL_MAX_BYTES = 8 * 1024 * 1024  # of one call to sendfile
+PATIENCE_MS = 20  # how long a thread waits for a client that does not read; then the event loop waits, without a thread
+STALLED_S = 600.0  # a client that reads nothing for so long is cut off
+THREADS = 4
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """What is behind a request: uvicorn's transport (`Corked`), its flow control, and the state of this answer."""
+
+    transport: Any
+    flow: Any
+    cycle: Any
+
+    @property
+    def waits_to_send(self) -> bool:
+        """The client has asked whether it may send its body, and has not been told."""
+        return bool(self.cycle.waiting_for_100_continue)
+
+    @property
+    def has_more(self) -> bool:
+        """The body has not come to its end."""
+        return bool(self.cycle.more_body)
+
+
+class Sender:
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sending")
+
+    async def send(self, send: Send, response: aws.Response, connection: Connection) -> None:
+        slices: Sequence[Slice] = response.stream or ()
+        size = sum(each.size for each in slices)
+        if size <= AT_ONCE_MAX_BYTES:
+            body = self._read(slices) if slices else response.body
+            await send({"type": "http.response.start", "status": response.status, "headers": _headers(response, len(body))})
+            await send({"type": "http.response.body", "body": body})
+            return
+        # No turn of the event loop has passed since the rows were read, so the files are still there; now they stay.
+        with self._blobs.reading([each.blob for each in slices]):
+            await send({"type": "http.response.start", "status": response.status, "headers": _headers(response, size)})
+            try:
+                await _File(self._threads, connection).push(slices, self._blobs)
+            except ConnectionError:
+                connection.cycle.disconnected = True  # there is nobody to tell
+            except BaseException:
+                connection.transport.abort()  # less than was promised: the client must see that
+                raise
+        connection.cycle.expected_content_length = 0
+        await send({"type": "http.response.body", "body": b""})
+
+    def _read(self, slices: Sequence[Slice]) -> bytes:
+        parts = []
+        for each in slices:
+            fd = os.open(self._blobs.path(each.blob), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                parts.append(os.pread(fd, each.size, each.start))
+            finally:
+                os.close(fd)
+            if len(parts[-1]) != each.size:
+                raise OSError(f"blob {each.blob} is shorter than it should be")
+        return b"".join(parts)
+
+
+def _headers(response: aws.Response, size: int) -> list[tuple[bytes, bytes]]:
+    """The answer to HEAD says how long the body would be; others say how long it is."""
+    headers = [(name.lower().encode("latin-1"), value.encode("latin-1", "replace")) for name, value in response.headers]
+    if response.status not in (204, 304) and not any(name == b"content-length" for name, _ in headers):
+        headers.append((b"content-length", str(size).encode()))
+    return headers
+
+
+class _File:
+    """From files to a socket, past the transport: it has been emptied, and is left alone until this is over."""
+
+    def __init__(self, threads: ThreadPoolExecutor, connection: Connection) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._threads = threads
+        self._connection = connection
+
+    async def push(self, slices: Sequence[Slice], blobs: Blobs) -> None:
+        transport, flow = self._connection.transport, self._connection.flow
+        flow.pause_reading()  # what comes next must not be answered in the middle of this
+        head = transport.take()
+        await self._emptied()
+        out = os.dup(transport.get_extra_info("socket").fileno())  # it stays ours when the transport is closed
+        jobs: list[Future[int]] = []
+        try:
+            for each in slices:
+                fd = os.open(blobs.path(each.blob), os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    await self._push_one(jobs, out, head, fd, each)
+                finally:
+                    _after(jobs, partial(os.close, fd))
+                head = b""
+        finally:
+            _after(jobs, partial(os.close, out))
+
+    async def _push_one(self, jobs: list[Future[int]], out: int, head: bytes, fd: int, piece: Slice) -> None:
+        sent, total = 0, len(head) + piece.size
+        while sent < total:
+            jobs[:] = [self._threads.submit(_push, out, head, fd, piece, sent)]
+            sent = await asyncio.wrap_future(jobs[0])
+            if sent < total:
+                await self._writable(out)
+
+    async def _emptied(self) -> None:
+        """What was written before is with the kernel."""
+        transport = self._connection.transport
+        if not transport.get_write_buffer_size():
+            return
+        transport.set_write_buffer_limits(high=0)
+        try:
+            while transport.get_write_buffer_size() and not transport.is_closing():
+                await asyncio.sleep(0)
+                await self._connection.flow.drain()
+        finally:
+            transport.set_write_buffer_limits()
+
+    async def _writable(self, out: int) -> None:
+        ready = self._loop.create_future()
+        self._loop.add_writer(out, _set, ready)
+        try:
+            async with asyncio.timeout(STALLED_S):
+                await ready
+        except TimeoutError:
+            raise ConnectionAbortedError("the client reads nothing") from None
+        finally:
+            self._loop.remove_writer(out)
+
+
+def _set(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def _push(out: int, head: bytes, fd: int, piece: Slice, sent: int) -> int:
+    """Send on from `sent`, which counts the head too, until all is sent or the client does not read; how far it came."""
+    poll = select.poll()
+    poll.register(out, select.POLLOUT)
+    total = len(head) + piece.size
+    while sent < total:
+        try:
+            if sent < len(head):
+                sent += os.write(out, head[sent:])
+                continue
+            at = sent - len(head)
+            count = os.sendfile(out, fd, piece.start + at, min(piece.size - at, CALL_MAX_BYTES))
+            if count == 0:
+                raise OSError(f"blob {piece.blob} is shorter than it should be")
+            sent += count
+        except BlockingIOError:
+            if not poll.poll(PATIENCE_MS):
+                return sent
+    return sent
+
+
+def _after(jobs: Sequence[Future[int]], close: Callable[[], None]) -> None:
+    """Close a file when no thread uses it any more; whoever waited for the thread may have been cancelled."""
+    if jobs and not jobs[-1].done():
+        jobs[-1].add_done_callback(lambda _: close())
+    else:
+        close()

@@ -1,0 +1,135 @@
+"""S3's requests: known and verified from their heads, refused before their bodies where that is possible."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from hashlib import md5
+from hmac import compare_digest
+from typing import Any
+
+from corral import aws
+from corral.blobs.checksums import HEADERS, checksum, checksum_text
+from corral.clock import Clock
+from corral.core import Tx
+from corral.errors import ApiError, ServiceUnavailable, api_error, our_fault
+from corral.ids import Ids
+from corral.model.blob import Arrived
+from corral.model.settings import Settings
+from corral.server.intake import ClientGone, Intake, Receive
+from corral.server.lanes import Lane
+from corral.services import SERVICES, Service
+from corral.services.caller import Caller
+
+BadDigest = api_error("BadDigest")
+OF_ANOTHER = frozenset({"CompleteMultipartUpload"})  # the checksum in its headers is not that of its document
+
+log = logging.getLogger("corral")
+MakeCaller = Callable[[aws.Identity, Mapping[str, str]], Caller]
+
+
+class Streams:
+    def __init__(
+        self,
+        settings: Settings,
+        lanes: Mapping[str, Lane[Any]],
+        lookup: aws.Lookup,
+        clock: Clock,
+        ids: Ids,
+        intake: Intake,
+        caller_of: MakeCaller,
+    ) -> None:
+        self._settings = settings
+        self._lanes = lanes
+        self._lookup = lookup
+        self._clock = clock
+        self._ids = ids
+        self._intake = intake
+        self._caller_of = caller_of
+
+    async def answer(self, call: aws.Call, head: aws.Request, request_id: str, receive: Receive) -> aws.Response:
+        try:
+            return await self._answer(call, head, request_id, receive)
+        except ApiError as error:
+            return call.serialize_error(error, request_id)
+        except ClientGone:
+            raise
+        except Exception:
+            log.exception("request %s: %s:%s failed", request_id, call.service, call.operation)
+            return call.serialize_error(our_fault(), request_id)
+
+    async def _answer(self, call: aws.Call, head: aws.Request, request_id: str, receive: Receive) -> aws.Response:
+        service = SERVICES[call.service]
+        operation = service.operations.get(call.operation)
+        if operation is None:
+            raise aws.not_served(call)
+        now_s = self._clock.now_s()
+        identity, body = aws.verify_head(head, self._lookup, now_s, signing_name=call.signing_name)
+        caller = self._caller_of(identity, head.headers)
+        lane = self._lanes[service.lane]
+        if call.operation in service.admit:
+            return await self._store(call, caller, service, body, request_id, receive)
+        if head.headers.get("content-length", "0") != "0" or "transfer-encoding" in head.headers:
+            whole, trailers = await self._intake.to_memory(receive, body)
+            call = call.with_body(whole)
+            if call.operation not in OF_ANOTHER:
+                _check_digests(whole, {**head.headers, **trailers})
+        else:
+            body.finish()
+        params = call.params()
+
+        def handler(tx: Tx[Any]) -> dict[str, Any]:
+            return operation(tx, params, caller)
+
+        if call.operation in service.quick:
+            return call.serialize(lane.look(handler, self._settings, self._ids), request_id)
+        if call.operation in service.heavy:
+            return await lane.read(lambda tx: call.serialize(handler(tx), request_id), self._settings, self._ids)
+        return call.serialize(await lane.submit(handler), request_id)
+
+    async def _store(
+        self, call: aws.Call, caller: Caller, service: Service, body: aws.Body, request_id: str, receive: Receive
+    ) -> aws.Response:
+        """A request whose bytes become a blob: looked at by its head, taken in, then committed."""
+        params, lane = call.params(), self._lanes[service.lane]
+        admit, operation = service.admit[call.operation], service.operations[call.operation]
+        params["Trailers"] = [name.strip().lower() for name in call.request.headers.get("x-amz-trailer", "").split(",")]
+        intake = lane.look(lambda tx: admit(tx, params, caller), self._settings, self._ids)
+        params |= intake.params
+        try:
+            if intake.source is not None:
+                arrived = await self._intake.copy(intake.source, intake.algorithms)
+            else:
+                arrived, trailers = await self._intake.to_blob(receive, body, intake.algorithms)
+                params |= {f"Checksum{HEADERS[name]}": value for name, value in trailers.items() if name in HEADERS}
+        except OSError as error:
+            log.exception("request %s: %s:%s could not be written", request_id, call.service, call.operation)
+            raise ServiceUnavailable(f"Nothing was stored: the bytes could not be written ({error.strerror}).") from None
+        return call.serialize(await self._commit(lane, operation, params | {"Body": arrived}, caller, arrived), request_id)
+
+    async def _commit(self, lane: Lane[Any], operation: Any, params: dict[str, Any], caller: Caller, arrived: Arrived) -> Any:
+        """Whoever is cancelled here does not know whether the row will be there: the file stays, and a sweep will tell."""
+        try:
+            result = await lane.submit(lambda tx: operation(tx, params, caller))
+        except Exception:
+            await self._intake.erase([arrived.blob])
+            raise
+        self._intake.settled(arrived.blob)
+        return result
+
+
+def _check_digests(document: bytes, headers: Mapping[str, str]) -> None:
+    """What a document's own headers and trailers say of it."""
+    stated = headers.get("content-md5")
+    if stated is not None and not _same(stated, checksum_text(md5(document, usedforsecurity=False).digest())):
+        raise BadDigest("The Content-MD5 you specified did not match what we received.")
+    for header, algorithm in HEADERS.items():
+        if header in headers:
+            running = checksum(algorithm)
+            running.update(document)
+            if not _same(headers[header], checksum_text(running.digest())):
+                raise BadDigest(f"The {algorithm} you specified did not match the calculated checksum.")
+
+
+def _same(stated: str, computed: str) -> bool:
+    return compare_digest(stated.encode("latin-1", "replace"), computed.encode())

@@ -1,0 +1,104 @@
+"""What is kept of a request beside the bytes, and how it is shown: headers, metadata, encryption, tags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+from corral.model.objects import Version
+from corral.services.s3.errors import (
+    InvalidArgument,
+    InvalidRequest,
+    InvalidStorageClass,
+    InvalidTag,
+    MetadataTooLarge,
+    unsupported,
+)
+
+HEADERS = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Expires")
+KEPT = (*HEADERS, "Metadata", "WebsiteRedirectLocation", "StorageClass")
+ENCRYPTION = ("ServerSideEncryption", "SSEKMSKeyId", "BucketKeyEnabled")  # kept and shown; nothing is encrypted
+CONTENT_TYPE = "binary/octet-stream"  # of what came without one
+STANDARD = "STANDARD"
+STORAGE_CLASSES = frozenset(
+    {"STANDARD", "REDUCED_REDUNDANCY", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER", "DEEP_ARCHIVE", "GLACIER_IR",
+     "EXPRESS_ONEZONE"}
+)  # fmt: skip
+METADATA_MAX_BYTES = 2048
+TAGS_MAX = 10
+TAG_KEY_MAX = 128
+TAG_VALUE_MAX = 256
+TAGS = "Tags"  # among the details: name → value
+
+
+def details_of(params: Mapping[str, Any]) -> dict[str, Any]:
+    """What a new object keeps of the request that makes it."""
+    for member in ("SSECustomerAlgorithm", "CopySourceSSECustomerAlgorithm"):
+        if member in params:
+            raise unsupported("x-amz-server-side-encryption-customer-algorithm", "Corral does not encrypt with keys of yours")
+    if any(member.startswith("ObjectLock") for member in params):
+        raise InvalidRequest("Bucket is missing Object Lock Configuration")
+    _check_metadata(params.get("Metadata", {}))
+    storage_class = params.get("StorageClass", STANDARD)
+    if storage_class not in STORAGE_CLASSES:
+        raise InvalidStorageClass("The storage class you specified is not valid", StorageClassRequested=storage_class)
+    details = {name: params[name] for name in (*KEPT, *ENCRYPTION) if name in params}
+    if "Tagging" in params and isinstance(params["Tagging"], str):
+        tags = tags_from_header(params["Tagging"])
+        details |= {TAGS: tags} if tags else {}
+    return details
+
+
+def shown_headers(version: Version) -> dict[str, Any]:
+    """The members of GetObject's answer that were kept as they came."""
+    shown = {name: value for name, value in version.details.items() if name in KEPT or name in ENCRYPTION}
+    shown.setdefault("ContentType", CONTENT_TYPE)
+    if shown.get("StorageClass") == STANDARD:
+        del shown["StorageClass"]
+    if tags := version.details.get(TAGS):
+        shown["TagCount"] = len(tags)
+    return shown
+
+
+def shown_encryption(details: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: details[name] for name in ENCRYPTION if name in details}
+
+
+def tags_from_header(text: str) -> dict[str, str]:
+    pairs = parse_qsl(text, keep_blank_values=True)
+    if text and not pairs:
+        message = "The header 'x-amz-tagging' shall be encoded as UTF-8 then URLEncoded URL query parameters."
+        raise InvalidArgument(message, ArgumentName="x-amz-tagging", ArgumentValue=text)
+    return checked_tags(pairs)
+
+
+def tags_from_document(document: Mapping[str, Any]) -> dict[str, str]:
+    return checked_tags([(tag["Key"], tag["Value"]) for tag in document.get("TagSet", ())])
+
+
+def checked_tags(pairs: list[tuple[str, str]], most: int = TAGS_MAX) -> dict[str, str]:
+    if len(pairs) > most:
+        raise InvalidTag(f"Object tags cannot be greater than {most}")
+    tags = dict(pairs)
+    if len(tags) < len(pairs):
+        raise InvalidTag("Cannot provide multiple Tags with the same key")
+    for key, value in pairs:
+        if not 1 <= len(key) <= TAG_KEY_MAX:
+            raise InvalidTag("The TagKey you have provided is invalid", TagKey=key)
+        if len(value) > TAG_VALUE_MAX:
+            raise InvalidTag("The TagValue you have provided is invalid", TagKey=key, TagValue=value)
+        if key.startswith("aws:"):
+            raise InvalidTag("System tags cannot be added/updated by requester", TagKey=key)
+    return tags
+
+
+def tag_set(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
+
+
+def _check_metadata(metadata: Mapping[str, str]) -> None:
+    size = sum(len(name) + len(value) for name, value in metadata.items())
+    if size > METADATA_MAX_BYTES:
+        message = "Your metadata headers exceed the maximum allowed metadata size"
+        raise MetadataTooLarge(message, Size=size, MaxSizeAllowed=METADATA_MAX_BYTES)

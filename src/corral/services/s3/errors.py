@@ -1,0 +1,60 @@
+"""What S3 refuses, in its own words."""
+
+from __future__ import annotations
+
+from corral.errors import ApiError, api_error
+
+AccessDenied = api_error("AccessDenied", 403)
+BadDigest = api_error("BadDigest")
+BucketAlreadyOwnedByYou = api_error("BucketAlreadyOwnedByYou", 409)
+BucketNotEmpty = api_error("BucketNotEmpty", 409)
+EntityTooLarge = api_error("EntityTooLarge")
+EntityTooSmall = api_error("EntityTooSmall")
+IllegalLocationConstraintException = api_error("IllegalLocationConstraintException")
+IllegalVersioningConfigurationException = api_error("IllegalVersioningConfigurationException")
+InvalidArgument = api_error("InvalidArgument")
+InvalidBucketName = api_error("InvalidBucketName")
+InvalidDigest = api_error("InvalidDigest")
+InvalidLocationConstraint = api_error("InvalidLocationConstraint")
+InvalidPart = api_error("InvalidPart")
+InvalidPartNumber = api_error("InvalidPartNumber", 416)
+InvalidPartOrder = api_error("InvalidPartOrder")
+InvalidRange = api_error("InvalidRange", 416)
+InvalidRequest = api_error("InvalidRequest")
+InvalidStorageClass = api_error("InvalidStorageClass")
+InvalidTag = api_error("InvalidTag")
+KeyTooLongError = api_error("KeyTooLongError")
+MalformedXML = api_error("MalformedXML")
+MetadataTooLarge = api_error("MetadataTooLarge")
+MethodNotAllowed = api_error("MethodNotAllowed", 405)
+MissingContentLength = api_error("MissingContentLength", 411)
+NoSuchBucket = api_error("NoSuchBucket", 404)
+NoSuchKey = api_error("NoSuchKey", 404)
+NoSuchUpload = api_error("NoSuchUpload", 404)
+NoSuchVersion = api_error("NoSuchVersion", 404)
+NotImplementedHere = api_error("NotImplemented", 501)
+NotModified = api_error("NotModified", 304)
+PreconditionFailed = api_error("PreconditionFailed", 412)
+
+
+def no_such_key(key: str) -> ApiError:
+    return NoSuchKey("The specified key does not exist.", Key=key)
+
+
+def no_such_upload(upload_id: str) -> ApiError:
+    return NoSuchUpload(
+        "The specified upload does not exist. The upload ID may be invalid, or the upload may have been aborted or completed.",
+        UploadId=upload_id,
+    )
+
+
+def precondition_failed(condition: str) -> ApiError:
+    return PreconditionFailed("At least one of the pre-conditions you specified did not hold", Condition=condition)
+
+
+def malformed_xml() -> ApiError:
+    return MalformedXML("The XML you provided was not well-formed or did not validate against our published schema")
+
+
+def unsupported(header: str, why: str) -> ApiError:
+    return NotImplementedHere(f"A header you provided implies functionality that is not implemented: {why}", Header=header)

@@ -1,0 +1,81 @@
+"""Uploads in parts, and the parts themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import orjson
+
+from corral.database import Database, Row
+from corral.model.objects import Part, Upload
+
+PART_COLUMNS = "number, blob, size, etag, checksums, modified_at"
+UPLOAD_COLUMNS = "content, id, bucket, key, initiated_at, details"
+
+
+class Uploads:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add_upload(self, upload_id: str, bucket_id: int, key: str, now_s: float, details: Mapping[str, Any]) -> None:
+        self._database.execute(
+            f"INSERT INTO upload ({UPLOAD_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
+            (self._new_content(1), upload_id, bucket_id, key.encode(), now_s, dumps(details)),
+        )
+
+    def upload(self, upload_id: str) -> Upload | None:
+        row = self._database.execute(f"SELECT {UPLOAD_COLUMNS} FROM upload WHERE id = ?", (upload_id,)).fetchone()
+        return upload_of(row) if row else None
+
+    def put_part(self, upload: Upload, part: Part) -> bool:
+        """True: it took the place of another of its number, whose blob is garbage now."""
+        replaced = self._throw_away(upload.number, [part.number])
+        self._put_part(upload.number, part)
+        return replaced
+
+    def keep_parts(self, upload: Upload, unwanted: Iterable[int]) -> bool:
+        """The upload is complete without those parts: a version refers to its content now. True: there was garbage."""
+        thrown_away = self._throw_away(upload.number, unwanted)
+        self._database.execute("DELETE FROM upload WHERE content = ?", (upload.number,))
+        self._database.execute("UPDATE content SET refs = refs - 1 WHERE id = ?", (upload.number,))
+        return thrown_away
+
+    def drop_upload(self, upload: Upload) -> None:
+        """It was aborted: all its parts are garbage."""
+        self._database.execute("DELETE FROM upload WHERE content = ?", (upload.number,))
+        self._database.execute("UPDATE content SET refs = 0 WHERE id = ?", (upload.number,))
+
+    def _new_content(self, refs: int) -> int:
+        (content,) = self._database.execute("INSERT INTO content (refs) VALUES (?) RETURNING id", (refs,)).fetchone()
+        return int(content)
+
+    def _put_part(self, content: int, part: Part) -> None:
+        self._database.execute(
+            f"INSERT INTO content_part (content, {PART_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (content, part.number, part.blob, part.size, part.etag, dumps(part.checksums), part.modified_at_s),
+        )
+
+    def _throw_away(self, content: int, numbers: Iterable[int]) -> bool:
+        """Give those parts to a content of which nothing is wanted."""
+        sql = "SELECT number FROM content_part WHERE content = ? AND number = ?"
+        there = [number for number in numbers if self._database.execute(sql, (content, number)).fetchone()]
+        if there:
+            garbage = self._new_content(0)
+            sql = "UPDATE content_part SET content = ? WHERE content = ? AND number = ?"
+            self._database.executemany(sql, [(garbage, content, number) for number in there])
+        return bool(there)
+
+
+def part_of(row: Row) -> Part:
+    number, blob, size, etag, checksums, modified_at_s = row
+    return Part(number, blob, size, etag, orjson.loads(checksums), modified_at_s)
+
+
+def upload_of(row: Row) -> Upload:
+    content, upload_id, bucket_id, key, initiated_at_s, details = row
+    return Upload(content, upload_id, bucket_id, key.decode(), initiated_at_s, orjson.loads(details))
+
+
+def dumps(value: Mapping[str, Any]) -> str:
+    return orjson.dumps(value).decode()
