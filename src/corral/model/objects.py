@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+T = TypeVar("T")
 NULL = "null"  # the id of a version that was made while its bucket kept none
 ENABLED = "Enabled"
 SUSPENDED = "Suspended"
@@ -65,8 +66,8 @@ class Upload:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """A page of a listing: what it found in order, common prefixes among it, and whether there is more."""
+class Page(Generic[T]):
+    """A page of a listing: what it found in order, common prefixes (which are texts) among it, and whether there is more."""
 
-    found: list[Any]  # versions or uploads; a common prefix is a str
+    found: list[T | str]
     more: bool

@@ -95,6 +95,8 @@ class Streams:
         admit, operation = service.admit[call.operation], service.operations[call.operation]
         params["Trailers"] = [name.strip().lower() for name in call.request.headers.get("x-amz-trailer", "").split(",")]
         intake = lane.look(lambda tx: admit(tx, params, caller), self._settings, self._ids)
+        if intake is None:
+            return call.serialize(await lane.submit(lambda tx: operation(tx, params, caller)), request_id)
         params |= intake.params
         try:
             if intake.source is not None:

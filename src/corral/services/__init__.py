@@ -12,7 +12,7 @@ from corral.services import cloudwatch, ecs, iam, logs, s3, sqs, sts
 from corral.services.caller import Caller
 
 Operation = Callable[[Tx[Any], dict[str, Any], Caller], dict[str, Any]]
-Admit = Callable[[Tx[Any], dict[str, Any], Caller], Intake]
+Admit = Callable[[Tx[Any], dict[str, Any], Caller], Intake | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Service:
     operations: Mapping[str, Operation]
     heavy: frozenset[str] = frozenset()  # reads that run beside the lane, on a connection that only reads
     quick: frozenset[str] = frozenset()  # reads of a few rows that need not wait for anybody (S3's alone)
-    admit: Mapping[str, Admit] = field(default_factory=dict)  # those whose bytes become a blob: asked before it is taken in
+    admit: Mapping[str, Admit] = field(default_factory=dict)  # whose bytes become a blob: asked first; None: there are none
 
 
 SERVICES: dict[str, Service] = {

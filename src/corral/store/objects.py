@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import orjson
-
-from corral.database import Row
 from corral.model.blob import Slice
 from corral.model.objects import Bucket, Part, Version
-from corral.store.uploads import PART_COLUMNS, Uploads, dumps, part_of
-
-BUCKET_COLUMNS = "id, name, region, created_at, versioning"
-VERSION_COLUMNS = "number, key, id, latest, content, size, etag, modified_at, details, upload_id"
+from corral.store.rows import BUCKET_COLUMNS, PART_COLUMNS, VERSION_COLUMNS, dumps, part_of, version_of
+from corral.store.uploads import Uploads
 
 NEWEST = "SELECT number FROM object_version WHERE bucket = ? AND key = ? ORDER BY number DESC LIMIT 1"
 
@@ -155,10 +150,3 @@ class Objects(Uploads):
     def _release(self, content: int) -> bool:
         sql = "UPDATE content SET refs = refs - 1 WHERE id = ? RETURNING refs"
         return bool(self._database.execute(sql, (content,)).fetchone()[0] == 0)
-
-
-def version_of(row: Row) -> Version:
-    number, key, version_id, latest, content, size, etag, modified_at_s, details, upload_id = row
-    return Version(
-        number, key.decode(), version_id, bool(latest), content, size, etag, modified_at_s, orjson.loads(details), upload_id
-    )

@@ -5,19 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import orjson
-
-from corral.database import Database, Row
 from corral.model.objects import Part, Upload
+from corral.store.object_listing import ObjectListing
+from corral.store.rows import PART_COLUMNS, UPLOAD_COLUMNS, dumps, upload_of
 
-PART_COLUMNS = "number, blob, size, etag, checksums, modified_at"
-UPLOAD_COLUMNS = "content, id, bucket, key, initiated_at, details"
 
-
-class Uploads:
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
+class Uploads(ObjectListing):
     def add_upload(self, upload_id: str, bucket_id: int, key: str, now_s: float, details: Mapping[str, Any]) -> None:
         self._database.execute(
             f"INSERT INTO upload ({UPLOAD_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
@@ -65,17 +58,3 @@ class Uploads:
             sql = "UPDATE content_part SET content = ? WHERE content = ? AND number = ?"
             self._database.executemany(sql, [(garbage, content, number) for number in there])
         return bool(there)
-
-
-def part_of(row: Row) -> Part:
-    number, blob, size, etag, checksums, modified_at_s = row
-    return Part(number, blob, size, etag, orjson.loads(checksums), modified_at_s)
-
-
-def upload_of(row: Row) -> Upload:
-    content, upload_id, bucket_id, key, initiated_at_s, details = row
-    return Upload(content, upload_id, bucket_id, key.decode(), initiated_at_s, orjson.loads(details))
-
-
-def dumps(value: Mapping[str, Any]) -> str:
-    return orjson.dumps(value).decode()

@@ -1,6 +1,6 @@
 """S3: buckets, objects, uploads in parts, versions. Bytes are blobs; everything else is rows of the state."""
 
-from corral.services.s3 import buckets, deleting, objects
+from corral.services.s3 import buckets, copying, deleting, listing, objects, tagging, uploads
 
 __all__ = ["ADMIT", "HANDLERS", "HEAVY", "QUICK"]
 
@@ -18,10 +18,39 @@ HANDLERS = {
     "GetObjectAttributes": objects.get_object_attributes,
     "DeleteObject": deleting.delete_object,
     "DeleteObjects": deleting.delete_objects,
+    "CopyObject": copying.copy_object,
+    "ListObjects": listing.list_objects,
+    "ListObjectsV2": listing.list_objects_v2,
+    "ListObjectVersions": listing.list_object_versions,
+    "CreateMultipartUpload": uploads.create_multipart_upload,
+    "UploadPart": uploads.upload_part,
+    "UploadPartCopy": uploads.upload_part_copy,
+    "CompleteMultipartUpload": uploads.complete_multipart_upload,
+    "AbortMultipartUpload": uploads.abort_multipart_upload,
+    "ListMultipartUploads": uploads.list_multipart_uploads,
+    "ListParts": uploads.list_parts,
+    "PutObjectTagging": tagging.put_object_tagging,
+    "GetObjectTagging": tagging.get_object_tagging,
+    "DeleteObjectTagging": tagging.delete_object_tagging,
 }
 
 # Those whose bytes become a blob: asked with the head of a request, before its body is taken in.
-ADMIT = {"PutObject": objects.admit_object}
+ADMIT = {
+    "PutObject": objects.admit_object,
+    "CopyObject": copying.admit_copy,
+    "UploadPart": uploads.admit_part,
+    "UploadPartCopy": uploads.admit_part_copy,
+}
 
-HEAVY = frozenset({"ListBuckets", "GetObjectAttributes"})
+HEAVY = frozenset(
+    {
+        "GetObjectAttributes",
+        "ListBuckets",
+        "ListMultipartUploads",
+        "ListObjectVersions",
+        "ListObjects",
+        "ListObjectsV2",
+        "ListParts",
+    }
+)
 QUICK = frozenset({"HeadBucket", "GetObject", "HeadObject"})

@@ -33,7 +33,7 @@ def announced(params: Mapping[str, Any]) -> frozenset[str]:
             raise unsupported("x-amz-checksum-algorithm", f"Corral knows {', '.join(ALGORITHMS)}, not {algorithm}")
     given = stated(params)
     for algorithm, text in given.items():
-        if len(_decoded(text)) != _SIZES[algorithm]:
+        if len(decoded(text)) != _SIZES[algorithm]:
             raise InvalidRequest(f"Value for x-amz-checksum-{algorithm.lower()} header is invalid.")
     if len(given) > 1:
         raise InvalidRequest("Expecting a single x-amz-checksum- header. Multiple checksum Types are not allowed.")
@@ -42,7 +42,7 @@ def announced(params: Mapping[str, Any]) -> frozenset[str]:
         raise InvalidRequest(
             "x-amz-sdk-checksum-algorithm specified, but no corresponding x-amz-checksum-* or x-amz-trailer headers were found."
         )
-    if "ContentMD5" in params and len(_decoded(params["ContentMD5"])) != 16:
+    if "ContentMD5" in params and len(decoded(params["ContentMD5"])) != 16:
         raise InvalidDigest("The Content-MD5 you specified was invalid.", **{"Content-MD5": params["ContentMD5"]})
     return frozenset({*given, *trailing})
 
@@ -72,7 +72,7 @@ def kept(details: Mapping[str, Any]) -> dict[str, str]:
     return {name: details[name] for name in names if name in details}
 
 
-def _decoded(text: str) -> bytes:
+def decoded(text: str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except ValueError:

@@ -1,0 +1,157 @@
+"""Copies: an object's bytes are shared, not copied, unless they are to be digested anew."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from corral.core import Tx
+from corral.decide.preconditions import Conditions
+from corral.model.blob import MD5, Intake
+from corral.model.objects import Bucket, Version
+from corral.services.caller import Caller
+from corral.services.s3 import digests, versions
+from corral.services.s3.details import ENCRYPTION, HEADERS, TAGS, details_of, shown_encryption, tags_from_header
+from corral.services.s3.errors import InvalidArgument, InvalidRequest
+from corral.services.s3.naming import check_key, existing_bucket, existing_version, quoted, shown_id
+from corral.services.s3.objects import PUT_MAX_BYTES, check_read, part_of
+from corral.store import Store
+
+COPY, REPLACE = "COPY", "REPLACE"
+_RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    bucket: Bucket
+    version: Version
+
+    @property
+    def shown_id(self) -> dict[str, str]:
+        return {f"CopySource{name}": value for name, value in shown_id(self.bucket, self.version).items()}
+
+
+def source_of(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Source:
+    """The version that CopySource names (`bucket/key?versionId=…`, encoded as a URL is), if its conditions hold."""
+    text, _, version_id = params["CopySource"].partition("?versionId=")
+    name, slash, key = unquote(text).removeprefix("/").partition("/")
+    if not (name and slash and key):
+        raise InvalidArgument(
+            "Copy Source must mention the source bucket and key: sourcebucket/sourcekey",
+            ArgumentName="x-amz-copy-source",
+            ArgumentValue=params["CopySource"],
+        )
+    named = {"Bucket": name}
+    if "ExpectedSourceBucketOwner" in params:
+        named["ExpectedBucketOwner"] = params["ExpectedSourceBucketOwner"]
+    bucket = existing_bucket(tx, named, caller)
+    version = existing_version(tx, bucket, key, version_id or None)
+    conditions = Conditions(
+        params.get("CopySourceIfMatch"),
+        params.get("CopySourceIfNoneMatch"),
+        params.get("CopySourceIfModifiedSince"),
+        params.get("CopySourceIfUnmodifiedSince"),
+    )
+    check_read(version, conditions, not_modified=False)
+    return Source(bucket, version)
+
+
+def span_of_source(version: Version, header: str | None) -> tuple[int, int]:
+    """(first, how many) bytes of the source become a part."""
+    if header is None:
+        first, size = 0, version.size
+    else:
+        found = _RANGE.fullmatch(header)
+        if found is None:
+            message = (
+                "The x-amz-copy-source-range value must be of the form bytes=first-last where first and last are the "
+                "zero-based offsets of the first and last bytes to copy"
+            )
+            raise InvalidArgument(message, ArgumentName="x-amz-copy-source-range", ArgumentValue=header)
+        first, size = int(found[1]), int(found[2]) - int(found[1]) + 1
+        if size <= 0 or first + size > version.size:
+            message = f"Range specified is not valid for source object of size: {version.size}"
+            raise InvalidArgument(message, ArgumentName="x-amz-copy-source-range", ArgumentValue=header)
+    _check_size(size)
+    return first, size
+
+
+def admit_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Intake | None:
+    """Only a checksum that the source does not have makes it necessary to read the bytes."""
+    algorithm = params.get("ChecksumAlgorithm")
+    if algorithm is None:
+        return None
+    digests.announced({"ChecksumAlgorithm": algorithm, "Trailers": [f"x-amz-checksum-{algorithm.lower()}"]})
+    source = source_of(tx, params, caller)
+    if digests.member_of(algorithm) in source.version.details:
+        return None
+    _check_size(source.version.size)
+    assert source.version.content is not None
+    slices = tx.store.objects.slices(source.version.content, 0, source.version.size)
+    return Intake(frozenset({algorithm}), slices, {"Source": source})
+
+
+def copy_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    bucket, key = existing_bucket(tx, params, caller), params["Key"]
+    check_key(key)
+    arrived = params.get("Body")
+    source = params["Source"] if arrived is not None else source_of(tx, params, caller)
+    version = source.version
+    _check_size(version.size)
+    _check_not_itself(source, bucket, params)
+    versions.check_write(tx, bucket, key, params)
+    assert version.content is not None
+    if arrived is None:
+        content, etag, checksums = version.content, version.etag, digests.kept(version.details)
+    else:
+        found = digests.check_arrived({}, arrived)
+        content = tx.store.objects.add_content(part_of(tx, 1, arrived, found))
+        etag, checksums = arrived.digests[MD5].hex(), digests.shown(found, digests.FULL_OBJECT)
+    copied = versions.add(
+        tx,
+        bucket,
+        key,
+        content=content,
+        size=version.size,
+        etag=etag,
+        details=_details(version, params) | checksums,
+        event_name="Copy",
+    )
+    result = {"ETag": quoted(copied.etag), "LastModified": int(copied.modified_at_s), **checksums}
+    return {"CopyObjectResult": result, **shown_id(bucket, copied), **source.shown_id, **shown_encryption(copied.details)}
+
+
+def _check_size(size: int) -> None:
+    if size > PUT_MAX_BYTES:
+        message = f"The specified copy source is larger than the maximum allowable size for a copy source: {PUT_MAX_BYTES}"
+        raise InvalidRequest(message)
+
+
+def _check_not_itself(source: Source, bucket: Bucket, params: dict[str, Any]) -> None:
+    changes = ("StorageClass", "WebsiteRedirectLocation", *ENCRYPTION)
+    is_itself = (source.bucket.id, source.version.key) == (bucket.id, params["Key"]) and source.version.latest
+    if is_itself and params.get("MetadataDirective", COPY) == COPY and not any(name in params for name in changes):
+        raise InvalidRequest(
+            "This copy request is illegal because it is trying to copy an object to itself without changing the object's "
+            "metadata, storage class, website redirect location or encryption attributes."
+        )
+
+
+def _details(version: Version, params: dict[str, Any]) -> dict[str, Any]:
+    """Headers and metadata, and tags, are the source's or the request's; the rest is the request's in any case."""
+    given = details_of(params)
+    for directive in ("MetadataDirective", "TaggingDirective"):
+        if params.get(directive, COPY) not in (COPY, REPLACE):
+            raise InvalidArgument(f"Unknown {directive}.", ArgumentName=directive, ArgumentValue=params[directive])
+    if params.get("MetadataDirective", COPY) == COPY:
+        headers = (*HEADERS, "Metadata")
+        given = {name: value for name, value in given.items() if name not in headers}
+        given |= {name: version.details[name] for name in headers if name in version.details}
+    given.pop(TAGS, None)
+    if params.get("TaggingDirective", COPY) == COPY:
+        tags = version.details.get(TAGS, {})
+    else:
+        tags = tags_from_header(params.get("Tagging", ""))
+    return given | ({TAGS: tags} if tags else {})

@@ -1,0 +1,94 @@
+"""Listings of a bucket. A common prefix is passed over by one seek in the index, however many keys it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Generic, TypeVar
+
+from corral.database import Database, Row
+from corral.model.objects import Page, Upload, Version
+from corral.store.rows import UPLOAD_COLUMNS, VERSION_COLUMNS, upload_of, version_of
+
+BEYOND = b"\xff"  # behind a prefix: comes after all keys that have it, for no key has such a byte
+CURRENT = "AND latest = 1 AND content IS NOT NULL"
+NEWEST_FIRST = "ORDER BY number DESC"
+NEXT = b"\x00"  # behind a key: comes next after it
+
+T = TypeVar("T")
+
+
+class ObjectListing:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def objects(self, bucket_id: int, *, prefix: str, delimiter: str, after: str, limit: int) -> Page[Version]:
+        """Current objects and common prefixes after `after`, which may itself be a common prefix."""
+        sql = f"SELECT key, {VERSION_COLUMNS} FROM object_version WHERE bucket = ? AND key >= ? {CURRENT} ORDER BY key"
+        walk = _Walk(lambda key: self._database.execute(sql, (bucket_id, key)), prefix, delimiter, version_of)
+        return walk.page(walk.after(after), limit)
+
+    def versions(
+        self, bucket_id: int, *, prefix: str, delimiter: str, after: str, before_number: int | None, limit: int
+    ) -> Page[Version]:
+        """All versions by key, the newest first; with `before_number` also those of `after` itself that are older than that one."""
+        sql = f"SELECT key, {VERSION_COLUMNS} FROM object_version WHERE bucket = ? AND key >= ? ORDER BY key, number DESC"
+        walk = _Walk(lambda key: self._database.execute(sql, (bucket_id, key)), prefix, delimiter, version_of)
+        if before_number is None:
+            return walk.page(walk.after(after), limit)
+        older = (
+            f"SELECT key, {VERSION_COLUMNS} FROM object_version WHERE bucket = ? AND key = ? AND number < ? ORDER BY number DESC"
+        )
+        return walk.page(walk.after(after, self._database.execute(older, (bucket_id, after.encode(), before_number))), limit)
+
+    def uploads(
+        self, bucket_id: int, *, prefix: str, delimiter: str, after: str, after_number: int | None, limit: int
+    ) -> Page[Upload]:
+        """Uploads by key, the oldest first; with `after_number` also those for `after` itself that are newer than that one."""
+        sql = f"SELECT key, {UPLOAD_COLUMNS} FROM upload WHERE bucket = ? AND key >= ? ORDER BY key, content"
+        walk = _Walk(lambda key: self._database.execute(sql, (bucket_id, key)), prefix, delimiter, upload_of)
+        if after_number is None:
+            return walk.page(walk.after(after), limit)
+        newer = f"SELECT key, {UPLOAD_COLUMNS} FROM upload WHERE bucket = ? AND key = ? AND content > ? ORDER BY content"
+        return walk.page(walk.after(after, self._database.execute(newer, (bucket_id, after.encode(), after_number))), limit)
+
+
+class _Walk(Generic[T]):
+    """A way through rows that lie by key; each begins with its key."""
+
+    def __init__(self, seek: Callable[[bytes], Iterator[Row]], prefix: str, delimiter: str, made_of: Callable[[Row], T]) -> None:
+        self._seek = seek
+        self._prefix = prefix.encode()
+        self._delimiter = delimiter.encode()
+        self._made_of = made_of
+
+    def after(self, key: str, rest: Iterable[Row] = ()) -> Iterator[Row]:
+        """The rest of a key's rows, and those of later keys. If it is inside a common prefix, or is one: what is behind that."""
+        start = key.encode()
+        if start < self._prefix or not key:
+            return self._seek(self._prefix)
+        common = self._common(start) if start.startswith(self._prefix) else None
+        if common is not None:
+            return self._seek(common + BEYOND)
+        return chain(rest, self._seek(start + NEXT))
+
+    def page(self, rows: Iterator[Row], limit: int) -> Page[T]:
+        found: list[T | str] = []
+        while True:
+            for row in rows:
+                if not row[0].startswith(self._prefix):
+                    return Page(found, more=False)
+                if len(found) == limit:
+                    return Page(found, more=True)
+                common = self._common(row[0])
+                if common is not None:
+                    found.append(common.decode())
+                    rows = self._seek(common + BEYOND)
+                    break
+                found.append(self._made_of(row[1:]))
+            else:
+                return Page(found, more=False)
+
+    def _common(self, key: bytes) -> bytes | None:
+        at = key.find(self._delimiter, len(self._prefix)) if self._delimiter else -1
+        return key[: at + len(self._delimiter)] if at >= 0 else None
