@@ -1,0 +1,372 @@
+"""Buckets and objects, as boto3 and the aws command know them."""
+
+from __future__ import annotations
+
+import hashlib
+import urllib.error
+import urllib.request
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from clients.s3_help import new_bucket, refused
+
+TEXT = b"The quick brown fox jumps over the lazy dog"
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def s3(client):
+    return client("s3")
+
+
+@pytest.fixture
+def bucket(s3):
+    return new_bucket(s3)
+
+
+def test_a_bucket(s3, client, aws):
+    name = new_bucket(s3)
+    assert s3.head_bucket(Bucket=name)["BucketRegion"] == "us-east-1"
+    assert s3.get_bucket_location(Bucket=name)["LocationConstraint"] is None
+    assert name in [each["Name"] for each in s3.list_buckets()["Buckets"]]
+    assert [each["Name"] for each in s3.list_buckets(Prefix=name[:-1])["Buckets"]] == [name]
+    assert name in [each["Name"] for each in aws("s3api", "list-buckets")["Buckets"]]
+    s3.create_bucket(Bucket=name)  # in us-east-1 this is not an error
+    s3.delete_bucket(Bucket=name)
+    with refused("404", 404):
+        s3.head_bucket(Bucket=name)
+    with refused("NoSuchBucket", 404, BucketName=name):
+        s3.list_objects_v2(Bucket=name)
+    europe = client("s3", region="eu-west-1")
+    europe.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+    assert europe.get_bucket_location(Bucket=name)["LocationConstraint"] == "eu-west-1"
+    assert s3.head_bucket(Bucket=name)["BucketRegion"] == "eu-west-1"
+    assert [each["Name"] for each in s3.list_buckets(BucketRegion="eu-west-1")["Buckets"]] == [name]
+    with refused("BucketAlreadyOwnedByYou", 409):
+        europe.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+    with refused("IllegalLocationConstraintException"):
+        europe.create_bucket(Bucket="another-one")
+    with refused("InvalidLocationConstraint"):
+        s3.create_bucket(Bucket="another-one", CreateBucketConfiguration={"LocationConstraint": "us-east-1"})
+    with refused("AccessDenied", 403):
+        s3.list_objects_v2(Bucket=name, ExpectedBucketOwner="999999999999")
+
+
+@pytest.mark.parametrize("name", ["ab", "Upper", "under_score", "a..b", "1.2.3.4", "-start", "end-", "a.-b", "xn--x", "x-s3alias"])
+def test_names_that_are_none(s3, name):
+    with refused("InvalidBucketName", 400, BucketName=name):
+        s3.create_bucket(Bucket=name)
+
+
+def test_an_object(s3, bucket):
+    put = s3.put_object(Bucket=bucket, Key="fox", Body=TEXT)
+    assert put["ETag"] == f'"{hashlib.md5(TEXT).hexdigest()}"' and "VersionId" not in put
+    got = s3.get_object(Bucket=bucket, Key="fox")
+    assert got["Body"].read() == TEXT
+    assert (got["ContentLength"], got["ContentType"], got["AcceptRanges"]) == (len(TEXT), "binary/octet-stream", "bytes")
+    assert abs(got["LastModified"] - datetime.now(UTC)) < timedelta(minutes=1)
+    head = s3.head_object(Bucket=bucket, Key="fox")
+    assert (head["ContentLength"], head["ETag"]) == (len(TEXT), put["ETag"])
+    s3.put_object(Bucket=bucket, Key="fox", Body=b"another")
+    assert s3.get_object(Bucket=bucket, Key="fox")["Body"].read() == b"another"
+    with refused("BucketNotEmpty", 409, BucketName=bucket):
+        s3.delete_bucket(Bucket=bucket)
+    s3.delete_object(Bucket=bucket, Key="fox")
+    s3.delete_object(Bucket=bucket, Key="fox")  # what is not there may be deleted
+    with refused("NoSuchKey", 404, Key="fox"):
+        s3.get_object(Bucket=bucket, Key="fox")
+    with refused("404", 404):
+        s3.head_object(Bucket=bucket, Key="fox")
+    s3.delete_bucket(Bucket=bucket)
+    with refused("NoSuchBucket", 404):
+        s3.put_object(Bucket=bucket, Key="fox", Body=TEXT)
+
+
+def test_an_empty_object(s3, bucket):
+    s3.put_object(Bucket=bucket, Key="nothing")
+    got = s3.get_object(Bucket=bucket, Key="nothing", ChecksumMode="ENABLED")
+    assert (got["Body"].read(), got["ContentLength"]) == (b"", 0)
+    with refused("InvalidRange", 416):
+        s3.get_object(Bucket=bucket, Key="nothing", Range="bytes=0-")
+
+
+KEYS = [
+    "a",
+    "a/../b",
+    "..",
+    "//",
+    "a//b/",
+    "./x",
+    "line\nbreak",
+    "a b+c%20d&e=f?g#h",
+    "ünï/日本語/🐎",
+    "'\"<>&",
+    "\x01\x7f",
+    "x" * 1024,
+]
+
+
+@pytest.mark.parametrize("key", KEYS, ids=repr)
+def test_any_key(s3, bucket, key):
+    s3.put_object(Bucket=bucket, Key=key, Body=key.encode())
+    assert s3.get_object(Bucket=bucket, Key=key)["Body"].read() == key.encode()
+    assert [each["Key"] for each in s3.list_objects_v2(Bucket=bucket)["Contents"]] == [key]
+    s3.copy_object(Bucket=bucket, Key="copy", CopySource={"Bucket": bucket, "Key": key})
+    assert s3.get_object(Bucket=bucket, Key="copy")["Body"].read() == key.encode()
+    for each in (key, "copy"):
+        s3.delete_object(Bucket=bucket, Key=each)
+    assert s3.list_objects_v2(Bucket=bucket)["KeyCount"] == 0
+
+
+def test_a_key_that_is_too_long(s3, bucket):
+    with refused("KeyTooLongError", 400, MaxSizeAllowed="1024"):
+        s3.put_object(Bucket=bucket, Key="é" * 513)
+
+
+def test_what_is_kept_beside_the_bytes(s3, bucket):
+    kept = {
+        "CacheControl": "no-cache",
+        "ContentDisposition": 'attachment; filename="x"',
+        "ContentEncoding": "gzip",
+        "ContentLanguage": "de",
+        "ContentType": "text/plain",
+        "Metadata": {"a": "1", "with-dash": "two words"},
+        "StorageClass": "STANDARD_IA",
+        "WebsiteRedirectLocation": "/elsewhere",
+        "ServerSideEncryption": "aws:kms",
+        "SSEKMSKeyId": "alias/mine",
+    }
+    put = s3.put_object(Bucket=bucket, Key="x", Body=TEXT, Tagging="a=1&b=two%20words", Expires=datetime(2030, 1, 1), **kept)
+    assert (put["ServerSideEncryption"], put["SSEKMSKeyId"]) == ("aws:kms", "alias/mine")
+    for got in (s3.head_object(Bucket=bucket, Key="x"), s3.get_object(Bucket=bucket, Key="x")):
+        assert {name: got[name] for name in kept} == kept
+        assert got["ExpiresString"] == "Tue, 01 Jan 2030 00:00:00 GMT"
+    assert got["TagCount"] == 2
+    tags = [{"Key": "a", "Value": "1"}, {"Key": "b", "Value": "two words"}]
+    assert s3.get_object_tagging(Bucket=bucket, Key="x")["TagSet"] == tags
+    assert s3.list_objects_v2(Bucket=bucket)["Contents"][0]["StorageClass"] == "STANDARD_IA"
+    shown = s3.get_object(Bucket=bucket, Key="x", ResponseContentType="image/png", ResponseCacheControl="max-age=1")
+    assert (shown["ContentType"], shown["CacheControl"]) == ("image/png", "max-age=1")
+    with refused("MetadataTooLarge"):
+        s3.put_object(Bucket=bucket, Key="y", Metadata={"a": "x" * 2100})
+    with refused("InvalidStorageClass"):
+        s3.put_object(Bucket=bucket, Key="y", StorageClass="SHELF")
+    with refused("NotImplemented", 501):
+        s3.put_object(Bucket=bucket, Key="y", SSECustomerAlgorithm="AES256", SSECustomerKey="k" * 32)
+
+
+@pytest.mark.parametrize(
+    ("header", "part"),
+    [
+        ("bytes=0-0", TEXT[:1]),
+        ("bytes=4-8", TEXT[4:9]),
+        ("bytes=40-", TEXT[40:]),
+        ("bytes=40-4000", TEXT[40:]),
+        ("bytes=-3", TEXT[-3:]),
+        ("bytes=-3000", TEXT),
+    ],
+)
+def test_a_range(s3, bucket, header, part):
+    s3.put_object(Bucket=bucket, Key="fox", Body=TEXT)
+    got = s3.get_object(Bucket=bucket, Key="fox", Range=header)
+    assert got["Body"].read() == part
+    assert got["ResponseMetadata"]["HTTPStatusCode"] == 206
+    first = TEXT.index(part)
+    assert got["ContentRange"] == f"bytes {first}-{first + len(part) - 1}/{len(TEXT)}"
+    assert s3.head_object(Bucket=bucket, Key="fox", Range=header)["ContentLength"] == len(part)
+
+
+def test_ranges_that_are_none(s3, bucket):
+    s3.put_object(Bucket=bucket, Key="fox", Body=TEXT)
+    for ignored in ("bytes=5-4", "lines=1-2", "bytes=0-1,3-4", "bytes=-"):
+        got = s3.get_object(Bucket=bucket, Key="fox", Range=ignored)
+        assert (got["Body"].read(), got["ResponseMetadata"]["HTTPStatusCode"]) == (TEXT, 200)
+    for nothing in ("bytes=43-", "bytes=-0"):
+        with refused("InvalidRange", 416, ActualObjectSize="43", RangeRequested=nothing):
+            s3.get_object(Bucket=bucket, Key="fox", Range=nothing)
+
+
+def test_conditions_of_reading(s3, bucket):
+    etag = s3.put_object(Bucket=bucket, Key="fox", Body=TEXT)["ETag"]
+    modified = s3.head_object(Bucket=bucket, Key="fox")["LastModified"]
+    before, after = modified - HOUR, modified + HOUR
+
+    def get(**conditions):
+        return s3.get_object(Bucket=bucket, Key="fox", **conditions)["Body"].read()
+
+    for holds in (
+        {"IfMatch": etag},
+        {"IfMatch": etag.strip('"')},
+        {"IfMatch": "*"},
+        {"IfMatch": f'"other", {etag}'},
+        {"IfNoneMatch": '"other"'},
+        {"IfModifiedSince": before},
+        {"IfUnmodifiedSince": after},
+        {"IfMatch": etag, "IfUnmodifiedSince": before},  # the ETag says more
+        {"IfNoneMatch": '"other"', "IfModifiedSince": after},
+    ):
+        assert get(**holds) == TEXT
+    for changed in ({"IfNoneMatch": etag}, {"IfModifiedSince": modified}, {"IfNoneMatch": etag, "IfModifiedSince": before}):
+        with refused("304", 304) as raised:
+            get(**changed)
+        assert raised.value.response["ResponseMetadata"]["HTTPHeaders"]["etag"] == etag
+    for failed in ({"IfMatch": '"other"'}, {"IfUnmodifiedSince": before}, {"IfMatch": '"other"', "IfNoneMatch": etag}):
+        with refused("PreconditionFailed", 412):
+            get(**failed)
+        with refused("412", 412):
+            s3.head_object(Bucket=bucket, Key="fox", **failed)
+
+
+def test_conditions_of_writing(s3, bucket):
+    with refused("NoSuchKey", 404):
+        s3.put_object(Bucket=bucket, Key="x", Body=b"1", IfMatch='"e"')
+    first = s3.put_object(Bucket=bucket, Key="x", Body=b"1", IfNoneMatch="*")["ETag"]
+    with refused("PreconditionFailed", 412, Condition="If-None-Match"):
+        s3.put_object(Bucket=bucket, Key="x", Body=b"2", IfNoneMatch="*")
+    second = s3.put_object(Bucket=bucket, Key="x", Body=b"2", IfMatch=first)["ETag"]
+    with refused("PreconditionFailed", 412, Condition="If-Match"):
+        s3.put_object(Bucket=bucket, Key="x", Body=b"3", IfMatch=first)
+    with refused("PreconditionFailed", 412):
+        s3.delete_object(Bucket=bucket, Key="x", IfMatch=first)
+    with refused("NotImplemented", 501):
+        s3.put_object(Bucket=bucket, Key="x", Body=b"3", IfNoneMatch=second)
+    s3.delete_object(Bucket=bucket, Key="x", IfMatch=second)
+    s3.put_object(Bucket=bucket, Key="x", Body=b"4", IfNoneMatch="*")
+
+
+def test_copies(s3, bucket):
+    other, source = new_bucket(s3), {"Bucket": bucket, "Key": "from"}
+    etag = s3.put_object(
+        Bucket=bucket,
+        Key="from",
+        Body=TEXT,
+        Metadata={"a": "1"},
+        ContentType="text/plain",
+        Tagging="t=1",
+        StorageClass="STANDARD_IA",
+    )["ETag"]
+    done = s3.copy_object(Bucket=other, Key="to", CopySource=source)
+    assert done["CopyObjectResult"]["ETag"] == etag
+    got = s3.get_object(Bucket=other, Key="to")
+    assert (got["Body"].read(), got["Metadata"], got["ContentType"], got["TagCount"]) == (TEXT, {"a": "1"}, "text/plain", 1)
+    assert "StorageClass" not in got  # it is the request's, not the source's
+    s3.copy_object(
+        Bucket=other,
+        Key="to",
+        CopySource=source,
+        MetadataDirective="REPLACE",
+        Metadata={"b": "2"},
+        TaggingDirective="REPLACE",
+        Tagging="u=2",
+    )
+    got = s3.head_object(Bucket=other, Key="to")
+    assert (got["Metadata"], got["ContentType"]) == ({"b": "2"}, "binary/octet-stream")
+    assert s3.get_object_tagging(Bucket=other, Key="to")["TagSet"] == [{"Key": "u", "Value": "2"}]
+    with refused("InvalidRequest", 400):
+        s3.copy_object(Bucket=bucket, Key="from", CopySource=source)
+    s3.copy_object(Bucket=bucket, Key="from", CopySource=source, MetadataDirective="REPLACE", Metadata={"c": "3"})
+    assert s3.head_object(Bucket=bucket, Key="from")["Metadata"] == {"c": "3"}
+    with refused("NoSuchKey", 404):
+        s3.copy_object(Bucket=other, Key="to", CopySource=f"{bucket}/nothing")
+    with refused("NoSuchBucket", 404):
+        s3.copy_object(Bucket=other, Key="to", CopySource="no-such-bucket-here/nothing")
+    with refused("InvalidArgument", 400):
+        s3.copy_object(Bucket=other, Key="to", CopySource="nothing")
+    with refused("PreconditionFailed", 412):
+        s3.copy_object(Bucket=other, Key="to", CopySource=source, CopySourceIfNoneMatch=etag)
+    with refused("PreconditionFailed", 412):
+        s3.copy_object(Bucket=other, Key="to", CopySource=source, CopySourceIfMatch='"other"')
+    s3.copy_object(Bucket=other, Key="to", CopySource=source, CopySourceIfMatch=etag)
+    s3.delete_object(Bucket=bucket, Key="from")  # the bytes are shared, and stay as long as somebody has them
+    assert s3.get_object(Bucket=other, Key="to")["Body"].read() == TEXT
+
+
+def test_a_copy_with_another_checksum(s3, bucket):
+    s3.put_object(Bucket=bucket, Key="from", Body=TEXT, ChecksumAlgorithm="CRC32")
+    done = s3.copy_object(Bucket=bucket, Key="to", CopySource=f"{bucket}/from", ChecksumAlgorithm="SHA256")["CopyObjectResult"]
+    assert done["ChecksumSHA256"] == "16j7swfXgJRpypq8sAguT41WUeRtPNt2LQLQvzfJ5ZI="
+    got = s3.get_object(Bucket=bucket, Key="to", ChecksumMode="ENABLED")
+    assert (got["ChecksumSHA256"], got["Body"].read()) == (done["ChecksumSHA256"], TEXT)
+
+
+def test_many_deleted_at_once(s3, bucket):
+    for at in range(3):
+        s3.put_object(Bucket=bucket, Key=f"k{at}")
+    done = s3.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": "k0"}, {"Key": "nothing"}, {"Key": "x" * 1025}]})
+    assert [each["Key"] for each in done["Deleted"]] == ["k0", "nothing"]
+    assert [(each["Key"], each["Code"]) for each in done["Errors"]] == [("x" * 1025, "KeyTooLongError")]
+    done = s3.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": "k1", "ETag": '"other"'}, {"Key": "k2"}], "Quiet": True})
+    assert "Deleted" not in done and [each["Code"] for each in done["Errors"]] == ["PreconditionFailed"]
+    assert [each["Key"] for each in s3.list_objects_v2(Bucket=bucket)["Contents"]] == ["k1"]
+    with refused("MalformedXML", 400):
+        s3.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": str(at)} for at in range(1001)]})
+
+
+def test_tags(s3, bucket):
+    s3.put_object(Bucket=bucket, Key="x", Body=b"1")
+    assert s3.get_object_tagging(Bucket=bucket, Key="x")["TagSet"] == []
+    tags = [{"Key": "a", "Value": "1"}, {"Key": "b", "Value": ""}]
+    s3.put_object_tagging(Bucket=bucket, Key="x", Tagging={"TagSet": tags})
+    assert s3.get_object_tagging(Bucket=bucket, Key="x")["TagSet"] == tags
+    s3.delete_object_tagging(Bucket=bucket, Key="x")
+    assert s3.get_object_tagging(Bucket=bucket, Key="x")["TagSet"] == []
+    for wrong in ([("a", "1")] * 2, [("k" * 129, "")], [("k", "v" * 257)], [("aws:x", "")], [(str(at), "") for at in range(11)]):
+        with refused("InvalidTag", 400):
+            document = {"TagSet": [{"Key": key, "Value": value} for key, value in wrong]}
+            s3.put_object_tagging(Bucket=bucket, Key="x", Tagging=document)
+
+
+def test_attributes(s3, bucket):
+    s3.put_object(Bucket=bucket, Key="x", Body=TEXT)
+    wanted = ["ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize"]
+    said = s3.get_object_attributes(Bucket=bucket, Key="x", ObjectAttributes=wanted)
+    assert (said["ETag"], said["ObjectSize"], said["StorageClass"]) == (hashlib.md5(TEXT).hexdigest(), 43, "STANDARD")
+    assert said["Checksum"]["ChecksumType"] == "FULL_OBJECT" and "ObjectParts" not in said
+
+
+@pytest.mark.parametrize("version", ["s3", "s3v4"])
+def test_presigned_urls(corral, bucket, version):
+    s3 = corral.client("s3", signature_version=version)
+    where = {"Bucket": bucket, "Key": "a b/ü"}
+    put = s3.generate_presigned_url("put_object", Params=where | {"ContentType": "text/plain"})
+    request = urllib.request.Request(put, TEXT, {"Content-Type": "text/plain"}, method="PUT")
+    with urllib.request.urlopen(request) as answer:
+        assert answer.headers["ETag"] == f'"{hashlib.md5(TEXT).hexdigest()}"'
+    get = s3.generate_presigned_url("get_object", Params=where | {"ResponseContentType": "image/png"})
+    with urllib.request.urlopen(get) as answer:
+        assert (answer.read(), answer.headers["Content-Type"]) == (TEXT, "image/png")
+    with urllib.request.urlopen(urllib.request.Request(get, headers={"Range": "bytes=4-8"})) as answer:
+        assert (answer.read(), answer.status) == (b"quick", 206)
+    with pytest.raises(urllib.error.HTTPError) as raised:
+        urllib.request.urlopen(get.replace("image", "text"))
+    assert raised.value.code == 403 and b"SignatureDoesNotMatch" in raised.value.read()
+
+
+def test_a_bucket_in_the_name_of_the_host(corral, bucket):
+    """`bucket.localhost:PORT`, which need not resolve anywhere: the Host header decides."""
+    s3 = corral.client("s3", s3={"addressing_style": "path"})
+    s3.put_object(Bucket=bucket, Key="fox", Body=TEXT)
+    port = corral.url.rpartition(":")[2]
+    for host in (f"{bucket}.localhost:{port}", f"{bucket}.s3.localhost:{port}", f"{bucket}.s3.us-east-1.amazonaws.com"):
+        virtual = corral.client("s3", s3={"addressing_style": "path"})
+
+        def as_host(request, host=host, **_):
+            request.headers["Host"] = host
+            request.url = request.url.replace(f"/{bucket}/", "/")
+
+        virtual.meta.events.register("before-sign.s3", as_host)
+        assert virtual.get_object(Bucket=bucket, Key="fox")["Body"].read() == TEXT
+
+
+def test_the_aws_command(corral, aws, bucket, tmp_path):
+    (tmp_path / "file").write_bytes(TEXT)
+    corral.aws("s3api", "put-object", "--bucket", bucket, "--key", "x", "--body", str(tmp_path / "file"))
+    assert aws("s3api", "head-object", "--bucket", bucket, "--key", "x")["ContentLength"] == len(TEXT)
+    aws("s3api", "get-object", "--bucket", bucket, "--key", "x", str(tmp_path / "got"))
+    assert (tmp_path / "got").read_bytes() == TEXT
+
+
+def test_what_is_not_served_says_so(s3, bucket):
+    with refused("NotImplemented", 501):
+        s3.put_bucket_accelerate_configuration(Bucket=bucket, AccelerateConfiguration={"Status": "Enabled"})
