@@ -59,6 +59,12 @@ PAGES: dict[tuple[str, str], dict[str, Any]] = {
     ("logs", "DescribeLogStreams"): {"logGroupName": "/pages/0"},
     ("logs", "DescribeMetricFilters"): {},
     ("logs", "FilterLogEvents"): {"logGroupName": "/pages/0"},
+    ("s3", "ListBuckets"): {},
+    ("s3", "ListMultipartUploads"): {"Bucket": "pages-0"},
+    ("s3", "ListObjectVersions"): {"Bucket": "pages-0"},
+    ("s3", "ListObjects"): {"Bucket": "pages-0", "Delimiter": "/"},
+    ("s3", "ListObjectsV2"): {"Bucket": "pages-0", "Delimiter": "/"},
+    ("s3", "ListParts"): {"Bucket": "pages-0", "Key": "upload0"},
     ("sqs", "ListDeadLetterSourceQueues"): {"QueueUrl": "http://any/123456789012/grave"},
     ("sqs", "ListQueues"): {},
 }
@@ -78,6 +84,10 @@ WAITERS: dict[tuple[str, str], Callable[[Corral], dict[str, Any]]] = {
     ("iam", "InstanceProfileExists"): lambda corral: {"InstanceProfileName": "profile0"},
     ("iam", "PolicyExists"): lambda corral: {"PolicyArn": POLICY},
     ("iam", "RoleExists"): lambda corral: {"RoleName": "role0"},
+    ("s3", "BucketExists"): lambda corral: {"Bucket": "pages-0"},
+    ("s3", "BucketNotExists"): lambda corral: {"Bucket": "pages-none"},
+    ("s3", "ObjectExists"): lambda corral: {"Bucket": "pages-0", "Key": "key0"},
+    ("s3", "ObjectNotExists"): lambda corral: {"Bucket": "pages-0", "Key": "none"},
 }
 
 
@@ -115,6 +125,22 @@ def logs_records(logs: Any) -> None:
         logs.put_metric_filter(logGroupName=f"/pages/{at}", filterName="filter", filterPattern="", metricTransformations=[metric])
 
 
+def s3_records(s3: Any) -> None:
+    for at in THREE:
+        s3.create_bucket(Bucket=f"pages-{at}")
+        s3.put_bucket_versioning(Bucket="pages-0", VersioningConfiguration={"Status": "Enabled"})
+        s3.put_object(Bucket="pages-0", Key=f"key{at}")
+        s3.put_object(Bucket="pages-0", Key=f"folder{at}/key")
+        s3.delete_object(Bucket="pages-0", Key=f"gone{at}")
+        s3.create_multipart_upload(Bucket="pages-0", Key=f"upload{at}")
+    for at in THREE:
+        s3.upload_part(Bucket="pages-0", Key="upload0", UploadId=first_upload(s3), PartNumber=at + 1, Body=b"x")
+
+
+def first_upload(s3: Any) -> str:
+    return s3.list_multipart_uploads(Bucket="pages-0")["Uploads"][0]["UploadId"]
+
+
 def sqs_records(sqs: Any) -> None:
     sqs.create_queue(QueueName="grave")
     policy = json.dumps({"deadLetterTargetArn": "arn:aws:sqs:us-east-1:123456789012:grave", "maxReceiveCount": 1})
@@ -127,6 +153,7 @@ RECORDS = {
     "ecs": ecs_records,
     "iam": iam_records,
     "logs": logs_records,
+    "s3": s3_records,
     "sqs": sqs_records,
 }
 
@@ -164,6 +191,8 @@ def test_every_waiter_has_a_case():
 def test_paginator(full: Corral, service: str, operation: str):
     client, params, name = full.client(service), PAGES[service, operation], xform_name(operation)
     assert client.can_paginate(name)
+    if operation == "ListParts":
+        params = {**params, "UploadId": first_upload(client)}
     whole = getattr(client, name)(**params)
     paging = model(service, "paginators-1", "pagination")[operation]
     keys = paging["result_key"]
@@ -174,7 +203,7 @@ def test_paginator(full: Corral, service: str, operation: str):
         pages = list(client.get_paginator(name).paginate(**params, PaginationConfig={"PageSize": size}))
         assert len(pages) >= 2 or size == 2 or (service, operation) in ONE_PAGE
         for key in [keys] if isinstance(keys, str) else keys:
-            assert [item for page in pages for item in page.get(key, ())] == whole[key]
+            assert [item for page in pages for item in page.get(key, ())] == whole.get(key, [])
             assert all(len(page.get(key, ())) <= size for page in pages)
 
 
