@@ -47,6 +47,7 @@ class Objects(Uploads):
         """It holds no versions; uploads that were not completed go with it. True: there were some."""
         uploads = self._database.execute("DELETE FROM upload WHERE bucket = ? RETURNING content", (bucket_id,)).fetchall()
         self._database.executemany("UPDATE content SET refs = 0 WHERE id = ?", uploads)
+        self._drop_empty({content for (content,) in uploads})
         self._database.execute("DELETE FROM bucket WHERE id = ?", (bucket_id,))
         return bool(uploads)
 
@@ -137,10 +138,9 @@ class Objects(Uploads):
 
     def drop_garbage(self, blobs: Iterable[str]) -> None:
         """Their files are gone."""
-        self._database.executemany("DELETE FROM content_part WHERE blob = ?", [(blob,) for blob in blobs])
-        self._database.execute(
-            "DELETE FROM content WHERE refs = 0 AND NOT EXISTS (SELECT 1 FROM content_part WHERE content = content.id)"
-        )
+        sql = "DELETE FROM content_part WHERE blob = ? RETURNING content"
+        rows = (self._database.execute(sql, (blob,)).fetchone() for blob in blobs)
+        self._drop_empty({row[0] for row in rows if row is not None})
 
     def known_blobs(self, blobs: Sequence[str]) -> set[str]:
         """Those of them that a row refers to."""

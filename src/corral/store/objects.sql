@@ -33,7 +33,7 @@ CREATE TABLE object_version (
     key BLOB NOT NULL,
     id TEXT NOT NULL,
     latest INTEGER NOT NULL CHECK (latest IN (0, 1)),
-    content INTEGER REFERENCES content (id),
+    content INTEGER,  -- counted by content.refs; a foreign key would need an index of its own, or a scan for each content that goes
     size INTEGER NOT NULL,
     etag TEXT NOT NULL,
     modified_at REAL NOT NULL,

@@ -38,10 +38,16 @@ class Uploads(ObjectListing):
         """It was aborted: all its parts are garbage."""
         self._database.execute("DELETE FROM upload WHERE content = ?", (upload.number,))
         self._database.execute("UPDATE content SET refs = 0 WHERE id = ?", (upload.number,))
+        self._drop_empty([upload.number])
 
     def _new_content(self, refs: int) -> int:
         (content,) = self._database.execute("INSERT INTO content (refs) VALUES (?) RETURNING id", (refs,)).fetchone()
         return int(content)
+
+    def _drop_empty(self, contents: Iterable[int]) -> None:
+        """Those that nobody refers to go when they have no parts left."""
+        sql = "DELETE FROM content WHERE id = ? AND refs = 0 AND NOT EXISTS (SELECT 1 FROM content_part WHERE content = content.id)"
+        self._database.executemany(sql, [(content,) for content in contents])
 
     def _put_part(self, content: int, part: Part) -> None:
         self._database.execute(

@@ -1,0 +1,92 @@
+"""The folder of blobs: what is there when, and what is not."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from corral.blobs import Blobs
+from corral.ids import SeededIds
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> Blobs:
+    return Blobs(tmp_path / "blobs", SeededIds(Random(7)))
+
+
+def names(blobs: Blobs) -> list[str]:
+    return [name for folder in blobs.folders() for name in blobs.names(folder)]
+
+
+def all_files(tmp_path: Path) -> list[str]:
+    return [name for _, _, found in os.walk(tmp_path) for name in found]
+
+
+def stored(blobs: Blobs, *pieces: bytes) -> str:
+    arriving = blobs.begin(["SHA256"])
+    arriving.write(pieces)
+    arriving.digest(pieces)
+    return arriving.seal().blob
+
+
+def test_a_blob_arrives(blobs: Blobs):
+    arriving = blobs.begin(["SHA256", "CRC32"])
+    for piece in (b"one ", b"two"):
+        arriving.write([piece])
+        arriving.digest([piece])
+    arrived = arriving.seal()
+    assert Path(blobs.path(arrived.blob)).read_bytes() == b"one two"
+    assert arrived.size == 7
+    assert arrived.digests["MD5"] == hashlib.md5(b"one two").digest()
+    assert arrived.digests["SHA256"] == hashlib.sha256(b"one two").digest()
+    arriving.drop()  # too late: it has arrived
+    assert os.path.exists(blobs.path(arrived.blob))
+
+
+def test_a_sweep_leaves_alone_what_is_on_its_way_to_a_row(blobs: Blobs):
+    fresh, old = stored(blobs, b"1"), stored(blobs, b"2")
+    blobs.settled(old)
+    assert names(blobs) == [old]
+    blobs.settled(fresh)
+    assert sorted(names(blobs)) == sorted([old, fresh])
+
+
+def test_what_is_given_up_leaves_nothing(blobs: Blobs, tmp_path: Path):
+    arriving = blobs.begin([])
+    arriving.write([b"x" * 100])
+    arriving.drop()
+    arriving.drop()
+    assert all_files(tmp_path) == []
+    blobs.erase([stored(blobs, b"1"), "0" * 32])  # one of them was gone before
+    assert all_files(tmp_path) == [] and not blobs.fresh
+
+
+def test_what_was_arriving_is_gone_after_a_start(tmp_path: Path):
+    first = Blobs(tmp_path / "blobs", SeededIds(Random(7)))
+    first.begin([]).write([b"half"])
+    kept = stored(first, b"whole")
+    again = Blobs(tmp_path / "blobs", SeededIds(Random(8)))
+    assert all_files(tmp_path) == [kept] and names(again) == [kept]
+
+
+def test_what_somebody_reads_is_not_erased(blobs: Blobs):
+    one, two = stored(blobs, b"1"), stored(blobs, b"2")
+    with blobs.reading([one]):
+        with blobs.reading([one, two]):
+            assert blobs.not_read([one, two]) == []
+        assert os.path.exists(blobs.path(one)) and not os.path.exists(blobs.path(two))
+        assert blobs.not_read([one]) == []
+    assert not os.path.exists(blobs.path(one))
+    three = stored(blobs, b"3")
+    with blobs.reading([three]):
+        pass
+    assert os.path.exists(blobs.path(three)) and blobs.not_read([three]) == [three]
+
+
+def test_strange_files_are_not_blobs(blobs: Blobs, tmp_path: Path):
+    (tmp_path / "blobs" / "0" / "0" / "README").write_text("mine")
+    assert names(blobs) == []

@@ -1,0 +1,40 @@
+"""Conditions of requests: which of them forbid to go on."""
+
+from __future__ import annotations
+
+import pytest
+
+from corral.decide.preconditions import Conditions, failed, matches
+
+AT_S = 1_000.5  # when the object was made; headers have whole seconds
+
+
+@pytest.mark.parametrize(
+    ("conditions", "header"),
+    [
+        (Conditions(), None),
+        (Conditions(if_match="e"), None),
+        (Conditions(if_match='"e"'), None),
+        (Conditions(if_match='"f", W/"e"'), None),
+        (Conditions(if_match="*"), None),
+        (Conditions(if_match="f"), "If-Match"),
+        (Conditions(if_none_match="f"), None),
+        (Conditions(if_none_match="e"), "If-None-Match"),
+        (Conditions(if_none_match="*"), "If-None-Match"),
+        (Conditions(if_modified_since_s=999), None),
+        (Conditions(if_modified_since_s=1_000), "If-Modified-Since"),
+        (Conditions(if_unmodified_since_s=1_000), None),
+        (Conditions(if_unmodified_since_s=999), "If-Unmodified-Since"),
+        (Conditions(if_match="e", if_unmodified_since_s=999), None),
+        (Conditions(if_none_match="f", if_modified_since_s=1_000), None),
+        (Conditions(if_none_match="e", if_modified_since_s=999), "If-None-Match"),
+        (Conditions(if_match="f", if_none_match="e"), "If-Match"),
+        (Conditions(if_match="e", if_none_match="e"), "If-None-Match"),
+    ],
+)
+def test_conditions(conditions, header):
+    assert failed(conditions, "e", AT_S) == header
+
+
+def test_an_etag_of_parts():
+    assert matches('"0123-7"', "0123-7") and not matches('"0123"', "0123-7")
