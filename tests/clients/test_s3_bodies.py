@@ -367,3 +367,20 @@ def test_many_at_once(s3, bucket):
         thread.join()
     assert not wrong
     assert s3.list_objects_v2(Bucket=bucket, Prefix="many/")["KeyCount"] == 60
+
+
+def test_what_a_crash_has_left_is_swept_away(own_corral):
+    corral = own_corral("none").start()
+    s3 = corral.client("s3")
+    bucket = new_bucket(s3)
+    for at in range(20):
+        s3.put_object(Bucket=bucket, Key=str(at), Body=str(at).encode())
+    kept = set(files(corral))
+    corral.kill("corral.server")
+    orphans = [f"{number:032x}" for number in (0, 1 << 127, 255 << 120)]
+    for name in orphans:  # whole, but without a row
+        (corral.data / "blobs" / name[0] / name[1] / name).write_bytes(b"orphan")
+    (corral.data / "blobs" / "arriving" / ("a" * 32)).write_bytes(b"half")
+    corral.start()
+    eventually(lambda: set(files(corral)) == kept, "only what rows refer to is left")
+    assert [s3.get_object(Bucket=bucket, Key=str(at))["Body"].read() for at in range(20)] == [str(at).encode() for at in range(20)]
