@@ -370,3 +370,14 @@ def test_the_aws_command(corral, aws, bucket, tmp_path):
 def test_what_is_not_served_says_so(s3, bucket):
     with refused("NotImplemented", 501):
         s3.put_bucket_accelerate_configuration(Bucket=bucket, AccelerateConfiguration={"Status": "Enabled"})
+
+
+def test_what_no_header_can_hold(corral, s3, bucket):
+    """A URL may be signed for values of headers that HTTP does not have."""
+    s3.put_object(Bucket=bucket, Key="x", Body=TEXT)
+    url = s3.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "x", "ResponseContentType": "a\x00b\x7fc"})
+    with urllib.request.urlopen(url) as answer:
+        assert (answer.read(), answer.headers["Content-Type"]) == (TEXT, "a b c")
+    with refused("InvalidArgument", 400):
+        s3.put_object(Bucket=bucket, Key="x", Body=TEXT, ServerSideEncryption="rot13")
+    assert "Traceback" not in corral.log()

@@ -17,11 +17,13 @@ from corral.server.sending import Connection
 PIECE_BYTES = 512 * 1024  # handed to the threads at once, about
 AHEAD_MAX_BYTES = 2 * 1024 * 1024  # received while they are busy
 REST_MAX_BYTES = 1024 * 1024  # a body that is refused is read to its end, if it is no longer than this
+IDLE_MAX_S = 60.0  # a client that sends nothing for so long is not waited for
 THREADS = 8
 
 T = TypeVar("T")
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 MaxMessageLengthExceeded = api_error("MaxMessageLengthExceeded")
+RequestTimeout = api_error("RequestTimeout")
 
 
 class ClientGone(Exception):
@@ -62,9 +64,7 @@ class Intake:
                     await work.give(waiting)
                     waiting, size = [], 0
             await work.give(waiting)
-            await work.rest()
-            trailers = body.finish()
-            return await self._run(arriving.seal), trailers
+            return await work.end()
         except BaseException:
             await work.stop()
             raise
@@ -98,6 +98,7 @@ class _Work:
         self._body = body
         self._writing: asyncio.Future[list[bytes]] | None = None
         self._digesting: asyncio.Future[None] | None = None
+        self._sealing: asyncio.Future[tuple[Arrived, dict[str, str]]] | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -108,21 +109,28 @@ class _Work:
         await self._written()
         self._writing = self._loop.run_in_executor(self._threads, self._write, pieces)
 
-    async def rest(self) -> None:
-        """Until nothing is left to do."""
+    async def end(self) -> tuple[Arrived, dict[str, str]]:
+        """That was all: it counts if the body agrees."""
         await self._written()
         if self._digesting is not None:
             await asyncio.shield(self._digesting)
+        self._sealing = self._loop.run_in_executor(self._threads, self._seal)
+        return await asyncio.shield(self._sealing)
 
     async def stop(self) -> None:
         """Nothing of it is wanted; files are not closed under the hands of a thread."""
-        await asyncio.gather(*(job for job in (self._writing, self._digesting) if job is not None), return_exceptions=True)
+        jobs = (self._writing, self._digesting, self._sealing)
+        await asyncio.gather(*(job for job in jobs if job is not None), return_exceptions=True)
         self._arriving.drop()
 
     def _write(self, pieces: list[bytes]) -> list[bytes]:
         payload = [self._body.feed(piece) for piece in pieces]
         self._arriving.write(payload)
         return payload
+
+    def _seal(self) -> tuple[Arrived, dict[str, str]]:
+        trailers = self._body.finish()
+        return self._arriving.seal(), trailers
 
     async def _written(self) -> None:
         if self._writing is None:
@@ -135,7 +143,12 @@ class _Work:
 
 
 async def _next(receive: Receive) -> tuple[bytes, bool]:
-    message = await receive()
+    try:
+        async with asyncio.timeout(IDLE_MAX_S):
+            message = await receive()
+    except TimeoutError:
+        why = "Your socket connection to the server was not read from or written to within the timeout period."
+        raise RequestTimeout(why) from None
     if message["type"] == "http.disconnect":
         raise ClientGone
     return message.get("body", b""), message.get("more_body", False)
@@ -149,9 +162,12 @@ async def end_body(head: aws.Request, receive: Receive, connection: Connection, 
     if connection.waits_to_send or not length.isdigit() or int(length) > REST_MAX_BYTES:
         response.headers.append(("Connection", "close"))
         return
-    more = True
-    while more:  # it is on its way
-        _, more = await _next(receive)
+    try:
+        more = True
+        while more:  # it is on its way
+            _, more = await _next(receive)
+    except RequestTimeout:
+        response.headers.append(("Connection", "close"))
 
 
 def _all_at_once(blobs: Blobs, body: aws.Body, data: bytes, algorithms: Collection[str]) -> tuple[Arrived, dict[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import select
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,6 +22,7 @@ PATIENCE_MS = 20  # how long a thread waits for a client that does not read; the
 STALLED_S = 600.0  # a client that reads nothing for so long is cut off
 THREADS = 4
 
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
@@ -61,10 +63,10 @@ class Sender:
             await send({"type": "http.response.start", "status": response.status, "headers": _headers(response, size)})
             try:
                 await _File(self._threads, connection).push(slices, self._blobs)
-            except ConnectionError:
-                connection.cycle.disconnected = True  # there is nobody to tell
-            except BaseException:
-                connection.transport.abort()  # less than was promised: the client must see that
+            except BaseException as error:
+                connection.transport.abort()  # less than was promised: whoever is still there must see that
+                if isinstance(error, ConnectionError):
+                    return  # there is nobody
                 raise
         connection.cycle.expected_content_length = 0
         await send({"type": "http.response.body", "body": b""})
@@ -84,10 +86,15 @@ class Sender:
 
 def _headers(response: aws.Response, size: int) -> list[tuple[bytes, bytes]]:
     """The answer to HEAD says how long the body would be; others say how long it is."""
-    headers = [(name.lower().encode("latin-1"), value.encode("latin-1", "replace")) for name, value in response.headers]
+    headers = [(name.lower().encode("latin-1"), _sendable(value)) for name, value in response.headers]
     if response.status not in (204, 304) and not any(name == b"content-length" for name, _ in headers):
         headers.append((b"content-length", str(size).encode()))
     return headers
+
+
+def _sendable(value: str) -> bytes:
+    """A URL may carry what becomes a header's value, and in it characters that no header can have."""
+    return _CONTROL.sub(b" ", value.encode("latin-1", "replace"))
 
 
 class _File:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
@@ -19,6 +20,7 @@ from corral.services.s3.errors import (
 HEADERS = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Expires")
 KEPT = (*HEADERS, "Metadata", "WebsiteRedirectLocation", "StorageClass")
 ENCRYPTION = ("ServerSideEncryption", "SSEKMSKeyId", "BucketKeyEnabled")  # kept and shown; nothing is encrypted
+METHODS = ("AES256", "aws:kms", "aws:kms:dsse")
 CONTENT_TYPE = "binary/octet-stream"  # of what came without one
 STANDARD = "STANDARD"
 STORAGE_CLASSES = frozenset(
@@ -29,6 +31,7 @@ METADATA_MAX_BYTES = 2048
 TAGS_MAX = 10
 TAG_KEY_MAX = 128
 TAG_VALUE_MAX = 256
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 TAGS = "Tags"  # among the details: name → value
 
 
@@ -43,6 +46,12 @@ def details_of(params: Mapping[str, Any]) -> dict[str, Any]:
     storage_class = params.get("StorageClass", STANDARD)
     if storage_class not in STORAGE_CLASSES:
         raise InvalidStorageClass("The storage class you specified is not valid", StorageClassRequested=storage_class)
+    if params.get("ServerSideEncryption", METHODS[0]) not in METHODS:
+        raise InvalidArgument(
+            "The encryption method specified is not supported",
+            ArgumentName="x-amz-server-side-encryption",
+            ArgumentValue=params["ServerSideEncryption"],
+        )
     details = {name: params[name] for name in (*KEPT, *ENCRYPTION) if name in params}
     if "Tagging" in params and isinstance(params["Tagging"], str):
         tags = tags_from_header(params["Tagging"])
@@ -98,6 +107,9 @@ def tag_set(tags: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def _check_metadata(metadata: Mapping[str, str]) -> None:
+    for name in metadata:
+        if not _NAME.fullmatch(name):  # of a URL: what is in it becomes a header
+            raise InvalidArgument("The name of a header must be a token", ArgumentName=f"x-amz-meta-{name}")
     size = sum(len(name) + len(value) for name, value in metadata.items())
     if size > METADATA_MAX_BYTES:
         message = "Your metadata headers exceed the maximum allowed metadata size"
