@@ -296,6 +296,8 @@ def test_many_deleted_at_once(s3, bucket):
     done = s3.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": "k0"}, {"Key": "nothing"}, {"Key": "x" * 1025}]})
     assert [each["Key"] for each in done["Deleted"]] == ["k0", "nothing"]
     assert [(each["Key"], each["Code"]) for each in done["Errors"]] == [("x" * 1025, "KeyTooLongError")]
+    many = [{"Key": "k0"}] * 250  # more than one command takes
+    assert [each["Key"] for each in s3.delete_objects(Bucket=bucket, Delete={"Objects": many})["Deleted"]] == ["k0"] * 250
     done = s3.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": "k1", "ETag": '"other"'}, {"Key": "k2"}], "Quiet": True})
     assert "Deleted" not in done and [each["Code"] for each in done["Errors"]] == ["PreconditionFailed"]
     assert [each["Key"] for each in s3.list_objects_v2(Bucket=bucket)["Contents"]] == ["k1"]

@@ -39,7 +39,7 @@ class Intake:
         """The whole of a small body, and its trailers."""
         parts, size, more = [], 0, True
         while more:
-            data, more = await _next(receive)
+            data, more = await next_piece(receive)
             size += len(data)
             if size > aws.BODY_MAX_BYTES:
                 raise MaxMessageLengthExceeded("Your request was too large.")
@@ -49,15 +49,17 @@ class Intake:
 
     async def to_blob(self, receive: Receive, body: aws.Body, algorithms: Collection[str]) -> tuple[Arrived, dict[str, str]]:
         """A body of any size, and its trailers. What went wrong leaves nothing behind."""
-        data, more = await _next(receive)
-        arriving = await self._run(self._blobs.begin, algorithms) if more else None
-        if arriving is None:
-            return await self._run(_all_at_once, self._blobs, body, data, algorithms)
-        work = _Work(self._threads, arriving, body)
+        waiting, size, more = list[bytes](), 0, True
+        while more and size < PIECE_BYTES:
+            data, more = await next_piece(receive)
+            waiting.append(data)
+            size += len(data)
+        if not more:
+            return await self._run(_all_at_once, self._blobs, body, waiting, algorithms)
+        work = _Work(self._threads, await self._run(self._blobs.begin, algorithms), body)
         try:
-            waiting, size = [data], len(data)
             while more:
-                data, more = await _next(receive)
+                data, more = await next_piece(receive)
                 waiting.append(data)
                 size += len(data)
                 if size >= PIECE_BYTES and (work.is_idle or size >= AHEAD_MAX_BYTES):
@@ -142,7 +144,8 @@ class _Work:
         self._digesting = self._loop.run_in_executor(self._threads, self._arriving.digest, payload)
 
 
-async def _next(receive: Receive) -> tuple[bytes, bool]:
+async def next_piece(receive: Receive) -> tuple[bytes, bool]:
+    """The next bytes of a body, and whether there are more."""
     try:
         async with asyncio.timeout(IDLE_MAX_S):
             message = await receive()
@@ -165,13 +168,15 @@ async def end_body(head: aws.Request, receive: Receive, connection: Connection, 
     try:
         more = True
         while more:  # it is on its way
-            _, more = await _next(receive)
+            _, more = await next_piece(receive)
     except RequestTimeout:
         response.headers.append(("Connection", "close"))
 
 
-def _all_at_once(blobs: Blobs, body: aws.Body, data: bytes, algorithms: Collection[str]) -> tuple[Arrived, dict[str, str]]:
-    payload = [body.feed(data)]
+def _all_at_once(
+    blobs: Blobs, body: aws.Body, pieces: Sequence[bytes], algorithms: Collection[str]
+) -> tuple[Arrived, dict[str, str]]:
+    payload = [body.feed(piece) for piece in pieces]
     trailers = body.finish()
     arriving = blobs.begin(algorithms)
     try:

@@ -17,6 +17,7 @@ from corral.store import Store
 
 AT_ONCE = 200
 PATIENCE_S = 10 * 365 * 86_400.0  # nobody asks in vain: only when the server goes down is there nothing to do
+GATHERING_S = 0.25  # who overwrites a thousand objects a second should not pay for a thousand removals
 PAUSE_S = 5.0  # after a failure
 
 log = logging.getLogger("corral")
@@ -36,6 +37,8 @@ class Keeper:
                 await self._sweep()
                 while garbage := await self._state.submit(_garbage):
                     await self._remove(garbage)
+                    if len(garbage) < AT_ONCE:
+                        await asyncio.sleep(GATHERING_S)
                 return
             except asyncio.CancelledError:
                 raise

@@ -18,7 +18,7 @@ from corral.model.blob import Arrived
 from corral.model.settings import Settings
 from corral.server.intake import ClientGone, Intake, Receive
 from corral.server.lanes import Lane
-from corral.services import SERVICES, Service
+from corral.services import SERVICES, Operation, Service
 from corral.services.caller import Caller
 
 BadDigest = api_error("BadDigest")
@@ -85,7 +85,22 @@ class Streams:
             return call.serialize(lane.look(handler, self._settings, self._ids), request_id)
         if call.operation in service.heavy:
             return await lane.read(lambda tx: call.serialize(handler(tx), request_id), self._settings, self._ids)
+        if call.operation in service.pieces:
+            return call.serialize(
+                await self._in_pieces(lane, operation, service.pieces[call.operation](params), caller), request_id
+            )
         return call.serialize(await lane.submit(handler), request_id)
+
+    async def _in_pieces(
+        self, lane: Lane[Any], operation: Operation, pieces: list[dict[str, Any]], caller: Caller
+    ) -> dict[str, Any]:
+        """Each in a command of its own, so that others are served in between; the lists that they answer become one."""
+        whole: dict[str, list[Any]] = {}
+        for piece in pieces:
+            answer = await lane.submit(lambda tx, piece=piece: operation(tx, piece, caller))  # type: ignore[misc]
+            for name, found in answer.items():
+                whole.setdefault(name, []).extend(found)
+        return whole
 
     async def _store(
         self, call: aws.Call, caller: Caller, service: Service, body: aws.Body, request_id: str, receive: Receive
@@ -106,10 +121,10 @@ class Streams:
                 params |= {f"Checksum{HEADERS[name]}": value for name, value in trailers.items() if name in HEADERS}
         except OSError as error:
             log.exception("request %s: %s:%s could not be written", request_id, call.service, call.operation)
-            raise ServiceUnavailable(f"Nothing was stored: the bytes could not be written ({error.strerror}).") from None
+            raise ServiceUnavailable(f"Nothing was stored: the bytes could not be written ({error.strerror or error}).") from None
         return call.serialize(await self._commit(lane, operation, params | {"Body": arrived}, caller, arrived), request_id)
 
-    async def _commit(self, lane: Lane[Any], operation: Any, params: dict[str, Any], caller: Caller, arrived: Arrived) -> Any:
+    async def _commit(self, lane: Lane[Any], operation: Operation, params: dict[str, Any], caller: Caller, arrived: Arrived) -> Any:
         """Whoever is cancelled here does not know whether the row will be there: the file stays, and a sweep will tell."""
         try:
             result = await lane.submit(lambda tx: operation(tx, params, caller))

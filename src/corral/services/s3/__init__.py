@@ -2,7 +2,7 @@
 
 from corral.services.s3 import buckets, copying, deleting, listing, objects, tagging, uploads
 
-__all__ = ["ADMIT", "HANDLERS", "HEAVY", "QUICK"]
+__all__ = ["ADMIT", "HANDLERS", "HEAVY", "PIECES", "QUICK"]
 
 HANDLERS = {
     "CreateBucket": buckets.create_bucket,
@@ -41,6 +41,9 @@ ADMIT = {
     "UploadPart": uploads.admit_part,
     "UploadPartCopy": uploads.admit_part_copy,
 }
+
+# Those that are too much for one command: the requests that together do the same, and whose answers are put together.
+PIECES = {"DeleteObjects": deleting.in_pieces}
 
 HEAVY = frozenset(
     {
