@@ -42,11 +42,7 @@ class Arriving:
         os.fsync(self._fd)
         self._fresh.add(self._blob)  # before it has its name: whoever sees the file must know that its row is to come
         os.rename(self._path, self._final)
-        folder = os.open(os.path.dirname(self._final), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(os.path.dirname(self._final))
         os.close(self._fd)
         self._fd = -1
         digests = {algorithm: running.digest() for algorithm, running in self._checksums.items()}
@@ -62,3 +58,12 @@ class Arriving:
             with suppress(FileNotFoundError):
                 os.unlink(path)
         self._fresh.discard(self._blob)
+
+
+def sync_folder(path: str) -> None:
+    """The names in it are on disk."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

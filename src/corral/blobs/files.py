@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from corral.blobs.arriving import Arriving
+from corral.blobs.arriving import Arriving, sync_folder
 from corral.ids import Ids
 
 DIGITS = "0123456789abcdef"
@@ -34,12 +34,21 @@ class Blobs:
         self._readers: Counter[str] = Counter()
         self._doomed: set[str] = set()  # to be erased when their last reader has gone
         self._arriving = f"{self._root}/arriving"
-        for first in DIGITS:
-            for second in DIGITS:
-                os.makedirs(f"{self._root}/{first}/{second}", mode=0o700, exist_ok=True)
-        os.makedirs(self._arriving, mode=0o700, exist_ok=True)
+        if not os.path.exists(self._arriving):
+            self._make_folders()
         for name in os.listdir(self._arriving):
             os.unlink(f"{self._arriving}/{name}")
+
+    def _make_folders(self) -> None:
+        """Once and for all, so that no blob has to wait for its folder; `arriving` comes last and says that all are there."""
+        for folder in self.folders():
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+        for first in DIGITS:
+            sync_folder(f"{self._root}/{first}")
+        sync_folder(self._root)
+        os.mkdir(self._arriving, mode=0o700)
+        sync_folder(self._root)
+        sync_folder(os.path.dirname(self._root))
 
     def path(self, blob: str) -> str:
         return f"{self._root}/{blob[0]}/{blob[1]}/{blob}"

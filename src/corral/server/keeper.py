@@ -53,7 +53,7 @@ class Keeper:
             for at in range(0, len(names), AT_ONCE):
                 some = names[at : at + AT_ONCE]
                 known = await self._state.read(partial(_known, some), self._settings, self._ids)
-                await self._erase([name for name in some if name not in known])
+                await self._erase(self._blobs.not_read([name for name in some if name not in known]))
 
     async def _remove(self, blobs: Sequence[str]) -> None:
         """Their rows were dropped; the last of each goes when its file has."""

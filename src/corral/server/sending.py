@@ -110,6 +110,8 @@ class _File:
         flow.pause_reading()  # what comes next must not be answered in the middle of this
         head = transport.take()
         await self._emptied()
+        if transport.is_closing():
+            raise ConnectionAbortedError("the client has gone")
         out = os.dup(transport.get_extra_info("socket").fileno())  # it stays ours when the transport is closed
         jobs: list[Future[int]] = []
         try:
