@@ -171,6 +171,24 @@ def test_a_host_that_begins_anew_is_told_nothing_from_before() -> None:
     assert ([start.spec.run_id for start in found["a"].start], found["a"].stop, found["a"].anew) == (["1"], [], False)
 
 
+def test_what_a_command_hands_over_leaves_with_it_and_only_if_it_was_committed() -> None:
+    def hands(tx: Tx[Store]) -> str:
+        tx.hand_over("logs", lambda tx: "done")
+        tx.mark("look:more")
+        return "handed"
+
+    def hands_and_fails(tx: Tx[Store]) -> None:
+        tx.hand_over("logs", lambda tx: "never")
+        raise Refusal("no")
+
+    world = World({"look": lambda tx, name: tx.hand_over("metrics", lambda tx: name)})
+    first, second = world.batch(hands, hands_and_fails).handed
+    assert (first.lane, first.handler(None), first.command.run) == ("logs", "done", hands)
+    assert (second.lane, second.handler(None), second.command) == ("metrics", "more", None)
+    world.store.full = True
+    assert world.batch(hands).handed == []
+
+
 # Waiting
 
 

@@ -67,7 +67,7 @@ class Owned(Protocol):
 
 S = TypeVar("S", bound=Owned)
 Order = Start | str | RunSpec | None  # start; stop that run; check that one; what was ordered before is void
-Sizes = tuple[int, int, int, int]
+Sizes = tuple[int, int, int, int, int]
 
 
 @dataclass(slots=True)
@@ -84,6 +84,8 @@ class Tx(Generic[S]):
     _changed: dict[str, None] = field(default_factory=dict)
     _orders: list[tuple[str, Order]] = field(default_factory=list)
     _changes_later: list[tuple[str, float]] = field(default_factory=list)
+    _handed: list[Handed] = field(default_factory=list)
+    _command: Command | None = None  # the one that runs now; None: a reconciler does
 
     def mark(self, key: str) -> None:
         """The reconciler that `key` names should look at it, in this very transaction."""
@@ -101,6 +103,10 @@ class Tx(Generic[S]):
         """Whoever waits for `key` now is asked again at that time. Those who come later know by themselves."""
         self._changes_later.append((key, at_s))
 
+    def hand_over(self, lane: str, handler: Handler) -> None:
+        """What another store has to do about this: it runs in that lane after this commit, and before this command is answered."""
+        self._handed.append(Handed(lane, handler, self._command))
+
     def start(self, host_id: str, start: Start) -> None:
         self._orders.append((host_id, start))
 
@@ -116,7 +122,7 @@ class Tx(Generic[S]):
         self._orders.append((host_id, None))
 
     def _sizes(self) -> Sizes:
-        return len(self._marks), len(self._changed), len(self._orders), len(self._changes_later)
+        return len(self._marks), len(self._changed), len(self._orders), len(self._changes_later), len(self._handed)
 
     def _cut(self, sizes: Sizes) -> None:
         """Drop what a failed command caused."""
@@ -125,6 +131,7 @@ class Tx(Generic[S]):
                 collected.popitem()
         del self._orders[sizes[2] :]
         del self._changes_later[sizes[3] :]
+        del self._handed[sizes[4] :]
 
 
 Handler = Callable[[Tx[Any]], Any]
@@ -144,6 +151,15 @@ class Command:
     in_turn: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """Something for another lane, and the command that is answered when it is done there."""
+
+    lane: str
+    handler: Handler
+    command: Command | None
+
+
 @dataclass(slots=True)
 class HostOrders:
     start: list[Start] = field(default_factory=list)
@@ -158,6 +174,7 @@ class Outbox:
 
     answers: list[tuple[Command, Any]] = field(default_factory=list)
     orders: dict[str, HostOrders] = field(default_factory=dict)
+    handed: list[Handed] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)  # tracebacks of our own bugs, for the log
     waiting: list[Command] = field(default_factory=list)  # those that have begun to wait
 
@@ -225,11 +242,13 @@ class Core(Generic[S]):
             return self._failed(error, ran, outbox)
         self._set_alarms(tx)
         outbox.orders = _by_host(tx._orders)
+        outbox.handed = tx._handed
         return outbox
 
     def _run(self, tx: Tx[S], command: Command, outbox: Outbox) -> None:
         sizes = tx._sizes()
         tx.final = command.waits_until_s is not None and command.waits_until_s <= tx.now_s
+        tx._command = command
         self.store.savepoint()
         try:
             answer = command.run(tx)
@@ -259,6 +278,8 @@ class Core(Generic[S]):
             self._take_back(tx, sizes)
             outbox.faults.append(traceback.format_exc())
             answer = our_fault()
+        finally:
+            tx._command = None
         outbox.answers.append((command, answer))
 
     def _instant(self) -> float:

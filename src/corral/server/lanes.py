@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -35,11 +35,14 @@ class Lane(Generic[S]):
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         on_orders: Callable[[dict[str, HostOrders]], None] | None = None,
+        beside: Mapping[str, Lane[Any]] | None = None,
     ) -> None:
+        """`beside` is every lane by its name: those that something may be handed to."""
         self._core = core
         self._clock = clock
         self._loop = loop
         self._on_orders = on_orders
+        self._beside = {} if beside is None else beside  # filled when all lanes are made
         self._queue: SimpleQueue[list[Command] | None] = SimpleQueue()
         self._submitted: list[Command] = []
         self._thread = threading.Thread(target=self._work, name=f"lane-{name}", daemon=True)
@@ -142,13 +145,26 @@ class Lane(Generic[S]):
     def _deliver(self, outbox: Outbox) -> None:
         for fault in outbox.faults:
             log.error("%s", fault)
+        handed: dict[Command | None, list[asyncio.Future[Any]]] = {}
+        for each in outbox.handed:
+            handed.setdefault(each.command, []).append(self._beside[each.lane].submit(each.handler))
         for command, answer in outbox.answers:
-            command.done(answer)
+            if command in handed:
+                done = asyncio.gather(*handed[command], return_exceptions=True)
+                done.add_done_callback(partial(_answer_after, command, answer))
+            else:
+                command.done(answer)
         for command in outbox.waiting:
             if command.on_wait is not None:
                 command.on_wait()
         if outbox.orders and self._on_orders is not None:
             self._on_orders(outbox.orders)
+
+
+def _answer_after(command: Command, answer: Any, done: asyncio.Future[list[Any]]) -> None:
+    """What was handed over is done: its failure is the command's."""
+    failures = [each for each in done.result() if isinstance(each, BaseException)]
+    command.done(failures[0] if failures else answer)
 
 
 def _settle(future: asyncio.Future[Any], answer: Any) -> None:
