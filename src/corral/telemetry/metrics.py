@@ -15,9 +15,11 @@ from typing import Any, Self
 
 from corral.database import CommitFailed, Database, Migration
 from corral.model.metric import UNITS, Dimensions, Metric, Point, Summary
+from corral.telemetry.alarms import Alarms
 from corral.telemetry.buffer import Buffer
 from corral.telemetry.dashboards import Dashboards
 from corral.telemetry.packing import STEPS, gather, newest_step, pack, repack
+from corral.telemetry.tags import Tags
 
 HOUR_S = 3600
 DAY_S = 86_400
@@ -37,13 +39,18 @@ APPEND = (
 )
 
 
+def _script(name: str) -> str:
+    return files(__package__).joinpath(name).read_text()
+
+
 class MetricStore(Database):
     MIGRATIONS: tuple[Migration, ...] = ()
 
     def __init__(self, path: Path | None) -> None:
-        super().__init__(path, files(__package__).joinpath("metrics.sql").read_text(), self.MIGRATIONS)
+        super().__init__(path, _script("metrics.sql") + _script("alarms.sql"), self.MIGRATIONS)
         self.dashboards = Dashboards(self)
-        self.watchers: dict[Metric, tuple[str, ...]] = {}  # series → keys that are marked when something arrives for it
+        self.alarms = Alarms(self)
+        self.tags = Tags(self)
         self._is_writer = True
         self._buffer = Buffer(self._flushed())
         self._series: dict[Metric, tuple[int, int]] = {}  # series → its id, and when it was last said to be active
@@ -56,25 +63,41 @@ class MetricStore(Database):
         super().commit()
         self._touched.clear()
         self._buffer.committed()
+        self.alarms.committed()
 
     def rollback(self) -> None:
         super().rollback()
         self._forget_touched(0)
         self._buffer.rollback()
+        self.alarms.rebuild()
 
     def savepoint(self) -> None:
         super().savepoint()
         self._touched_mark = len(self._touched)
         self._buffer.savepoint()
+        self.alarms.savepoint()
 
     def rollback_to_savepoint(self) -> None:
         super().rollback_to_savepoint()
         self._forget_touched(self._touched_mark)
         self._buffer.rollback_to_savepoint()
+        self.alarms.rollback_to_savepoint()
+
+    # What is due: rows, and alarms whose windows end.
+
+    def next_due_s(self) -> float | None:
+        row_s, wake_s = super().next_due_s(), self.alarms.next_wake_s()
+        return min(row_s, wake_s) if row_s is not None and wake_s is not None else row_s if wake_s is None else wake_s
+
+    def take_due(self, now_s: float, limit: int) -> list[str]:
+        found = super().take_due(now_s, limit)
+        return found + self.alarms.take_woken(now_s, limit - len(found))
 
     def reader(self) -> Self:
-        """A reader sees the rows and the buffer; what is remembered of series belongs to the one who writes."""
+        """A reader sees the rows and the buffer; what is remembered of series and alarms belongs to the one who writes."""
         beside = super().reader()
+        del beside.alarms
+        beside.tags = Tags(beside)
         beside.dashboards = Dashboards(beside)
         beside._is_writer, beside._series = False, {}
         return beside

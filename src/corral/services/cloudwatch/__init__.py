@@ -1,9 +1,21 @@
-"""CloudWatch: metrics and dashboards."""
+"""CloudWatch: metrics, dashboards and alarms."""
 
-from corral.services.cloudwatch import dashboards, listing, putting, querying, statistics
-from corral.services.cloudwatch.recording import record
+from corral.services.cloudwatch import (
+    alarms,
+    composites,
+    dashboards,
+    history,
+    listing,
+    metric_alarms,
+    putting,
+    querying,
+    statistics,
+    tagging,
+)
+from corral.services.cloudwatch.judging import look_at_alarm
+from corral.services.cloudwatch.recording import record, record_embedded
 
-__all__ = ["HANDLERS", "HEAVY", "record"]
+__all__ = ["HANDLERS", "HEAVY", "look_at_alarm", "record", "record_embedded"]
 
 HANDLERS = {
     "PutMetricData": putting.put_metric_data,
@@ -14,6 +26,18 @@ HANDLERS = {
     "GetDashboard": dashboards.get_dashboard,
     "ListDashboards": dashboards.list_dashboards,
     "DeleteDashboards": dashboards.delete_dashboards,
+    "PutMetricAlarm": metric_alarms.put_metric_alarm,
+    "PutCompositeAlarm": composites.put_composite_alarm,
+    "DescribeAlarms": alarms.describe_alarms,
+    "DescribeAlarmsForMetric": alarms.describe_alarms_for_metric,
+    "DescribeAlarmHistory": history.describe_alarm_history,
+    "DeleteAlarms": alarms.delete_alarms,
+    "SetAlarmState": alarms.set_alarm_state,
+    "EnableAlarmActions": alarms.enable_alarm_actions,
+    "DisableAlarmActions": alarms.disable_alarm_actions,
+    "TagResource": tagging.tag_resource,
+    "UntagResource": tagging.untag_resource,
+    "ListTagsForResource": tagging.list_tags_for_resource,
 }
 
 HEAVY = frozenset({"GetMetricData", "GetMetricStatistics", "ListMetrics", "ListDashboards"})

@@ -10,6 +10,7 @@ from corral.core import Tx
 from corral.errors import api_error
 from corral.services.caller import Caller
 from corral.services.cloudwatch.naming import InvalidParameterValue
+from corral.services.cloudwatch.tagging import tag_new
 from corral.services.tokens import unwrap, wrap
 from corral.telemetry import MetricStore
 from corral.telemetry.dashboards import Dashboard
@@ -35,6 +36,8 @@ def put_dashboard(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -
     errors, warnings = _faults(body)
     if errors:
         raise _invalid(errors)
+    if tx.store.dashboards.get(name) is None:
+        tag_new(tx, dashboard_arn(caller, name), params)
     tx.store.dashboards.put(Dashboard(name, body, tx.now_s))
     return {"DashboardValidationMessages": _messages(warnings)}
 
@@ -74,6 +77,7 @@ def delete_dashboards(tx: Tx[MetricStore], params: dict[str, Any], caller: Calle
         raise _not_found(missing)
     for name in names:
         tx.store.dashboards.drop(name)
+        tx.store.tags.put(dashboard_arn(caller, name), {})
     return {}
 
 

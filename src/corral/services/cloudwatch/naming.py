@@ -8,6 +8,7 @@ from typing import Any
 
 from corral.errors import api_error
 from corral.model.metric import Dimensions
+from corral.services.caller import Caller
 
 InvalidNextToken = api_error("InvalidNextToken")
 InvalidParameterCombination = api_error("InvalidParameterCombinationException")
@@ -18,6 +19,7 @@ ValidationError = api_error("ValidationException")
 NAME_MAX = 255
 VALUE_MAX = 1024
 DIMENSIONS_MAX = 30
+PAGE_MAX = 100
 NAMESPACE = re.compile(r"[^:\x00-\x1f\x7f][\x20-\x7e]*")
 TEXT = re.compile(r"[\x20-\x7e]*")  # ASCII, without control characters
 
@@ -51,3 +53,17 @@ def dimension_faults(listed: Iterable[Mapping[str, Any]], member: str) -> list[s
     if len(names) > DIMENSIONS_MAX:
         found.append(f"The collection {member.removesuffix('.member')} must not have a size greater than {DIMENSIONS_MAX}.")
     return found
+
+
+def alarm_arn(caller: Caller, name: str) -> str:
+    return f"arn:aws:cloudwatch:{caller.region}:{caller.account}:alarm:{name}"
+
+
+def page_size(params: Mapping[str, Any]) -> int:
+    limit: int = params.get("MaxRecords", PAGE_MAX)
+    if not 1 <= limit <= PAGE_MAX:
+        raise ValidationError(
+            f"1 validation error detected: Value '{limit}' at 'maxRecords' failed to satisfy constraint: "
+            f"Member must have value {'greater than or equal to 1' if limit < 1 else f'less than or equal to {PAGE_MAX}'}"
+        )
+    return limit

@@ -19,14 +19,12 @@ from corral.services.cloudwatch.naming import (
     dimensions_of,
     text_faults,
 )
-from corral.services.cloudwatch.recording import record
+from corral.services.cloudwatch.recording import AHEAD_S, PAST_S, record
 from corral.telemetry import MetricStore
 
 DATA_MAX = 1000
 VALUES_MAX = 150
 ENTITIES_MAX = 2
-PAST_S = 14 * 86_400
-AHEAD_S = 2 * 3600
 LARGEST = 2.0**360
 ENTITY_KEYS = {"Type", "ResourceType", "Identifier", "Name", "Environment"}
 KNOWN_UNITS = frozenset(UNITS)

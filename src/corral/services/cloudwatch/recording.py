@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from corral.core import Tx
+from corral.decide.emf import embedded_points
 from corral.model.metric import Point
+from corral.services.cloudwatch.judging import arrived
 from corral.telemetry import MetricStore
+
+PAST_S = 14 * 86_400
+AHEAD_S = 2 * 3600
 
 
 def record(tx: Tx[MetricStore], points: Sequence[Point], *, own: bool = False) -> None:
@@ -19,8 +24,15 @@ def record(tx: Tx[MetricStore], points: Sequence[Point], *, own: bool = False) -
         tx.store.hold(points, tx.now_s)
     else:
         tx.store.append(points, tx.now_s)
-    watchers = tx.store.watchers
-    if watchers:
+    watching = tx.store.alarms.watching
+    if watching:
         for point in points:
-            for key in watchers.get(point.metric, ()):
-                tx.mark(key)
+            if point.metric in watching:
+                for alarm in tx.store.alarms.watchers(point.metric):
+                    arrived(tx, alarm, point)
+
+
+def record_embedded(tx: Tx[MetricStore], *, region: str, events: Sequence[tuple[int, str]]) -> None:
+    """Metrics found in log events, each with its time in milliseconds. Those of another age are left out, as CloudWatch does."""
+    found = [point for at_ms, message in events for point in embedded_points(message, region, at_ms)]
+    record(tx, [point for point in found if tx.now_s - PAST_S <= point.at_s <= tx.now_s + AHEAD_S])

@@ -1,0 +1,258 @@
+"""Alarms, what they watch, and their history: their only SQL. A part of the metric store.
+
+Alarms are few and asked for with every point that arrives, so all of them are kept in memory as their rows are, with an index of
+the series they watch. So is the time at which each is to be looked at next: it follows from alarm and clock, and needs no row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heappop, heappush
+from typing import Any
+
+from corral.database import Database, Row
+from corral.model.alarm import Alarm, AlarmState, Ask, HistoryItem, Suppression
+from corral.model.metric import Metric
+
+COLUMNS = (
+    "id, region, name, kind, config, created_s, configured_s, actions_enabled, state, reason, reason_data, updated_s, "
+    "transitioned_s, acted_state, suppressed_by, suppressed_until"
+)
+
+
+class Alarms:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._execute = database.execute
+        self.rebuild()
+
+    # What is in memory follows the transaction.
+
+    def rebuild(self) -> None:
+        """Derive everything from the rows. Nobody knows when each alarm was looked at: all are due."""
+        self._alarms: dict[int, Alarm] = {}
+        self._ids: dict[tuple[str, str], int] = {}
+        self._metrics: dict[int, list[Metric]] = {}
+        self._children: dict[int, list[str]] = {}
+        self._parents: dict[tuple[str, str], dict[int, None]] = {}
+        self.watching: dict[Metric, dict[int, None]] = {}  # series → alarms
+        self._judged_s: dict[int, float] = {}
+        self._wakes: list[tuple[float, int]] = []  # a heap; what is not in `_wake_s` is skipped
+        self._wake_s: dict[int, float] = {}
+        self._written: list[int] = []  # of this transaction: what is taken back is read again
+        self._written_mark = 0
+        for row in self._execute(f"SELECT {COLUMNS} FROM alarm"):
+            self._keep(_alarm(row))
+            self.wake(row[0], 0.0)
+
+    def committed(self) -> None:
+        self._written.clear()
+
+    def savepoint(self) -> None:
+        self._written_mark = len(self._written)
+
+    def rollback_to_savepoint(self) -> None:
+        for alarm_id in self._written[self._written_mark :]:
+            self._forget(alarm_id)
+            row = self._execute(f"SELECT {COLUMNS} FROM alarm WHERE id = ?", (alarm_id,)).fetchone()
+            if row is not None:
+                self._keep(_alarm(row))
+        del self._written[self._written_mark :]
+
+    def _keep(self, alarm: Alarm) -> None:
+        self._alarms[alarm.id] = alarm
+        self._ids[alarm.region, alarm.name] = alarm.id
+        rows = self._execute("SELECT namespace, name, dimensions FROM alarm_metric WHERE alarm_id = ?", (alarm.id,))
+        metrics = [
+            Metric(alarm.region, namespace, name, tuple((key, value) for key, value in json.loads(dimensions)))
+            for namespace, name, dimensions in rows
+        ]
+        self._metrics[alarm.id] = metrics
+        for metric in metrics:
+            self.watching.setdefault(metric, {})[alarm.id] = None
+        children = self._execute("SELECT child FROM alarm_child WHERE alarm_id = ?", (alarm.id,)).fetchall()
+        self._children[alarm.id] = [child for (child,) in children]
+        for (child,) in children:
+            self._parents.setdefault((alarm.region, child), {})[alarm.id] = None
+
+    def _forget(self, alarm_id: int) -> None:
+        alarm = self._alarms.pop(alarm_id, None)
+        if alarm is None:
+            return
+        del self._ids[alarm.region, alarm.name]
+        for metric in self._metrics.pop(alarm_id):
+            _drop(self.watching, metric, alarm_id)
+        for child in self._children.pop(alarm_id):
+            _drop(self._parents, (alarm.region, child), alarm_id)
+
+    # When to look at them
+
+    def wake(self, alarm_id: int, at_s: float) -> None:
+        """Look at the alarm then; an earlier date already set stays."""
+        if at_s < self._wake_s.get(alarm_id, at_s + 1):
+            self._wake_s[alarm_id] = at_s
+            heappush(self._wakes, (at_s, alarm_id))
+
+    def next_wake_s(self) -> float | None:
+        while self._wakes and self._wake_s.get(self._wakes[0][1]) != self._wakes[0][0]:
+            heappop(self._wakes)
+        return self._wakes[0][0] if self._wakes else None
+
+    def take_woken(self, now_s: float, limit: int) -> list[str]:
+        """Keys of the alarms to look at now."""
+        found: list[str] = []
+        while len(found) < limit and (at_s := self.next_wake_s()) is not None and at_s <= now_s:
+            _, alarm_id = heappop(self._wakes)
+            del self._wake_s[alarm_id]
+            found.append(f"alarm:{alarm_id}")
+        return found
+
+    def judged_s(self, alarm_id: int) -> float:
+        """The end of the last window that was judged; 0: nobody knows."""
+        return self._judged_s.get(alarm_id, 0.0)
+
+    def set_judged(self, alarm_id: int, end_s: float) -> None:
+        self._judged_s[alarm_id] = end_s
+
+    # Alarms
+
+    def get(self, region: str, name: str) -> Alarm | None:
+        alarm_id = self._ids.get((region, name))
+        return None if alarm_id is None else self._alarms[alarm_id]
+
+    def by_id(self, alarm_id: int) -> Alarm | None:
+        return self._alarms.get(alarm_id)
+
+    def parents(self, region: str, name: str) -> list[Alarm]:
+        """The composite alarms that look at this one."""
+        return [self._alarms[alarm_id] for alarm_id in self._parents.get((region, name), ())]
+
+    def watchers(self, metric: Metric) -> list[Alarm]:
+        return [self._alarms[alarm_id] for alarm_id in self.watching.get(metric, ())]
+
+    def listed(self, region: str, *, prefix: str = "", after: str = "") -> Iterator[Alarm]:
+        """By name."""
+        rows = self._execute(
+            "SELECT id FROM alarm WHERE region = ? AND name > ? AND name >= ? AND name < ? ORDER BY name",
+            (region, after, prefix, prefix + "\U0010ffff"),
+        )
+        return (self._alarms[alarm_id] for (alarm_id,) in rows)
+
+    def add(self, alarm: Alarm, metrics: Iterable[Metric] = (), children: Iterable[tuple[str, bool]] = ()) -> Alarm:
+        """A new alarm; `children` are names, and whether the rule has them. It is given its id."""
+        marks = ", ".join("?" * len(COLUMNS.split(",")))
+        cursor = self._execute(f"INSERT INTO alarm ({COLUMNS}) VALUES ({marks})", (None, *_values(alarm)))
+        alarm = alarm.but(id=cursor.lastrowid)
+        self._watch(alarm, metrics, children)
+        return alarm
+
+    def change(self, alarm: Alarm, metrics: Iterable[Metric] = (), children: Iterable[tuple[str, bool]] = ()) -> None:
+        """An alarm that is configured anew."""
+        self.update(alarm)
+        for table in ("alarm_metric", "alarm_child", "alarm_ask"):
+            self._execute(f"DELETE FROM {table} WHERE alarm_id = ?", (alarm.id,))
+        self._watch(alarm, metrics, children)
+
+    def update(self, alarm: Alarm) -> None:
+        """What an alarm is, not what it watches."""
+        columns = ", ".join(f"{column.strip()} = ?" for column in COLUMNS.split(",")[1:])
+        self._execute(f"UPDATE alarm SET {columns} WHERE id = ?", (*_values(alarm), alarm.id))
+        self._alarms[alarm.id] = alarm
+        self._written.append(alarm.id)
+
+    def remove(self, alarm: Alarm) -> None:
+        self._execute("DELETE FROM alarm WHERE id = ?", (alarm.id,))
+        self._forget(alarm.id)
+        self._written.append(alarm.id)
+
+    def _watch(self, alarm: Alarm, metrics: Iterable[Metric], children: Iterable[tuple[str, bool]]) -> None:
+        rows = {(alarm.id, each.namespace, each.name, json.dumps(each.dimensions, ensure_ascii=False)) for each in metrics}
+        self._database.executemany("INSERT INTO alarm_metric VALUES (?, ?, ?, ?)", sorted(rows))
+        self._database.executemany(
+            "INSERT INTO alarm_child VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET in_rule = max(in_rule, excluded.in_rule)",
+            [(alarm.id, child, in_rule) for child, in_rule in children],
+        )
+        self._forget(alarm.id)
+        self._keep(alarm)
+        self._judged_s.pop(alarm.id, None)
+        self._written.append(alarm.id)
+
+    def named_in_rules(self, region: str, name: str) -> bool:
+        """Whether a composite alarm has this one in its rule."""
+        sql = "SELECT 1 FROM alarm_child JOIN alarm ON alarm.id = alarm_id WHERE region = ? AND child = ? AND in_rule LIMIT 1"
+        return self._execute(sql, (region, name)).fetchone() is not None
+
+    # What they ask of scaling policies
+
+    def set_asks(self, alarm: Alarm, asks: Sequence[Ask], now_s: float) -> None:
+        """What this alarm asks for now, and nothing else. What is as it was is not written."""
+        if {ask.action: ask for ask in self.asks(alarm)} == {ask.action: ask for ask in asks}:
+            return
+        self._execute("DELETE FROM alarm_ask WHERE alarm_id = ?", (alarm.id,))
+        self._database.executemany(
+            "INSERT OR REPLACE INTO alarm_ask VALUES (?, ?, ?, ?, ?, ?)",
+            [(alarm.id, ask.action, ask.state.value, ask.period_value, ask.newest_value, now_s) for ask in asks],
+        )
+
+    def asks(self, alarm: Alarm) -> list[Ask]:
+        rows = self._execute(
+            "SELECT action, state, period_value, newest_value FROM alarm_ask WHERE alarm_id = ? ORDER BY action", (alarm.id,)
+        )
+        return [Ask(action, AlarmState(state), period, newest) for action, state, period, newest in rows]
+
+    # History
+
+    def remember(self, item: HistoryItem) -> None:
+        self._execute(
+            "INSERT INTO alarm_history (region, alarm, kind, at_s, item, summary, data) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (item.region, item.alarm, item.kind, item.at_s, item.item, item.summary, item.data),
+        )
+
+    def history(
+        self, region: str, *, name: str | None, item: str | None, kinds: Sequence[str], since_s: float, until_s: float,
+        after: tuple[float, int] | None, ascending: bool, limit: int,
+    ) -> list[tuple[int, HistoryItem]]:  # fmt: skip
+        """A page, with the number of each item; `after` is the time and number of the last one before it."""
+        where, values = ["region = ?", "at_s >= ?", "at_s <= ?"], [region, since_s, until_s]  # type: tuple[list[str], list[Any]]
+        if name is not None:
+            where, values = [*where, "alarm = ?"], [*values, name]
+        if item is not None:
+            where, values = [*where, "item = ?"], [*values, item]
+        where, values = [*where, f"kind IN ({', '.join('?' * len(kinds))})"], [*values, *kinds]
+        sign, way = (">", "ASC") if ascending else ("<", "DESC")
+        if after is not None:
+            where, values = [*where, f"(at_s, id) {sign} (?, ?)"], [*values, *after]
+        rows = self._execute(
+            f"SELECT id, region, alarm, kind, at_s, item, summary, data FROM alarm_history WHERE {' AND '.join(where)} "
+            f"ORDER BY at_s {way}, id {way} LIMIT ?",
+            (*values, limit),
+        )
+        return [(row[0], HistoryItem(*row[1:])) for row in rows]
+
+    def drop_history(self, before_s: float, limit: int) -> int:
+        oldest = "SELECT id FROM alarm_history ORDER BY id LIMIT ?"
+        return self._execute(f"DELETE FROM alarm_history WHERE id IN ({oldest}) AND at_s < ?", (limit, before_s)).rowcount
+
+
+def _drop(index: dict[Any, dict[int, None]], key: Any, alarm_id: int) -> None:
+    del index[key][alarm_id]
+    if not index[key]:
+        del index[key]
+
+
+def _values(alarm: Alarm) -> tuple[Any, ...]:
+    """In the order of COLUMNS, without the id."""
+    return (
+        alarm.region, alarm.name, alarm.kind, alarm.config, alarm.created_s, alarm.configured_s, alarm.actions_enabled,
+        alarm.state.value, alarm.reason, alarm.reason_data, alarm.updated_s, alarm.transitioned_s, alarm.acted_state.value,
+        alarm.suppression.by, alarm.suppression.until_s,
+    )  # fmt: skip
+
+
+def _alarm(row: Row) -> Alarm:
+    return Alarm(
+        id=row[0], region=row[1], name=row[2], kind=row[3], config=row[4], created_s=row[5], configured_s=row[6],
+        actions_enabled=bool(row[7]), state=AlarmState(row[8]), reason=row[9], reason_data=row[10], updated_s=row[11],
+        transitioned_s=row[12], acted_state=AlarmState(row[13]), suppression=Suppression(row[14], row[15]),
+    )  # fmt: skip

@@ -1,0 +1,70 @@
+-- Alarms (CloudWatch), in the same file as the series they judge. Times are seconds since the epoch.
+
+CREATE TABLE alarm (
+    id               INTEGER PRIMARY KEY AUTOINCREMENT,
+    region           TEXT NOT NULL,
+    name             TEXT NOT NULL,
+    kind             TEXT NOT NULL CHECK (kind IN ('MetricAlarm', 'CompositeAlarm')),
+    config           TEXT NOT NULL,             -- JSON, as given
+    created_s        REAL NOT NULL,
+    configured_s     REAL NOT NULL,
+    actions_enabled  INTEGER NOT NULL,
+    state            TEXT NOT NULL CHECK (state IN ('OK', 'ALARM', 'INSUFFICIENT_DATA')),
+    reason           TEXT NOT NULL,
+    reason_data      TEXT NOT NULL,             -- JSON, or nothing
+    updated_s        REAL NOT NULL,
+    transitioned_s   REAL NOT NULL,
+    acted_state      TEXT NOT NULL,             -- the state whose actions a composite alarm took last
+    suppressed_by    TEXT NOT NULL,             -- nothing: it may act
+    suppressed_until REAL,
+    UNIQUE (region, name)
+);
+
+-- The series that an alarm watches.
+CREATE TABLE alarm_metric (
+    alarm_id   INTEGER NOT NULL REFERENCES alarm (id) ON DELETE CASCADE,
+    namespace  TEXT NOT NULL,
+    name       TEXT NOT NULL,
+    dimensions TEXT NOT NULL,                   -- JSON: [[name, value], ...], sorted
+    PRIMARY KEY (alarm_id, namespace, name, dimensions)
+) WITHOUT ROWID;
+
+-- The alarms that a composite alarm looks at: those of its rule, and its suppressor.
+CREATE TABLE alarm_child (
+    alarm_id INTEGER NOT NULL REFERENCES alarm (id) ON DELETE CASCADE,
+    child    TEXT NOT NULL,                     -- a name in the same region
+    in_rule  INTEGER NOT NULL,                  -- 0: only its suppressor
+    PRIMARY KEY (alarm_id, child)
+) WITHOUT ROWID;
+
+-- Kept for a while, also of alarms that were deleted.
+CREATE TABLE alarm_history (
+    id      INTEGER PRIMARY KEY,
+    region  TEXT NOT NULL,
+    alarm   TEXT NOT NULL,
+    kind    TEXT NOT NULL,
+    at_s    REAL NOT NULL,
+    item    TEXT NOT NULL,                      -- ConfigurationUpdate, StateUpdate, Action
+    summary TEXT NOT NULL,
+    data    TEXT NOT NULL
+);
+CREATE INDEX alarm_history_of ON alarm_history (region, alarm, at_s, id);
+CREATE INDEX alarm_history_all ON alarm_history (region, at_s, id);
+
+-- What alarms ask of scaling policies now, kept up to date for as long as an alarm stays in its state.
+CREATE TABLE alarm_ask (
+    alarm_id     INTEGER NOT NULL REFERENCES alarm (id) ON DELETE CASCADE,
+    action       TEXT NOT NULL,
+    state        TEXT NOT NULL,
+    period_value REAL,
+    newest_value REAL,
+    asked_s      REAL NOT NULL,
+    PRIMARY KEY (alarm_id, action)
+) WITHOUT ROWID;
+
+CREATE TABLE tag (
+    arn   TEXT NOT NULL,                        -- of an alarm or a dashboard
+    key   TEXT NOT NULL,
+    value TEXT NOT NULL,
+    PRIMARY KEY (arn, key)
+) WITHOUT ROWID;
