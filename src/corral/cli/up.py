@@ -38,11 +38,13 @@ ACCOUNT = re.compile(r"[0-9]{12}")
 @click.option("--runtime", type=click.Choice(["auto", "process", "docker"]), default="auto", show_default=True,
               help="How tasks are run; auto is process.")  # fmt: skip
 @click.option("--account", default="123456789012", show_default=True, help="The AWS account number to show.")
+@click.option("--alarm-timing", type=click.Choice(["fast", "aws"]), default="fast", show_default=True,
+              help="When alarms on Corral's own metrics are judged: every second too, or as on AWS.")  # fmt: skip
 @click.option("--access-key", envvar="CORRAL_ACCESS_KEY", help="Fixed root keys; made once and kept when absent.")
 @click.option("--secret-key", envvar="CORRAL_SECRET_KEY", help="Goes with --access-key.")
 @click.option("--json", "as_json", is_flag=True, help="With --detach: say where it is as JSON.")
 def up(
-    detach: bool, port: int, host: str, data: Data, gpus: str, exclude_gpus: str, runtime: str, account: str,
+    detach: bool, port: int, host: str, data: Data, gpus: str, exclude_gpus: str, runtime: str, account: str, alarm_timing: str,
     access_key: str | None, secret_key: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Start Corral on this machine.
@@ -59,7 +61,7 @@ def up(
     if as_json and not detach:
         raise click.UsageError("--json goes with --detach.")
     command = [sys.executable, "-m", "corral.server", "--data", str(data.path), "--host", host, "--port", str(port)]
-    command += ["--gpus", gpus, "--exclude-gpus", exclude_gpus, "--account", account]
+    command += ["--gpus", gpus, "--exclude-gpus", exclude_gpus, "--account", account, "--alarm-timing", alarm_timing]
     if access_key and secret_key:  # not as arguments: those are seen by every user of the machine
         os.environ |= {"CORRAL_ACCESS_KEY": access_key, "CORRAL_SECRET_KEY": secret_key}
     if not detach:

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from corral.server.inside import Inside
 from corral.server.keeper import Keeper
 from corral.server.keys import Keys
 from corral.server.lanes import Lane
+from corral.server.publishing import Publisher
 from corral.server.status import status_of
 from corral.store import Store
 from corral.telemetry import LogStore, MetricStore
@@ -60,6 +62,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--gpus", default="auto")
     parser.add_argument("--exclude-gpus", default="")
     parser.add_argument("--account", default="123456789012")
+    parser.add_argument("--alarm-timing", choices=("fast", "aws"), default="fast")
     # Also from the environment: what stands on a command line is seen by every user of the machine.
     parser.add_argument("--access-key", default=os.environ.get("CORRAL_ACCESS_KEY"))
     parser.add_argument("--secret-key", default=os.environ.get("CORRAL_SECRET_KEY"))
@@ -81,28 +84,31 @@ async def _serve(options: argparse.Namespace) -> None:
     if not (ip_address(address).is_loopback or ip_address(address).is_unspecified):
         listeners.append(_listen("127.0.0.1", port))  # AWS's libraries take credentials over plain HTTP from loopback alone
         inside_url = f"http://127.0.0.1:{port}"
-    settings = Settings(account=options.account, endpoint_url=inside_url, session_key=_session_key(data))
+    settings = Settings(options.account, inside_url, _session_key(data), options.alarm_timing)
 
     clock, names, loop = WallClock(), ids.RandomIds(), asyncio.get_running_loop()
     store, log_store = Store(data / "state.db"), LogStore(data / "logs.db")
     state_core = Core(store, settings=settings, clock=clock, ids=names, reconcilers=STATE)
     logs_core = Core(log_store, settings=settings, clock=clock, ids=names, reconcilers=LOGS)
     metrics_core = Core(MetricStore(data / "metrics.db"), settings=settings, clock=clock, ids=names, reconcilers=METRICS)
-    state = Lane("state", state_core, clock, loop, on_orders=lambda orders: agents.deliver(orders))
-    logs = Lane("logs", logs_core, clock, loop)
-    metrics = Lane("metrics", metrics_core, clock, loop)
-    lanes: dict[str, Lane[Any]] = {"state": state, "logs": logs, "metrics": metrics}
+    lanes: dict[str, Lane[Any]] = {}
+    state = Lane("state", state_core, clock, loop, on_orders=lambda orders: agents.deliver(orders), beside=lanes)
+    logs = Lane("logs", logs_core, clock, loop, beside=lanes)
+    metrics = Lane("metrics", metrics_core, clock, loop, beside=lanes)
+    lanes |= {"state": state, "logs": logs, "metrics": metrics}
     agents = Agents(data, options.gpus, state, logs, clock, excluded_gpus)
     state_core.batch([Command(_give_hosts_time, lambda answer: None)])  # before anything that is due
     for lane in lanes.values():
         lane.start()
     for lane in (state, logs):
         await lane.submit(lambda tx: tx.due("sweep:", tx.now_s))
-    await metrics.submit(lambda tx: tx.due("rollup:", tx.now_s))
+    for key in ("rollup:", "history:"):
+        await metrics.submit(partial(_set_due, key=key))
     blobs = Blobs(data / "blobs", names)
     blob_keeper = asyncio.create_task(Keeper(blobs, state, settings, names).keep())
     await agents.listen()
     keeper = asyncio.create_task(agents.keep_agent())
+    publisher = asyncio.create_task(Publisher(state, metrics, agents, clock).run())
 
     root = Secret(keys["secret_key"], None, None, f"arn:aws:iam::{settings.account}:root")
     about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus}
@@ -122,6 +128,7 @@ async def _serve(options: argparse.Namespace) -> None:
     await serving
     keeper.cancel()
     blob_keeper.cancel()
+    publisher.cancel()
     await agents.close()
     (data / "server.json").unlink(missing_ok=True)
     for lane in lanes.values():
@@ -132,6 +139,10 @@ def _ask_to_exit(server: HttpServer, *lanes: Lane[Any]) -> None:
     server.should_exit = True
     for lane in lanes:
         lane.release()
+
+
+def _set_due(tx: Tx[Any], key: str) -> None:
+    tx.due(key, tx.now_s)
 
 
 def _give_hosts_time(tx: Tx[Store]) -> None:

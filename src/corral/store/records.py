@@ -49,6 +49,15 @@ class Records(Database):
         )
         return [name for (name,) in rows]
 
+    def regions(self) -> list[str]:
+        """Those that have a cluster or a task; one look into an index for each."""
+        rows = self.execute(
+            "WITH RECURSIVE used (region) AS (SELECT min(region) FROM task "
+            "UNION ALL SELECT (SELECT min(region) FROM task WHERE region > used.region) FROM used WHERE region IS NOT NULL) "
+            "SELECT region FROM used WHERE region IS NOT NULL UNION SELECT region FROM cluster WHERE status = 'ACTIVE' ORDER BY 1"
+        )
+        return [region for (region,) in rows]
+
     def active_tasks_of_cluster(self, region: str, name: str) -> dict[str, int]:
         """How many tasks there are in each state but STOPPED."""
         rows = self.execute(

@@ -40,6 +40,7 @@ class Stream:
     events: int
     group: str
     retention_days: int | None
+    region: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,8 @@ class MetricFilter:
 
 GROUP_COLUMNS = "id, name, created_ms, retention_days, bytes, details"
 STREAMS = (
-    "SELECT s.id, s.group_id, s.name, s.created_ms, s.first_ms, s.last_ms, s.ingested_ms, s.events, g.name, g.retention_days "
-    "FROM log_group g JOIN log_stream s ON s.group_id = g.id WHERE "
+    "SELECT s.id, s.group_id, s.name, s.created_ms, s.first_ms, s.last_ms, s.ingested_ms, s.events, g.name, g.retention_days, "
+    "g.region FROM log_group g JOIN log_stream s ON s.group_id = g.id WHERE "
 )
 
 

@@ -17,6 +17,7 @@ from corral.services.logs.naming import (
     now_ms,
 )
 from corral.services.logs.streams import sequence_token
+from corral.services.logs.taking import take
 from corral.telemetry import Event, LogStore, Stream
 from corral.telemetry.logs import EVENT_OVERHEAD_BYTES, LAST_MS, read_events
 
@@ -41,11 +42,9 @@ def put_log_events(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> 
     good = events[max(old, expired) : new]
     if good and good[-1][0] - good[0][0] > SPAN_MAX_MS:
         raise InvalidParameterException("The batch of log events in a single PutLogEvents request cannot span more than 24 hours.")
-    tx.store.append(stream, good, now_ms(tx))
+    take(tx, stream, good)
     if params.get("entity"):
         tx.store.set_entity(stream.id, params["entity"])
-    if good:
-        tx.changed(f"stream:{stream.id}")
     rejected = {
         **({"tooOldLogEventEndIndex": old} if old else {}),
         **({"expiredLogEventEndIndex": expired} if expired > old else {}),

@@ -1,4 +1,4 @@
-"""Metric filters: kept and shown, and tested against messages. They make no metrics: Corral does not serve CloudWatch yet."""
+"""Metric filters: kept and shown, and tested against messages. They make no metrics yet."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from corral.core import Tx
 from corral.model.run import LogChunk, Start
 from corral.services.logs.naming import now_ms
+from corral.services.logs.taking import take
 from corral.telemetry import LogStore
 
 NO_GROUP = (
@@ -47,8 +48,7 @@ def ship(tx: Tx[LogStore], chunks: list[LogChunk]) -> dict[str, int]:
         if chunk.start == so_far and chunk.end > so_far:
             stream = tx.store.stream_by_id(stream_id)
             if stream is not None:  # else it was deleted meanwhile
-                tx.store.append(stream, chunk.events, now_ms(tx))
-                tx.changed(f"stream:{stream.id}")
+                take(tx, stream, chunk.events)
             so_far = chunk.end
             tx.store.set_shipped(chunk.run_id, so_far, now_ms(tx))
         shipped[chunk.run_id] = so_far

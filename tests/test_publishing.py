@@ -1,0 +1,114 @@
+"""What Corral publishes of itself: nothing where nothing is, and true averages although calm seconds are not told one by one."""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+from corral.clock import VirtualClock
+from corral.core import Command, Core
+from corral.ids import SeededIds
+from corral.model.metric import Point
+from corral.model.run import GpuDevice, GpuSample, Hello
+from corral.model.settings import Settings
+from corral.reconcile import STATE
+from corral.server.publishing import Publisher
+from corral.services import SERVICES
+from corral.services.caller import Caller
+from corral.store import Store
+
+CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
+MINUTE_S = 1_700_000_040.0
+
+
+class World:
+    """The state's core on a clock that stands still, and a publisher that looks at it."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock(MINUTE_S)
+        self.core = Core(Store(None), settings=Settings(), clock=self.clock, ids=SeededIds(Random(0)), reconcilers=STATE)
+        self.history: dict[str, deque[tuple[float, GpuSample]]] = {}
+        agents = cast("Any", SimpleNamespace(history=self.history))
+        self.publisher = Publisher(cast("Any", None), cast("Any", None), agents, self.clock)
+        self.said: list[Point] = []
+
+    def run(self, handler: Any) -> Any:
+        told: list[Any] = []
+        for command, answer in self.core.batch([Command(handler, told.append)]).answers:
+            command.done(answer)
+        assert not isinstance(told[0], Exception), told[0]
+        return told[0]
+
+    def call(self, service: str, operation: str, **params: Any) -> Any:
+        return self.run(lambda tx: SERVICES[service].operations[operation](tx, params, CALLER))
+
+    def tick(self, seconds: int = 1) -> list[Point]:
+        """Seconds pass; what is said in them."""
+        said = []
+        for _ in range(seconds):
+            self.clock.advance(1)
+            said += self.run(lambda tx: self.publisher.points(tx, []))
+        self.said += said
+        return said
+
+    def samples(self, name: str, **dimensions: str) -> list[tuple[float, float]]:
+        """Values and how often each counts."""
+        found = [
+            point.sample
+            for point in self.said
+            if point.metric.name == name and dimensions.items() <= dict(point.metric.dimensions).items()
+        ]
+        return [pair for sample in found for pair in ([(sample, 1.0)] if isinstance(sample, float) else cast("Any", sample))]
+
+
+def average(samples: list[tuple[float, float]]) -> float:
+    return sum(value * weight for value, weight in samples) / sum(weight for _, weight in samples)
+
+
+def test_an_idle_corral_says_nothing() -> None:
+    world = World()
+    world.run(lambda tx: tx.store.put_host(Hello("h", "boot", "host", "sim", 1024, 1024, [], []), tx.now_s))
+    assert world.tick(120) == []
+
+
+def test_a_calm_queue_is_told_once_a_minute_and_its_average_is_true() -> None:
+    world = World()
+    queue = world.call("sqs", "CreateQueue", QueueName="q")["QueueUrl"]
+    world.call("sqs", "SendMessage", QueueUrl=queue, MessageBody="12345")
+    received = world.call("sqs", "ReceiveMessage", QueueUrl=queue)["Messages"][0]
+    world.call("sqs", "DeleteMessage", QueueUrl=queue, ReceiptHandle=received["ReceiptHandle"])
+    assert len(world.tick()) == 9
+    assert world.tick(40) == []
+    assert len(world.tick(60)) == 8, "once in the next minute, without sizes"
+    world.said.clear()
+    world.tick(59)
+    for _ in range(10):
+        world.call("sqs", "SendMessage", QueueUrl=queue, MessageBody="12345")
+    world.tick(41)
+    visible = world.samples("ApproximateNumberOfMessagesVisible")
+    assert visible[:3] == [(0.0, 60.0), (0.0, 40.0), (10.0, 1.0)], "the minute, then what was not told yet, then the news"
+    assert visible[3:] == [(10.0, 1.0)] * 40, "messages grow older: there is news every second"
+    assert sum(value * weight for value, weight in world.samples("NumberOfMessagesSent")) == 10
+    assert world.samples("SentMessageSize") == [(5.0, 10.0)]
+
+
+def test_gpus_and_clusters_are_told_where_they_are_used() -> None:
+    world = World()
+    hello = Hello("h", "boot", "host", "sim", 2048, 1024, [GpuDevice(f"GPU-{at}", at, "Simulated", 1000) for at in range(2)], [])
+    world.run(lambda tx: tx.store.put_host(hello, tx.now_s))
+    world.history["GPU-0"] = deque([(world.clock.now_s(), GpuSample("GPU-0", 50.0, 100))])
+    assert world.tick() == [], "no region has a cluster or a task"
+    world.call("ecs", "CreateCluster", clusterName="c")
+    world.tick(30)
+    assert world.samples("GPUReservation", ClusterName="default") == [(0.0, 1.0)]
+    assert world.samples("DCGM_FI_DEV_GPU_UTIL") == []
+    for second in range(20):  # idle ones are sampled every five seconds
+        if second % 5 == 0:
+            world.history["GPU-0"].append((world.clock.now_s(), GpuSample("GPU-0", 0.0 if second < 10 else 80.0, 100)))
+        world.tick()
+    load = world.samples("DCGM_FI_DEV_GPU_UTIL", UUID="GPU-0")
+    assert load == [(0.0, 1.0), (0.0, 9.0), (80.0, 1.0)]
+    assert average(load) < 10
+    assert world.samples("DCGM_FI_DEV_FB_FREE", ClusterName="default")[0] == (900.0, 1.0)
