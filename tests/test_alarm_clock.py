@@ -221,12 +221,13 @@ def test_a_policy_is_asked_again_while_the_alarm_stays() -> None:
         ("Minimum", "LessThanThreshold", 5.0, [1], "ALARM"),
         ("Sum", "GreaterThanThreshold", 5.0, [3, 3], "ALARM"),
         ("Sum", "GreaterThanThreshold", 5.0, [-1, 9], "INSUFFICIENT_DATA"),
-        ("Average", "GreaterThanThreshold", 5.0, [9], "INSUFFICIENT_DATA"),
+        ("Average", "GreaterThanThreshold", 5.0, [9], "ALARM"),
+        ("Average", "LessThanThreshold", 5.0, [1], "ALARM"),
         ("Sum", "LessThanThreshold", 5.0, [1], "INSUFFICIENT_DATA"),
     ],
 )
 @pytest.mark.parametrize("timing", ["fast", "aws"])
-def test_an_open_window_speaks_where_it_is_certain(
+def test_an_open_window_may_speak(
     timing: str, statistic: str, comparison: str, threshold: float, values: list[float], expected: str
 ) -> None:
     world = World(timing)
@@ -235,6 +236,17 @@ def test_an_open_window_speaks_where_it_is_certain(
         world.put(LOAD, value, resolution_s=60)
     assert world.state() == (expected if timing == "fast" else "INSUFFICIENT_DATA")
     world.pass_s(60)
+    assert world.state() == "ALARM"
+
+
+def test_one_datapoint_does_not_speak_for_the_average_of_a_busy_minute() -> None:
+    world = World()
+    world.call("PutMetricAlarm", **on(LOAD, Threshold=5.0))
+    for value in (0, 9):
+        for _ in range(20):
+            world.put(LOAD, value)
+        assert world.state() == ("OK" if value else "INSUFFICIENT_DATA"), "the average of both minutes is 4.5"
+        world.pass_s(60)
     assert world.state() == "ALARM"
 
 

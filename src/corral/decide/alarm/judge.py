@@ -65,6 +65,11 @@ def conclusive(statistic: str, criteria: Criteria, smallest: float) -> bool:
     return (statistic in ("Maximum", "SampleCount") and upwards) or (statistic == "Minimum" and not upwards)
 
 
+def is_level(statistic: str) -> bool:
+    """Whether a part of a window tells about the whole: averages do, sums and extremes do not."""
+    return statistic in ("Average", "p", "tm", "wm")
+
+
 def samples_needed(percentile: float) -> float:
     """How many samples a window needs for a percentile (from 0 to 100) to mean something."""
     tail = min(percentile, 100 - percentile)

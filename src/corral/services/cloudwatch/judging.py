@@ -5,8 +5,8 @@ then it is looked at at the end of every window until all of them are empty agai
 
 Fast out, slow in. An alarm on metrics that Corral makes itself, once a second, is judged on the newest second too. It goes to
 ALARM as soon as that or its period breaches; it returns when its period does not, and no second within it did. An alarm on other
-metrics goes to ALARM before the end of a window if that window will breach whatever comes. `--alarm-timing aws` waits for the
-ends of windows.
+metrics may go to ALARM before a window ends (`_spoken_early`); it returns at the end of one. `--alarm-timing aws` always waits for
+the ends of windows.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from corral.core import Tx
-from corral.decide.alarm import breaches, conclusive, evaluation_range, judge, samples_needed
+from corral.decide.alarm import breaches, conclusive, evaluation_range, is_level, judge, samples_needed
 from corral.decide.metric_math import Series
 from corral.decide.statistics import value_of
 from corral.errors import ApiError
 from corral.model.alarm import COMPOSITE, Alarm, AlarmState, Datapoint, Verdict
-from corral.model.metric import Point
+from corral.model.metric import Point, Summary
 from corral.services.cloudwatch.acting import ask, ask_again
 from corral.services.cloudwatch.composites import look_at_composite
 from corral.services.cloudwatch.computing import compute
@@ -37,7 +37,7 @@ SPOKE = {
     "": "",
     "period": " Judged on the period of {period_s} seconds.",
     "newestSecond": " Judged on the newest second.",
-    "open": " Judged before the end of the window: nothing that comes can change it.",
+    "open": " Judged before the end of the window.",
 }
 
 
@@ -50,7 +50,7 @@ def arrived(tx: Tx[MetricStore], alarm: Alarm, point: Point) -> None:
         tx.mark(f"alarm:{alarm.id}")
         return
     alarms.wake(alarm.id, end_s)
-    if tx.settings.alarm_timing == "fast" and (watched.own or _may_be_certain(watched)):
+    if tx.settings.alarm_timing == "fast" and (watched.own or _may_speak_early(watched)):
         tx.mark(f"alarm:{alarm.id}")
 
 
@@ -69,7 +69,7 @@ def look_at_alarm(tx: Tx[MetricStore], name: str) -> None:
     if tx.settings.alarm_timing == "fast" and tx.now_s >= warm_s:  # first: or an alarm would calm down and go off at once
         if watched.own:
             alarm = _judge_newest_second(tx, alarm, watched)
-        elif _may_be_certain(watched):
+        elif _may_speak_early(watched):
             alarm = _judge_open_window(tx, alarm, watched, end_s + watched.step_s)
     if tx.store.alarms.judged_s(alarm.id) < end_s:
         _judge_windows(tx, alarm, watched, end_s)
@@ -100,8 +100,8 @@ def _believed(tx: Tx[MetricStore], alarm: Alarm, watched: Watched, verdict: Verd
     if watched.few_samples != "ignore" or series is None or series.statistic.kind != "p":
         return True
     back_s = watched.period_s * watched.criteria.periods
-    known = tx.store.read(series.metric, start_s=end_s - back_s, end_s=end_s, period_s=back_s, now_s=tx.now_s, unit=series.unit)
-    return sum(summary.count for summary in known.values()) >= samples_needed(series.statistic.high)
+    known = _summary(tx, series, end_s - back_s, end_s)
+    return known is not None and known.count >= samples_needed(series.statistic.high)
 
 
 def _wake_again(tx: Tx[MetricStore], alarm: Alarm, watched: Watched, windows: Sequence[Datapoint], end_s: int) -> None:
@@ -128,29 +128,49 @@ def _judge_newest_second(tx: Tx[MetricStore], alarm: Alarm, watched: Watched) ->
 
 
 def _judge_open_window(tx: Tx[MetricStore], alarm: Alarm, watched: Watched, end_s: int) -> Alarm:
-    verdict = _certain(tx, watched, end_s) if alarm.state is not AlarmState.ALARM else None
+    verdict = _spoken_early(tx, watched, end_s) if alarm.state is not AlarmState.ALARM else None
     return alarm if verdict is None else _move(tx, alarm, watched, verdict, "open")
 
 
-def _certain(tx: Tx[MetricStore], watched: Watched, end_s: int) -> Verdict | None:
-    """The alarm that a window will set off at its end, whatever else comes; None: that is not certain yet."""
+def _spoken_early(tx: Tx[MetricStore], watched: Watched, end_s: int) -> Verdict | None:
+    """The alarm of a window that has not ended yet; None: it is too early to say.
+
+    Some windows will breach whatever else comes. An average may still change; it speaks if it breaches together with the
+    window before it too, so that the first datapoint of a busy minute does not speak for all of it.
+    """
     assert watched.series is not None
-    metric, statistic, unit = watched.series.metric, watched.series.statistic, watched.series.unit
-    start_s = end_s - watched.period_s
-    found = tx.store.read(metric, start_s=start_s, end_s=end_s, period_s=watched.period_s, now_s=tx.now_s, unit=unit)
-    newest = found.get(start_s)
-    value = value_of(newest, statistic) if newest is not None else None
-    if newest is None or value is None or not breaches(value, watched.criteria):
+    statistic, period_s, criteria = watched.series.statistic, watched.period_s, watched.criteria
+    newest = _summary(tx, watched.series, end_s - period_s, end_s)
+    if newest is None or not _breaches(newest, watched):
         return None
-    if not conclusive(statistic.kind, watched.criteria, newest.minimum):
-        return None
-    verdict = judge(_windows(tx, watched, end_s), watched.criteria)
+    if not conclusive(statistic.kind, criteria, newest.minimum):
+        longer = _summary(tx, watched.series, end_s - 2 * period_s, end_s)
+        if not is_level(statistic.kind) or longer is None or not _breaches(longer, watched):
+            return None
+    verdict = judge(_windows(tx, watched, end_s), criteria)
     return verdict if verdict.state is AlarmState.ALARM else None
 
 
-def _may_be_certain(watched: Watched) -> bool:
-    """Whether an open window can say anything."""
-    return watched.series is not None and conclusive(watched.series.statistic.kind, watched.criteria, 0.0)
+def _summary(tx: Tx[MetricStore], series: MetricStat, start_s: int, end_s: int) -> Summary | None:
+    """All samples of that time together."""
+    found = tx.store.read(
+        series.metric, start_s=start_s, end_s=end_s, period_s=end_s - start_s, now_s=tx.now_s, unit=series.unit,
+        values=series.statistic.needs_values,
+    )  # fmt: skip
+    return found.get(start_s)
+
+
+def _breaches(summary: Summary, watched: Watched) -> bool:
+    assert watched.series is not None
+    value = value_of(summary, watched.series.statistic)
+    return value is not None and breaches(value, watched.criteria)
+
+
+def _may_speak_early(watched: Watched) -> bool:
+    if watched.series is None or watched.few_samples == "ignore":  # of the samples of a whole window
+        return False
+    kind = watched.series.statistic.kind
+    return is_level(kind) or conclusive(kind, watched.criteria, 0.0)
 
 
 def _holds(tx: Tx[MetricStore], watched: Watched, end_s: int) -> bool:
@@ -159,7 +179,7 @@ def _holds(tx: Tx[MetricStore], watched: Watched, end_s: int) -> bool:
         return False
     if watched.own:
         return _breached_lately(tx, watched)
-    return _may_be_certain(watched) and _certain(tx, watched, end_s + watched.step_s) is not None
+    return _may_speak_early(watched) and _spoken_early(tx, watched, end_s + watched.step_s) is not None
 
 
 def _move(tx: Tx[MetricStore], alarm: Alarm, watched: Watched, verdict: Verdict, window: str, reason: str | None = None) -> Alarm:
