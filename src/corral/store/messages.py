@@ -81,7 +81,14 @@ class Messages:
         tally.received += len(found)
         tally.used_ms = now_ms
         return [
-            message._replace(receives=message.receives + 1, first_received_ms=message.first_received_ms or now_ms)
+            Message(
+                message.id,
+                until_ms,
+                message.receives + 1,
+                message.receives_before,
+                message.first_received_ms or now_ms,
+                *message[5:],
+            )
             for message in found
         ]
 

@@ -25,6 +25,7 @@ from corral.services.sqs.naming import (
 )
 from corral.services.sqs.receipts import handle_of
 from corral.store import Store
+from corral.store.messages import ANSWER_MAX_BYTES
 
 RECEIVED_MAX = 10
 WAIT_MAX_S = 20
@@ -125,7 +126,7 @@ def _from_groups(tx: Tx[Store], queue: Queue, asked: Asked) -> tuple[list[Messag
             received += store.take(queue, live, at_ms, asked.until_ms, asked.task_id)
         store.settle_group(queue.pile, group, at_ms)
         cleared += of_group
-        if len(received) == asked.count:
+        if len(received) == asked.count or sum(message.bytes for message in received) > ANSWER_MAX_BYTES:
             break
     return received, cleared
 

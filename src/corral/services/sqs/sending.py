@@ -70,18 +70,11 @@ def _draft(tx: Tx[Store], queue: Queue, params: dict[str, Any], sender: str) -> 
     if size > queue.message_max_bytes:
         reason = f"Message must be shorter than {queue.message_max_bytes} bytes."
         raise InvalidParameterValue(f"One or more parameters are invalid. Reason: {reason}")
-    group_id, deduplication_id = _fifo_ids(queue, params)
-    return Draft(
-        message_id=tx.ids.uuid(),
-        body=body,
-        bytes=size,
-        sender=sender,
-        delay_ms=_delay_ms(queue, params),
-        group_id=group_id,
-        deduplication_id=deduplication_id_for(queue, body, deduplication_id, group_id),
-        trace=trace,
-        attributes=kept,
-    ), answer
+    delay_ms, group_id, deduplication_id = _delay_ms(queue, params), None, None
+    if queue.is_fifo or "MessageGroupId" in params or "MessageDeduplicationId" in params:
+        group_id, deduplication_id = _fifo_ids(queue, params)
+        deduplication_id = deduplication_id_for(queue, body, deduplication_id, group_id)
+    return Draft(tx.ids.uuid(), body, size, sender, delay_ms, group_id, deduplication_id, trace, None, kept), answer
 
 
 def _sent(queue: Queue, answer: dict[str, Any], message_id: str, id: int) -> dict[str, Any]:
