@@ -1,0 +1,186 @@
+"""Lifecycle rules: what goes, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from corral.decide.expiry import DAY_S, Filter, Rule, Version, abortion, expiry, judge, midnight_after
+
+NOON = 20_000 * DAY_S + DAY_S / 2  # of some day
+MIDNIGHT = 20_001 * DAY_S  # after it
+ALL = Filter()
+
+
+def rule(which: Filter = ALL, since_s: float = 0.0, **members: object) -> Rule:
+    return Rule("rule", which, since_s, **members)  # type: ignore[arg-type]
+
+
+def version(
+    name: str = "v1", at_s: float = NOON, size: int = 10, tags: dict[str, str] | None = None, marker: bool = False
+) -> Version:
+    return Version(name, at_s, size, tags or {}, marker)
+
+
+@pytest.mark.parametrize(
+    ("created_s", "days", "expires_s"),
+    [
+        (NOON, 1, MIDNIGHT + DAY_S),  # S3's own example: a day after 10:30 on the 15th is 00:00 on the 17th
+        (NOON, 3, MIDNIGHT + 3 * DAY_S),
+        (MIDNIGHT, 1, MIDNIGHT + 2 * DAY_S),
+        (MIDNIGHT - 1, 1, MIDNIGHT + DAY_S),
+    ],
+)
+def test_days_end_at_the_next_midnight(created_s: float, days: int, expires_s: float) -> None:
+    found = expiry([rule(days=days)], "a", version(at_s=created_s))
+    assert found is not None
+    assert found[0] == expires_s
+
+
+@pytest.mark.parametrize(
+    ("since_s", "created_s", "expires_s"),
+    [
+        (0, NOON, MIDNIGHT),  # a date to come
+        (NOON + DAY_S, NOON, MIDNIGHT),  # past when the rule was put: what was there goes at once
+        (NOON + 2 * DAY_S, NOON + DAY_S, MIDNIGHT),
+        (NOON + DAY_S, NOON + 2 * DAY_S, MIDNIGHT + 2 * DAY_S),  # what came after that lasts until the night
+    ],
+)
+def test_dates(since_s: float, created_s: float, expires_s: float) -> None:
+    found = expiry([rule(since_s=since_s, date_s=MIDNIGHT)], "a", version(at_s=created_s))
+    assert found is not None
+    assert found[0] == expires_s
+
+
+@pytest.mark.parametrize(
+    ("which", "selected"),
+    [
+        (ALL, True),
+        (Filter("logs/"), True),
+        (Filter("tmp/"), False),
+        (Filter(tags=(("stage", "test"),)), True),
+        (Filter(tags=(("stage", "prod"),)), False),
+        (Filter(tags=(("stage", "test"), ("team", "x"))), False),
+        (Filter(larger_than=9), True),
+        (Filter(larger_than=10), False),
+        (Filter(smaller_than=11), True),
+        (Filter(smaller_than=10), False),
+        (Filter("logs/", (("stage", "test"),), 9, 11), True),
+    ],
+)
+def test_filters(which: Filter, selected: bool) -> None:
+    found = expiry([rule(which, days=1)], "logs/a", version(tags={"stage": "test"}))
+    assert (found is not None) is selected
+
+
+def test_the_earliest_rule_wins() -> None:
+    soon, late = rule(days=1), rule(days=9)
+    assert expiry([late, soon], "a", version()) == (MIDNIGHT + DAY_S, soon)
+
+
+def test_uploads_that_nobody_completes() -> None:
+    assert abortion([rule(Filter("in/"), abort_days=2)], "in/a", NOON) == (MIDNIGHT + 2 * DAY_S, rule(Filter("in/"), abort_days=2))
+    assert abortion([rule(Filter("in/"), abort_days=2)], "out/a", NOON) is None
+    assert abortion([rule(days=1)], "in/a", NOON) is None
+
+
+LATER = NOON + 10 * DAY_S
+
+
+@pytest.mark.parametrize(
+    ("rules", "versions", "now_s", "expires", "drops", "next_s"),
+    [
+        # the current version
+        ([rule(days=1)], [version()], NOON, False, "", MIDNIGHT + DAY_S),
+        ([rule(days=1)], [version()], MIDNIGHT + DAY_S, True, "", None),
+        ([rule(noncurrent_days=1)], [version()], LATER, False, "", None),
+        # noncurrent ones: since the next newer one was made
+        ([rule(noncurrent_days=1)], [version("v2"), version("v1", NOON - DAY_S)], NOON, False, "", MIDNIGHT + DAY_S),
+        ([rule(noncurrent_days=1)], [version("v2"), version("v1", 0)], MIDNIGHT + DAY_S, False, "v1", None),
+        ([rule(days=1)], [version("v2"), version("v1", 0)], LATER, True, "", None),
+        (
+            [rule(noncurrent_days=1, newer_noncurrent=1)],
+            [version("v3"), version("v2", NOON - 1), version("v1", NOON - 2)],
+            LATER,
+            False,
+            "v1",
+            None,
+        ),
+        (
+            [rule(noncurrent_days=1)],
+            [version("v3", MIDNIGHT), version("v2", NOON), version("v1", NOON - 1)],
+            MIDNIGHT + DAY_S,
+            False,
+            "v1",
+            MIDNIGHT + 2 * DAY_S,
+        ),
+        ([rule(noncurrent_days=1)], [version("v2"), version("v1", 0, marker=True)], LATER, False, "v1", None),
+        # delete markers: only those that hide nothing
+        ([rule(days=1)], [version("m", marker=True), version("v1", 0)], LATER, False, "", None),
+        ([rule(lone_markers=True)], [version("m", marker=True), version("v1", 0)], LATER, False, "", None),
+        ([rule(lone_markers=True)], [version("m", marker=True)], NOON, False, "", MIDNIGHT),
+        ([rule(lone_markers=True)], [version("m", marker=True)], MIDNIGHT, False, "m", None),
+        ([rule(days=3)], [version("m", marker=True)], MIDNIGHT + 3 * DAY_S, False, "m", None),
+        ([rule(Filter(tags=(("a", "b"),)), days=3)], [version("m", marker=True)], LATER, False, "", None),
+        (
+            [rule(lone_markers=True, noncurrent_days=1)],
+            [version("m", marker=True), version("v1", 0)],
+            LATER,
+            False,
+            "v1 m",
+            None,
+        ),
+        # an object that is current does not expire because older ones do
+        ([rule(lone_markers=True, noncurrent_days=1)], [version("v2"), version("v1", 0)], LATER, False, "v1", None),
+    ],
+)
+def test_what_becomes_of_a_key(
+    rules: Sequence[Rule], versions: Sequence[Version], now_s: float, expires: bool, drops: str, next_s: float | None
+) -> None:
+    found = judge(rules, "a", versions, now_s)
+    assert (found.expire is not None, list(found.drop), found.next_s) == (expires, drops.split(), next_s)
+
+
+any_rule = st.builds(
+    rule,
+    days=st.none() | st.integers(1, 3),
+    noncurrent_days=st.none() | st.integers(1, 3),
+    newer_noncurrent=st.integers(0, 2),
+    lone_markers=st.booleans(),
+)
+any_versions = st.lists(st.tuples(st.integers(0, 40), st.booleans()), min_size=1, max_size=6).map(
+    lambda made: [
+        version(f"v{at}", NOON + hours * 3600, marker=marker) for at, (hours, marker) in enumerate(sorted(made, reverse=True))
+    ]
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(any_rule, max_size=3), any_versions, st.integers(0, 300))
+def test_nothing_happens_before_the_time_that_was_named(rules: list[Rule], versions: list[Version], hours: int) -> None:
+    """Asked again at any time before `next_s`, it says the same; at that time it does something."""
+    now_s = NOON + 40 * 3600
+    first = judge(rules, "a", versions, now_s)
+    then = judge(rules, "a", versions, now_s + hours * 3600)
+    same = (first.expire, first.drop) == (then.expire, then.drop)
+    if first.next_s is None or now_s + hours * 3600 < first.next_s:
+        assert same
+    else:
+        assert not same or first.next_s <= now_s
+
+
+def test_of_very_many_versions_the_oldest_are_enough() -> None:
+    chain = [version(f"v{number}", NOON + number) for number in range(9, -1, -1)]
+    rules = [rule(noncurrent_days=1, newer_noncurrent=7)]
+    assert judge(rules, "a", chain, LATER).drop == ("v1", "v0")
+    assert judge(rules, "a", chain[6:], LATER, current=chain[0], unseen=6).drop == ("v1", "v0")
+    assert judge(rules, "a", chain[6:], LATER, current=version("m", marker=True), unseen=6).drop == ("v1", "v0")
+    assert judge([rule(days=1)], "a", chain[6:], LATER, current=chain[0], unseen=6).expire is not None
+
+
+def test_midnight_is_after() -> None:
+    assert midnight_after(MIDNIGHT) == MIDNIGHT + DAY_S
+    assert midnight_after(MIDNIGHT - 0.001) == MIDNIGHT
