@@ -371,7 +371,7 @@ def test_the_aws_command(corral, aws, bucket, tmp_path):
 
 def test_what_is_not_served_says_so(s3, bucket):
     with refused("NotImplemented", 501):
-        s3.put_bucket_accelerate_configuration(Bucket=bucket, AccelerateConfiguration={"Status": "Enabled"})
+        s3.get_object_torrent(Bucket=bucket, Key="a")
 
 
 def test_what_no_header_can_hold(corral, s3, bucket):

@@ -25,6 +25,7 @@ class Request:
     query: str = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)  # lower-case names, values decoded as latin-1
     body: bytes = field(repr=False)
+    address: str = field(default="", repr=False)  # where it came from
 
 
 @dataclass(frozen=True, slots=True)

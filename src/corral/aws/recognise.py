@@ -168,7 +168,8 @@ def presumed_protocol(request: Request) -> str:
         return service.protocols[0]
     if content_type.startswith("application/json"):
         return "rest-json"
-    return "rest-xml" if _signed_the_old_way(request) or _uploads_a_form(request) else "json"
+    is_of_s3 = _signed_the_old_way(request) or _uploads_a_form(request) or request.method == "OPTIONS"  # only it answers browsers
+    return "rest-xml" if is_of_s3 else "json"
 
 
 def scope_service(request: Request) -> str | None:

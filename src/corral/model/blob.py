@@ -34,3 +34,5 @@ class Intake:
     algorithms: frozenset[str]  # digests that are wanted beside MD5
     source: tuple[Slice, ...] | None = None  # the bytes are not in the request: they are those of other blobs
     params: Mapping[str, Any] = field(default_factory=dict)  # what was found out on the way; the handler gets it too
+    least_bytes: int = 0  # of the file of a form, whose size nobody has said
+    most_bytes: int = 0

@@ -19,6 +19,8 @@ class Bucket:
     region: str
     created_at_s: float
     versioning: str  # "" (never), ENABLED or SUSPENDED
+    has_lifecycle: bool = False  # rules
+    has_notifications: bool = False
 
 
 @dataclass(frozen=True, slots=True)

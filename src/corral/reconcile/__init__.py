@@ -1,6 +1,7 @@
 """The only loops: each looks at the present state of one key and writes what should be."""
 
 from corral.core import Reconciler
+from corral.reconcile.expiry import look_at_expiries, walk_bucket
 from corral.reconcile.metrics import forget_history, roll_up_metrics
 from corral.reconcile.queues import clear_piles, expire_messages, forget_duplicates
 from corral.reconcile.scheduler import look_at_pool
@@ -17,6 +18,8 @@ STATE: dict[str, Reconciler] = {
     "task": look_at_task,
     "sweep": sweep_state,
     "deletion": finish_deletions,
+    "expiry": look_at_expiries,
+    "lifecycle": walk_bucket,
     "piles": clear_piles,
     "retention": expire_messages,
     "duplicates": forget_duplicates,

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -23,6 +24,7 @@ from corral.model.settings import Settings
 from corral.server.inside import Inside
 from corral.server.intake import ClientGone, Intake, end_body
 from corral.server.lanes import Lane
+from corral.server.origins import Origins
 from corral.server.sending import Connection, Send, Sender
 from corral.server.streams import Streams
 from corral.services import SERVICES, Service
@@ -60,6 +62,7 @@ class App:
         self._inside = inside
         self._streams = Streams(settings, lanes, lookup, clock, ids, Intake(blobs), self._caller)
         self._sender = Sender(blobs)
+        self._origins = Origins(lanes["state"], settings, ids)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -72,18 +75,23 @@ class App:
             query=scope["query_string"].decode("latin-1"),
             headers=headers,
             body=b"",
+            address=scope["client"][0] if scope["client"] else "",
         )
         try:
             if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADERS_MAX_BYTES:
                 raise HeadersTooLarge(f"The request's headers are larger than {HEADERS_MAX_BYTES} bytes.")
-            call = aws.recognise_head(head)
+            call = aws.recognise_head(head) if head.method != "OPTIONS" else None
             if call is not None:
                 response = await self._streams.answer(call, head, request_id, receive)
+                if "origin" in headers:
+                    response.headers.extend(self._origins.headers(head))
+            elif head.method == "OPTIONS":
+                response = self._origins.preflight(head, request_id)
             else:
                 body = await _body(headers, receive)
                 if body is None:
                     return  # the client has gone
-                request = aws.Request(head.method, head.path, head.query, headers, body)
+                request = replace(head, body=body)
                 response = await self._answer(request, request_id, receive)
         except ClientGone:
             return
@@ -109,14 +117,15 @@ class App:
         call = aws.recognise(request)
         try:
             identity = aws.verify(request, self._lookup, self._clock.now_s(), signing_name=call.signing_name)
-            return await self._call(call, self._caller(identity, request.headers), request_id, receive)
+            return await self._call(call, self._caller(identity, request, request_id), request_id, receive)
         except ApiError as error:
             return call.serialize_error(error, request_id)
         except Exception:
             log.exception("request %s: %s:%s failed", request_id, call.service, call.operation)
             return call.serialize_error(our_fault(), request_id)
 
-    def _caller(self, identity: aws.Identity, headers: Mapping[str, str]) -> Caller:
+    def _caller(self, identity: aws.Identity, request: aws.Request, request_id: str) -> Caller:
+        headers = request.headers
         return Caller(
             account=self._settings.account,
             region=identity.region,
@@ -126,6 +135,8 @@ class App:
             access_key_id=identity.access_key_id,
             is_session=identity.is_session,
             seen=_seen(headers),
+            request_id=request_id,
+            source_ip=request.address,
             endpoint_url=f"http://{host}" if (host := headers.get("host")) else "",
         )
 

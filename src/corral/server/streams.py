@@ -16,16 +16,17 @@ from corral.errors import ApiError, ServiceUnavailable, api_error, our_fault
 from corral.ids import Ids
 from corral.model.blob import Arrived
 from corral.model.settings import Settings
+from corral.server.forms import FormFile, read_form
 from corral.server.intake import ClientGone, Intake, Receive
 from corral.server.lanes import Lane
-from corral.services import SERVICES, Operation, Service
+from corral.services import SERVICES, Operation
 from corral.services.caller import Caller
 
 BadDigest = api_error("BadDigest")
 OF_ANOTHER = frozenset({"CompleteMultipartUpload"})  # the checksum in its headers is not that of its document
 
 log = logging.getLogger("corral")
-MakeCaller = Callable[[aws.Identity, Mapping[str, str]], Caller]
+MakeCaller = Callable[[aws.Identity, aws.Request, str], Caller]
 
 
 class Streams:
@@ -63,12 +64,15 @@ class Streams:
         operation = service.operations.get(call.operation)
         if operation is None:
             raise aws.not_served(call)
-        now_s = self._clock.now_s()
-        identity, body = aws.verify_head(head, self._lookup, now_s, signing_name=call.signing_name)
-        caller = self._caller_of(identity, head.headers)
+        if call.operation == "PostObject":
+            return await self._post(call, head, request_id, receive)
+        identity, body = aws.verify_head(head, self._lookup, self._clock.now_s(), signing_name=call.signing_name)
+        caller = self._caller_of(identity, head, request_id)
         lane = self._lanes[service.lane]
         if call.operation in service.admit:
-            return await self._store(call, caller, service, body, request_id, receive)
+            params = call.params()
+            params["Trailers"] = [name.strip().lower() for name in call.request.headers.get("x-amz-trailer", "").split(",")]
+            return await self._store(call, params, caller, body, request_id, receive)
         if head.headers.get("content-length", "0") != "0" or "transfer-encoding" in head.headers:
             whole, trailers = await self._intake.to_memory(receive, body)
             call = call.with_body(whole)
@@ -102,17 +106,27 @@ class Streams:
                 whole.setdefault(name, []).extend(found)
         return whole
 
+    async def _post(self, call: aws.Call, head: aws.Request, request_id: str, receive: Receive) -> aws.Response:
+        """A form: who signed it is among its fields, and so is everything else that is known before the file."""
+        file = await read_form(head.headers.get("content-type", ""), receive)
+        policy = aws.verify_post_policy(file.fields, self._lookup, self._clock.now_s())
+        caller = self._caller_of(policy.identity, head, request_id)
+        bucket = call.params()["Bucket"]
+        params = {"Bucket": bucket, "Fields": file.fields, "FileName": file.filename, "Conditions": policy.conditions}
+        return await self._store(call, params, caller, file, request_id, file.receiving(receive))
+
     async def _store(
-        self, call: aws.Call, caller: Caller, service: Service, body: aws.Body, request_id: str, receive: Receive
+        self, call: aws.Call, params: dict[str, Any], caller: Caller, body: aws.Body, request_id: str, receive: Receive
     ) -> aws.Response:
         """A request whose bytes become a blob: looked at by its head, taken in, then committed."""
-        params, lane = call.params(), self._lanes[service.lane]
-        admit, operation = service.admit[call.operation], service.operations[call.operation]
-        params["Trailers"] = [name.strip().lower() for name in call.request.headers.get("x-amz-trailer", "").split(",")]
+        service = SERVICES[call.service]
+        admit, operation, lane = service.admit[call.operation], service.operations[call.operation], self._lanes[service.lane]
         intake = lane.look(lambda tx: admit(tx, params, caller), self._settings, self._ids)
         if intake is None:
             return call.serialize(await lane.submit(lambda tx: operation(tx, params, caller)), request_id)
         params |= intake.params
+        if isinstance(body, FormFile):
+            body.allow(intake.least_bytes, intake.most_bytes)
         try:
             if intake.source is not None:
                 arrived = await self._intake.copy(intake.source, intake.algorithms)

@@ -16,3 +16,5 @@ class Caller:
     is_session: bool = False  # it asks with temporary credentials
     endpoint_url: str = ""  # where the caller found us, as it names the host
     seen: int | None = None  # X-Corral-Seen: the version that the caller has; another one is news
+    request_id: str = ""
+    source_ip: str = ""

@@ -27,6 +27,10 @@ class Objects(Uploads):
         row = self._database.execute(f"SELECT {BUCKET_COLUMNS} FROM bucket WHERE name = ?", (name,)).fetchone()
         return Bucket(*row) if row else None
 
+    def bucket_numbered(self, bucket_id: int) -> Bucket:
+        """One that is known to be there."""
+        return Bucket(*self._database.execute(f"SELECT {BUCKET_COLUMNS} FROM bucket WHERE id = ?", (bucket_id,)).fetchone())
+
     def buckets(self, *, after: str = "", prefix: str = "", region: str | None = None, limit: int = -1) -> list[Bucket]:
         """By name, from the one after `after` on; without a limit all of them."""
         rows = self._database.execute(

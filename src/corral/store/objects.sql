@@ -5,7 +5,9 @@ CREATE TABLE bucket (
     name TEXT NOT NULL UNIQUE,
     region TEXT NOT NULL,
     created_at REAL NOT NULL,
-    versioning TEXT NOT NULL DEFAULT '' CHECK (versioning IN ('', 'Enabled', 'Suspended'))
+    versioning TEXT NOT NULL DEFAULT '' CHECK (versioning IN ('', 'Enabled', 'Suspended')),
+    has_lifecycle INTEGER NOT NULL DEFAULT 0,  -- what must be known of a bucket whenever an object changes: whether it has
+    has_notifications INTEGER NOT NULL DEFAULT 0  -- documents (bucket_document) that act on objects
 );
 
 -- The bytes of an object, which its copies share, or of an upload. With no reference left its parts' files are to be removed.

@@ -14,6 +14,8 @@ from corral.model.placement import Claim, Links, Placement, Slot
 from corral.model.rules import Rules
 from corral.model.run import Foreign, GpuDevice, Hello, RunState
 from corral.model.task import MOVES, Ask, Run, Task, TaskState
+from corral.store.documents import Documents
+from corral.store.expiries import Expiries
 from corral.store.fleet import Fleet
 from corral.store.objects import Objects
 from corral.store.queues import Queues
@@ -48,13 +50,15 @@ def _script(name: str) -> str:
 class Store(Records):
     """Rows, and the fleet index that follows them."""
 
-    DATA = _script("queues.sql") + _script("objects.sql")  # came with version 3
+    DATA = _script("queues.sql") + _script("objects.sql") + _script("buckets.sql")  # came with version 3
     MIGRATIONS: tuple[Migration, ...] = (_script("to_2.sql"), DATA)  # from each schema version to the next
 
     def __init__(self, path: Path | None) -> None:
         super().__init__(path, _script("schema.sql") + self.DATA, self.MIGRATIONS)
         self.queues = Queues(self)
         self.objects = Objects(self)
+        self.documents = Documents(self)
+        self.expiries = Expiries(self)
         self.fleet = Fleet()
         self._mark = 0
         self._kept: dict[str, Task] = {}  # unfinished tasks as their rows are, so that not every word on one reads them
@@ -91,6 +95,7 @@ class Store(Records):
         beside = super().reader()
         del beside.fleet
         beside.queues, beside.objects = Queues(beside, reads_only=True), Objects(beside)
+        beside.documents, beside.expiries = Documents(beside), Expiries(beside)
         beside._kept, beside._kept_by_run, beside._kept_max = {}, {}, 0
         return beside
 

@@ -1,6 +1,6 @@
 """S3: buckets, objects, uploads in parts, versions. Bytes are blobs; everything else is rows of the state."""
 
-from corral.services.s3 import buckets, copying, deleting, listing, objects, tagging, uploads
+from corral.services.s3 import acl, buckets, configurations, copying, deleting, listing, objects, posting, tagging, uploads
 
 __all__ = ["ADMIT", "HANDLERS", "HEAVY", "PIECES", "QUICK"]
 
@@ -32,11 +32,18 @@ HANDLERS = {
     "PutObjectTagging": tagging.put_object_tagging,
     "GetObjectTagging": tagging.get_object_tagging,
     "DeleteObjectTagging": tagging.delete_object_tagging,
+    "PostObject": posting.post_object,
+    "GetBucketAcl": acl.get_bucket_acl,
+    "PutBucketAcl": acl.put_bucket_acl,
+    "GetObjectAcl": acl.get_object_acl,
+    "PutObjectAcl": acl.put_object_acl,
+    **configurations.HANDLERS,
 }
 
 # Those whose bytes become a blob: asked with the head of a request, before its body is taken in.
 ADMIT = {
     "PutObject": objects.admit_object,
+    "PostObject": posting.admit_form,
     "CopyObject": copying.admit_copy,
     "UploadPart": uploads.admit_part,
     "UploadPartCopy": uploads.admit_part_copy,

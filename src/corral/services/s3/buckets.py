@@ -7,6 +7,7 @@ from typing import Any
 from corral.core import Tx
 from corral.model.objects import ENABLED, SUSPENDED, Bucket
 from corral.services.caller import Caller
+from corral.services.s3 import configurations
 from corral.services.s3.contents import thrown_away
 from corral.services.s3.errors import (
     BucketAlreadyOwnedByYou,
@@ -36,6 +37,8 @@ def create_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
     if not is_new and (region, caller.region) != (FIRST_REGION, FIRST_REGION):  # there S3 says yes once more, as it always has
         message = "Your previous request to create the named bucket succeeded and you already own it."
         raise BucketAlreadyOwnedByYou(message, BucketName=name)
+    if is_new:
+        configurations.begin(tx, existing_bucket(tx, params, caller), params)
     return {"Location": f"/{name}", "BucketArn": bucket_arn(name)}
 
 

@@ -15,6 +15,7 @@ from corral.services.caller import Caller
 from corral.services.s3 import digests, versions
 from corral.services.s3.details import ENCRYPTION, HEADERS, TAGS, details_of, shown_encryption, tags_from_header
 from corral.services.s3.errors import InvalidArgument, InvalidRequest
+from corral.services.s3.lifecycle import expiration
 from corral.services.s3.naming import check_key, existing_bucket, existing_version, quoted, shown_id
 from corral.services.s3.objects import PUT_MAX_BYTES, check_read, part_of
 from corral.store import Store
@@ -118,9 +119,16 @@ def copy_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
         etag=etag,
         details=_details(version, params) | checksums,
         event_name="Copy",
+        caller=caller,
     )
     result = {"ETag": quoted(copied.etag), "LastModified": int(copied.modified_at_s), **checksums}
-    return {"CopyObjectResult": result, **shown_id(bucket, copied), **source.shown_id, **shown_encryption(copied.details)}
+    return {
+        "CopyObjectResult": result,
+        **shown_id(bucket, copied),
+        **source.shown_id,
+        **shown_encryption(copied.details),
+        **expiration(tx, bucket, copied),
+    }
 
 
 def _check_size(size: int) -> None:

@@ -21,7 +21,7 @@ AT_ONCE = 100  # about 5 ms of work
 def delete_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     bucket = existing_bucket(tx, params, caller)
     conditions = _conditions(params, "IfMatch", "IfMatchLastModifiedTime", "IfMatchSize")
-    return _delete(tx, bucket, params["Key"], params.get("VersionId"), conditions)
+    return _delete(tx, bucket, params["Key"], params.get("VersionId"), conditions, caller)
 
 
 def in_pieces(params: dict[str, Any]) -> list[dict[str, Any]]:
@@ -41,7 +41,9 @@ def delete_objects(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
         named = {name: each[name] for name in ("Key", "VersionId") if name in each}
         try:
             check_key(each["Key"])
-            done = _delete(tx, bucket, each["Key"], each.get("VersionId"), _conditions(each, "ETag", "LastModifiedTime", "Size"))
+            done = _delete(
+                tx, bucket, each["Key"], each.get("VersionId"), _conditions(each, "ETag", "LastModifiedTime", "Size"), caller
+            )
         except ApiError as refusal:
             errors.append({**named, "Code": refusal.code, "Message": refusal.message})
             continue
@@ -57,7 +59,9 @@ def _conditions(given: dict[str, Any], etag: str, modified: str, size: str) -> d
     return {kind: given[name] for kind, name in names.items() if name in given}
 
 
-def _delete(tx: Tx[Store], bucket: Bucket, key: str, version_id: str | None, conditions: dict[str, Any]) -> dict[str, Any]:
+def _delete(
+    tx: Tx[Store], bucket: Bucket, key: str, version_id: str | None, conditions: dict[str, Any], caller: Caller
+) -> dict[str, Any]:
     """What is not there was deleted too: S3 says so, and every client relies on it."""
     if version_id is None:
         found = tx.store.objects.latest(bucket.id, key)
@@ -73,9 +77,9 @@ def _delete(tx: Tx[Store], bucket: Bucket, key: str, version_id: str | None, con
         ):
             raise precondition_failed("If-Match")
     if version_id is None and bucket.versioning:
-        marker = versions.add_marker(tx, bucket, key)
+        marker = versions.add_marker(tx, bucket, key, caller)
         return {"DeleteMarker": True, "VersionId": marker.id}
     if found is not None:
-        versions.remove(tx, bucket, found)
+        versions.remove(tx, bucket, found, caller)
     said: dict[str, Any] = {"VersionId": version_id} if version_id is not None else {}
     return said | ({"DeleteMarker": True} if found is not None and found.is_marker else {})

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from corral.model.objects import Version
+from corral.services.s3 import acl
 from corral.services.s3.errors import (
     InvalidArgument,
     InvalidRequest,
@@ -52,7 +53,7 @@ def details_of(params: Mapping[str, Any]) -> dict[str, Any]:
             ArgumentName="x-amz-server-side-encryption",
             ArgumentValue=params["ServerSideEncryption"],
         )
-    details = {name: params[name] for name in (*KEPT, *ENCRYPTION) if name in params}
+    details = {name: params[name] for name in (*KEPT, *ENCRYPTION) if name in params} | acl.kept(params)
     if "Tagging" in params and isinstance(params["Tagging"], str):
         tags = tags_from_header(params["Tagging"])
         details |= {TAGS: tags} if tags else {}

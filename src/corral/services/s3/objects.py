@@ -22,6 +22,7 @@ from corral.services.s3.errors import (
     NotModified,
     precondition_failed,
 )
+from corral.services.s3.lifecycle import expiration
 from corral.services.s3.naming import PAGE_MAX, check_key, existing_bucket, existing_version, quoted, shown_id
 from corral.store import Store
 
@@ -42,16 +43,19 @@ def admit_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Intak
 
 def put_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     bucket = existing_bucket(tx, params, caller)
-    version = store_object(tx, bucket, params["Key"], params["Body"], params, event_name="Put")
+    version = store_object(tx, bucket, params["Key"], params["Body"], params, caller, event_name="Put")
     return {
         "ETag": quoted(version.etag),
         **shown_id(bucket, version),
         **digests.kept(version.details),
         **shown_encryption(version.details),
+        **expiration(tx, bucket, version),
     }
 
 
-def store_object(tx: Tx[Store], bucket: Bucket, key: str, arrived: Arrived, params: dict[str, Any], *, event_name: str) -> Version:
+def store_object(
+    tx: Tx[Store], bucket: Bucket, key: str, arrived: Arrived, params: dict[str, Any], caller: Caller, *, event_name: str
+) -> Version:
     """A new object of one blob; `params` are PutObject's, wherever they came from."""
     checksums = digests.check_arrived(params, arrived)
     versions.check_write(tx, bucket, key, params)
@@ -64,6 +68,7 @@ def store_object(tx: Tx[Store], bucket: Bucket, key: str, arrived: Arrived, para
         etag=arrived.digests[MD5].hex(),
         details=details_of(params) | digests.shown(checksums, digests.FULL_OBJECT),
         event_name=event_name,
+        caller=caller,
     )
 
 
@@ -139,6 +144,7 @@ def _asked_for(tx: Tx[Store], bucket: Bucket, version: Version, params: dict[str
         "ETag": quoted(version.etag),
         "AcceptRanges": "bytes",
         **shown_id(bucket, version),
+        **expiration(tx, bucket, version),
     }
     said |= {name: params[f"Response{name}"] for name in OVERRIDES if f"Response{name}" in params}
     span = _span(tx, version, params, said)

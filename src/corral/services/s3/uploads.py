@@ -10,7 +10,7 @@ from corral.core import Tx
 from corral.model.blob import Intake
 from corral.model.objects import Bucket, Part, Upload, Version
 from corral.services.caller import Caller
-from corral.services.s3 import digests, versions
+from corral.services.s3 import digests, lifecycle, versions
 from corral.services.s3.contents import thrown_away
 from corral.services.s3.copying import source_of, span_of_source
 from corral.services.s3.details import STANDARD, details_of, shown_encryption
@@ -45,7 +45,14 @@ def create_multipart_upload(tx: Tx[Store], params: dict[str, Any], caller: Calle
     checksum = _checksum_of_upload(params)
     details = details_of(params)
     tx.store.objects.add_upload(upload_id, bucket.id, params["Key"], tx.now_s, details | checksum)
-    return {"Bucket": bucket.name, "Key": params["Key"], "UploadId": upload_id, **checksum, **shown_encryption(details)}
+    return {
+        "Bucket": bucket.name,
+        "Key": params["Key"],
+        "UploadId": upload_id,
+        **checksum,
+        **shown_encryption(details),
+        **lifecycle.upload_began(tx, bucket, params["Key"], upload_id),
+    }
 
 
 def _checksum_of_upload(params: dict[str, Any]) -> dict[str, str]:
@@ -124,10 +131,12 @@ def complete_multipart_upload(tx: Tx[Store], params: dict[str, Any], caller: Cal
         etag=f"{md5(bytes.fromhex(''.join(part.etag for part in parts)), usedforsecurity=False).hexdigest()}-{len(parts)}",
         details={name: value for name, value in upload.details.items() if name not in (ALGORITHM, KIND)} | checksums,
         event_name="CompleteMultipartUpload",
+        caller=caller,
         upload_id=upload.id,
     )
     unwanted = there.keys() - {part.number for part in parts}
     thrown_away(tx, tx.store.objects.keep_parts(upload, unwanted))
+    lifecycle.upload_ended(tx, upload)
     return _completed(tx, bucket, version)
 
 
@@ -142,6 +151,7 @@ def abort_multipart_upload(tx: Tx[Store], params: dict[str, Any], caller: Caller
 def abort(tx: Tx[Store], upload: Upload) -> None:
     tx.store.objects.drop_upload(upload)
     thrown_away(tx, True)
+    lifecycle.upload_ended(tx, upload)
 
 
 def list_parts(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -169,6 +179,7 @@ def list_parts(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
             for part in page
         ],
         **_shown(upload, caller),
+        **lifecycle.abort_members(tx, bucket, upload.key, upload.initiated_at_s),
     }
 
 
@@ -302,6 +313,7 @@ def _completed(tx: Tx[Store], bucket: Bucket, version: Version) -> dict[str, Any
         **shown_id(bucket, version),
         **digests.kept(version.details),
         **shown_encryption(version.details),
+        **lifecycle.expiration(tx, bucket, version),
     }
 
 

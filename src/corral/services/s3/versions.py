@@ -8,9 +8,10 @@ from typing import Any
 from corral.core import Tx
 from corral.decide.preconditions import matches
 from corral.model.objects import ENABLED, NULL, Bucket, Version
+from corral.services.caller import Caller
 from corral.services.s3.contents import thrown_away
 from corral.services.s3.errors import no_such_key, precondition_failed, unsupported
-from corral.services.s3.events import object_created, object_removed
+from corral.services.s3.events import BY_REQUEST, object_created, object_removed
 from corral.store import Store
 
 NUMBER_DIGITS = 12  # a version's id begins with its number, so that a listing goes on where a deleted one was
@@ -26,24 +27,25 @@ def add(
     etag: str,
     details: Mapping[str, Any],
     event_name: str,
+    caller: Caller,
     upload_id: str | None = None,
 ) -> Version:
     """A new version, which is the latest; without versioning it takes the place of the one before."""
     version = _new(tx, bucket, key, content=content, size=size, etag=etag, details=details, upload_id=upload_id)
-    object_created(tx, bucket, version, event_name)
+    object_created(tx, bucket, version, event_name, caller)
     return version
 
 
-def add_marker(tx: Tx[Store], bucket: Bucket, key: str) -> Version:
+def add_marker(tx: Tx[Store], bucket: Bucket, key: str, caller: Caller, cause: str = BY_REQUEST) -> Version:
     marker = _new(tx, bucket, key, content=None, size=0, etag="", details={}, upload_id=None)
-    object_removed(tx, bucket, marker, "DeleteMarkerCreated")
+    object_removed(tx, bucket, marker, "DeleteMarkerCreated", caller, cause)
     return marker
 
 
-def remove(tx: Tx[Store], bucket: Bucket, version: Version) -> None:
+def remove(tx: Tx[Store], bucket: Bucket, version: Version, caller: Caller, cause: str = BY_REQUEST) -> None:
     """For good."""
     thrown_away(tx, tx.store.objects.drop_version(bucket.id, version))
-    object_removed(tx, bucket, version, "Delete")
+    object_removed(tx, bucket, version, "Delete", caller, cause)
 
 
 def check_write(tx: Tx[Store], bucket: Bucket, key: str, params: Mapping[str, Any]) -> None:

@@ -1,0 +1,59 @@
+"""Browsers ask a bucket whether pages of another origin may use it (CORS): its rules answer, for this question nobody signs."""
+
+from __future__ import annotations
+
+from corral import aws
+from corral.core import Tx
+from corral.decide.cors import allow
+from corral.errors import api_error
+from corral.ids import Ids
+from corral.model.settings import Settings
+from corral.server.lanes import Lane
+from corral.services.s3.configurations import CORS
+from corral.services.s3.documents import current
+from corral.store import Store
+
+AccessForbidden = api_error("AccessForbidden", 403)
+BadRequest = api_error("BadRequest")
+
+
+class Origins:
+    def __init__(self, state: Lane[Store], settings: Settings, ids: Ids) -> None:
+        self._state = state
+        self._settings = settings
+        self._ids = ids
+
+    def preflight(self, request: aws.Request, request_id: str) -> aws.Response:
+        """The answer to a browser that asks before it makes a request."""
+        headers = request.headers
+        origin, method = headers.get("origin"), headers.get("access-control-request-method")
+        if origin is None or method is None:
+            raise BadRequest("Insufficient information. Origin request header needed.")
+        rules = self._rules(request)
+        if rules is None:
+            raise AccessForbidden("CORSResponse: CORS is not enabled for this bucket.", Method=method, ResourceType="BUCKET")
+        asked = [name.strip() for name in headers.get("access-control-request-headers", "").split(",") if name.strip()]
+        allowed = allow(rules, origin, method, asked)
+        if allowed is None:
+            message = (
+                "CORSResponse: This CORS request is not allowed. This is usually because the evalution of Origin, request method / "
+                "Access-Control-Request-Method or Access-Control-Request-Headers are not whitelisted by the resource's CORS spec."
+            )
+            raise AccessForbidden(message, Method=method, ResourceType="OBJECT" if "/" in request.path.strip("/") else "BUCKET")
+        return aws.Response(200, [*allowed, ("x-amz-request-id", request_id)], b"")
+
+    def headers(self, request: aws.Request) -> list[tuple[str, str]]:
+        """What the answer to a request of a page is given, so that its browser shows it to that page."""
+        rules = self._rules(request)
+        return (allow(rules, request.headers["origin"], request.method) or []) if rules is not None else []
+
+    def _rules(self, request: aws.Request) -> list[dict[str, object]] | None:
+        """None: nobody has said anything of other origins, or there is no such bucket."""
+        name = aws.as_meant(request).path.lstrip("/").partition("/")[0]
+
+        def find(tx: Tx[Store]) -> list[dict[str, object]] | None:
+            bucket = tx.store.objects.bucket(name)
+            found = current(tx, bucket, CORS) if bucket is not None else None
+            return None if found is None else found["CORSRules"]
+
+        return self._state.look(find, self._settings, self._ids)
