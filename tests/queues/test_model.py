@@ -259,4 +259,4 @@ class Queueing(RuleBasedStateMachine):
 
 
 TestQueueing = Queueing.TestCase
-TestQueueing.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestQueueing.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)

@@ -152,7 +152,7 @@ class Load:
             self.ledger.note_delete(gone, time.monotonic(), acknowledged=True)
 
 
-def test_twenty_kills_under_load(own_corral) -> None:
+def test_kills_under_load(own_corral) -> None:
     corral: Corral = own_corral().start()
     sqs = corral.client("sqs")
     sqs.create_queue(QueueName="load", Attributes={"VisibilityTimeout": str(VISIBILITY_S)})
