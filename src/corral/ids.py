@@ -7,7 +7,7 @@ import uuid
 from random import Random
 from typing import Protocol
 
-SESSION_KEY_BYTES = 32
+KEY_BYTES = 32
 _BASE32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 
 
@@ -54,6 +54,6 @@ def secret_key() -> str:
     return os.urandom(30).hex()[:40]
 
 
-def session_key() -> bytes:
-    """What all sessions of a data folder are made with."""
-    return os.urandom(SESSION_KEY_BYTES)
+def new_key() -> bytes:
+    """What all sessions of a data folder are made with, or all its secrets sealed with."""
+    return os.urandom(KEY_BYTES)

@@ -69,6 +69,9 @@ PAGES: dict[tuple[str, str], dict[str, Any]] = {
     ("s3", "ListParts"): {"Bucket": "pages-0", "Key": "upload0"},
     ("sqs", "ListDeadLetterSourceQueues"): {"QueueUrl": "http://any/123456789012/grave"},
     ("sqs", "ListQueues"): {},
+    ("ssm", "DescribeParameters"): {},
+    ("ssm", "GetParameterHistory"): {"Name": "/pages/0"},
+    ("ssm", "GetParametersByPath"): {"Path": "/pages"},
 }
 ONE_PAGE = {("ecs", "ListContainerInstances")}  # there is one machine
 
@@ -137,6 +140,12 @@ def logs_records(logs: Any) -> None:
         logs.put_metric_filter(logGroupName=f"/pages/{at}", filterName="filter", filterPattern="", metricTransformations=[metric])
 
 
+def ssm_records(ssm: Any) -> None:
+    for at in THREE:
+        ssm.put_parameter(Name=f"/pages/{at}", Value="x", Type="String")
+        ssm.put_parameter(Name="/pages/0", Value="x", Overwrite=True)
+
+
 def s3_records(s3: Any) -> None:
     for at in THREE:
         s3.create_bucket(Bucket=f"pages-{at}")
@@ -167,6 +176,7 @@ RECORDS = {
     "logs": logs_records,
     "s3": s3_records,
     "sqs": sqs_records,
+    "ssm": ssm_records,
 }
 
 

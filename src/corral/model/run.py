@@ -93,6 +93,7 @@ class Start:
 
     spec: RunSpec
     log: LogTarget | None
+    fault: str | None = None  # why it cannot start: then no host is told, and it has failed
 
 
 @dataclass(frozen=True, slots=True)

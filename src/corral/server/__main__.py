@@ -41,6 +41,8 @@ from corral.server.status import status_of
 from corral.store import Store
 from corral.telemetry import LogStore, MetricStore
 
+ENDS_SESSIONS = "ends all sessions"
+LOSES_SECRETS = "loses the value of every SecureString parameter"
 JOIN_S = 5.0  # how long a start waits for this machine's agent before it says that it is up
 
 
@@ -84,7 +86,13 @@ async def _serve(options: argparse.Namespace) -> None:
     if not (ip_address(address).is_loopback or ip_address(address).is_unspecified):
         listeners.append(_listen("127.0.0.1", port))  # AWS's libraries take credentials over plain HTTP from loopback alone
         inside_url = f"http://127.0.0.1:{port}"
-    settings = Settings(options.account, inside_url, _session_key(data), options.alarm_timing)
+    settings = Settings(
+        account=options.account,
+        endpoint_url=inside_url,
+        session_key=_kept_key(data / "sessions.json", ENDS_SESSIONS),
+        secrets_key=_kept_key(data / "secrets.json", LOSES_SECRETS),
+        alarm_timing=options.alarm_timing,
+    )
 
     clock, names, loop = WallClock(), ids.RandomIds(), asyncio.get_running_loop()
     store, log_store = Store(data / "state.db"), LogStore(data / "logs.db")
@@ -197,18 +205,17 @@ def _root_keys(data: Path, access_key: str | None, secret_key: str | None) -> di
     return keys
 
 
-def _session_key(data: Path) -> bytes:
-    """What sessions are made with, once and for all: with another one every running task would lose its credentials."""
-    path = data / "sessions.json"
+def _kept_key(path: Path, otherwise: str) -> bytes:
+    """What sessions are made with, or secrets sealed with; made once and kept, for with another one all of them are lost."""
     if not path.exists():
-        _write_private(path, {"key": ids.session_key().hex()})
+        _write_private(path, {"key": ids.new_key().hex()})
     try:
         key = bytes.fromhex(json.loads(path.read_text())["key"])
-        if len(key) == ids.SESSION_KEY_BYTES:
+        if len(key) == ids.KEY_BYTES:
             return key
         raise ValueError("the key has another length")
     except (ValueError, TypeError, KeyError) as error:
-        raise Refused(f"{path} is damaged ({error}); restore it, or remove it, which ends all sessions") from None
+        raise Refused(f"{path} is damaged ({error}); restore it, or remove it, which {otherwise}") from None
 
 
 def _say_ready(data: Path, about: dict[str, Any], ready_fd: int | None) -> None:

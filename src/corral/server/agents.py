@@ -194,8 +194,10 @@ class Agents:
 
     async def _openable(self, starts: list[Start], connection: Connection) -> list[Any]:
         """The runs whose log streams could be opened; the others have failed to start, and the core is told why."""
-        logged = [start for start in starts if start.log is not None]
-        refused: dict[str, str] = await self._logs.submit(lambda tx: logs.open_streams(tx, logged)) if logged else {}
+        refused = {start.spec.run_id: start.fault for start in starts if start.fault is not None}
+        logged = [start for start in starts if start.log is not None and start.fault is None]
+        if logged:
+            refused |= await self._logs.submit(lambda tx: logs.open_streams(tx, logged))
         if self._connections.get(connection.hello.host_id) is not connection:
             raise ConnectionResetError  # a later hello asks again: what was refused for this one may start for that one
         if refused:

@@ -8,7 +8,7 @@ from typing import Any
 
 from corral.core import Tx
 from corral.model.blob import Intake
-from corral.services import cloudwatch, ecs, iam, logs, s3, sqs, sts
+from corral.services import cloudwatch, ecs, iam, logs, s3, sqs, ssm, sts
 from corral.services.caller import Caller
 
 Operation = Callable[[Tx[Any], dict[str, Any], Caller], dict[str, Any]]
@@ -33,5 +33,6 @@ SERVICES: dict[str, Service] = {
     "logs": Service("logs", logs.HANDLERS, heavy=logs.HEAVY),
     "s3": Service("state", s3.HANDLERS, heavy=s3.HEAVY, quick=s3.QUICK, admit=s3.ADMIT, pieces=s3.PIECES),
     "sqs": Service("state", sqs.HANDLERS),
+    "ssm": Service("state", ssm.HANDLERS),
     "sts": Service("state", sts.HANDLERS),
 }

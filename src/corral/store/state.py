@@ -18,6 +18,7 @@ from corral.store.documents import Documents
 from corral.store.expiries import Expiries
 from corral.store.fleet import Fleet
 from corral.store.objects import Objects
+from corral.store.parameters import Parameters
 from corral.store.queues import Queues
 from corral.store.records import Records
 
@@ -50,7 +51,7 @@ def _script(name: str) -> str:
 class Store(Records):
     """Rows, and the fleet index that follows them."""
 
-    DATA = _script("queues.sql") + _script("objects.sql") + _script("buckets.sql")  # came with version 3
+    DATA = "".join(map(_script, ("queues.sql", "objects.sql", "buckets.sql", "parameters.sql")))  # came with version 3
     MIGRATIONS: tuple[Migration, ...] = (_script("to_2.sql"), DATA)  # from each schema version to the next
 
     def __init__(self, path: Path | None) -> None:
@@ -59,6 +60,7 @@ class Store(Records):
         self.objects = Objects(self)
         self.documents = Documents(self)
         self.expiries = Expiries(self)
+        self.parameters = Parameters(self)
         self.fleet = Fleet()
         self._mark = 0
         self._kept: dict[str, Task] = {}  # unfinished tasks as their rows are, so that not every word on one reads them
@@ -95,7 +97,7 @@ class Store(Records):
         beside = super().reader()
         del beside.fleet
         beside.queues, beside.objects = Queues(beside, reads_only=True), Objects(beside)
-        beside.documents, beside.expiries = Documents(beside), Expiries(beside)
+        beside.documents, beside.expiries, beside.parameters = Documents(beside), Expiries(beside), Parameters(beside)
         beside._kept, beside._kept_by_run, beside._kept_max = {}, {}, 0
         return beside
 

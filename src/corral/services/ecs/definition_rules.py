@@ -213,6 +213,14 @@ def _check_logging(container: Container, _: Document) -> None:
 def _check_environment(container: Container, _: Document) -> None:
     if not all(pair.get("name") for pair in container["environment"]):
         raise ClientException(f"Environment variable names should not be null or empty for container '{container['name']}'.")
+    taken = {pair["name"] for pair in container["environment"]}
+    for secret in container.get("secrets", ()):
+        if secret["name"] in taken:
+            raise ClientException(
+                "The secret name must be unique and not shared with any new or existing environment variables set on the "
+                f"container, such as '{secret['name']}'."
+            )
+        taken.add(secret["name"])
 
 
 def _check_network(container: Container, document: Document) -> None:

@@ -35,6 +35,7 @@ from corral.services.ecs.naming import (
     short,
 )
 from corral.services.ecs.placing import Way, pool_of, way_of
+from corral.services.ecs.secrets import check_secrets
 from corral.services.ecs.starting import start_runs, with_gpus, with_overrides
 from corral.services.ecs.tags import task_tags
 from corral.store import Store
@@ -46,7 +47,7 @@ TOKEN_S = 24 * 3600.0
 
 # Fields that would change what a task does and that Corral does not act on yet: refused by name, never ignored.
 REFUSED_IN_REQUEST = ("volumeConfigurations",)
-REFUSED_IN_CONTAINER = ("secrets", "environmentFiles", "links", "volumesFrom", "mountPoints")
+REFUSED_IN_CONTAINER = ("environmentFiles", "links", "volumesFrom", "mountPoints")
 
 
 def run_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -205,6 +206,7 @@ def _check_runnable(container: dict[str, Any]) -> None:
     for field in REFUSED_IN_CONTAINER:
         if container.get(field):
             raise ClientException(f"Container {container['name']}: Corral does not serve {field} yet.")
+    check_secrets(container)
     if not container.get("command") and not container.get("entryPoint"):
         raise ClientException(
             f"Container {container['name']} has no command: it needs an image, and the process runtime ignores images. "

@@ -15,6 +15,7 @@ from corral.services.ecs.containers import health_check
 from corral.services.ecs.definitions import visible_gpus
 from corral.services.ecs.inside import environment_inside
 from corral.services.ecs.naming import split_definition
+from corral.services.ecs.secrets import secrets_of
 from corral.store import Store
 
 
@@ -90,6 +91,7 @@ def start_of(tx: Tx[Store], task: Task, run: Run) -> Start:
     """What a host needs to start a run, or to look after one that it started."""
     container = containers_of(tx, task)[run.container]
     log = log_target(task, run, container)
+    secrets, fault = secrets_of(tx, task, container)
     spec = RunSpec(
         run_id=run.attempt_id,
         task_id=task.id,
@@ -98,6 +100,7 @@ def start_of(tx: Tx[Store], task: Task, run: Run) -> Start:
         command=[*container.get("entryPoint", ()), *container.get("command", ())],
         environment={
             **{pair["name"]: pair.get("value", "") for pair in container["environment"]},
+            **secrets,
             **environment_inside(tx.settings, task, run),
         },
         gpu_ids=list(run.gpu_ids),
@@ -106,7 +109,7 @@ def start_of(tx: Tx[Store], task: Task, run: Run) -> Start:
         ships_logs=log is not None,
         health=health_check(container),
     )
-    return Start(spec, log)
+    return Start(spec, log, fault)
 
 
 def log_target(task: Task, run: Run, container: dict[str, Any]) -> LogTarget | None:

@@ -1,0 +1,168 @@
+"""Listings: by path with values, and all of them without; both filtered and in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from corral.core import Tx
+from corral.errors import api_error
+from corral.model.parameter import Parameter
+from corral.services.caller import Caller
+from corral.services.ssm import public
+from corral.services.ssm.naming import (
+    LEVELS_MAX,
+    NAME,
+    HierarchyLevelLimitExceededException,
+    InvalidNextToken,
+    ValidationException,
+    limit_of,
+)
+from corral.services.ssm.parameters import metadata, shown
+from corral.services.tokens import unwrap, wrap
+from corral.store import Store
+
+InvalidFilterKey = api_error("InvalidFilterKey")
+InvalidFilterOption = api_error("InvalidFilterOption")
+InvalidFilterValue = api_error("InvalidFilterValue")
+
+BY_PATH_MAX = 10
+DESCRIBED_MAX = 50
+SCANNED_AT_ONCE = 100
+SCANNED_MAX = 1_000  # in one call: a filter that finds little answers with a short page and a token
+
+# Key → the options that it may have, the first by default.
+OPTIONS = {
+    "Name": ("Equals", "BeginsWith", "Contains"),
+    "Type": ("Equals", "BeginsWith"),
+    "KeyId": ("Equals", "BeginsWith"),
+    "Path": ("OneLevel", "Recursive"),
+    "Label": ("Equals",),
+    "Tier": ("Equals",),
+    "DataType": ("Equals",),
+    "tag": ("Equals",),
+}
+DESCRIBED_BY = ("Name", "Type", "KeyId", "Path", "Tier", "DataType", "tag")
+WITHIN_PATH = ("Type", "KeyId", "Label")
+
+Filters = list[tuple[str, str, list[str]]]  # (key, option, values)
+Source = Callable[[str, int], list[Parameter]]  # (after, limit) → by name
+
+
+def get_parameters_by_path(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    path = _path(params["Path"])
+    limit = limit_of(params, BY_PATH_MAX)
+    filters = _filters(params.get("ParameterFilters", ()), WITHIN_PATH)
+    labels = [values for key, _, values in filters if key == "Label"]
+    rest = [each for each in filters if each[0] != "Label"]
+    source = _under(tx, caller.region, path, recursive=params.get("Recursive", False))
+    page, token = _page(tx, params, source, limit, rest)
+    if labels:
+        page = [version for parameter in page if (version := _labelled(tx, parameter, labels)) is not None]
+    return {"Parameters": [shown(tx, caller, parameter, params) for parameter in page], **token}
+
+
+def describe_parameters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    if params.get("Filters") and params.get("ParameterFilters"):
+        raise ValidationException("You can use either Filters or ParameterFilters in a single request.")
+    old = [{**each, "Option": "BeginsWith" if each["Key"] == "Name" else "Equals"} for each in params.get("Filters", ())]
+    filters = _filters(params.get("ParameterFilters") or old, DESCRIBED_BY)
+
+    def all_of_them(after: str, count: int) -> list[Parameter]:
+        return tx.store.parameters.listed(caller.region, "", after, count)
+
+    limit = limit_of(params, DESCRIBED_MAX)
+    page, token = ([], dict[str, str]()) if params.get("Shared") else _page(tx, params, all_of_them, limit, filters)
+    return {"Parameters": [metadata(parameter) for parameter in page], **token}
+
+
+def _path(path: str) -> str:
+    """It ends in a slash."""
+    if not path.startswith("/") or not NAME.fullmatch(path) or "//" in path:
+        raise ValidationException(
+            "The parameter doesn't meet the parameter name requirements. The parameter name must begin with a forward slash "
+            '"/". It can\'t be prefixed with "aws" or "ssm" (case-insensitive). It must use only letters, numbers, or the '
+            "following symbols: . (period), - (hyphen), _ (underscore). Special characters are not allowed. All sub-paths, if "
+            'specified, must use the forward slash symbol "/". Valid example: /get/parameters2-/by1./path0_.'
+        )
+    if path.rstrip("/").count("/") > LEVELS_MAX:
+        raise HierarchyLevelLimitExceededException(f"A path may have at most {LEVELS_MAX} levels.")
+    return path.rstrip("/") + "/"
+
+
+def _under(tx: Tx[Store], region: str, path: str, *, recursive: bool) -> Source:
+    if public.is_public(path):
+        among = [each for each in public.under(region, path) if recursive or "/" not in each.name[len(path) :]]
+        return lambda after, count: [each for each in among if each.name > after][:count]
+    prefix = "" if path == "/" else path  # names without a slash are at the root, too
+    slashless = None if recursive else len(path)
+    return lambda after, count: tx.store.parameters.listed(region, prefix, after, count, slashless=slashless)
+
+
+def _page(
+    tx: Tx[Store], params: dict[str, Any], source: Source, limit: int, filters: Filters
+) -> tuple[list[Parameter], dict[str, str]]:
+    after, found = unwrap(params.get("NextToken"), InvalidNextToken), list[Parameter]()
+    at_once = SCANNED_AT_ONCE if filters else limit + 1
+    for _ in range(0, SCANNED_MAX, at_once):
+        looked = source(after, at_once)
+        for parameter in looked:
+            if _matches(tx, parameter, filters):
+                if len(found) == limit:
+                    return found, {"NextToken": wrap(found[-1].name)}
+                found.append(parameter)
+        if len(looked) < at_once:
+            return found, {}
+        after = looked[-1].name
+    return found, {"NextToken": wrap(after)}
+
+
+def _labelled(tx: Tx[Store], parameter: Parameter, labels: list[list[str]]) -> Parameter | None:
+    for values in labels:
+        for label in values:
+            if (found := tx.store.parameters.labelled(parameter.region, parameter.name, label)) is not None:
+                return found
+    return None
+
+
+def _filters(given: list[dict[str, Any]], allowed: tuple[str, ...]) -> Filters:
+    filters: Filters = []
+    for each in given:
+        key = "tag" if each["Key"].startswith("tag:") else each["Key"]
+        if key not in allowed:
+            raise InvalidFilterKey(
+                f"The following filter key is not valid: {each['Key']}. Valid filter keys include: [{', '.join(allowed)}]."
+            )
+        option = each.get("Option", OPTIONS[key][0])
+        if option not in OPTIONS[key]:
+            raise InvalidFilterOption(
+                f"The following filter option is not valid: {option}. Valid options include: [{', '.join(OPTIONS[key])}]."
+            )
+        values = each.get("Values", [])
+        if not values and key != "tag":
+            raise InvalidFilterValue(f"The following filter values are missing : null for filter key {each['Key']}.")
+        filters.append((each["Key"], option, [_path(value) for value in values] if key == "Path" else values))
+    return filters
+
+
+def _matches(tx: Tx[Store], parameter: Parameter, filters: Filters) -> bool:
+    return all(_matches_one(tx, parameter, key, option, values) for key, option, values in filters)
+
+
+def _matches_one(tx: Tx[Store], parameter: Parameter, key: str, option: str, values: list[str]) -> bool:
+    if key.startswith("tag:"):
+        tag = (tx.store.parameters.tags(parameter.region, parameter.name) or {}).get(key[4:])
+        return tag is not None and (not values or tag in values)
+    if key == "Path":
+        return any(_is_under(parameter.name, path, option) for path in values)
+    has = parameter.name if key == "Name" else parameter.type if key == "Type" else parameter.details.get(key, "")
+    if option == "BeginsWith":
+        return any(has.startswith(value) for value in values)
+    if option == "Contains":
+        return any(value in has for value in values)
+    return has in values
+
+
+def _is_under(name: str, path: str, option: str) -> bool:
+    name = name if name.startswith("/") else f"/{name}"
+    return name.startswith(path) and (option == "Recursive" or "/" not in name[len(path) :])

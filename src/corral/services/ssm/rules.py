@@ -1,0 +1,119 @@
+"""What a new version of a parameter may be: its type, tier, size, pattern, data type and policies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from corral.decide.pattern import Pattern, PatternError
+from corral.errors import api_error
+from corral.model.parameter import Parameter
+from corral.services.ssm.naming import ValidationException, violated
+
+HierarchyTypeMismatchException = api_error("HierarchyTypeMismatchException")
+IncompatiblePolicyException = api_error("IncompatiblePolicyException")
+InvalidAllowedPatternException = api_error("InvalidAllowedPatternException")
+InvalidPolicyTypeException = api_error("InvalidPolicyTypeException")
+ParameterPatternMismatchException = api_error("ParameterPatternMismatchException")
+PoliciesLimitExceededException = api_error("PoliciesLimitExceededException")
+
+TYPES = ("String", "StringList", "SecureString")
+TIERS = ("Standard", "Advanced", "Intelligent-Tiering")
+DATA_TYPES = ("text", "aws:ec2:image", "aws:ssm:integration")
+POLICIES = ("Expiration", "ExpirationNotification", "NoChangeNotification")
+STANDARD_MAX, ADVANCED_MAX = 4096, 8192
+DESCRIPTION_MAX = 1024
+POLICIES_MAX = 10
+
+
+def type_of(params: dict[str, Any], before: Parameter | None) -> str:
+    """A type is said once, and stays."""
+    given = params.get("Type")
+    if given is not None and given not in TYPES:
+        raise violated(given, "type", f"Member must satisfy enum value set: [{', '.join(TYPES)}]")
+    if given is None and before is None:
+        raise ValidationException("A parameter type is required when you create a parameter.")
+    if before is not None and given not in (None, before.type):
+        raise HierarchyTypeMismatchException(
+            f"The parameter is of type {before.type}, and a parameter's type can't be changed. Create a new, unique parameter."
+        )
+    return str(given or (before.type if before else ""))
+
+
+def checked(params: dict[str, Any], kind: str, before: Parameter | None) -> dict[str, Any]:
+    """The details that a version has beside those that are kept as they were said. Values are never in a refusal."""
+    value = params["Value"]
+    if not value:
+        raise ValidationException(
+            "1 validation error detected: Value '' at 'value' failed to satisfy constraint: "
+            "Member must have length greater than or equal to 1."
+        )
+    if len(params.get("Description", "")) > DESCRIPTION_MAX:
+        raise ValidationException(f"A description has at most {DESCRIPTION_MAX} characters.")
+    if params.get("KeyId") and kind != "SecureString":
+        raise ValidationException("KeyId is required for SecureString type parameter only.")
+    data_type = params.get("DataType", "text")
+    if data_type not in DATA_TYPES:
+        raise ValidationException(f"The following data type is not supported: {data_type} (Data type names are all lowercase.)")
+    _check_pattern(params.get("AllowedPattern"), value)
+    policies = _policies(params.get("Policies"))
+    return {"Tier": _tier(params, value, bool(policies), before), "DataType": data_type, "Policies": policies}
+
+
+def _tier(params: dict[str, Any], value: str, has_policies: bool, before: Parameter | None) -> str:
+    given = params.get("Tier") or (before.details["Tier"] if before else "Standard")
+    if given not in TIERS:
+        raise violated(given, "tier", f"Member must satisfy enum value set: [{', '.join(TIERS)}]")
+    size = len(value.encode())
+    if given == "Intelligent-Tiering":
+        was_advanced = before is not None and before.details["Tier"] == "Advanced"
+        given = "Advanced" if size > STANDARD_MAX or has_policies or was_advanced else "Standard"
+    if given == "Standard" and before is not None and before.details["Tier"] == "Advanced":
+        raise ValidationException(
+            "This parameter uses the advanced-parameter tier. You can't downgrade a parameter from the advanced-parameter tier "
+            "to the standard-parameter tier. If necessary, you can delete the advanced parameter and recreate it as a standard "
+            "parameter."
+        )
+    if given == "Standard" and has_policies:
+        raise ValidationException("Parameter policies are supported by parameters of the advanced-parameter tier only.")
+    if given == "Standard" and size > STANDARD_MAX:
+        raise ValidationException(
+            f"Standard tier parameters support a maximum parameter value of {STANDARD_MAX} characters. To create a larger "
+            "parameter value, upgrade the parameter to use the advanced-parameter tier."
+        )
+    if size > ADVANCED_MAX:
+        raise ValidationException(f"Advanced tier parameters support a maximum parameter value of {ADVANCED_MAX} characters.")
+    return str(given)
+
+
+def _check_pattern(text: str | None, value: str) -> None:
+    if not text:
+        return
+    try:
+        pattern = Pattern(text)  # not one that remembers its answers: they may be secret
+    except PatternError as error:
+        raise InvalidAllowedPatternException(f"The request does not meet the regular expression requirement: {error}.") from None
+    if not pattern.matches(value):
+        raise ParameterPatternMismatchException(f"Parameter value, cannot be validated against allowedPattern: {text}")
+
+
+def _policies(text: str | None) -> list[tuple[str, str]]:
+    """(type, text) of each; kept, shown, and not acted on."""
+    if not text or text == "{}":
+        return []
+    try:
+        given = orjson.loads(text)
+    except ValueError:
+        given = None
+    if not isinstance(given, list) or not all(isinstance(policy, dict) for policy in given):
+        raise ValidationException("Policies must be a JSON list of objects with Type, Version and Attributes.")
+    kinds = [policy.get("Type") for policy in given]
+    if len(kinds) > POLICIES_MAX:
+        raise PoliciesLimitExceededException(f"A parameter has at most {POLICIES_MAX} policies.")
+    for kind in kinds:
+        if kind not in POLICIES:
+            raise InvalidPolicyTypeException(f"The policy type is not supported: {kind}. Use one of {', '.join(POLICIES)}.")
+    if kinds.count("Expiration") > 1:
+        raise IncompatiblePolicyException("A parameter has at most one policy of type Expiration.")
+    return [(policy["Type"], orjson.dumps(policy).decode()) for policy in given]
