@@ -107,6 +107,18 @@ def processes_about(folder: Path) -> list[int]:
     return found
 
 
+def living(*words: str) -> list[int]:
+    """Processes that have these words next to each other on their command lines."""
+    found, wanted = [], b"\0" + "\0".join(words).encode() + b"\0"
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                state = (entry / "stat").read_bytes().rpartition(b")")[2].split()[0]
+                if wanted in b"\0" + (entry / "cmdline").read_bytes() and state != b"Z":
+                    found.append(int(entry.name))
+    return found
+
+
 class Running:
     """A command that is still at work, and what it has said so far."""
 

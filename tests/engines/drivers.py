@@ -6,12 +6,18 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 
+import orjson
+
+from corral.channel.terminal import INPUT, NO_MORE, OUTPUT, SIZE, WINDOW, Frames, frame
+from corral.model.run import Execute
+from corral.node import folder
 from corral.node.engine import Engine, Known
 from corral.node.host import kernel_boot_id
 from corral.node.process import ProcessEngine
 from engines.nodes import NodeFolder
 from eventually import soon
 
+DEADLINE_S = 30.0
 MakeEngine = Callable[[NodeFolder, str, Mapping[str, str]], Engine]
 
 
@@ -49,6 +55,41 @@ class Driver:
         """Start it and wait for its end."""
         self.engine.start([spec])
         return self.ended(spec.run_id)
+
+    def execute(
+        self, order: Execute, *, given: bytes = b"", window: tuple[int, int] | None = None, until: bytes | None = None
+    ) -> dict[bytes, bytes]:
+        """Be the core for one session: what came back, by kind of frame. `until` this came; then we hang up."""
+        return self._loop.run_until_complete(asyncio.wait_for(self._execute(order, given, window, until), DEADLINE_S))
+
+    async def _execute(
+        self, order: Execute, given: bytes, window: tuple[int, int] | None, until: bytes | None
+    ) -> dict[bytes, bytes]:
+        said: dict[bytes, bytes] = {}
+        over = asyncio.get_running_loop().create_future()
+
+        async def called(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            assert await reader.readline() == orjson.dumps({"session": order.session_id}) + b"\n"
+            if window is not None:
+                writer.write(frame(WINDOW, SIZE.pack(*window)))
+            writer.write((frame(INPUT, given) if given else b"") + frame(NO_MORE))
+            frames = Frames()
+            while part := await reader.read(65_536):
+                for kind, payload in frames.feed(part):
+                    said[kind] = said.get(kind, b"") + payload
+                if until is not None and until in said.get(OUTPUT, b""):
+                    break
+            writer.close()
+            over.set_result(None)
+
+        listener = folder.listen(self.node.node, "sessions.sock")
+        server = await asyncio.start_unix_server(called, sock=listener)
+        try:
+            await self.engine.execute(order)
+            await over
+        finally:
+            server.close()
+        return said
 
     def ended(self, run_id: str) -> Known:
         self.until(lambda: run_id in self.engine.observe() and not self.engine.observe()[run_id].alive, "ended")

@@ -8,6 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from corral.channel.terminal import ERRORS, EXIT, OUTPUT
+from corral.model.run import Execute
+from corral.node.engine import CannotExecute
 from corral.node.process import INHERITED, environment_for
 from engines.drivers import ENGINES, Driver
 from engines.nodes import is_running, shell, spec
@@ -204,3 +207,33 @@ def test_what_was_ordered_is_observed_at_once(driver):
     driver.engine.start([shell("one", "true", ships_logs=True, gpu_ids=["GPU-a"])])
     known = driver.engine.observe()["one"]
     assert known.alive and known.ships_logs and known.gpu_ids == ("GPU-a",)
+
+
+def test_a_command_beside_a_run(driver):
+    run = shell("one", "exec sleep 600", environment={"OF_THE_RUN": "here"})
+    driver.engine.start([run])
+    driver.started("one")
+    said = driver.execute(
+        Execute("s1", run, ["sh", "-c", "echo $OF_THE_RUN; cat; echo wrong >&2; exit 3"], False), given=b"typed\n"
+    )
+    assert said[OUTPUT] == b"here\ntyped\n" and said[ERRORS] == b"wrong\n" and said[EXIT] == bytes([0, 0, 0, 3])
+    said = driver.execute(Execute("s2", run, ["sh", "-c", "stty size; exit 4"], True), window=(40, 100))
+    assert said[OUTPUT] == b"40 100\r\n" and said[EXIT] == bytes([0, 0, 0, 4])
+    assert driver.engine.observe()["one"].alive
+
+
+def test_a_command_beside_a_run_ends_when_its_connection_closes(driver):
+    run = shell("one", "exec sleep 600")
+    driver.engine.start([run])
+    driver.started("one")
+    said = driver.execute(Execute("s1", run, ["sh", "-c", "trap '' HUP; echo $$; sleep 60; echo no"], False), until=b"\n")
+    pid = int(said[OUTPUT])
+    driver.until(lambda: not is_running(pid), "ended")
+
+
+def test_a_command_beside_no_run_is_declined(driver):
+    run = shell("one", "true")
+    driver.run(run)
+    for spec_of in (run, shell("never", "true")):
+        with pytest.raises(CannotExecute):
+            driver.execute(Execute("s1", spec_of, ["true"], False))

@@ -158,6 +158,41 @@ def test_a_shell_on_a_gpu(cli: Cli, terminal: Open, columns: int) -> None:
     assert screen.settings() == before
 
 
+@WIDTHS
+def test_a_shell_beside_a_task(terminal: Open, holder: str, columns: int) -> None:
+    screen = terminal(columns)
+    before = screen.settings()
+    screen.type(f"corral exec {holder[:8]} -- env 'PS1=inside> ' bash --norc --noprofile")
+    screen.until("\ninside>")
+    screen.type("stty size; echo has ${CUDA_VISIBLE_DEVICES%%-*}; sleep 600")
+    lines = screen.until("has GPU")
+    assert f"30 {columns}" in lines
+    screen.press("C-c")
+    screen.type("echo code $?")
+    screen.until("code 130")
+    screen.resize(100, 24)
+    screen.type("while ! stty size | grep '24 100'; do sleep 0.05; done")
+    screen.until("24 100\ninside>")
+    screen.type("clear; seq 3000")
+    screen.until("\n2999\n3000\ninside>")
+    screen.type("exit 5")
+    screen.until_prompt()
+    screen.type("echo it ended with $?")
+    screen.until("it ended with 5")
+    assert screen.settings() == before
+
+
+def test_a_shell_beside_a_task_that_is_stopped(cli: Cli, terminal: Open, holder: str) -> None:
+    screen = terminal(80)
+    before = screen.settings()
+    screen.type(f"corral exec {holder[:8]} -- env 'PS1=inside> ' bash --norc --noprofile")
+    screen.until("\ninside>")
+    cli("stop", holder)
+    screen.until("the container has stopped")
+    screen.until_prompt()
+    assert screen.settings() == before
+
+
 def test_a_python_prompt_on_a_gpu(terminal: Open) -> None:
     screen = terminal(80)
     screen.type(f"corral run -it -- {sys.executable} -q")

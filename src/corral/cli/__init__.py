@@ -18,6 +18,7 @@ from corral.cli.completion import completion
 from corral.cli.doctor import doctor
 from corral.cli.down import down
 from corral.cli.env import env
+from corral.cli.exec import exec_
 from corral.cli.hold import hold
 from corral.cli.logs import logs
 from corral.cli.ps import ps
@@ -79,5 +80,5 @@ def main() -> None:
     """
 
 
-for verb in (up, down, status, env, aws, run, ps, logs, stop, top, hold, doctor, completion):
+for verb in (up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, doctor, completion):
     main.add_command(verb)

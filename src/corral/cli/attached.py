@@ -15,8 +15,8 @@ import tty
 from pathlib import Path
 from types import FrameType
 
-from corral.cli import terminal
-from corral.cli.terminal import BACKLOG_MAX_BYTES, ERRORS, INPUT, NO_MORE, PART_BYTES, SIZE, WINDOW, Frames, frame
+from corral.channel import terminal
+from corral.channel.terminal import BACKLOG_MAX_BYTES, ERRORS, INPUT, NO_MORE, PART_BYTES, SIZE, WINDOW, Frames, frame
 
 SOCKET_PATH_MAX_BYTES = 100  # the system's own bound is 107
 DRAIN_S = 5.0

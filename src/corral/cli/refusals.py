@@ -7,7 +7,7 @@
 124  `corral run --time`: the time was over, and the task was stopped
 125  `corral run`: the task has no exit code (it never started, or its host was lost)
 130  interrupted
-141  `corral run`: whoever read its output has gone; the task was stopped
+141  `corral run`, `corral exec`: whoever read its output has gone; the task, or the command beside it, was stopped
 """
 
 from __future__ import annotations

@@ -234,6 +234,8 @@ def _start(
     more: dict[str, Any] = {"overrides": {"containerOverrides": [override]}} if override else {}
     if limit_s is not None:
         more["tags"] = [{"key": TIME_LIMIT_TAG, "value": str(limit_s)}]
+    if not is_aws(where):
+        more["enableExecuteCommand"] = True  # `corral exec`; on AWS it takes a role that not every task has
     arn = registered["taskDefinitionArn"]
     reply = ecs.run_task(cluster=cluster, taskDefinition=arn, startedBy="corral-run", **more)
     if not reply["tasks"]:

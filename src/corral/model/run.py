@@ -5,11 +5,16 @@ The conversation is JSON lines over a stream socket.
     agent → core    {"hello": Hello}            once per connection; `runs` is everything the engine knows
                     {"report": Report}          what happened since the last one; at most one is unanswered; empty = heartbeat
                     {"measured": Measured}      the answer to a measure
+                    {"declined": Declined}      the answer to an execute that cannot be obeyed
     core → agent    {"welcome": {}}             hello is committed
                     {"ack": Ack}                the report is committed
                     {"orders": Orders}          what should run; idempotent, may come at any time after welcome
                     {"measure": Measure}        somebody asks what these runs use; nothing is measured unasked
+                    {"execute": Execute}        a person runs a command beside a living run
                     {"quit": "why"}             this agent is not wanted: end, leave the runs alone
+
+Whoever runs the command of an `execute` calls at the core's other socket, `sessions.sock`, with the line {"session": its id}. What
+follows on that connection are the frames of `channel/terminal.py`. When it closes, the command is to end.
 
 A stopped run that was in an acknowledged report (or in hello, once welcomed) may be forgotten by the host.
 """
@@ -208,3 +213,19 @@ class Measured:
     number: int
     now: dict[str, Usage] = field(default_factory=dict)
     before: dict[str, Usage] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Execute:
+    """A command to run where a run lives, with its environment, folder and GPUs, in a session of its own that ends with the run."""
+
+    session_id: str
+    run: RunSpec
+    command: list[str]
+    has_terminal: bool  # else its input and outputs are pipes
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    session_id: str
+    reason: str

@@ -11,14 +11,29 @@ import logging
 import os
 import time
 from collections import defaultdict
+from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from corral.clock import Clock
-from corral.model.run import HEARTBEAT_S, Ack, Foreign, Health, HealthCheck, Hello, Measure, Measured, Orders, Report, RunSpec
+from corral.model.run import (
+    HEARTBEAT_S,
+    Ack,
+    Declined,
+    Execute,
+    Foreign,
+    Health,
+    HealthCheck,
+    Hello,
+    Measure,
+    Measured,
+    Orders,
+    Report,
+    RunSpec,
+)
 from corral.node import folder
-from corral.node.engine import Engine, Known
+from corral.node.engine import CannotExecute, Engine, Known
 from corral.node.gpus import Gpus
 from corral.node.health import Checks
 from corral.node.host import Host
@@ -54,7 +69,7 @@ class Agent:
         self._outbox = Outbox(engine.observe, self._shipper)
         self._clock = clock
         self._earlier = Earlier()
-        self._measuring: set[asyncio.Task[None]] = set()
+        self._answering: set[asyncio.Task[None]] = set()
         self._checks = Checks(data, os.environ, clock, self._judged)
         self._wake = asyncio.Event()
         self._written = False  # the watch has something to say
@@ -185,9 +200,10 @@ class Agent:
             case {"orders": dict() as orders} if self._welcomed:
                 self._obey(Orders(_specs(orders, "start"), orders.get("stop", []), _specs(orders, "check")))
             case {"measure": dict() as asked}:
-                task = asyncio.get_running_loop().create_task(self._measure(Measure(**asked)))
-                self._measuring.add(task)
-                task.add_done_callback(self._measuring.discard)
+                self._keep(self._measure(Measure(**asked)))
+            case {"execute": dict() as asked}:
+                spec = _spec(asked["run"])
+                self._keep(self._execute(Execute(**asked | {"run": spec})))
             case {"quit": why}:
                 self._unwanted = f"the core says: {why}"
                 self._lost()
@@ -240,6 +256,19 @@ class Agent:
             self._written = False
             self._listen_for_output()
 
+    def _keep(self, answering: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(answering)
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _execute(self, order: Execute) -> None:
+        asker = self._core
+        try:
+            await self._engine.execute(order)
+        except CannotExecute as error:
+            if asker is not None:
+                asker.send({"declined": Declined(order.session_id, str(error))})
+
     async def _measure(self, asked: Measure) -> None:
         asker, known = self._core, self._engine.observe()
         live = {run_id: run.observed.pid for run_id, run in known.items() if run.alive and run.observed.pid is not None}
@@ -289,6 +318,8 @@ class Agent:
 
 
 def _specs(orders: dict[str, Any], kind: str) -> list[RunSpec]:
-    return [
-        RunSpec(**spec | {"health": HealthCheck(**spec["health"]) if spec.get("health") else None}) for spec in orders.get(kind, ())
-    ]
+    return [_spec(spec) for spec in orders.get(kind, ())]
+
+
+def _spec(said: dict[str, Any]) -> RunSpec:
+    return RunSpec(**said | {"health": HealthCheck(**said["health"]) if said.get("health") else None})

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from corral.model.run import Observed, RunSpec
+from corral.model.run import Execute, Observed, RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,10 @@ class Known:
     @property
     def alive(self) -> bool:
         return self.observed.stopped_at_s is None
+
+
+class CannotExecute(Exception):
+    """The text tells the person why."""
 
 
 Changed = Callable[[list[Known]], None]
@@ -44,6 +48,10 @@ class Engine(Protocol):
 
     def stop(self, run_ids: Iterable[str]) -> None:
         """SIGTERM, the grace given at the start, SIGKILL. Unknown and ended runs are ignored."""
+        ...
+
+    async def execute(self, order: Execute) -> None:
+        """Run a command beside a living run; model/run.py says how it is heard. Declines with `CannotExecute`."""
         ...
 
     def observe(self) -> Mapping[str, Known]:

@@ -4,6 +4,8 @@ host.json       the host's id, made once
 agent.lock      held by the one agent, whose pid is in it
 agent.log       written by whoever starts the agent, not by us
 core.sock       the core listens here
+sessions.sock   and here for commands that are run beside a run
+sessions/<id>   one of those; its open description is locked while anything of it lives
 spawner.lock    held by the one spawner, whose pid is in it
 spawner.log     what the spawner has to say
 spawner.sock    the spawner listens here
@@ -27,7 +29,7 @@ LISTEN_BACKLOG = 16
 def make(folder: Path) -> None:
     """Make what is missing. Only the owner may look inside: environments and outputs hold secrets."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name in ("output", "work", "spare", "trash"):
+    for name in ("output", "work", "sessions", "spare", "trash"):
         (folder / name).mkdir(mode=0o700, exist_ok=True)
 
 

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from corral.errors import Refused
-from corral.model.run import Observed, RunSpec
+from corral.model.run import Execute, Observed, RunSpec
 from corral.node import folder
-from corral.node.engine import Changed, Known
+from corral.node.engine import CannotExecute, Changed, Known
 from corral.node.lines import Lines, attach
+from corral.node.sessions import Sessions
 from corral.node.wire import Launch, Run
 
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SHELL")
@@ -83,6 +84,7 @@ class ProcessEngine:
         self._lines: Lines | None = None
         self._complete: asyncio.Future[None] | None = None
         self._first: list[Run] = []  # of a new connection, until all have come
+        self._sessions = Sessions(data)
         self._spawner: subprocess.Popen[bytes] | None = None
         self._changed: Changed = lambda _: None
         self._again: asyncio.Task[None] | None = None
@@ -105,14 +107,24 @@ class ProcessEngine:
         self._stopping.update(stopping)
         self._tell([{"stop": run_id} for run_id in stopping])
 
+    async def execute(self, order: Execute) -> None:
+        known = self._known.get(order.run.run_id)
+        if known is None or not known.alive or known.observed.pid is None:
+            raise CannotExecute("the container is not running")
+        try:
+            await self._sessions.begin(order, environment_for(order.run, self._environment))
+        except (OSError, ValueError) as error:
+            raise CannotExecute(f"it cannot be started: {error}") from None
+
     def observe(self) -> Mapping[str, Known]:
         return self._known
 
     def roots(self) -> set[int]:
         try:
-            return {int((self._data / "spawner.lock").read_text())}
+            spawner = {int((self._data / "spawner.lock").read_text())}
         except (FileNotFoundError, ValueError):
-            return set()
+            spawner = set()
+        return spawner | self._sessions.pids()
 
     def forget(self, run_ids: Iterable[str]) -> None:
         """Should the spawner miss it, it will tell of these runs again, and then they are reported again."""
@@ -126,6 +138,7 @@ class ProcessEngine:
         self._closed = True
         if self._again is not None:
             self._again.cancel()
+        await self._sessions.close()
         if self._lines is not None:
             if quit:
                 self._lines.send({"quit": True})
@@ -195,6 +208,7 @@ class ProcessEngine:
             self._ordered.pop(run.run_id, None)
             if not known.alive:
                 self._stopping.discard(run.run_id)
+                self._sessions.end([run.run_id])
             if self._known.get(run.run_id) != known:
                 self._known[run.run_id] = known
                 changed.append(known)

@@ -31,6 +31,7 @@ from corral.model.settings import Settings
 from corral.node.gpus import parse_gpus_flag
 from corral.reconcile import LOGS, METRICS, STATE
 from corral.server.agents import Agents
+from corral.server.channel import Channel
 from corral.server.http import App, HttpServer
 from corral.server.inside import Inside
 from corral.server.keeper import Keeper
@@ -115,14 +116,16 @@ async def _serve(options: argparse.Namespace) -> None:
     blobs = Blobs(data / "blobs", names)
     blob_keeper = asyncio.create_task(Keeper(blobs, state, settings, names).keep())
     await agents.listen()
+    channel = Channel(settings, state, agents, clock, names)
+    await channel.listen(data / "node")
     keeper = asyncio.create_task(agents.keep_agent())
     publisher = asyncio.create_task(Publisher(state, metrics, agents, clock).run())
 
     root = Secret(keys["secret_key"], None, None, f"arn:aws:iam::{settings.account}:root")
     about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus}
     lookup = Keys(keys["access_key"], root, settings.session_key, store.live_tasks)
-    app = App(settings, lanes, lookup, clock, names,
-              lambda tx: status_of(tx, agents.samples, about, agents.history), Inside(settings, state, agents), blobs)  # fmt: skip
+    app = App(settings, lanes, lookup, clock, names, lambda tx: status_of(tx, agents.samples, about, agents.history),
+              Inside(settings, state, agents), blobs, channel)  # fmt: skip
     server = HttpServer(app)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _ask_to_exit, server, *lanes.values())

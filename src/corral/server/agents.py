@@ -21,6 +21,8 @@ from corral.core import HostOrders
 from corral.model.run import (
     HEARTBEAT_S,
     Ack,
+    Declined,
+    Execute,
     GpuDevice,
     GpuSample,
     Hello,
@@ -57,6 +59,7 @@ class Connection:
         self._writer = writer
         self._asked: dict[int, asyncio.Future[Measured]] = {}
         self._questions = count()
+        self._executing: dict[str, asyncio.Future[str]] = {}  # by session
 
     async def measure(self, run_ids: list[str]) -> Measured:
         """What these runs use now. TimeoutError when the agent does not say."""
@@ -72,6 +75,19 @@ class Connection:
         future = self._asked.get(measured.number)
         if future is not None and not future.done():  # whoever asked may have gone
             future.set_result(measured)
+
+    async def execute(self, order: Execute) -> str:
+        self._executing[order.session_id] = asyncio.get_running_loop().create_future()
+        try:
+            self.send({"execute": order})
+            return await self._executing[order.session_id]
+        finally:
+            del self._executing[order.session_id]
+
+    def declined(self, declined: Declined) -> None:
+        future = self._executing.get(declined.session_id)
+        if future is not None and not future.done():
+            future.set_result(declined.reason)
 
     def send(self, message: dict[str, Any]) -> None:
         if not self._writer.is_closing():
@@ -120,6 +136,13 @@ class Agents:
             return await connection.measure(run_ids) if connection is not None else None
         except TimeoutError:
             return None
+
+    async def execute(self, host_id: str, order: Execute) -> str:
+        """Have a command run beside a run. Returns only when the host declines, with its reason; end it otherwise."""
+        connection = self._connections.get(host_id)
+        if connection is None:
+            return "the agent of this host is not connected"
+        return await connection.execute(order)
 
     async def close(self) -> None:
         """Let the agents go; the runs go on."""
@@ -213,6 +236,9 @@ class Agents:
             message = orjson.loads(line)
             if "measured" in message:
                 connection.measured(_measured(message["measured"]))
+                continue
+            if "declined" in message:
+                connection.declined(Declined(**message["declined"]))
                 continue
             report = _report(message["report"])
             for sample in report.gpus:

@@ -21,6 +21,7 @@ from corral.core import Tx, Wait
 from corral.errors import ApiError, api_error, our_fault
 from corral.ids import Ids
 from corral.model.settings import Settings
+from corral.server.channel import MESSAGE_MAX_BYTES, Channel, websocket
 from corral.server.inside import Inside
 from corral.server.intake import ClientGone, Intake, end_body
 from corral.server.lanes import Lane
@@ -52,6 +53,7 @@ class App:
         status: Callable[[Tx[Any]], dict[str, Any]],
         inside: Inside,
         blobs: Blobs,
+        channel: Channel,
     ) -> None:
         self._settings = settings
         self._lanes = lanes
@@ -63,10 +65,12 @@ class App:
         self._streams = Streams(settings, lanes, lookup, clock, ids, Intake(blobs), self._caller)
         self._sender = Sender(blobs)
         self._origins = Origins(lanes["state"], settings, ids)
+        self._channel = channel
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            raise RuntimeError(f"no {scope['type']} here")
+        if scope["type"] == "websocket":
+            await self._channel.serve(scope, receive, send)
+            return
         request_id, connection = self._ids.uuid(), scope["connection"]
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         head = aws.Request(
@@ -298,8 +302,9 @@ class HttpServer(uvicorn.Server):
 
     def __init__(self, app: App) -> None:
         config = uvicorn.Config(
-            app, loop="none", http=BoundedHttp, ws="none", lifespan="off", interface="asgi3", access_log=False, log_config=None,
+            app, loop="none", http=BoundedHttp, lifespan="off", interface="asgi3", access_log=False, log_config=None,
             server_header=False, proxy_headers=False, timeout_keep_alive=75, timeout_graceful_shutdown=3,
+            ws=websocket, ws_max_size=MESSAGE_MAX_BYTES, ws_per_message_deflate=False,  # type: ignore[arg-type]  # it makes one
         )  # fmt: skip
         super().__init__(config)
 

@@ -32,21 +32,15 @@ def issue(key: bytes, nonce: bytes, principal: str, expires_at_s: int, task_id: 
     assert len(nonce) == NONCE_BYTES
     access_key_id = "ASIA" + b32encode(nonce + _seal(key, "access key id", nonce)[:4]).decode()
     payload = orjson.dumps([access_key_id, principal, expires_at_s, task_id])
-    token = urlsafe_b64encode(_seal(key, "token", payload) + payload).decode()
+    token = sealed(key, "token", payload)
     return Credentials(Session(access_key_id, principal, expires_at_s, task_id), _secret_key(key, payload), token)
 
 
 @lru_cache(maxsize=1024)  # a client sends the same one with every request
 def read(key: bytes, access_key_id: str, token: str) -> Credentials | None:
     """The session of a token, or None when it is not ours or belongs to another access key. It may have expired."""
-    if len(token) > TOKEN_MAX:
-        return None
-    try:
-        sealed = b64decode(token.encode("ascii"), altchars=b"-_", validate=True)
-    except ValueError:
-        return None
-    seal, payload = sealed[:SEAL_BYTES], sealed[SEAL_BYTES:]
-    if not compare_digest(seal, _seal(key, "token", payload)):
+    payload = opened(key, "token", token) if len(token) <= TOKEN_MAX else None
+    if payload is None:
         return None
     session = Session(*orjson.loads(payload))
     return Credentials(session, _secret_key(key, payload), token) if session.access_key_id == access_key_id else None
@@ -82,6 +76,24 @@ def password_of_task(key: bytes, task_id: str) -> str:
 def address_of_run(key: bytes, run_id: str) -> str:
     """Under which a container finds what it may know of itself; nobody can guess it."""
     return f"{run_id}-{_seal(key, 'address', run_id.encode())[:16].hex()}"
+
+
+# --- words with a seal --------------------------------------------------------------------------------------------
+
+
+def sealed(key: bytes, purpose: str, words: bytes) -> str:
+    """Words that only the holder of the key can have written, for this purpose alone. They are not hidden."""
+    return urlsafe_b64encode(_seal(key, purpose, words) + words).decode()
+
+
+def opened(key: bytes, purpose: str, token: str) -> bytes | None:
+    """The words, or None when the seal is not ours."""
+    try:
+        box = b64decode(token.encode("ascii"), altchars=b"-_", validate=True)
+    except ValueError:
+        return None
+    seal, words = box[:SEAL_BYTES], box[SEAL_BYTES:]
+    return words if compare_digest(seal, _seal(key, purpose, words)) else None
 
 
 # --- names --------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Amazon ECS."""
 
-from corral.services.ecs import clusters, definitions, instances, protection, providers, running, settings, tags, tasks
+from corral.services.ecs import clusters, definitions, executing, instances, protection, providers, running, settings, tags, tasks
 
 JOINS = "a host joins by itself, when Corral is started on it (`corral up`)."
 LEAVES = "a host stays known. Set it to DRAINING to give it nothing new, or stop Corral on it (`corral down`)."
@@ -38,6 +38,7 @@ HANDLERS = {
     "RunTask": running.run_task,
     "StartTask": running.start_task,
     "StopTask": tasks.stop_task,
+    "ExecuteCommand": executing.execute_command,
     "DescribeTasks": tasks.describe_tasks,
     "ListTasks": tasks.list_tasks,
     "ListContainerInstances": instances.list_container_instances,

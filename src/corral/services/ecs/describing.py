@@ -80,7 +80,7 @@ def _described(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) ->
         "attachments": [],
         "attributes": [],
         "healthStatus": "UNKNOWN" if task.plain else task_health([run.health for run in task.runs if run.essential]),
-        "enableExecuteCommand": False,
+        "enableExecuteCommand": takes_commands(task),
         "inferenceAccelerators": [],
         "createdAt": task.created_at_s,
         "version": task.version,
@@ -107,6 +107,7 @@ def _container(task: Task, task_arn: str, run: Run, container: dict[str, Any], a
         "gpuIds": list(run.gpu_ids) or None,
         "memory": str(container["memory"]) if "memory" in container else None,
         "memoryReservation": str(container["memoryReservation"]) if "memoryReservation" in container else None,
+        "managedAgents": [_execute_agent(run)] if takes_commands(task) else None,
         "runtimeId": run.id if run.started_at_s is not None or run.restarts else None,
     }
     return {
@@ -121,6 +122,17 @@ def _container(task: Task, task_arn: str, run: Run, container: dict[str, Any], a
         "cpu": str(container["cpu"]),
         **{key: value for key, value in optional.items() if value is not None},
     }
+
+
+def takes_commands(task: Task) -> bool:
+    """Was it run with `enableExecuteCommand`?"""
+    return bool(task.details.get("enableExecuteCommand"))
+
+
+def _execute_agent(run: Run) -> dict[str, Any]:
+    """On ECS a program inside the container; here the host's own agent."""
+    started = {"lastStartedAt": run.started_at_s} if run.started_at_s is not None else {}
+    return {"name": "ExecuteCommandAgent", "lastStatus": run.state.value, **started}
 
 
 def _last_status(task: Task) -> str:

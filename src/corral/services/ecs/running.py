@@ -152,8 +152,8 @@ def _prototype(
     if not plain:
         check_dependencies(list(containers.values()))  # again: the first Corral registered any
     _check_network(params, document)
-    kept = ("launchType", "networkConfiguration", "referenceId")
-    details: dict[str, Any] = {key: params[key] for key in kept if key in params}
+    kept = ("launchType", "networkConfiguration", "referenceId", "enableExecuteCommand")
+    details: dict[str, Any] = {key: params[key] for key in kept if params.get(key)}
     if overrides:
         details["overrides"] = overrides
     if way.launch_type == "FARGATE":

@@ -1,16 +1,21 @@
-"""The task's end of `corral run -i` and `-it`: it runs the command and passes its input and output on.
+"""The command's end of a person's session: it runs the command and passes its input and output on.
 
-The task's command is this file, run by path with the standard library alone, so that it starts quickly. It connects to
-the socket at which `corral run` waits, starts the command, and relays. What the command writes also goes to this process's own
-standard output, which is the task's log. It ends as the command does.
+This file is run by path with the standard library alone, so that it starts quickly, as the leader of a session. It starts the
+command and relays between it and a socket.
 
-With a terminal it opens one and makes it the controlling terminal of the session that the spawner gave the task, so that
-everything of the task stays in that one session. The command gets a process group of its own in the foreground.
+`corral run -i` and `-it`: it is the task's command. It connects to the socket at which `corral run` waits. What the command writes
+also goes to this process's own standard output, which is the task's log. It ends as the command does.
+
+`execute-command` (`beside`): a host starts it beside a task's container, with a connection to the core already open. It says how
+the command ended. When the connection closes, the command has a moment to end, and is then killed.
+
+With a terminal it opens one and makes it the controlling terminal of its session, so that everything stays in that one. The
+command gets a process group of its own in the foreground.
 
 Frames, both ways: a byte for the kind, four for the length, and that many more.
 
-    to the task       i input     e no more of it     w window: rows, columns (the first frame, where there is a terminal)
-    to the person     o output    r standard error, where there is no terminal
+    to the command    i input     e no more of it     w window: rows, columns (the first frame, where there is a terminal)
+    to the person     o output    r standard error, where there is no terminal     x its exit code (beside a task: the last frame)
 """
 
 from __future__ import annotations
@@ -24,14 +29,17 @@ import socket
 import struct
 import sys
 import termios
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
-INPUT, NO_MORE, WINDOW, OUTPUT, ERRORS = b"i", b"e", b"w", b"o", b"r"
+INPUT, NO_MORE, WINDOW, OUTPUT, ERRORS, EXIT = b"i", b"e", b"w", b"o", b"r", b"x"
 HEAD = struct.Struct("!cI")
 SIZE = struct.Struct("!HH")
+CODE = struct.Struct("!I")
 PART_BYTES = 65_536
 BACKLOG_MAX_BYTES = 262_144  # then the one who writes has to wait, as with any terminal
+GRACE_S = 2.0  # beside a task: from hearing that nobody is there any more to the end
 FLUSH_S = 5.0  # for the last output to reach somebody who reads slowly
 CANNOT_RUN, NOT_FOUND = 126, 127  # a shell's words for it
 NOBODY_THERE = 125
@@ -60,15 +68,15 @@ class Frames:
 
 
 def main(words: list[str]) -> int:
-    """`terminal.py (tty|pipe) SOCKET -- COMMAND…`"""
-    kind, path, _, *command = words
-    link = socket.socket(socket.AF_UNIX)
+    """`terminal.py (tty|pipe) SOCKET -- COMMAND…` or `terminal.py beside (tty|pipe) DESCRIPTOR -- COMMAND…`"""
+    beside = words[0] == "beside"
+    kind, place, _, *command = words[1:] if beside else words
     try:
-        link.connect(path)
+        link = _link(place, beside)
     except OSError as error:
-        print(f"corral: nobody waits at {path} for this task's input: {error.strerror}", flush=True)
+        print(f"corral: nobody waits at {place} for this task's input: {error.strerror}", flush=True)
         return NOBODY_THERE
-    relay = Relay(link)
+    relay = Relay(link, beside=beside)
     for number in (signal.SIGHUP, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)
     if kind == "tty":
@@ -78,9 +86,22 @@ def main(words: list[str]) -> int:
     return relay.run()
 
 
+def _link(place: str, beside: bool) -> socket.socket:
+    if beside:
+        given = socket.socket(fileno=int(place))
+        given.set_inheritable(False)
+        given.setblocking(True)
+        return given
+    link = socket.socket(socket.AF_UNIX)
+    link.connect(place)
+    return link
+
+
 class Relay:
-    def __init__(self, link: socket.socket) -> None:
+    def __init__(self, link: socket.socket, *, beside: bool = False) -> None:
         self._link: socket.socket | None = link
+        self._beside = beside
+        self._kill_at: float | None = None
         self._frames = Frames()
         self._to_person = bytearray()
         self._to_command = bytearray()
@@ -140,7 +161,11 @@ class Relay:
         if self._link is not None:
             self._link.setblocking(False)
         while True:
-            readable, writable, _ = select.select([ended, self._woken, *self._wanted()], self._pending(), [])
+            wait_s = None if self._kill_at is None else max(0.0, self._kill_at - time.monotonic())
+            readable, writable, _ = select.select([ended, self._woken, *self._wanted()], self._pending(), [], wait_s)
+            if wait_s == 0.0:
+                self._tell(signal.SIGKILL)
+                self._kill_at = time.monotonic() + GRACE_S
             if self._woken in readable:
                 os.read(self._woken, PART_BYTES)
                 self._pass_on_the_stop()
@@ -220,8 +245,9 @@ class Relay:
         if not part:
             del self._outputs[fd]
             return False
-        with suppress(OSError):  # a full disk is no reason to stop the command
-            os.write(1, part)
+        if not self._beside:
+            with suppress(OSError):  # a full disk is no reason to stop the command
+                os.write(1, part)
         if self._link is not None:
             self._to_person += frame(self._outputs[fd], part)
         return True
@@ -246,6 +272,8 @@ class Relay:
         self._no_more = True
         self._tell(signal.SIGHUP)
         self._close_input_if_done()
+        if self._beside:
+            self._kill_at = time.monotonic() + GRACE_S
 
     def _stopped(self, number: int, stack: object) -> None:
         os.write(self._wake, b".")
@@ -271,12 +299,15 @@ class Relay:
         for fd in list(self._outputs):
             while self._take(fd):
                 pass
+        code = os.waitstatus_to_exitcode(status)
+        code = code if code >= 0 else 128 - code
         if self._link is not None:
-            self._link.settimeout(FLUSH_S)
+            if self._beside:
+                self._to_person += frame(EXIT, CODE.pack(code))
+            self._link.settimeout(None if self._beside else FLUSH_S)
             with suppress(OSError):
                 self._link.sendall(self._to_person)
-        code = os.waitstatus_to_exitcode(status)
-        return code if code >= 0 else 128 - code
+        return code
 
 
 def _become(command: list[str], stdin: int, stdout: int, stderr: int) -> None:
