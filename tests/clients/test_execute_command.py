@@ -209,6 +209,8 @@ def test_kill_9_in_the_middle_ends_the_session_cleanly(own_corral: Callable[...,
         corral.start()
         with pytest.raises(ConnectionResetError):
             Plugin(before).until_closed()  # from before: nobody knows whether it was used
+        # What the stock plugin asks when its connection is lost; without a token it says that the session is over, and ends.
+        assert not corral.client("ssm").resume_session(SessionId=before["sessionId"]).get("TokenValue")
     else:
         assert "ended" in person.until_closed()
         eventually(lambda: not living("sleep", "306"))

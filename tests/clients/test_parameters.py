@@ -110,6 +110,7 @@ def test_tiers_and_patterns(ssm: Any) -> None:
     ssm.put_parameter(Name="kept", Value="x", Type="String", Tier="Advanced", Policies=policy)
     [shown] = ssm.describe_parameters(ParameterFilters=[{"Key": "Name", "Values": ["kept"]}])["Parameters"]
     assert [each["PolicyType"] for each in shown["Policies"]] == ["Expiration"]
+    assert shown["ARN"].endswith(":parameter/kept") and "Value" not in shown
 
 
 def test_a_hundred_versions(ssm: Any) -> None:

@@ -138,7 +138,7 @@ class Agents:
             return None
 
     async def execute(self, host_id: str, order: Execute) -> str:
-        """Have a command run beside a run. Returns only when the host declines, with its reason; end it otherwise."""
+        """Have a command run beside a run. Returns only when the host declines, with its reason: to be cancelled otherwise."""
         connection = self._connections.get(host_id)
         if connection is None:
             return "the agent of this host is not connected"

@@ -1,6 +1,6 @@
-"""AWS Systems Manager, as far as the Parameter Store."""
+"""AWS Systems Manager: the Parameter Store, and what the plugin of execute-command asks."""
 
-from corral.services.ssm import labels, listing, parameters, tags
+from corral.services.ssm import labels, listing, parameters, sessions, tags
 
 HANDLERS = {
     "PutParameter": parameters.put_parameter,
@@ -16,4 +16,5 @@ HANDLERS = {
     "AddTagsToResource": tags.add_tags_to_resource,
     "RemoveTagsFromResource": tags.remove_tags_from_resource,
     "ListTagsForResource": tags.list_tags_for_resource,
+    "ResumeSession": sessions.resume_session,
 }

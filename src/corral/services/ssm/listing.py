@@ -16,6 +16,7 @@ from corral.services.ssm.naming import (
     HierarchyLevelLimitExceededException,
     InvalidNextToken,
     ValidationException,
+    arn,
     limit_of,
 )
 from corral.services.ssm.parameters import metadata, shown
@@ -73,7 +74,8 @@ def describe_parameters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -
 
     limit = limit_of(params, DESCRIBED_MAX)
     page, token = ([], dict[str, str]()) if params.get("Shared") else _page(tx, params, all_of_them, limit, filters)
-    return {"Parameters": [metadata(parameter) for parameter in page], **token}
+    described = [{**metadata(each), "ARN": arn(caller.account, each.region, each.name)} for each in page]
+    return {"Parameters": described, **token}
 
 
 def _path(path: str) -> str:
