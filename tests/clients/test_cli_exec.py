@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
-import time
+from pathlib import Path
 
 import pytest
 
@@ -67,8 +68,16 @@ def test_a_slow_reader_slows_the_command_down(shared_cli: Cli, task: str) -> Non
     """Nobody keeps what is not read: the command waits."""
     running = shared_cli.begin("exec", task, "--", "sh", "-c", "head -c 50000000 /dev/zero; echo written >&2")
     running.until("stdout", "\0")
-    time.sleep(0.5)  # what could have been written by now has been
-    assert living("head", "-c", "50000000")
+    [head] = living("head", "-c", "50000000")
+    written: list[int] = []
+
+    def stands_still() -> bool:
+        [count] = re.findall(r"wchar: (\d+)", Path(f"/proc/{head}/io").read_text())
+        written.append(int(count))
+        return written[-10:].count(written[-1]) == 10
+
+    eventually(stands_still)
+    assert 0 < written[-1] < 2_000_000
     code, out, err = running.end()
     assert (code, len(out), err) == (0, 50_000_000, "written\n")
 

@@ -41,6 +41,7 @@ PART_BYTES = 65_536
 BACKLOG_MAX_BYTES = 262_144  # then the one who writes has to wait, as with any terminal
 GRACE_S = 2.0  # beside a task: from hearing that nobody is there any more to the end
 FLUSH_S = 5.0  # for the last output to reach somebody who reads slowly
+LAST_READS = 32  # more than a pipe holds
 CANNOT_RUN, NOT_FOUND = 126, 127  # a shell's words for it
 NOBODY_THERE = 125
 
@@ -297,8 +298,9 @@ class Relay:
     def _finish(self) -> int:
         _, status = os.waitpid(self._child, 0)
         for fd in list(self._outputs):
-            while self._take(fd):
-                pass
+            for _ in range(LAST_READS):  # what it left in the background may go on writing
+                if not self._take(fd):
+                    break
         code = os.waitstatus_to_exitcode(status)
         code = code if code >= 0 else 128 - code
         if self._link is not None:

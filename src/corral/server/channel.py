@@ -13,14 +13,14 @@ import json
 import logging
 import re
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
-from corral.channel.messages import Message, NotAMessage, unpack
+from corral.channel.messages import NotAMessage, unpack
 from corral.channel.terminal import PART_BYTES
 from corral.clock import Clock
-from corral.core import Tx
 from corral.errors import ApiError
 from corral.ids import Ids
 from corral.model.run import Execute
@@ -90,6 +90,7 @@ class Channel:
             log.exception("the session %s failed", permit.session_id)
         finally:
             hearing.cancel()
+            session.gone()
             with suppress(OSError, RuntimeError):  # closed already, from the other end
                 await send({"type": "websocket.close", "code": 1000})
 
@@ -112,7 +113,7 @@ class Channel:
     async def _converse(self, permit: Permit, session: Session) -> None:
         await session.shake_hands(interactive=permit.interactive)
         try:
-            host_id, order = await self._state.submit(lambda tx: _order(tx, permit))
+            host_id, order = await self._state.submit(partial(executing.order_of, permit=permit))
             relay = await self._begin(host_id, order)
         except ApiError as error:
             await session.close(error.message)
@@ -147,14 +148,9 @@ class Channel:
             relay.close()  # nobody waits for it
 
 
-def _order(tx: Tx[Store], permit: Permit) -> tuple[str, Execute]:
-    return executing.order_of(tx, permit)
-
-
 async def _hear(receive: Any, session: Session) -> None:
     """Messages of the client, until it goes."""
     with suppress(NotAMessage, OSError):
         while (said := await receive())["type"] == "websocket.receive":
-            message: Message = unpack(said.get("bytes") or b"")
-            await session.heard(message)
+            await session.heard(unpack(said.get("bytes") or b""))
     session.gone()

@@ -101,6 +101,8 @@ class Session:
 
     async def relay(self, relay: Relay) -> None:
         """Until the command has ended, or one of the two ends goes."""
+        if self._gone:
+            raise Ended  # while the command was being started
         self._relay = relay
         beside = [asyncio.create_task(self._pass_input_on(relay)), asyncio.create_task(self._size_anyway(relay))]
         try:
