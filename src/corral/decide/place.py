@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import chain, islice
 
@@ -32,7 +32,7 @@ def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
     """
     while True:
         kept: Reservation | None = None
-        granted = False
+        granted = overtaken = False
         heads = list(pool.heads())
         heapify(heads)
         while heads:
@@ -40,6 +40,7 @@ def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
             found = _find(pool, claim.ask, kept, claim.task_id)
             if found is not None:
                 granted = True
+                overtaken = kept is not None
                 yield claim, found
                 following = pool.head(claim.ask)
                 if following is not None:
@@ -48,7 +49,7 @@ def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
                 kept = _reserve(pool, claim)
         # What younger ones took may have moved the reservation, and what it kept before is free. A task that has come
         # may also be the company that an older one waits for.
-        moved = kept is not None and _reserve(pool, kept.claim) != kept
+        moved = overtaken and kept is not None and _reserve(pool, kept.claim) != kept
         if not granted or not (moved or pool.restless):
             return
 
@@ -180,17 +181,11 @@ def _find(pool: Pool, ask: Ask, kept: Reservation | None, seed: str = "") -> Pla
 def _best_fit(pool: Pool, ask: Ask, kept: Reservation | None) -> str | None:
     for group in pool.groups(ask.gpus):
         for slot_ids in group.fitting(ask.memory_mib, ask.cpu_units):
-            slot_id = _first_open(pool, slot_ids, ask, kept)
-            if slot_id is not None:
-                return slot_id
-    return None
-
-
-def _first_open(pool: Pool, slot_ids: Sequence[str], ask: Ask, kept: Reservation | None) -> str | None:
-    """The first slot of one shape that a reservation does not close."""
-    for slot_id in slot_ids[:2]:  # at most one slot is kept, so the second is open
-        if kept is None or slot_id != kept.slot_id or _leaves_enough(pool.slot(slot_id), ask, kept.claim.ask):
-            return slot_id
+            if kept is None:
+                return slot_ids[0]
+            for slot_id in slot_ids[:2]:  # at most one slot is kept, so the second is open
+                if slot_id != kept.slot_id or _leaves_enough(pool.slot(slot_id), ask, kept.claim.ask):
+                    return slot_id
     return None
 
 
@@ -240,9 +235,9 @@ def _reserve(pool: Pool, claim: Claim) -> Reservation | None:
         fitting = chain.from_iterable(group.fitting(ask.memory_mib, ask.cpu_units))  # these lack nothing but GPUs
         ables = (slot_id for slot_id in chain(fitting, group.roomiest()) if _covers(pool.slot(slot_id).total, ask))
         for able in ables if _is_unsorted(ask) else islice(ables, 1):
-            free = pool.slot(able).free()
-            near_gpus = min(free.gpus, ask.gpus) if ask.gpus != ALL_GPUS else free.gpus - pool.slot(able).total.gpus
-            near = (near_gpus, min(free.memory_mib, ask.memory_mib), min(free.cpu_units, ask.cpu_units))
+            slot = pool.slot(able)
+            near_gpus = min(len(slot.gpus), ask.gpus) if ask.gpus != ALL_GPUS else len(slot.gpus) - slot.total.gpus
+            near = (near_gpus, min(slot.memory_mib, ask.memory_mib), min(slot.cpu_units, ask.cpu_units))
             if best is None or near > best[0]:
                 best = near, able
     return Reservation(best[1], claim) if best else None

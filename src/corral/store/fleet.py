@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from functools import partial
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from corral.model.placement import Claim, Slot, Sorting
@@ -34,18 +34,18 @@ class SlotGroup:
         self.gpus = gpus
         self._by_cpu = by_cpu
         self._ids: dict[Rest, list[str]] = {}
-        self._rests: list[Rest] = []
+        self.rests: list[Rest] = []  # the shapes
         self._seconds: list[int] = []  # of the rests: CPU, unless they are sorted by that
 
     def fitting(self, memory_mib: int, cpu_units: int) -> Iterator[Sequence[str]]:
         first, second = (cpu_units, memory_mib) if self._by_cpu else (memory_mib, cpu_units)
         if self._seconds[-1] >= second:
-            for at in range(bisect_left(self._rests, (first, -1)), len(self._rests)):
-                if self._rests[at][1] >= second:
-                    yield self._ids[self._rests[at]]
+            for at in range(bisect_left(self.rests, (first, -1)), len(self.rests)):
+                if self.rests[at][1] >= second:
+                    yield self._ids[self.rests[at]]
 
     def roomiest(self) -> Iterator[str]:
-        for rest in reversed(self._rests):
+        for rest in reversed(self.rests):
             yield from self._ids[rest]
 
     def add(self, slot_id: str, memory_mib: int, cpu_units: int) -> None:
@@ -53,7 +53,7 @@ class SlotGroup:
         ids = self._ids.get(rest)
         if ids is None:
             self._ids[rest] = [slot_id]
-            insort(self._rests, rest)
+            insort(self.rests, rest)
             insort(self._seconds, rest[1])
         else:
             insort(ids, slot_id)
@@ -65,12 +65,12 @@ class SlotGroup:
         del ids[bisect_left(ids, slot_id)]
         if not ids:
             del self._ids[rest]
-            del self._rests[bisect_left(self._rests, rest)]
+            del self.rests[bisect_left(self.rests, rest)]
             del self._seconds[bisect_left(self._seconds, rest[1])]
-        return bool(self._rests)
+        return bool(self.rests)
 
     def picture(self) -> list[tuple[Rest, tuple[str, ...]]]:
-        return [(rest, tuple(self._ids[rest])) for rest in self._rests]
+        return [(rest, tuple(self._ids[rest])) for rest in self.rests]
 
 
 class SlotIndex:
@@ -78,16 +78,17 @@ class SlotIndex:
 
     def __init__(self, *, by_cpu: bool = False, drawn: bool = False) -> None:
         self._by_cpu = by_cpu
-        self._groups: dict[int, SlotGroup] = {}
+        self._groups: dict[int, SlotGroup] = {}  # one that is empty stays: it is soon needed again
+        self._in_order: list[SlotGroup] = []
+        self._size = 0
         self._ids: list[str] | None = [] if drawn else None  # in no order
         self._places: dict[str, int] = {}  # in `_ids`
 
     def groups(self, min_gpus: int = 0) -> list[SlotGroup]:
-        return [self._groups[gpus] for gpus in sorted(self._groups) if gpus >= min_gpus]
+        return [group for group in self._in_order if group.gpus >= min_gpus and group.rests]
 
     def __len__(self) -> int:
-        assert self._ids is not None, "only those that are drawn from are counted"
-        return len(self._ids)
+        return self._size
 
     def sample(self, number: int) -> str:
         assert self._ids is not None
@@ -97,21 +98,23 @@ class SlotIndex:
         group = self._groups.get(gpus)
         if group is None:
             group = self._groups[gpus] = SlotGroup(gpus, by_cpu=self._by_cpu)
+            insort(self._in_order, group, key=attrgetter("gpus"))
         group.add(slot_id, memory_mib, cpu_units)
+        self._size += 1
         if self._ids is not None:
             self._places[slot_id] = len(self._ids)
             self._ids.append(slot_id)
 
     def remove(self, slot_id: str, gpus: int, memory_mib: int, cpu_units: int) -> bool:
         """False when none is left."""
-        if not self._groups[gpus].remove(slot_id, memory_mib, cpu_units):
-            del self._groups[gpus]
+        self._groups[gpus].remove(slot_id, memory_mib, cpu_units)
+        self._size -= 1
         if self._ids is not None:
             at, last = self._places.pop(slot_id), self._ids.pop()
             if last != slot_id:
                 self._ids[at] = last
                 self._places[last] = at
-        return bool(self._groups)
+        return self._size > 0
 
 
 class SlotSelection:
@@ -309,20 +312,22 @@ class PoolIndex:
     def change(self, slot_id: str, gpu_ids: Sequence[str], cpu_units: int, memory_mib: int, group: str = "", *, back: bool) -> None:
         """Take from a slot, or give back to it. A group: by a task of it that comes, or that had only just come."""
         slot = self._slots[slot_id]
-        self._unlist(slot)
+        before = len(slot.gpus), slot.memory_mib, slot.cpu_units
         if back:
-            # A GPU that its host no longer shows is given back to nobody.
-            slot.gpus = sorted({*slot.gpus, *(gpu for gpu in gpu_ids if gpu in slot.positions)}, key=slot.positions.__getitem__)
+            for gpu_id in gpu_ids:
+                if gpu_id in slot.positions and gpu_id not in slot.gpus:  # else its host no longer shows it: it goes to nobody
+                    insort(slot.gpus, gpu_id, key=slot.positions.__getitem__)
             slot.cpu_units += cpu_units
             slot.memory_mib += memory_mib
         else:
-            slot.gpus = [gpu for gpu in slot.gpus if gpu not in gpu_ids]
+            if gpu_ids:
+                slot.gpus = [gpu for gpu in slot.gpus if gpu not in gpu_ids]
             slot.cpu_units -= cpu_units
             slot.memory_mib -= memory_mib
         if group:
             _count(slot, group, -1 if back else 1)
             slot.pending += -1 if back else 1
-        self._list(slot)
+        self._relist(slot, before)
 
     def count(self, slot_id: str, group: str, tasks: int, running: int, pending: int) -> None:
         """So many more tasks of a group should run on a slot; so many more are running, are pending."""
@@ -368,9 +373,21 @@ class PoolIndex:
         self.total_gpus -= slot.total.gpus
         self._index.remove(slot.id, len(slot.gpus), slot.memory_mib, slot.cpu_units)
         if self._by_held is not None and slot.total.gpus:
-            key = _held_and_size(slot)
-            if not self._by_held[key].remove(slot.id, slot.memory_mib, slot.cpu_units):
-                del self._by_held[key]
+            self._unlist_by_held(slot, (len(slot.gpus), slot.memory_mib, slot.cpu_units), self._by_held)
+
+    def _relist(self, slot: Slot, before: Where) -> None:
+        """Other things are free of a slot than before; nothing else of it has changed."""
+        if self._selections:
+            self._note_change(slot.id)
+        if not slot.connected or slot.draining:
+            return
+        gpus = len(slot.gpus)
+        self.free_gpus += gpus - before[0]
+        self._index.remove(slot.id, *before)
+        self._index.add(slot.id, gpus, slot.memory_mib, slot.cpu_units)
+        if self._by_held is not None and slot.total.gpus:
+            self._unlist_by_held(slot, before, self._by_held)
+            self._list_by_held(slot, self._by_held)
 
     def _note_change(self, slot_id: str) -> None:
         self._changes.append(slot_id)
@@ -390,15 +407,18 @@ class PoolIndex:
 
     @staticmethod
     def _list_by_held(slot: Slot, groups: dict[tuple[int, int], SlotGroup]) -> None:
-        key = _held_and_size(slot)
-        group = groups.get(key)
+        held_and_size = slot.total.gpus - len(slot.gpus), slot.total.gpus
+        group = groups.get(held_and_size)
         if group is None:
-            group = groups[key] = SlotGroup(len(slot.gpus))
+            group = groups[held_and_size] = SlotGroup(len(slot.gpus))
         group.add(slot.id, slot.memory_mib, slot.cpu_units)
 
-
-def _held_and_size(slot: Slot) -> tuple[int, int]:
-    return slot.total.gpus - len(slot.gpus), slot.total.gpus
+    @staticmethod
+    def _unlist_by_held(slot: Slot, where: Where, groups: dict[tuple[int, int], SlotGroup]) -> None:
+        gpus, memory_mib, cpu_units = where
+        held_and_size = slot.total.gpus - gpus, slot.total.gpus
+        if not groups[held_and_size].remove(slot.id, memory_mib, cpu_units):
+            del groups[held_and_size]
 
 
 def _first(item: tuple[tuple[int, int], SlotGroup]) -> tuple[int, int]:
