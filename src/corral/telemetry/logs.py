@@ -131,6 +131,15 @@ class LogStore(Database):
         sql = "INSERT OR IGNORE INTO log_stream (group_id, name, created_ms) VALUES (?, ?, ?)"
         return self.execute(sql, (group_id, name, now_ms)).rowcount == 1
 
+    def stream_id(self, group_id: int, name: str, now_ms: int) -> int:
+        """Of a stream that is made if it is not there."""
+        sql = (
+            "INSERT INTO log_stream (group_id, name, created_ms) VALUES (?, ?, ?) "
+            "ON CONFLICT (group_id, name) DO UPDATE SET name = excluded.name RETURNING id"  # or it would return nothing
+        )
+        (found,) = self.execute(sql, (group_id, name, now_ms)).fetchone()
+        return int(found)
+
     def stream(self, region: str, group: str, name: str) -> Stream | None:
         row = self.execute(f"{STREAMS} g.region = ? AND g.name = ? AND s.name = ?", (region, group, name)).fetchone()
         return Stream(*row) if row else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.core import Tx
-from corral.model.run import LogChunk, Start
+from corral.model.run import LogChunk, LogTarget, Start
 from corral.services.logs.naming import now_ms
 from corral.services.logs.taking import take
 from corral.telemetry import LogStore
@@ -18,22 +18,26 @@ NO_GROUP = (
 def open_streams(tx: Tx[LogStore], starts: list[Start]) -> dict[str, str]:
     """Make ready the streams of runs that are about to start; run id → why it cannot start."""
     refused = {}
+    groups: dict[tuple[str, str], int] = {}  # many runs, few groups
     for start in starts:
         log, run_id = start.log, start.spec.run_id
         if log is None:
             continue
-        group = tx.store.group(log.region, log.group)
-        if group is None and log.create_group:
-            tx.store.add_group(log.region, log.group, {}, now_ms(tx))
-            group = tx.store.group(log.region, log.group)
-        if group is None:
+        group_id = groups.get((log.region, log.group)) or _group_id(tx, log)
+        if group_id is None:
             refused[run_id] = NO_GROUP.format(group=log.group, region=log.region)
             continue
-        tx.store.add_stream(group.id, log.stream, now_ms(tx))
-        stream = tx.store.stream(log.region, log.group, log.stream)
-        assert stream is not None
-        tx.store.open_shipment(run_id, stream.id, now_ms(tx))
+        groups[log.region, log.group] = group_id
+        tx.store.open_shipment(run_id, tx.store.stream_id(group_id, log.stream, now_ms(tx)), now_ms(tx))
     return refused
+
+
+def _group_id(tx: Tx[LogStore], log: LogTarget) -> int | None:
+    group = tx.store.group(log.region, log.group)
+    if group is None and log.create_group:
+        tx.store.add_group(log.region, log.group, {}, now_ms(tx))
+        group = tx.store.group(log.region, log.group)
+    return None if group is None else group.id
 
 
 def ship(tx: Tx[LogStore], chunks: list[LogChunk]) -> dict[str, int]:
