@@ -138,6 +138,7 @@ class Database:
 
     def begin(self) -> None:
         self.execute("BEGIN IMMEDIATE")
+        self._changes_before = self.connection.total_changes
 
     def commit(self) -> None:
         try:
@@ -150,16 +151,24 @@ class Database:
             self.execute("ROLLBACK")
 
     def savepoint(self) -> None:
-        self.execute("SAVEPOINT command")
+        """As long as nothing is written, the beginning of the transaction will do: what a savepoint guards costs a copy."""
+        self._has_savepoint = self.connection.total_changes != self._changes_before
+        if self._has_savepoint:
+            self.execute("SAVEPOINT command")
 
     def release(self) -> None:
-        self.execute("RELEASE command")
+        if self._has_savepoint:
+            self.execute("RELEASE command")
 
     def rollback_to_savepoint(self) -> None:
         if not self.connection.in_transaction:  # SQLite gave up the whole transaction by itself
             raise CommitFailed("the database gave up the transaction: disk full or I/O error")
-        self.execute("ROLLBACK TO command")
-        self.execute("RELEASE command")
+        if self._has_savepoint:
+            self.execute("ROLLBACK TO command")
+            self.execute("RELEASE command")
+        elif self.connection.total_changes != self._changes_before:
+            self.execute("ROLLBACK")
+            Database.begin(self)
 
     # What is due
 
