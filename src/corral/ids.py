@@ -16,12 +16,19 @@ class Ids(Protocol):
         """32 hex digits: the form of ECS task, container and container instance ids."""
         ...
 
+    def hex32_by_time(self, now_s: float) -> str:
+        """The same, where the first digits are the time: what is made together lies together in an index."""
+        ...
+
     def uuid(self) -> str: ...
 
 
 class RandomIds:
     def hex32(self) -> str:
         return os.urandom(16).hex()
+
+    def hex32_by_time(self, now_s: float) -> str:
+        return f"{int(now_s * 1000):012x}{os.urandom(10).hex()}"
 
     def uuid(self) -> str:
         digits = os.urandom(16).hex()  # written out: every request and every message has one
@@ -36,6 +43,9 @@ class SeededIds:
 
     def hex32(self) -> str:
         return f"{self._rng.getrandbits(128):032x}"
+
+    def hex32_by_time(self, now_s: float) -> str:
+        return f"{int(now_s * 1000):012x}{self._rng.getrandbits(80):020x}"
 
     def uuid(self) -> str:
         return str(uuid.UUID(int=self._rng.getrandbits(128), version=4))

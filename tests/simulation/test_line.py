@@ -24,6 +24,9 @@ class FallingIds:
     def hex32(self) -> str:
         return f"{next(self._numbers):032x}"
 
+    def hex32_by_time(self, now_s: float) -> str:
+        return self.hex32()
+
     def uuid(self) -> str:
         return self.hex32()
 

@@ -111,9 +111,10 @@ CREATE TABLE task (
     CHECK ((state IN ('PENDING', 'RUNNING')) <= (host_id IS NOT NULL)),
     CHECK ((state = 'STOPPED') = (stopped_at IS NOT NULL))
 );
-CREATE INDEX task_of_cluster ON task (region, cluster, desired, family, id);
-CREATE INDEX task_started_by ON task (region, cluster, desired, started_by, family, id) WHERE started_by IS NOT NULL;
-CREATE INDEX task_not_on_ec2 ON task (region, cluster, desired, family, id) WHERE launch_type != 'EC2';
+-- Tasks of a family are listed as they came, by rowid: so what comes together lies together, and a commit writes few pages.
+CREATE INDEX task_of_cluster ON task (region, cluster, desired, family);
+CREATE INDEX task_started_by ON task (region, cluster, desired, started_by, family) WHERE started_by IS NOT NULL;
+CREATE INDEX task_not_on_ec2 ON task (region, cluster, desired, family) WHERE launch_type != 'EC2';
 CREATE INDEX task_of_host ON task (host_id) WHERE state IN ('PENDING', 'RUNNING');
 CREATE INDEX task_waiting ON task (pool, created_at, id) WHERE state = 'PROVISIONING';
 CREATE INDEX task_of_definition ON task (definition_arn);

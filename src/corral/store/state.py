@@ -42,6 +42,12 @@ RUN_COLUMNS = (
     "id, task_id, container, position, essential, gpus, state, gpu_ids, pid, exit_code, reason, started_at, stopped_at, "
     "waits, restarts, health"
 )
+INSERT_TASK = f"INSERT INTO task ({TASK_COLUMNS}) VALUES ({', '.join('?' * 27)})"
+INSERT_RUN = f"INSERT INTO run ({RUN_COLUMNS}) VALUES ({', '.join('?' * 16)})"
+TASK_CHANGES = (  # what changes of a task that is there: column and field
+    ("desired", "desired"), ("started_at", "started_at_s"), ("stopping_at", "stopping_at_s"), ("stopped_at", "stopped_at_s"),
+    ("stop_code", "stop_code"), ("stopped_reason", "stopped_reason"),
+)  # fmt: skip
 
 
 def _script(name: str) -> str:
@@ -325,7 +331,7 @@ class Store(Records):
     def add_task(self, task: Task) -> None:
         """A new task: a claim when it waits, with its leases when it is placed already."""
         self.execute(
-            f"INSERT INTO task ({TASK_COLUMNS}) VALUES ({', '.join('?' * 27)})",
+            INSERT_TASK,
             (
                 task.id, task.region, task.cluster, task.definition_arn, task.pool, task.state.value, task.desired.value,
                 task.ask.gpus, task.ask.cpu_units, task.ask.memory_mib, task.created_at_s, task.version, task.host_id,
@@ -335,7 +341,7 @@ class Store(Records):
             ),
         )  # fmt: skip
         self.executemany(
-            f"INSERT INTO run ({RUN_COLUMNS}) VALUES ({', '.join('?' * 16)})",
+            INSERT_RUN,
             [
                 (run.id, run.task_id, run.container, run.position, run.essential, run.gpus, run.state.value,
                  _dumps(run.gpu_ids), run.pid, run.exit_code, run.reason, run.started_at_s, run.stopped_at_s,
@@ -354,7 +360,7 @@ class Store(Records):
     def place_task(self, task: Task, placement: Placement, runs: Sequence[Run], now_s: float) -> Task:
         """A claim is granted: PROVISIONING → PENDING, with its GPUs."""
         self._written.append(task.id)
-        self._move(task, TaskState.PENDING, "host_id = ?, placed_at = ?", (placement.slot_id, now_s))
+        self._move(task, TaskState.PENDING, {"host_id": placement.slot_id, "placed_at": now_s})
         given = [(_dumps(run.gpu_ids), run.id) for run in runs if run.gpu_ids]
         self.executemany("UPDATE run SET gpu_ids = ? WHERE id = ?", given)
         self.fleet.leave_line(task.pool, claim_of(task))
@@ -387,35 +393,36 @@ class Store(Records):
     def change_task(self, before: Task, after: Task) -> None:
         """Write what became of a placed task and its runs; a run that ended gives its GPUs back, a task the rest."""
         self._written.append(before.id)
+        freed: list[str] = []
         for run, was in zip(after.runs, before.runs):
             if run is not was:
-                self._change_run(before, was, run)
-        if after.state is TaskState.STOPPED and before.state is not TaskState.STOPPED:
+                freed += self._change_run(was, run)
+        ended = after.state is TaskState.STOPPED and before.state is not TaskState.STOPPED
+        if ended:
             self._moved.append((before.id, False))
             if before.host_id is None:
                 self.fleet.leave_line(before.pool, claim_of(before))
-            else:
-                self.fleet.give(before.pool, before.host_id, (), before.ask.cpu_units, before.ask.memory_mib)
-        if (after.state, after.desired) != (before.state, before.desired):
+        if before.host_id is not None and (freed or ended):
+            self._give_back(before, before.host_id, freed, ended=ended)
+        if after.state is not before.state or after.desired is not before.desired:
             self._count(before, after)
-        self._move(
-            before,
-            after.state,
-            "desired = ?, started_at = ?, stopping_at = ?, stopped_at = ?, stop_code = ?, stopped_reason = ?",
-            (
-                after.desired.value,
-                after.started_at_s,
-                after.stopping_at_s,
-                after.stopped_at_s,
-                after.stop_code,
-                after.stopped_reason,
-            ),
-        )
+        changes = {column: new for column, name in TASK_CHANGES if (new := getattr(after, name)) != getattr(before, name)}
+        self._move(before, after.state, changes)
         if after.state is not TaskState.STOPPED:
             after = after.but(version=before.version + 1)
         self._keep(after)
 
-    def _change_run(self, task: Task, was: Run, run: Run) -> None:
+    def _give_back(self, task: Task, host_id: str, gpu_ids: Sequence[str], *, ended: bool) -> None:
+        """GPUs of runs that ended, and of a task that ended all the rest."""
+        positions = self.fleet.pool(task.pool).slot(host_id).positions
+        if not all(gpu_id in positions for gpu_id in gpu_ids):
+            self._renew_slot(host_id)  # some of them are kept away from now on
+            gpu_ids = ()
+        cpu_units, memory_mib = (task.ask.cpu_units, task.ask.memory_mib) if ended else (0, 0)
+        self.fleet.give(task.pool, host_id, gpu_ids, cpu_units, memory_mib)
+
+    def _change_run(self, was: Run, run: Run) -> tuple[str, ...]:
+        """Write what became of a run; the GPUs that this frees."""
         kept = (run.waits, run.restarts, run.health)
         if kept != (was.waits, was.restarts, was.health):  # first: only who is PENDING waits
             self.execute("UPDATE run SET waits = ?, restarts = ?, health = ? WHERE id = ?", (*kept, run.id))
@@ -423,21 +430,18 @@ class Store(Records):
             "UPDATE run SET state = ?, pid = ?, exit_code = ?, reason = ?, started_at = ?, stopped_at = ? WHERE id = ?",
             (run.state.value, run.pid, run.exit_code, run.reason, run.started_at_s, run.stopped_at_s, run.id),
         )
-        if run.state is RunState.STOPPED and was.state is not RunState.STOPPED and run.gpu_ids:
-            freed = self.execute("DELETE FROM lease WHERE run_id = ?", (run.id,)).rowcount
-            if freed:
-                assert task.host_id is not None
-                positions = self.fleet.pool(task.pool).slot(task.host_id).positions
-                if all(gpu_id in positions for gpu_id in run.gpu_ids):
-                    self.fleet.give(task.pool, task.host_id, run.gpu_ids, 0, 0)
-                else:
-                    self._renew_slot(task.host_id)  # some of them are kept away from now on
+        if run.state is not RunState.STOPPED or was.state is RunState.STOPPED or not run.gpu_ids:
+            return ()
+        freed = self.execute("DELETE FROM lease WHERE run_id = ?", (run.id,)).rowcount
+        return run.gpu_ids if freed else ()
 
-    def _move(self, task: Task, state: TaskState, columns: str, values: tuple[Any, ...]) -> None:
+    def _move(self, task: Task, state: TaskState, changes: dict[str, Any]) -> None:
+        """Only columns that change are written: SQLite renews every index of a column that is."""
         assert state is task.state or state in MOVES[task.state], f"task {task.id}: {task.state} → {state}"
+        columns = "".join([f", {column} = ?" for column in changes])
         moved = self.execute(
-            f"UPDATE task SET state = ?, version = version + 1, {columns} WHERE id = ? AND version = ?",
-            (state.value, *values, task.id, task.version),
+            f"UPDATE task SET state = ?, version = version + 1{columns} WHERE id = ? AND version = ?",
+            (state.value, *changes.values(), task.id, task.version),
         ).rowcount
         if moved == 0:
             raise Conflict(task.id)
@@ -476,23 +480,29 @@ class Store(Records):
         return [task for (task_id,) in rows.fetchall() if (task := self.task(task_id)) is not None]
 
     def list_tasks(
-        self, region: str, cluster: str, *, desired: str, after: tuple[str, str], limit: int, family: str | None = None,
+        self, region: str, cluster: str, *, desired: str, after: tuple[str, int], limit: int, family: str | None = None,
         started_by: str | None = None, host_id: str | None = None, launch_type: str | None = None,
-    ) -> list[tuple[str, str]]:  # fmt: skip
-        """(family, id), in this order. Only the filters that are given are in the statement, so that each finds its index."""
-        filters = {"family": family, "started_by": started_by, "host_id": host_id, "launch_type": launch_type}
+    ) -> list[tuple[str, int, str]]:  # fmt: skip
+        """(family, number, id), by family and then as they came; the numbers say so.
+
+        Only the filters that are given are in the statement, so that each finds its index.
+        """
+        filters = {"started_by": started_by, "host_id": host_id, "launch_type": launch_type}
         given = {column: value for column, value in filters.items() if value is not None}
-        more = "".join(f" AND {column} = ?" for column in given)
-        where = f"region = ? AND cluster = ? AND desired = ? AND {'id > ?' if family else '(family, id) > (?, ?)'}"
+        where = "region = ? AND cluster = ? AND desired = ?" + "".join(f" AND {column} = ?" for column in given)
         if launch_type is not None and launch_type != "EC2":
-            more += " AND launch_type != 'EC2'"  # what the index of the few says
+            where += " AND launch_type != 'EC2'"  # what the index of the few says
         if host_id is not None and desired == "RUNNING":  # by the index of the host, which has few; a plus keeps the others away
             where = where.replace("region", "+region").replace("cluster", "+cluster").replace("desired", "+desired")
-            more += " AND state IN ('PENDING', 'RUNNING')"
-        return self.execute(
-            f"SELECT family, id FROM task WHERE {where}{more} ORDER BY family, id LIMIT ?",
-            (region, cluster, desired, *(after[1:] if family else after), *given.values(), limit),
-        ).fetchall()
+            where += " AND state IN ('PENDING', 'RUNNING')"
+        chosen = f"SELECT family, rowid, id FROM task WHERE {where}"
+        values: tuple[str | int, ...] = (region, cluster, desired, *given.values())
+        if family is not None:
+            sql, values = f"{chosen} AND family = ? AND rowid > ?", (*values, family, after[1])
+        else:  # the rest of the family at which the last page ended, and all families after it
+            sql = f"{chosen} AND family = ? AND rowid > ? UNION ALL {chosen} AND family > ?"
+            values = (*values, *after, *values, after[0])
+        return self.execute(f"{sql} ORDER BY family, rowid LIMIT ?", (*values, limit)).fetchall()
 
     def task_counts(self) -> dict[str, int]:
         """How many tasks there are in each state, everywhere. Each part has an index of its own, for stopped ones may be many."""

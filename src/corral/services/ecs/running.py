@@ -237,7 +237,8 @@ def _failure(tx: Tx[Store], prototype: Task, why: Unplaceable) -> dict[str, str]
 def _add(tx: Tx[Store], prototype: Task, found: Placement | Unplaceable) -> Task:
     """One more task: placed with its GPUs in this very transaction, or a claim."""
     task_id = tx.ids.hex32()
-    task = prototype.but(id=task_id, runs=tuple(run.but(id=tx.ids.hex32(), task_id=task_id) for run in prototype.runs))
+    runs = tuple([run.but(id=tx.ids.hex32_by_time(tx.now_s), task_id=task_id) for run in prototype.runs])
+    task = prototype.but(id=task_id, runs=runs)
     if isinstance(found, Placement):
         runs = with_gpus(tx, task, found)
         task = task.but(state=TaskState.PENDING, host_id=found.slot_id, placed_at_s=tx.now_s, runs=runs)

@@ -91,7 +91,7 @@ def list_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
     def names(after: str, limit: int) -> list[str]:
         if nothing:
             return []
-        family, _, task_id = after.partition(" ")
+        family, _, number = after.rpartition(" ")[0].partition(" ")
         found = tx.store.list_tasks(
             caller.region,
             cluster,
@@ -100,13 +100,13 @@ def list_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
             started_by=params.get("startedBy"),
             host_id=short(host) if host else None,
             launch_type=launch_type,
-            after=(family, task_id),
+            after=(family, int(number or 0)),
             limit=limit,
         )
-        return [f"{family} {task_id}" for family, task_id in found]
+        return [f"{family} {number} {task_id}" for family, number, task_id in found]
 
     page, token = paging.page(params, names)
-    ids = [name.partition(" ")[2] for name in page]
+    ids = [name.rpartition(" ")[2] for name in page]
     return {"taskArns": [arn(caller.account, caller.region, f"task/{cluster}/{task_id}") for task_id in ids], **token}
 
 
