@@ -314,10 +314,8 @@ def test_distinct_instance_over_hosts_and_in_line() -> None:
     plane = Plane(3)
     plane.register("apart")
     tasks = plane.call("RunTask", taskDefinition="apart", count=5, placementConstraints=[{"type": "distinctInstance"}])["tasks"]
-    placed = [task for task in tasks if "containerInstanceArn" in task]
-    waiting = sorted(
-        (task for task in tasks if "containerInstanceArn" not in task), key=lambda task: task["taskArn"]
-    )  # equally old
+    placed = [task for task in tasks if task["containerInstanceArn"]]
+    waiting = sorted((task for task in tasks if not task["containerInstanceArn"]), key=lambda task: task["taskArn"])  # equally old
     assert len({where(task) for task in placed}) == 3 and len(waiting) == 2
     plane.end(placed[1])
     assert where(plane.again(waiting[0])) == where(placed[1])

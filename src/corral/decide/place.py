@@ -56,6 +56,8 @@ def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
 
 def place_newcomer(pool: Pool, ask: Ask, seed: str = "") -> Placement | Unplaceable:
     """Place behind those who wait: a newcomer takes neither what a claim could have now nor what is kept for one."""
+    if not pool.heads():  # nobody waits
+        return place(pool, ask, seed=seed)
     return _behind_others(pool, ask) or place(pool, ask, standing_reservation(pool), seed)
 
 

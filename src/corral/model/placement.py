@@ -155,7 +155,7 @@ class Pool(Room, Protocol):
         """The distinct sizes of all slots, connected or not."""
         ...
 
-    def heads(self) -> Iterable[Claim]:
+    def heads(self) -> Sequence[Claim]:
         """The oldest claim of each distinct ask, oldest first."""
         ...
 

@@ -58,10 +58,10 @@ class Changeable:
 
     def but(self, **changes: Any) -> Self:
         """A copy with these fields changed."""
-        assert changes.keys() <= self.__dict__.keys(), f"no such field: {changes.keys() - self.__dict__.keys()}"
+        fields = self.__dict__ | changes
+        assert len(fields) == len(self.__dict__), f"no such field: {changes.keys() - self.__dict__.keys()}"
         copy = object.__new__(type(self))
-        copy.__dict__.update(self.__dict__)
-        copy.__dict__.update(changes)
+        object.__setattr__(copy, "__dict__", fields)
         return copy
 
 

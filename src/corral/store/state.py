@@ -58,7 +58,7 @@ class Store(Records):
     """Rows, and the fleet index that follows them."""
 
     DATA = "".join(map(_script, ("queues.sql", "objects.sql", "buckets.sql", "parameters.sql")))  # came with version 3
-    MIGRATIONS: tuple[Migration, ...] = (_script("to_2.sql"), DATA)  # from each schema version to the next
+    MIGRATIONS: tuple[Migration, ...] = (_script("to_2.sql"), _script("to_3.sql") + DATA)  # from each schema version to the next
 
     def __init__(self, path: Path | None) -> None:
         super().__init__(path, _script("schema.sql") + self.DATA, self.MIGRATIONS)

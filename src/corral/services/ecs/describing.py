@@ -50,22 +50,7 @@ def _described(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) ->
     account = tx.settings.account
     task_arn = task_arn_of(account, task)
     containers = containers_of(tx, task)
-    instance_arn = arn(account, task.region, f"container-instance/{task.cluster}/{task.host_id}")
-    optional = {
-        "containerInstanceArn": instance_arn if task.host_id and task.launch_type == "EC2" else None,
-        "startedBy": task.started_by,
-        "connectivity": "CONNECTED" if task.host_id else None,
-        "connectivityAt": task.placed_at_s,
-        "pullStartedAt": task.placed_at_s,
-        "pullStoppedAt": task.placed_at_s,
-        "startedAt": task.started_at_s,
-        "stoppingAt": task.stopping_at_s,
-        "executionStoppedAt": _ended_at_s(task),
-        "stoppedAt": task.stopped_at_s,
-        "stopCode": task.stop_code,
-        "stoppedReason": task.stopped_reason,
-    }
-    shown = {
+    shown = {  # what is None is left out by the wire
         "taskArn": task_arn,
         "clusterArn": arn(account, task.region, f"cluster/{task.cluster}"),
         "taskDefinitionArn": task.definition_arn,
@@ -85,9 +70,20 @@ def _described(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) ->
         "createdAt": task.created_at_s,
         "version": task.version,
         "tags": task.details.get("tags", []) if tags else [],
-        **{key: value for key, value in optional.items() if value is not None},
+        "launchType": task.launch_type,
+        "containerInstanceArn": _instance_arn(account, task),
+        "startedBy": task.started_by,
+        "connectivity": "CONNECTED" if task.host_id else None,
+        "connectivityAt": task.placed_at_s,
+        "pullStartedAt": task.placed_at_s,
+        "pullStoppedAt": task.placed_at_s,
+        "startedAt": task.started_at_s,
+        "stoppingAt": task.stopping_at_s,
+        "executionStoppedAt": _ended_at_s(task),
+        "stoppedAt": task.stopped_at_s,
+        "stopCode": task.stop_code,
+        "stoppedReason": task.stopped_reason,
     }
-    shown["launchType"] = task.launch_type
     if not task.details.get("launchType"):
         shown["capacityProviderName"] = task.details.get("capacityProviderName", HOST_PROVIDER)
     if task.launch_type == "FARGATE":
@@ -96,20 +92,18 @@ def _described(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) ->
     return shown
 
 
+def _instance_arn(account: str, task: Task) -> str | None:
+    """A Fargate task is on no container instance that anybody could see."""
+    if task.host_id is None or task.launch_type != "EC2":
+        return None
+    return arn(account, task.region, f"container-instance/{task.cluster}/{task.host_id}")
+
+
 def task_arn_of(account: str, task: Task) -> str:
     return arn(account, task.region, f"task/{task.cluster}/{task.id}")
 
 
 def _container(task: Task, task_arn: str, run: Run, container: dict[str, Any], account: str, waiting: str | None) -> dict[str, Any]:
-    optional = {
-        "exitCode": run.exit_code,
-        "reason": run.reason or waiting,
-        "gpuIds": list(run.gpu_ids) or None,
-        "memory": str(container["memory"]) if "memory" in container else None,
-        "memoryReservation": str(container["memoryReservation"]) if "memoryReservation" in container else None,
-        "managedAgents": [_execute_agent(run)] if takes_commands(task) else None,
-        "runtimeId": run.id if run.started_at_s is not None or run.restarts else None,
-    }
     return {
         "containerArn": arn(account, task.region, f"container/{task.cluster}/{task.id}/{run.id}"),
         "taskArn": task_arn,
@@ -120,7 +114,13 @@ def _container(task: Task, task_arn: str, run: Run, container: dict[str, Any], a
         "networkInterfaces": [],
         "healthStatus": run.health or "UNKNOWN",
         "cpu": str(container["cpu"]),
-        **{key: value for key, value in optional.items() if value is not None},
+        "memory": str(container["memory"]) if "memory" in container else None,
+        "memoryReservation": str(container["memoryReservation"]) if "memoryReservation" in container else None,
+        "exitCode": run.exit_code,
+        "reason": run.reason or waiting,
+        "gpuIds": list(run.gpu_ids) or None,
+        "managedAgents": [_execute_agent(run)] if takes_commands(task) else None,
+        "runtimeId": run.id if run.started_at_s is not None or run.restarts else None,
     }
 
 

@@ -23,10 +23,13 @@ def follow(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...]) -> No
         tx.stop(before.host_id, run.attempt_id)
     if progress.look_at_s is not None:
         tx.due(f"task:{before.id}", progress.look_at_s)
-    after = progress.task.runs
-    freed = any(run.state is RunState.STOPPED and was.state is not RunState.STOPPED for run, was in zip(after, before.runs))
-    if freed or tx.store.fleet.pool(before.pool).restless:  # somebody may have waited for it to go
+    pool = tx.store.fleet.pool(before.pool)
+    if pool.heads() and (pool.restless or _frees(before.runs, progress.task.runs)):  # somebody may have waited for it to go
         tx.mark(f"pool:{before.pool}")
+
+
+def _frees(before: tuple[Run, ...], after: tuple[Run, ...]) -> bool:
+    return any(run.state is RunState.STOPPED and was.state is not RunState.STOPPED for run, was in zip(after, before))
 
 
 def look_at_task(tx: Tx[Store], task_id: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from corral.core import Tx
@@ -48,6 +49,7 @@ def cluster_record(tx: Tx[Store], caller: Caller, name: str) -> tuple[str, dict[
     return found
 
 
+@lru_cache(maxsize=1024)  # every task that is started or shown names its definition
 def split_definition(given: str) -> tuple[str, int | None]:
     """family, family:revision or an ARN of either → (family, revision)."""
     name = short(given) if given.startswith("arn:") else given

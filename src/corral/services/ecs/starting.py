@@ -33,6 +33,8 @@ def with_gpus(tx: Tx[Store], task: Task, placement: Placement, claim: Claim | No
 
 def share_gpus(runs: tuple[Run, ...], gpu_ids: tuple[str, ...], slot: Slot | None = None) -> tuple[Run, ...]:
     """Each container its own: in the order in which they stand in the task definition, and close to each other."""
+    if len(runs) == 1:
+        return runs if runs[0].gpus in (0, FREE_GPUS) else (runs[0].but(gpu_ids=gpu_ids),)
     counts = [len(gpu_ids) if run.gpus == ALL_GPUS else run.gpus for run in runs if run.gpus not in (0, FREE_GPUS)]
     assert sum(counts) == len(gpu_ids), "every GPU of a placement belongs to a container"
     if not counts:
