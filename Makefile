@@ -2,11 +2,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test bench lint tmux redis clean
+.PHONY: demo test bench lint tmux docker redis clean
 demo: .venv/.run
 	$(BIN)/python bench/demo.py
 
-test: .venv/.test lint tmux
+test: .venv/.test lint tmux docker
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 # Some tests look at a real terminal.
@@ -15,6 +15,13 @@ tmux:
 	  echo "installing tmux"; \
 	  SUDO=$$([ "$$(id -u)" = 0 ] || echo sudo); \
 	  $$SUDO apt-get update -q && $$SUDO apt-get install -y -q --no-install-recommends tmux; }
+
+# Some tests run containers, in a Docker engine of their own.
+docker:
+	@command -v dockerd >/dev/null && command -v busybox >/dev/null || { \
+	  echo "installing docker.io and busybox-static"; \
+	  SUDO=$$([ "$$(id -u)" = 0 ] || echo sudo); \
+	  $$SUDO apt-get update -q && $$SUDO apt-get install -y -q --no-install-recommends docker.io busybox-static; }
 
 lint: .venv/.test
 	$(BIN)/ruff check src tests bench

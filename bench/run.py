@@ -18,7 +18,20 @@ from rich.console import Console
 from rich.table import Table
 from rows import HEADINGS, Bench, Row, markdown
 
-NAMES = ("launches", "latency", "throughput", "calls", "placing", "starting", "logs", "filtering", "queues", "objects", "metrics")
+NAMES = (
+    "launches",
+    "latency",
+    "throughput",
+    "calls",
+    "placing",
+    "starting",
+    "logs",
+    "filtering",
+    "queues",
+    "objects",
+    "metrics",
+    "containers",
+)
 RESULTS = Path(__file__).with_name("results.md")
 
 

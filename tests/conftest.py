@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import pytest
 
 from command import Cli
+from engines import dockerd as own_engine
 from eventually import eventually
 from harness import Corral
+
+os.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"  # whoever wants containers brings an engine; see `dockerd`
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +73,13 @@ def own(tmp_path: Path) -> Iterator[Cli]:
     made = Cli(tmp_path)
     yield made
     made.clear()
+
+
+@pytest.fixture(scope="session")
+def dockerd() -> Iterator[own_engine.Dockerd]:
+    """A Docker engine of the tests' own. Whoever uses it is in the group `docker`, so that there is only one."""
+    if reason := own_engine.why_not():
+        pytest.skip(reason)
+    engine = own_engine.Dockerd()
+    yield engine
+    engine.close()

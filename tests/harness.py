@@ -26,8 +26,9 @@ __all__ = ["CANARY", "Corral", "container", "eventually", "wait_stopped"]
 
 
 class Corral:
-    def __init__(self, data: Path, gpus: str = "sim:2", *options: str) -> None:
+    def __init__(self, data: Path, gpus: str = "sim:2", *options: str, environment: dict[str, str] | None = None) -> None:
         self.data = data
+        self._environment = CANARY | (environment or {})
         self._command = [sys.executable, "-m", "corral.server", "--data", str(data), "--gpus", gpus, *options]
         self._port = "0"
         self.process: subprocess.Popen[bytes] | None = None
@@ -41,7 +42,7 @@ class Corral:
                 pass_fds=(writer,),
                 stdout=log,
                 stderr=log,
-                env=os.environ | CANARY,
+                env=os.environ | self._environment,
             )
         os.close(writer)
         with open(reader) as ready:
@@ -60,6 +61,11 @@ class Corral:
     @property
     def keys(self) -> dict[str, str]:
         return json.loads((self.data / "credentials.json").read_text())
+
+    @property
+    def host_id(self) -> str:
+        """This machine's, as this Corral calls it."""
+        return json.loads((self.data / "node" / "host.json").read_text())["host_id"]
 
     @property
     def environment(self) -> dict[str, str]:

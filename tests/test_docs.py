@@ -12,13 +12,15 @@ import pytest
 from command import Cli
 from corral.cli import main
 from corral.services import SERVICES
+from engines.dockerd import BUSYBOX, Dockerd
 from pages import Shell, matches, run_page, steps_of
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 CLI = (ROOT / "docs" / "cli.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-WITH_COMMANDS = [page for page in PAGES if steps_of(page.read_text())]
+CONTAINERS = ROOT / "docs" / "containers.md"  # needs a Docker engine
+WITH_COMMANDS = [page for page in PAGES if steps_of(page.read_text()) and page != CONTAINERS]
 
 
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.name)
@@ -34,6 +36,17 @@ def test_the_commands_of_a_page_do_what_it_says(page: Path, own: Cli, tmp_path: 
     shell = Shell(scripts, own.home, environment)
     try:
         run_page(page, shell)
+    finally:
+        shell.close()
+
+
+@pytest.mark.xdist_group("docker")
+def test_the_commands_about_containers(own: Cli, dockerd: Dockerd, tmp_path: Path) -> None:
+    dockerd("tag", BUSYBOX, "busybox")
+    environment = {**own.environment, "CORRAL_PORT": "0", "LC_ALL": "C.UTF-8", "DOCKER_HOST": dockerd.host}
+    shell = Shell(tmp_path, own.home, environment)
+    try:
+        run_page(CONTAINERS, shell)
     finally:
         shell.close()
 

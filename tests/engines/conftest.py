@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,10 +18,20 @@ def node(tmp_path: Path) -> Iterator[NodeFolder]:
     node.clean_up()
 
 
-@pytest.fixture(params=sorted(ENGINES))
+@pytest.fixture(params=["process", pytest.param("docker", marks=pytest.mark.xdist_group("docker"))])
 def driver(request: pytest.FixtureRequest, node: NodeFolder) -> Iterator[Driver]:
     """One open engine of each kind: the contract is the same for all."""
-    driver = Driver(ENGINES[request.param], node)
+    environment = dict(os.environ)
+    if request.param == "docker":
+        environment["DOCKER_HOST"] = request.getfixturevalue("dockerd").host
+    driver = Driver(ENGINES[request.param], node, environment=environment)
+    yield driver
+    driver.close()
+
+
+@pytest.fixture
+def process_driver(node: NodeFolder) -> Iterator[Driver]:
+    driver = Driver(ENGINES["process"], node)
     yield driver
     driver.close()
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import orjson
 
 from corral.channel.terminal import INPUT, NO_MORE, OUTPUT, SIZE, WINDOW, Frames, frame
-from corral.model.run import Execute
+from corral.clock import WallClock
+from corral.model.run import Execute, RunSpec
 from corral.node import folder
+from corral.node.docker import DockerEngine
 from corral.node.engine import Engine, Known
 from corral.node.host import kernel_boot_id
 from corral.node.process import ProcessEngine
+from engines.dockerd import SYSTEM, SYSTEM_VOLUMES
 from engines.nodes import NodeFolder
 from eventually import soon
 
@@ -25,7 +30,37 @@ def process_engine(node: NodeFolder, boot_id: str, environment: Mapping[str, str
     return ProcessEngine(node.node, boot_id, environment)
 
 
-ENGINES: dict[str, MakeEngine] = {"process": process_engine}
+def docker_engine(node: NodeFolder, boot_id: str, environment: Mapping[str, str]) -> Engine:
+    return SystemInContainers(node, environment)
+
+
+ENGINES: dict[str, MakeEngine] = {"process": process_engine, "docker": docker_engine}
+TASK = {"family": "test", "revision": "1", "arn": "arn:aws:ecs:us-east-1:123456789012:task/default/task", "cluster": "default"}
+
+
+def settings(task: dict[str, Any] | None = None, **container: Any) -> dict[str, Any]:
+    return {"container": container, "task": {**TASK, **(task or {})}}
+
+
+class SystemInContainers(DockerEngine):
+    """Runs as plain ones are written: this machine's programs, folders and process numbers, in containers."""
+
+    def __init__(self, node: NodeFolder, environment: Mapping[str, str]) -> None:
+        super().__init__(node.node, node.host_id, environment, WallClock())
+        self._seen = [*SYSTEM_VOLUMES, str(node.data.parent)]
+
+    def start(self, specs: Iterable[RunSpec]) -> None:
+        super().start([self._in_container(spec) for spec in specs])
+
+    def _in_container(self, spec: RunSpec) -> RunSpec:
+        volumes = [{"name": f"v{at}", "host": {"sourcePath": path}} for at, path in enumerate(self._seen)]
+        mounts = [
+            {"sourceVolume": f"v{at}", "containerPath": path, "readOnly": path in SYSTEM_VOLUMES}
+            for at, path in enumerate(self._seen)
+        ]
+        container = {"command": spec.command, "mountPoints": mounts, "workingDirectory": spec.working_directory}
+        task = {"networkMode": "host", "pidMode": "host", "volumes": volumes}
+        return replace(spec, image=SYSTEM, ships_logs=True, settings=settings(task, **container))
 
 
 class Driver:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from uuid import uuid4
 
 from corral.model.run import RunSpec
 from corral.node import children, folder
@@ -42,6 +43,7 @@ class NodeFolder:
     def __init__(self, data: Path) -> None:
         self.data = data
         self.node = data / "node"
+        self.host_id = uuid4().hex
         folder.make(self.node)
         self._agents: list[subprocess.Popen] = []
 

@@ -271,12 +271,15 @@ def _docker(data: Data) -> Iterator[Finding]:
     if not path.startswith("/"):
         yield warn(f"DOCKER_HOST is {path}", "only an engine of this machine is looked at.")
     elif not os.path.exists(path):
-        yield ok(f"no engine at {path}; tasks run as plain processes")
+        yield ok(f"no engine at {path}; images are ignored, tasks run as plain processes")
     else:
         try:
-            yield ok(f"engine {_docker_version(path)} answers at {path}; tasks run as plain processes for now")
+            yield ok(f"engine {_docker_version(path)} answers at {path}; tasks with an image run as containers")
         except PermissionError:
-            yield warn(f"no permission for {path}", "join the group `docker` if you want to use it; tasks run as plain processes.")
+            yield warn(
+                f"no permission for {path}",
+                "join the group `docker` if you want images to be run; until then tasks are plain processes.",
+            )
 
 
 def _docker_version(path: str) -> str:

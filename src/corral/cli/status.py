@@ -55,9 +55,10 @@ def _host(host: dict[str, Any]) -> str:
     offered = [gpu for gpu in host["gpus"] if not gpu.get("excluded")]
     free = sum(use(gpu) == "free" for gpu in offered)
     gpus = f"{free} of {len(offered)} GPUs free" if offered else "no GPUs"
+    containers = f", containers by {host['docker']}" if host.get("docker") else ""
     return (
         f"Host {host['name']}{silent}: {gpus}, {cpu['free']} of {cpu['total']} CPU units free, "
-        f"{memory['free']} of {memory['total']} MiB free"
+        f"{memory['free']} of {memory['total']} MiB free{containers}"
     )
 
 

@@ -36,7 +36,7 @@ ACCOUNT = re.compile(r"[0-9]{12}")
 @click.option("--gpus", default="auto", show_default=True, help="auto, none, or simulated ones: sim:8, sim:2xH200.")
 @click.option("--exclude-gpus", metavar="GPUS", default="", help="GPUs that are never offered, by index or id: 0,3,GPU-...")
 @click.option("--runtime", type=click.Choice(["auto", "process", "docker"]), default="auto", show_default=True,
-              help="How tasks are run; auto is process.")  # fmt: skip
+              help="How images are run: as Docker containers, or not at all. auto: where a Docker engine answers.")  # fmt: skip
 @click.option("--account", default="123456789012", show_default=True, help="The AWS account number to show.")
 @click.option("--alarm-timing", type=click.Choice(["fast", "aws"]), default="fast", show_default=True,
               help="When alarms on Corral's own metrics are judged: every second too, or as on AWS.")  # fmt: skip
@@ -52,8 +52,6 @@ def up(
     State lives in the data folder; a later `up` on the same folder goes on where this one stops, and finds the tasks that
     ran on meanwhile.
     """
-    if runtime == "docker":
-        raise Failed("--runtime docker is not served yet: tasks run as processes of this machine (--runtime process).")
     if not ACCOUNT.fullmatch(account):
         raise click.BadParameter("an account number has twelve digits.", param_hint="--account")
     if bool(access_key) != bool(secret_key):
@@ -62,6 +60,7 @@ def up(
         raise click.UsageError("--json goes with --detach.")
     command = [sys.executable, "-m", "corral.server", "--data", str(data.path), "--host", host, "--port", str(port)]
     command += ["--gpus", gpus, "--exclude-gpus", exclude_gpus, "--account", account, "--alarm-timing", alarm_timing]
+    command += ["--runtime", runtime]
     if access_key and secret_key:  # not as arguments: those are seen by every user of the machine
         os.environ |= {"CORRAL_ACCESS_KEY": access_key, "CORRAL_SECRET_KEY": secret_key}
     if not detach:
@@ -72,6 +71,8 @@ def up(
     else:
         click.echo(f"Corral is up at {about['url']}  (data in {about['data']}; stop it with `{_down(data)}`)")
     _say_what_is_missing(about, data)
+    if runtime == "process":
+        say("--runtime process: images are ignored, and every container is a plain process of this machine.")
 
 
 def _down(data: Data) -> str:

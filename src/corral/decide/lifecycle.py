@@ -34,9 +34,15 @@ def observe(run: Run, seen: Observed) -> Run:
     if seen.stopped_at_s is None:
         if seen.health is not None and seen.health != run.health:
             run = run.but(health=seen.health)
-        if run.state is RunState.RUNNING or seen.started_at_s is None:
+        if seen.about is not None:
+            run = _shown(run, seen.about)
+        if run.state is RunState.RUNNING:
             return run
-        return run.but(state=RunState.RUNNING, pid=seen.pid, started_at_s=seen.started_at_s)
+        if seen.started_at_s is None:
+            return run if seen.reason == run.reason else run.but(reason=seen.reason)
+        return run.but(state=RunState.RUNNING, pid=seen.pid, started_at_s=seen.started_at_s, reason=None)
+    if seen.about is not None:
+        run = _shown(run, seen.about)
     return run.but(
         state=RunState.STOPPED,
         pid=seen.pid or run.pid,
@@ -45,6 +51,12 @@ def observe(run: Run, seen: Observed) -> Run:
         exit_code=seen.exit_code,
         reason=seen.reason,
     )
+
+
+def _shown(run: Run, about: dict[str, Any]) -> Run:
+    """What was heard of a container before stays: a later agent does not know all of it."""
+    known = run.about or {}
+    return run if known.items() >= about.items() else run.but(about={**known, **about})
 
 
 def advance(task: Task, seen: tuple[Run, ...], now_s: float, rules: Mapping[str, ContainerRules] = NO_RULES) -> Progress:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 HEARTBEAT_S = 5.0
 SILENT_S = 3 * HEARTBEAT_S  # then nothing new is placed there; its leases stay, for its runs may well be alive
@@ -80,6 +81,11 @@ class RunSpec:
     stop_grace_s: float = STOP_GRACE_S
     ships_logs: bool = False  # output goes to the log stream that the core opened for this run
     health: HealthCheck | None = None
+    settings: dict[str, Any] | None = None  # what else a container is to be: ECS's `container` and `task`; None: a plain process
+    endpoint_url: str = ""  # Corral's, as `environment` has it: a container may have to go another way
+    pull_always: bool = False  # ask the registry although the engine has the image: its tag may have moved
+    registry_auth: str = ""  # as Docker takes it, for the registry of the image
+    image_may_ask: bool = False  # for GPUs, in the old way: then the host asks the core before it starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +116,10 @@ class Observed:
     started_at_s: float | None = None  # None with a stop time: it never started
     stopped_at_s: float | None = None
     exit_code: int | None = None  # 128 + signal for a run ended by one; None: it has none, and `reason` says why
-    reason: str | None = None
+    reason: str | None = None  # of one that has not started yet: what it waits for
     health: str | None = None  # None: no verdict of this agent's yet; what was heard before stays
+    asks_gpus: str | None = None  # its image sets NVIDIA_VISIBLE_DEVICES to this: it waits for another order that says what it gets
+    about: dict[str, Any] | None = None  # what a container shows: imageDigest, networkBindings...; what was heard before stays
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +145,8 @@ class Hello:
     memory_mib: int
     gpus: list[GpuDevice]
     runs: list[Observed]
+    runtime: str = "process"  # as given to --runtime; here too
+    docker: str = ""  # the engine that runs containers here, and its version; empty: there is none
     excluded_gpus: str = ""  # as given to --exclude-gpus, by name; here too the core must have been told the same
     links: list[list[int]] | None = None  # how far the GPUs are from each other, in the order of `gpus`; None: unknown
     foreign: dict[str, list[Foreign]] = field(default_factory=dict)  # as in GpuSample, of those GPUs that have any

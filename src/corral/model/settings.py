@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True, slots=True)
 class Settings:
     account: str = "123456789012"
+    runtime: str = "auto"  # --runtime
     endpoint_url: str = "http://127.0.0.1:4566"  # what a task of this machine is told
     session_key: bytes = field(default=b"for simulations, which no stranger can reach", repr=False)  # services/sessions.py
     alarm_timing: str = "fast"  # or "aws": alarms wait for the ends of their windows

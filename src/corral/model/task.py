@@ -85,6 +85,7 @@ class Run(Changeable):
     waits: bool = False  # for containers that it depends on: no host was ever told to start it
     restarts: int = 0
     health: str | None = None  # the last verdict of its health check
+    about: dict[str, Any] | None = None  # what its container shows (model/run.py, Observed); None: it is a plain process
 
     @property
     def attempt_id(self) -> str:

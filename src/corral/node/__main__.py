@@ -17,6 +17,8 @@ from corral.errors import Refused
 from corral.ids import RandomIds
 from corral.node import folder
 from corral.node.agent import Agent
+from corral.node.docker import DockerEngine
+from corral.node.engines import Engines
 from corral.node.gpus import detect, find_devices, parse_gpus_flag
 from corral.node.host import kernel_boot_id, this_host
 from corral.node.process import ProcessEngine
@@ -24,12 +26,14 @@ from corral.node.process import ProcessEngine
 log = logging.getLogger("corral.node")
 
 
-async def serve(data: Path, gpus_flag: str, excluded_gpus: str, boot_id: str) -> None:
+async def serve(data: Path, gpus_flag: str, excluded_gpus: str, runtime: str, boot_id: str) -> None:
     host = this_host(data, boot_id, RandomIds())
     gpus = detect(gpus_flag, host.host_id)
     log.info("host %s: %s", host.host_id, gpus.note)
-    engine = ProcessEngine(data, boot_id, os.environ)
-    agent = Agent(data, host, gpus_flag, gpus, engine, WallClock(), excluded_gpus)
+    kind = "none" if not gpus.devices() else "simulated" if gpus.devices()[0].simulated else "real"
+    docker = DockerEngine(data, host.host_id, os.environ, WallClock(), gpus=kind)
+    engine = Engines(ProcessEngine(data, boot_id, os.environ), docker, runtime)
+    agent = Agent(data, host, gpus_flag, gpus, engine, WallClock(), excluded_gpus, runtime)
     running = asyncio.ensure_future(agent.run())
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, running.cancel)
@@ -49,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--find-gpus", metavar="GPUS", help="only print the ids of these GPUs (0,3,GPU-...), or say that one is not there"
     )
-    parser.add_argument("--runtime", choices=["process"], default="process")
+    parser.add_argument("--runtime", choices=["auto", "process", "docker"], default="auto")
     parser.add_argument("--boot-id", default=None, help="which boot of the machine this is (default: ask the kernel)")
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
@@ -64,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         lock = folder.try_lock(data / "agent.lock")  # held for as long as this process lives
         if lock is None:
             raise Refused(f"another agent is at work in {data}")
-        uvloop.run(serve(data, options.gpus, options.exclude_gpus, options.boot_id or kernel_boot_id()))
+        uvloop.run(serve(data, options.gpus, options.exclude_gpus, options.runtime, options.boot_id or kernel_boot_id()))
     except Refused as why:
         print(f"corral node: {why}", file=sys.stderr)
         return 1

@@ -55,13 +55,15 @@ log = logging.getLogger("corral.node")
 
 class Agent:
     def __init__(
-        self, data: Path, host: Host, gpus_flag: str, gpus: Gpus, engine: Engine, clock: Clock, excluded_gpus: str = ""
-    ) -> None:
+        self, data: Path, host: Host, gpus_flag: str, gpus: Gpus, engine: Engine, clock: Clock, excluded_gpus: str = "",
+        runtime: str = "process",
+    ) -> None:  # fmt: skip
         self._data = data
         self._host = host
         self._gpus_flag = gpus_flag
         self._gpus = gpus
         self._excluded_gpus = excluded_gpus
+        self._runtime = runtime
         self._foreign: dict[str, list[Foreign]] = {}  # GPU → processes on it that are not of a run, if there are any
         self._engine = engine
         self._watch = FolderWatch(data / "output")
@@ -142,6 +144,8 @@ class Agent:
             memory_mib=host.memory_mib,
             gpus=[replace(gpu, excluded=gpu.gpu_id in excluded) for gpu in self._gpus.devices()],
             runs=runs,
+            runtime=self._runtime,
+            docker=self._engine.docker,
             excluded_gpus=self._excluded_gpus,
             links=self._gpus.links(),
             foreign=self._foreign,
@@ -226,7 +230,7 @@ class Agent:
         for spec in fresh:
             if spec.ships_logs:
                 self._outbox.ordered(spec.run_id)
-        self._engine.start(fresh)
+        self._engine.start(orders.start)
         self._engine.stop(orders.stop)
         self._checks.follow([*fresh, *(spec for spec in orders.check if spec.run_id in known)], self._engine.observe())
 

@@ -1,8 +1,8 @@
 """The seam between the agent and whatever really runs things.
 
 An engine is told what to start, stop and forget, and it calls back when something changed. It never waits inside a
-call. Its output contract is a file: what a run writes appears in `<data>/node/output/<run id>`, whoever the engine is,
-and is complete when the run is seen to have ended; log shipping knows nothing else.
+call. Its output contract is a file: what a run that ships logs writes appears in `<data>/node/output/<run id>`, whoever the
+engine is, and is complete when the run is seen to have ended; log shipping knows nothing else.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ class Known:
     observed: Observed
     ships_logs: bool
     gpu_ids: tuple[str, ...]
+    checked: bool = False  # the engine itself looks after its health
 
     @property
     def alive(self) -> bool:
@@ -37,6 +38,11 @@ Changed = Callable[[list[Known]], None]
 
 class Engine(Protocol):
     failed: asyncio.Future[None]  # raises when the engine is beyond help
+
+    @property
+    def docker(self) -> str:
+        """What runs containers, by name and version; empty: this engine runs none."""
+        ...
 
     async def open(self, changed: Changed) -> None:
         """Connect, starting what has to be started; on return `observe` is complete. `changed` is called from then on."""

@@ -12,6 +12,8 @@ spawner.sock    the spawner listens here
 journal         what the spawner did: JSON lines
 output/<run>    what the run wrote; its open description is locked while anything of the run lives
 work/<run>      the run's own working directory
+containers/     <run>.run: a container under way, with its labels; <run>.mark: how far its log is in its output
+images.json     the images that we pulled, and when they were last used
 spare/          empty files and folders of forgotten runs, to serve again
 trash/          what is being removed
 """

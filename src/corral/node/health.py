@@ -84,6 +84,9 @@ class Checks:
         await asyncio.gather(*self._looking.values(), return_exceptions=True)
 
     def _changed(self, run: Known) -> None:
+        if run.checked:
+            self._specs.pop(run.observed.run_id, None)
+            return
         run_id, started_at_s = run.observed.run_id, run.observed.started_at_s
         if not run.alive:
             self._specs.pop(run_id, None)

@@ -91,6 +91,10 @@ class ProcessEngine:
         self._closed = False
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
+    @property
+    def docker(self) -> str:
+        return ""
+
     async def open(self, changed: Changed) -> None:
         self._changed = changed
         await self._connect()

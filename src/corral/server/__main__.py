@@ -28,6 +28,7 @@ from corral.core import Command, Core, Tx
 from corral.database import hold_folder, look_before_touching
 from corral.errors import Refused
 from corral.model.settings import Settings
+from corral.node.docker_settings import GATEWAY as CONTAINERS_GATEWAY
 from corral.node.gpus import parse_gpus_flag
 from corral.reconcile import LOGS, METRICS, STATE
 from corral.server.agents import Agents
@@ -44,6 +45,7 @@ from corral.telemetry import LogStore, MetricStore
 
 ENDS_SESSIONS = "ends all sessions"
 LOSES_SECRETS = "loses the value of every SecureString parameter"
+IP_FREEBIND = 15  # Linux; Python has no name for it
 JOIN_S = 5.0  # how long a start waits for this machine's agent before it says that it is up
 
 
@@ -64,6 +66,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=4566)
     parser.add_argument("--gpus", default="auto")
     parser.add_argument("--exclude-gpus", default="")
+    parser.add_argument("--runtime", choices=["auto", "process", "docker"], default="auto")
     parser.add_argument("--account", default="123456789012")
     parser.add_argument("--alarm-timing", choices=("fast", "aws"), default="fast")
     # Also from the environment: what stands on a command line is seen by every user of the machine.
@@ -87,8 +90,11 @@ async def _serve(options: argparse.Namespace) -> None:
     if not (ip_address(address).is_loopback or ip_address(address).is_unspecified):
         listeners.append(_listen("127.0.0.1", port))  # AWS's libraries take credentials over plain HTTP from loopback alone
         inside_url = f"http://127.0.0.1:{port}"
+    if options.runtime != "process" and (gateway := _listen_for_containers(port)) is not None:
+        listeners.append(gateway)
     settings = Settings(
         account=options.account,
+        runtime=options.runtime,
         endpoint_url=inside_url,
         session_key=_kept_key(data / "sessions.json", ENDS_SESSIONS),
         secrets_key=_kept_key(data / "secrets.json", LOSES_SECRETS),
@@ -105,7 +111,7 @@ async def _serve(options: argparse.Namespace) -> None:
     logs = Lane("logs", logs_core, clock, loop, beside=lanes)
     metrics = Lane("metrics", metrics_core, clock, loop, beside=lanes)
     lanes |= {"state": state, "logs": logs, "metrics": metrics}
-    agents = Agents(data, options.gpus, state, logs, clock, excluded_gpus)
+    agents = Agents(data, options.gpus, state, logs, clock, excluded_gpus, options.runtime)
     state_core.batch([Command(_give_hosts_time, lambda answer: None)])  # before anything that is due
     for lane in lanes.values():
         lane.start()
@@ -184,6 +190,21 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.listen(1024)
     except OSError as error:
         raise Refused(f"cannot listen on {host} port {port}: {error.strerror}. Choose another with --port.") from None
+    listener.setblocking(False)
+    return listener
+
+
+def _listen_for_containers(port: int) -> socket.socket | None:
+    """On the address that containers with a network of their own reach us at. It need not exist yet: the agent makes it."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.IPPROTO_IP, IP_FREEBIND, 1)
+    try:
+        listener.bind((CONTAINERS_GATEWAY, port))
+        listener.listen(1024)
+    except OSError:
+        listener.close()  # somebody listens on all addresses, perhaps we ourselves
+        return None
     listener.setblocking(False)
     return listener
 

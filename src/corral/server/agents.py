@@ -99,12 +99,14 @@ class Connection:
 
 class Agents:
     def __init__(
-        self, data: Path, gpus_flag: str, state: Lane[Store], logs_lane: Lane[LogStore], clock: Clock, excluded_gpus: str = ""
-    ) -> None:
+        self, data: Path, gpus_flag: str, state: Lane[Store], logs_lane: Lane[LogStore], clock: Clock, excluded_gpus: str = "",
+        runtime: str = "auto",
+    ) -> None:  # fmt: skip
         self._folder = data / "node"
         self._data = data
         self._gpus_flag = gpus_flag
         self._excluded_gpus = excluded_gpus
+        self._runtime = runtime
         self._state = state
         self._logs = logs_lane
         self._clock = clock
@@ -185,6 +187,9 @@ class Agents:
         connection = Connection(writer, hello)
         if hello.gpus_flag != self._gpus_flag:
             connection.send({"quit": f"this Corral was started with --gpus {self._gpus_flag}"})
+            return None
+        if hello.runtime != self._runtime:
+            connection.send({"quit": f"this Corral was started with --runtime {self._runtime}"})
             return None
         if hello.excluded_gpus != self._excluded_gpus:
             connection.send({"quit": f"this Corral was started with --exclude-gpus {self._excluded_gpus or '(none)'}"})
@@ -281,7 +286,7 @@ class Agents:
 
     def _start_agent(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "corral.node", "--data", str(self._data), "--gpus", self._gpus_flag]
-        command += ["--exclude-gpus", self._excluded_gpus]
+        command += ["--exclude-gpus", self._excluded_gpus, "--runtime", self._runtime]
         with open(self._folder / "agent.log", "ab") as output:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
 

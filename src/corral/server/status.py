@@ -29,6 +29,7 @@ def status_of(tx: Tx[Store], samples: dict[str, GpuSample], about: dict[str, Any
                 "id": host["id"],
                 "name": host["name"],
                 "connected": bool(host["connected"]),
+                "docker": host["docker"],
                 "cpuUnits": {"total": slot.total.cpu_units, "free": slot.cpu_units},
                 "memoryMiB": {"total": slot.total.memory_mib, "free": slot.memory_mib},
                 "gpus": _gpus(tx, host["id"], samples, history or {}),

@@ -10,7 +10,7 @@ from corral.model.run import SILENT_S, Foreign, Hello, Observed, RunState, run_o
 from corral.model.task import Run, Task, TaskState
 from corral.services.ecs.containers import rules_of
 from corral.services.ecs.following import follow
-from corral.services.ecs.starting import start_of, start_runs
+from corral.services.ecs.starting import give_spare_gpus, start_of, start_runs
 from corral.store import Store
 
 REBOOTED = "the host was restarted while the task was on it"
@@ -60,6 +60,9 @@ def report(tx: Tx[Store], host_id: str, runs: Iterable[Observed]) -> None:
             tx.stop(host_id, seen.run_id)  # alive for a task that ended, or that we never heard of: it is nobody's
     for task, of_task in by_task.values():
         _apply(tx, task, of_task)
+        for seen in of_task.values():
+            if seen.asks_gpus is not None and seen.stopped_at_s is None:
+                give_spare_gpus(tx, task.id, seen.run_id, seen.asks_gpus)
 
 
 def heartbeat(tx: Tx[Store], host_id: str) -> None:

@@ -49,7 +49,8 @@ CREATE TABLE host (
     seen_at       REAL NOT NULL,
     registered_at REAL NOT NULL,
     status        TEXT NOT NULL DEFAULT 'ACTIVE' CHECK (status IN ('ACTIVE', 'DRAINING')),
-    links         TEXT NOT NULL DEFAULT ''  -- JSON: how far its GPUs are from each other, in their order; empty: unknown
+    links         TEXT NOT NULL DEFAULT '', -- JSON: how far its GPUs are from each other, in their order; empty: unknown
+    docker        TEXT NOT NULL DEFAULT ''  -- the engine that runs containers there; empty: there is none
 ) WITHOUT ROWID;
 
 -- What a caller says of a host beside what the host says of itself (ECS: custom attributes of a container instance).
@@ -136,7 +137,8 @@ CREATE TABLE run (
     stopped_at REAL,
     waits      INTEGER NOT NULL DEFAULT 0 CHECK (waits = 0 OR (waits = 1 AND state = 'PENDING')),  -- for others
     restarts   INTEGER NOT NULL DEFAULT 0,
-    health     TEXT CHECK (health IN ('HEALTHY', 'UNHEALTHY'))
+    health     TEXT CHECK (health IN ('HEALTHY', 'UNHEALTHY')),
+    about      TEXT                         -- JSON: what its container shows; NULL: a plain process
 );
 CREATE INDEX run_of_task ON run (task_id, position);
 

@@ -40,10 +40,10 @@ TASK_COLUMNS = (
 )
 RUN_COLUMNS = (
     "id, task_id, container, position, essential, gpus, state, gpu_ids, pid, exit_code, reason, started_at, stopped_at, "
-    "waits, restarts, health"
+    "waits, restarts, health, about"
 )
 INSERT_TASK = f"INSERT INTO task ({TASK_COLUMNS}) VALUES ({', '.join('?' * 27)})"
-INSERT_RUN = f"INSERT INTO run ({RUN_COLUMNS}) VALUES ({', '.join('?' * 16)})"
+INSERT_RUN = f"INSERT INTO run ({RUN_COLUMNS}) VALUES ({', '.join('?' * 17)})"
 TASK_CHANGES = (  # what changes of a task that is there: column and field
     ("desired", "desired"), ("started_at", "started_at_s"), ("stopping_at", "stopping_at_s"), ("stopped_at", "stopped_at_s"),
     ("stop_code", "stop_code"), ("stopped_reason", "stopped_reason"),
@@ -162,12 +162,12 @@ class Store(Records):
     def put_host(self, hello: Hello, now_s: float) -> None:
         """A host said hello: keep its size, its boot and its GPUs. A GPU it no longer shows stays, unplaceable."""
         self.execute(
-            "INSERT INTO host (id, pool, name, boot_id, cpu_units, memory_mib, connected, seen_at, registered_at, links) "
-            "VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET name = excluded.name, "
+            "INSERT INTO host (id, pool, name, boot_id, cpu_units, memory_mib, connected, seen_at, registered_at, links, docker) "
+            "VALUES (?, ?, ?, ?, ?, ?, 1, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET name = excluded.name, "
             "boot_id = excluded.boot_id, cpu_units = excluded.cpu_units, memory_mib = excluded.memory_mib, connected = 1, "
-            "seen_at = excluded.seen_at, links = excluded.links",
+            "seen_at = excluded.seen_at, links = excluded.links, docker = excluded.docker",
             (hello.host_id, HOST_POOL, hello.name, hello.boot_id, hello.cpu_units, hello.memory_mib, now_s, now_s,
-             _dumps(hello.links) if hello.links else ""),
+             _dumps(hello.links) if hello.links else "", hello.docker),
         )  # fmt: skip
         self.execute("UPDATE gpu SET present = 0 WHERE host_id = ? AND present = 1", (hello.host_id,))
         for gpu in hello.gpus:
@@ -186,7 +186,9 @@ class Store(Records):
         return found[0] if found else None
 
     def hosts(self, host_id: str | None = None) -> list[dict[str, Any]]:
-        names = ("id", "pool", "name", "boot_id", "cpu_units", "memory_mib", "connected", "seen_at", "registered_at", "status")
+        names = (
+            "id", "pool", "name", "boot_id", "cpu_units", "memory_mib", "connected", "seen_at", "registered_at", "status", "docker",
+        )  # fmt: skip
         sql = f"SELECT {', '.join(names)} FROM host WHERE ? IS NULL OR id = ? ORDER BY id"
         return [dict(zip(names, row)) for row in self.execute(sql, (host_id, host_id))]
 
@@ -345,7 +347,7 @@ class Store(Records):
             [
                 (run.id, run.task_id, run.container, run.position, run.essential, run.gpus, run.state.value,
                  _dumps(run.gpu_ids), run.pid, run.exit_code, run.reason, run.started_at_s, run.stopped_at_s,
-                 run.waits, run.restarts, run.health)
+                 run.waits, run.restarts, run.health, None)
                 for run in task.runs
             ],
         )  # fmt: skip
@@ -396,7 +398,7 @@ class Store(Records):
         freed: list[str] = []
         for run, was in zip(after.runs, before.runs):
             if run is not was:
-                freed += self._change_run(was, run)
+                freed += self._change_run(before, was, run)
         ended = after.state is TaskState.STOPPED and before.state is not TaskState.STOPPED
         if ended:
             self._moved.append((before.id, False))
@@ -421,8 +423,12 @@ class Store(Records):
         cpu_units, memory_mib = (task.ask.cpu_units, task.ask.memory_mib) if ended else (0, 0)
         self.fleet.give(task.pool, host_id, gpu_ids, cpu_units, memory_mib)
 
-    def _change_run(self, was: Run, run: Run) -> tuple[str, ...]:
+    def _change_run(self, task: Task, was: Run, run: Run) -> tuple[str, ...]:
         """Write what became of a run; the GPUs that this frees."""
+        if run.about is not was.about:
+            self.execute("UPDATE run SET about = ? WHERE id = ?", (_dumps_any(run.about), run.id))
+        if run.gpus != was.gpus:
+            self._give_gpus(task, run)
         kept = (run.waits, run.restarts, run.health)
         if kept != (was.waits, was.restarts, was.health):  # first: only who is PENDING waits
             self.execute("UPDATE run SET waits = ?, restarts = ?, health = ? WHERE id = ?", (*kept, run.id))
@@ -434,6 +440,16 @@ class Store(Records):
             return ()
         freed = self.execute("DELETE FROM lease WHERE run_id = ?", (run.id,)).rowcount
         return run.gpu_ids if freed else ()
+
+    def _give_gpus(self, task: Task, run: Run) -> None:
+        """To a run of a placed task, which had none."""
+        assert task.host_id is not None
+        self.execute("UPDATE run SET gpus = ?, gpu_ids = ? WHERE id = ?", (run.gpus, _dumps(run.gpu_ids), run.id))
+        self.executemany(
+            "INSERT INTO lease (gpu_id, run_id, mode, owner) VALUES (?, ?, 'exclusive', ?)",
+            [(gpu_id, run.id, f"host:{task.host_id}") for gpu_id in run.gpu_ids],
+        )
+        self._renew_slot(task.host_id)
 
     def _move(self, task: Task, state: TaskState, changes: dict[str, Any]) -> None:
         """Only columns that change are written: SQLite renews every index of a column that is."""
@@ -560,7 +576,7 @@ def _dumps(value: Any) -> str:
     return orjson.dumps(value).decode()
 
 
-def _dumps_any(values: Sequence[Any] | None) -> str:
+def _dumps_any(values: Sequence[Any] | dict[str, Any] | None) -> str:
     return _dumps(values) if values else ""
 
 
@@ -628,6 +644,7 @@ def _task(row: Row, runs: Sequence[Row]) -> Task:
                 id=run[0], task_id=run[1], container=run[2], position=run[3], essential=bool(run[4]), gpus=run[5],
                 state=RunState(run[6]), gpu_ids=tuple(orjson.loads(run[7])), pid=run[8], exit_code=run[9], reason=run[10],
                 started_at_s=run[11], stopped_at_s=run[12], waits=bool(run[13]), restarts=run[14], health=run[15],
+                about=orjson.loads(run[16]) if run[16] else None,
             )
             for run in runs
         ),

@@ -15,12 +15,31 @@ from corral.store import Store
 
 RESTART_PERIOD_S = 300
 TIME_LIMIT_TAG = "corral:time-limit"
+HOST_IMAGE = "corral/host"
 LIFE_FIELDS = frozenset({"dependsOn", "healthCheck", "restartPolicy"})  # looked at as containers come and go
+
+
+def is_host_image(image: str) -> bool:
+    """It means this machine: a plain process, whatever else could run it."""
+    return image == HOST_IMAGE or image.startswith(f"{HOST_IMAGE}:")
 
 
 def is_plain(containers: Iterable[dict[str, Any]]) -> bool:
     """Nothing of them has to be looked up again as they start and end."""
-    return all(LIFE_FIELDS.isdisjoint(container) for container in containers)
+    return all(LIFE_FIELDS.isdisjoint(container) and not needs_others(container) for container in containers)
+
+
+def needs_others(container: dict[str, Any]) -> bool:
+    """Does it wait for other containers of its task, or may it start at once?"""
+    return bool(container.get("dependsOn") or container.get("links") or container.get("volumesFrom"))
+
+
+def dependencies(container: dict[str, Any]) -> dict[str, str]:
+    """By container, the condition that must hold before this one starts. Whoever links to one, or takes its volumes, needs it."""
+    taken = [source["sourceContainer"] for source in container.get("volumesFrom", ())]
+    linked = [link.partition(":")[0] for link in container.get("links", ())]
+    said = {needed["containerName"]: needed["condition"] for needed in container.get("dependsOn", ())}
+    return {**dict.fromkeys([*taken, *linked], "START"), **said}
 
 
 def rules_of(tx: Tx[Store], task: Task) -> Mapping[str, ContainerRules]:
@@ -40,7 +59,7 @@ def _rules(container: dict[str, Any]) -> ContainerRules:
         period_s = policy.get("restartAttemptPeriod", RESTART_PERIOD_S)
         restart = RestartPolicy(float(period_s), frozenset(policy.get("ignoredExitCodes", ())))
     return ContainerRules(
-        depends_on=tuple((needed["containerName"], needed["condition"]) for needed in container.get("dependsOn", ())),
+        depends_on=tuple(dependencies(container).items()),
         start_timeout_s=float(container["startTimeout"]) if container.get("startTimeout") else None,
         restart=restart,
     )

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from corral.services.ecs.constraints import check_definition_constraints
+from corral.services.ecs.containers import dependencies
 from corral.services.ecs.naming import ClientException, InvalidParameterException
 
 Document = dict[str, Any]
@@ -319,7 +320,7 @@ CONTAINER_RULES: tuple[Callable[[Container, Document], None], ...] = (
 
 def check_dependencies(containers: list[Container]) -> None:
     by_name = {container["name"]: container for container in containers}
-    after = {name: [need["containerName"] for need in container.get("dependsOn", ())] for name, container in by_name.items()}
+    after = {name: list(dependencies(container)) for name, container in by_name.items()}
     for container in containers:
         for need in container.get("dependsOn", ()):
             one_of("dependsOn.condition", need["condition"], CONDITIONS)

@@ -207,6 +207,11 @@ def visible_gpus(container: dict[str, Any]) -> str | None:
     return "all" if container.get("privileged") else None
 
 
+def names_gpus(container: dict[str, Any]) -> bool:
+    """Does it say itself which GPUs it wants to see, be it none?"""
+    return any(pair["name"] == "NVIDIA_VISIBLE_DEVICES" for pair in container["environment"])
+
+
 def _quantity(what: str, text: str) -> tuple[float, str]:
     found = QUANTITY.fullmatch(text if not text.strip().startswith(".") else f"0{text.strip()}")
     if found is None:

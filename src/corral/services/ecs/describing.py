@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from corral.core import Tx
@@ -62,7 +62,7 @@ def _described(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) ->
         "containers": [_container(task, task_arn, run, containers[run.container], account, waiting) for run in task.runs],
         "overrides": _overrides(task),
         "group": task.group,
-        "attachments": [],
+        "attachments": _attachments(task),
         "attributes": [],
         "healthStatus": "UNKNOWN" if task.plain else task_health([run.health for run in task.runs if run.essential]),
         "enableExecuteCommand": takes_commands(task),
@@ -75,8 +75,8 @@ def _described(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) ->
         "startedBy": task.started_by,
         "connectivity": "CONNECTED" if task.host_id else None,
         "connectivityAt": task.placed_at_s,
-        "pullStartedAt": task.placed_at_s,
-        "pullStoppedAt": task.placed_at_s,
+        "pullStartedAt": _pulled(task, "pullStartedAt", min),
+        "pullStoppedAt": _pulled(task, "pullStoppedAt", max),
         "startedAt": task.started_at_s,
         "stoppingAt": task.stopping_at_s,
         "executionStoppedAt": _ended_at_s(task),
@@ -103,15 +103,56 @@ def task_arn_of(account: str, task: Task) -> str:
     return arn(account, task.region, f"task/{task.cluster}/{task.id}")
 
 
+def _pulled(task: Task, when: str, first_or_last: Callable[[Iterable[float]], float]) -> float | None:
+    """Of the images that had to be pulled; where there were none, that took no time."""
+    pulled = [run.about[when] for run in task.runs if run.about and when in run.about]
+    return first_or_last(pulled) if pulled else task.placed_at_s
+
+
+def _attachments(task: Task) -> list[dict[str, Any]]:
+    """A task in awsvpc mode has a network of its own, which ECS calls an interface; its address is that of any container."""
+    network = task.details.get("networkConfiguration", {}).get("awsvpcConfiguration")
+    about = next((run.about for run in task.runs if run.about and "privateIpv4Address" in run.about), None)
+    if not network or about is None:
+        return []
+    address = about["privateIpv4Address"]
+    details = {
+        "subnetId": (network.get("subnets") or [""])[0],
+        "networkInterfaceId": f"eni-{task.id[:17]}",
+        "macAddress": about.get("macAddress", ""),
+        "privateDnsName": f"ip-{address.replace('.', '-')}.ec2.internal",
+        "privateIPv4Address": address,
+    }
+    return [
+        {
+            "id": attachment_id(task),
+            "type": "ElasticNetworkInterface",
+            "status": "DELETED" if task.state is TaskState.STOPPED else "ATTACHED",
+            "details": [{"name": name, "value": value} for name, value in details.items() if value],
+        }
+    ]
+
+
+def attachment_id(task: Task) -> str:
+    return "-".join((task.id[:8], task.id[8:12], task.id[12:16], task.id[16:20], task.id[20:]))
+
+
+def _interfaces(task: Task, about: dict[str, Any]) -> list[dict[str, str]]:
+    if "networkConfiguration" not in task.details or "privateIpv4Address" not in about:
+        return []
+    return [{"attachmentId": attachment_id(task), "privateIpv4Address": about["privateIpv4Address"]}]
+
+
 def _container(task: Task, task_arn: str, run: Run, container: dict[str, Any], account: str, waiting: str | None) -> dict[str, Any]:
+    about = run.about or {}
     return {
         "containerArn": arn(account, task.region, f"container/{task.cluster}/{task.id}/{run.id}"),
         "taskArn": task_arn,
         "name": run.container,
         "image": container["image"],
         "lastStatus": run.state.value,
-        "networkBindings": [],
-        "networkInterfaces": [],
+        "networkBindings": about.get("networkBindings", []),
+        "networkInterfaces": _interfaces(task, about),
         "healthStatus": run.health or "UNKNOWN",
         "cpu": str(container["cpu"]),
         "memory": str(container["memory"]) if "memory" in container else None,
@@ -120,7 +161,8 @@ def _container(task: Task, task_arn: str, run: Run, container: dict[str, Any], a
         "reason": run.reason or waiting,
         "gpuIds": list(run.gpu_ids) or None,
         "managedAgents": [_execute_agent(run)] if takes_commands(task) else None,
-        "runtimeId": run.id if run.started_at_s is not None or run.restarts else None,
+        "runtimeId": about.get("runtimeId", run.id) if run.started_at_s is not None or run.restarts else None,
+        "imageDigest": about.get("imageDigest"),
     }
 
 

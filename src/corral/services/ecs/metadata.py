@@ -1,6 +1,6 @@
 """The task metadata endpoint, version 4: what a container may know of itself and of its task, in the words of ECS's agent.
 
-What does not exist for a process of this machine (an image's digest, a VPC, network counters of its own) is left out.
+What does not exist for a plain process of this machine (an image's digest, a VPC, network counters of its own) is left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from corral.services.ecs.containers import health_check
 from corral.services.ecs.describing import task_arn_of
 from corral.services.ecs.inside import is_fargate
 from corral.services.ecs.naming import arn, split_definition
-from corral.services.ecs.starting import containers_of, log_target
+from corral.services.ecs.starting import containers_of, definition_key, log_target
 from corral.store import Store
 
 CPU_UNITS_PER_CORE = 1024
@@ -93,14 +93,16 @@ def _container(tx: Tx[Store], task: Task, run: Run, container: dict[str, Any]) -
     account = tx.settings.account
     family, revision = split_definition(task.definition_arn)
     task_arn, cluster_arn = task_arn_of(account, task), arn(account, task.region, f"cluster/{task.cluster}")
+    about = run.about or {}
     log = log_target(task, run, container)
     logging = container.get("logConfiguration")
     options = {"awslogs-group": log.group, "awslogs-region": log.region, "awslogs-stream": log.stream} if log else None
     shown = {
-        "DockerId": run.id,
+        "DockerId": about.get("runtimeId", run.id),
         "Name": run.container,
         "DockerName": run.container,
         "Image": container["image"],
+        "ImageID": about.get("imageDigest"),
         "Labels": {
             **container.get("dockerLabels", {}),
             "com.amazonaws.ecs.cluster": cluster_arn if is_fargate(task) else task.cluster,
@@ -122,9 +124,30 @@ def _container(tx: Tx[Store], task: Task, run: Run, container: dict[str, Any]) -
         "ContainerARN": arn(account, task.region, f"container/{task.cluster}/{task.id}/{run.id}"),
         "Health": {"status": run.health or "UNKNOWN"} if health_check(container) is not None else None,
         "RestartCount": run.restarts if (container.get("restartPolicy") or {}).get("enabled") else None,
-        "Networks": [{"NetworkMode": "host", "IPv4Addresses": ["127.0.0.1"]}],
+        "Networks": [_network(tx, task, about)],
+        "Ports": _ports(about),
     }
     return _present(shown)
+
+
+def _network(tx: Tx[Store], task: Task, about: dict[str, Any]) -> dict[str, Any]:
+    """A plain process has its host's."""
+    if "privateIpv4Address" not in about:
+        return {"NetworkMode": "host", "IPv4Addresses": ["127.0.0.1"]}
+    mode = tx.store.document(*definition_key(task)).get("networkMode") or "bridge"
+    return _present({"NetworkMode": mode, "IPv4Addresses": [about["privateIpv4Address"]], "MACAddress": about.get("macAddress")})
+
+
+def _ports(about: dict[str, Any]) -> list[dict[str, Any]] | None:
+    return [
+        {
+            "ContainerPort": binding["containerPort"],
+            "Protocol": binding["protocol"],
+            "HostPort": binding["hostPort"],
+            "HostIp": binding["bindIP"],
+        }
+        for binding in about.get("networkBindings", ())
+    ] or None
 
 
 def _task_limits(task: Task, document: dict[str, Any]) -> dict[str, Any] | None:

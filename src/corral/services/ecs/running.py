@@ -19,7 +19,7 @@ from corral.model.task import Ask, Run, Task, TaskState
 from corral.services.caller import Caller
 from corral.services.ecs import fargate
 from corral.services.ecs.constraints import failure_reason, rules_of
-from corral.services.ecs.containers import is_plain, time_limit_s
+from corral.services.ecs.containers import is_host_image, is_plain, needs_others, time_limit_s
 from corral.services.ecs.definition_rules import check_dependencies
 from corral.services.ecs.definitions import cpu_units, gpus_asked, gpus_of_run, memory_mib
 from corral.services.ecs.describing import described
@@ -47,7 +47,9 @@ TOKEN_S = 24 * 3600.0
 
 # Fields that would change what a task does and that Corral does not act on yet: refused by name, never ignored.
 REFUSED_IN_REQUEST = ("volumeConfigurations",)
-REFUSED_IN_CONTAINER = ("environmentFiles", "links", "volumesFrom", "mountPoints")
+REFUSED_IN_CONTAINER = ("environmentFiles",)
+ONLY_IN_CONTAINERS = ("links", "volumesFrom", "mountPoints")
+REFUSED_IN_VOLUME = ("efsVolumeConfiguration", "fsxWindowsFileServerVolumeConfiguration", "configuredAtLaunch")
 
 
 def run_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -147,7 +149,11 @@ def _prototype(
             )
     containers = with_overrides(document, overrides)
     for container in containers.values():
-        _check_runnable(container)
+        _check_runnable(tx, container)
+    for volume in document.get("volumes", ()):
+        for field in REFUSED_IN_VOLUME:
+            if volume.get(field):
+                raise ClientException(f"Volume {volume['name']}: Corral does not serve {field} yet.")
     plain = is_plain(containers.values())
     if not plain:
         check_dependencies(list(containers.values()))  # again: the first Corral registered any
@@ -168,7 +174,7 @@ def _prototype(
         Run(
             "", "", container["name"], at, container["essential"],
             0 if way.launch_type == "FARGATE" else gpus_of_run(container), RunState.PENDING,
-            waits=bool(container.get("dependsOn")),
+            waits=needs_others(container),
         )
         for at, container in enumerate(containers.values())
     )  # fmt: skip
@@ -202,16 +208,27 @@ def _check_network(params: dict[str, Any], document: dict[str, Any]) -> None:
         raise InvalidParameterException("Network Configuration is not valid for the given networkMode of this task definition.")
 
 
-def _check_runnable(container: dict[str, Any]) -> None:
+def _check_runnable(tx: Tx[Store], container: dict[str, Any]) -> None:
     for field in REFUSED_IN_CONTAINER:
         if container.get(field):
             raise ClientException(f"Container {container['name']}: Corral does not serve {field} yet.")
     check_secrets(container)
-    if not container.get("command") and not container.get("entryPoint"):
-        raise ClientException(
-            f"Container {container['name']} has no command: it needs an image, and the process runtime ignores images. "
-            "Give it a command; running images (--runtime docker) is not served yet."
-        )
+    has_command = container.get("command") or container.get("entryPoint")
+    wanted = [field for field in ONLY_IN_CONTAINERS if container.get(field)]
+    if (has_command and not wanted) or (not is_host_image(container["image"]) and _runs_containers(tx)):
+        return
+    if not has_command:
+        why = "it has no command, so it needs an image: --runtime docker"
+    else:
+        why = f"{wanted[0]} needs a container of its own: --runtime docker"
+    if is_host_image(container["image"]):
+        raise ClientException(f"Container {container['name']}: {why}, and another image than {container['image']}.")
+    raise ClientException(f"Container {container['name']}: {why}. Tasks run as processes of this machine here.")
+
+
+def _runs_containers(tx: Tx[Store]) -> bool:
+    """Is there a Docker engine, as far as is known, or must there be one?"""
+    return tx.settings.runtime == "docker" or (tx.settings.runtime == "auto" and any(host["docker"] for host in tx.store.hosts()))
 
 
 def _ask(document: dict[str, Any], overrides: dict[str, Any], containers: dict[str, dict[str, Any]]) -> Ask:

@@ -9,12 +9,12 @@ from corral.decide.gpus import share
 from corral.decide.lifecycle import startable
 from corral.decide.place import spare_gpus
 from corral.model.placement import Claim, Placement, Slot
-from corral.model.run import STOP_GRACE_S, LogTarget, RunSpec, Start
-from corral.model.task import ALL_GPUS, FREE_GPUS, Run, Task
-from corral.services.ecs.containers import health_check
-from corral.services.ecs.definitions import visible_gpus
+from corral.model.run import STOP_GRACE_S, LogTarget, RunSpec, RunState, Start
+from corral.model.task import ALL_GPUS, FREE_GPUS, Run, Task, TaskState
+from corral.services.ecs.containers import health_check, is_host_image
+from corral.services.ecs.definitions import names_gpus, visible_gpus
 from corral.services.ecs.inside import environment_inside
-from corral.services.ecs.naming import split_definition
+from corral.services.ecs.naming import arn, split_definition
 from corral.services.ecs.secrets import secrets_of
 from corral.store import Store
 
@@ -29,6 +29,25 @@ def with_gpus(tx: Tx[Store], task: Task, placement: Placement, claim: Claim | No
         named = {run.id: visible_gpus(containers[run.container]) for run in runs}
         runs = _share_spare(runs, spare_gpus(pool, placement, claim), named, indexes)
     return runs
+
+
+def give_spare_gpus(tx: Tx[Store], task_id: str, attempt_id: str, named: str) -> None:
+    """A run's image asks for GPUs in the old way, which its host found out: give it what nobody holds, and order it anew."""
+    task = tx.store.task(task_id)
+    assert task is not None and task.host_id is not None
+    run = next((run for run in task.runs if run.attempt_id == attempt_id and run.state is RunState.PENDING), None)
+    if run is None or task.desired is not TaskState.RUNNING:
+        return
+    if run.gpus != FREE_GPUS:  # else it was given them before, and did not hear of it
+        pool, placement = tx.store.fleet.pool(task.pool), Placement(task.host_id, ())
+        indexes = {str(gpu.index): gpu.gpu_id for gpu in tx.store.gpus(task.host_id)}
+        [run] = _share_spare((run.but(gpus=FREE_GPUS),), spare_gpus(pool, placement), {run.id: named}, indexes)
+        after = task.but(runs=tuple(run if each.id == run.id else each for each in task.runs))
+        tx.store.change_task(task, after)
+        tx.changed(f"task:{task.id}")
+        task = after
+    assert task.host_id is not None
+    tx.start(task.host_id, start_of(tx, task, run))
 
 
 def share_gpus(runs: tuple[Run, ...], gpu_ids: tuple[str, ...], slot: Slot | None = None) -> tuple[Run, ...]:
@@ -94,6 +113,7 @@ def start_of(tx: Tx[Store], task: Task, run: Run) -> Start:
     container = containers_of(tx, task)[run.container]
     log = log_target(task, run, container)
     secrets, fault = secrets_of(tx, task, container)
+    settings = container_settings(tx, task, container)
     spec = RunSpec(
         run_id=run.attempt_id,
         task_id=task.id,
@@ -110,8 +130,36 @@ def start_of(tx: Tx[Store], task: Task, run: Run) -> Start:
         stop_grace_s=float(container.get("stopTimeout", STOP_GRACE_S)),
         ships_logs=log is not None,
         health=health_check(container),
+        settings=settings,
+        endpoint_url=tx.settings.endpoint_url,
+        image_may_ask=settings is not None and run.gpus == 0 and task.launch_type == "EC2" and not names_gpus(container),
     )
     return Start(spec, log, fault)
+
+
+def container_settings(tx: Tx[Store], task: Task, container: dict[str, Any]) -> dict[str, Any] | None:
+    """What a Docker engine is to be told beside command and environment, in ECS's shape; None: it is a plain process.
+
+    Whether there is an engine, its host knows: without one `--runtime auto` is a plain process too.
+    """
+    if tx.settings.runtime == "process" or is_host_image(container["image"]):
+        return None
+    document = tx.store.document(*definition_key(task))
+    overrides = task.details.get("overrides", {})
+    family, revision = split_definition(task.definition_arn)
+    kept = ("networkMode", "pidMode", "ipcMode", "volumes")
+    return {
+        "container": {name: value for name, value in container.items() if name != "environment"},
+        "task": {
+            **{name: document[name] for name in kept if name in document},
+            "cpu": str(task.ask.cpu_units) if overrides.get("cpu", document.get("cpu")) else None,
+            "memory": str(task.ask.memory_mib) if overrides.get("memory", document.get("memory")) else None,
+            "family": family,
+            "revision": str(revision),
+            "arn": arn(tx.settings.account, task.region, f"task/{task.cluster}/{task.id}"),
+            "cluster": task.cluster,
+        },
+    }
 
 
 def log_target(task: Task, run: Run, container: dict[str, Any]) -> LogTarget | None:

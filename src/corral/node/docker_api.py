@@ -1,0 +1,218 @@
+"""The Docker Engine API: HTTP/1.1 over the engine's socket, as much of it as the docker driver needs.
+
+Plain requests share a few connections that are kept open; a stream (logs, events, pulls) has one of its own for as long as
+it lasts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import orjson
+
+DEFAULT_HOST = "unix:///var/run/docker.sock"
+VERSION_MAX = (1, 44)  # what this was written against; engines speak older ones too
+IDLE_CONNECTIONS_MAX = 16
+CONNECT_MAX_S = 5.0
+HEAD_MAX_BYTES = 64 * 1024
+READ_BYTES = 64 * 1024
+
+Headers = Mapping[str, str]
+
+
+class EngineGone(Exception):
+    """The engine does not answer, or stopped in the middle of an answer. What was asked may have been done."""
+
+
+class EngineError(Exception):
+    """The engine refused, in its own words."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(slots=True)
+class Connection:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    status: int
+    length: int | None  # None: in chunks
+    keeps_open: bool
+
+
+class DockerApi:
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.host = environment.get("DOCKER_HOST") or DEFAULT_HOST
+        self._tls = _tls(environment)
+        self._prefix = ""
+        self._idle: list[Connection] = []
+
+    async def open(self) -> dict[str, Any]:
+        """Agree on a version; what the engine says of itself."""
+        about: dict[str, Any] = await self.get("/version")
+        theirs = tuple(int(part) for part in about["ApiVersion"].split("."))
+        self._prefix = "/v" + ".".join(map(str, min(theirs, VERSION_MAX)))
+        return about
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().writer.close()
+
+    async def get(self, path: str, **query: Any) -> Any:
+        return await self.ask("GET", path, query=query)
+
+    async def post(self, path: str, body: Any = None, headers: Headers | None = None, **query: Any) -> Any:
+        return await self.ask("POST", path, body, headers, query)
+
+    async def delete(self, path: str, **query: Any) -> Any:
+        return await self.ask("DELETE", path, query=query)
+
+    async def ask(
+        self, method: str, path: str, body: Any = None, headers: Headers | None = None, query: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The answer, parsed; None for an empty one. EngineError when it refuses, EngineGone when there is nobody."""
+        request = self._request(method, path, body, headers, query)
+        while True:
+            reused = bool(self._idle)
+            connection = self._idle.pop() if reused else await self._connect()
+            try:
+                connection.writer.write(request)
+                head = await _head(connection.reader)
+                break
+            except (OSError, asyncio.IncompleteReadError) as error:
+                connection.writer.close()
+                if not reused:
+                    raise EngineGone(f"the Docker engine at {self.host} hung up") from error
+                # One that lay idle had been closed meanwhile. A request that was read all the same is idempotent: see docker.py.
+            except BaseException:
+                connection.writer.close()
+                raise
+        try:
+            answer = b"".join([part async for part in _body(connection.reader, head)])
+        except BaseException as error:
+            connection.writer.close()
+            if isinstance(error, OSError | asyncio.IncompleteReadError):
+                raise EngineGone(f"the Docker engine at {self.host} hung up") from error
+            raise
+        if head.keeps_open and len(self._idle) < IDLE_CONNECTIONS_MAX:
+            self._idle.append(connection)
+        else:
+            connection.writer.close()
+        if head.status >= 400:
+            raise EngineError(head.status, _message(answer))
+        return orjson.loads(answer) if answer.strip() else None
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self, method: str, path: str, headers: Headers | None = None, body: Any = None, **query: Any
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The answer in parts, as they come. It ends when the engine ends it; EngineGone when it breaks off."""
+        connection = await self._connect()
+        try:
+            connection.writer.write(self._request(method, path, body, headers, query))
+            try:
+                head = await _head(connection.reader)
+                if head.status >= 400:
+                    raise EngineError(head.status, _message(b"".join([part async for part in _body(connection.reader, head)])))
+            except (OSError, asyncio.IncompleteReadError) as error:
+                raise EngineGone(f"the Docker engine at {self.host} hung up") from error
+            yield self._parts(connection.reader, head)
+        finally:
+            connection.writer.close()
+
+    async def _parts(self, reader: asyncio.StreamReader, head: Head) -> AsyncIterator[bytes]:
+        try:
+            async for part in _body(reader, head):
+                yield part
+        except (OSError, asyncio.IncompleteReadError) as error:
+            raise EngineGone(f"the Docker engine at {self.host} hung up") from error
+
+    def _request(self, method: str, path: str, body: Any, headers: Headers | None, query: Mapping[str, Any] | None) -> bytes:
+        given = {name: _word(value) for name, value in (query or {}).items() if value is not None}
+        target = f"{self._prefix}{quote(path)}" + (f"?{urlencode(given)}" if given else "")
+        data = body if isinstance(body, bytes) else b"" if body is None else orjson.dumps(body)
+        kind = "application/x-tar" if isinstance(body, bytes) else "application/json"
+        lines = [f"{method} {target} HTTP/1.1", "Host: docker", f"Content-Length: {len(data)}", f"Content-Type: {kind}"]
+        lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+        return "\r\n".join(lines).encode() + b"\r\n\r\n" + data
+
+    async def _connect(self) -> Connection:
+        where = urlsplit(self.host)
+        try:
+            if where.scheme == "unix":
+                opening = asyncio.open_unix_connection(where.path, limit=HEAD_MAX_BYTES)
+            elif where.scheme in ("tcp", "http", "https"):
+                tls = self._tls or (ssl.create_default_context() if where.scheme == "https" else None)
+                opening = asyncio.open_connection(where.hostname, where.port or 2375, ssl=tls, limit=HEAD_MAX_BYTES)
+            else:
+                raise EngineGone(f"DOCKER_HOST={self.host}: give unix:///path or tcp://host:port")
+            return Connection(*await asyncio.wait_for(opening, CONNECT_MAX_S))
+        except (OSError, TimeoutError) as error:
+            raise EngineGone(f"no Docker engine answers at {self.host}: {error}") from error
+
+
+async def _head(reader: asyncio.StreamReader) -> Head:
+    lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:] if line)}
+    status = int(lines[0].split(" ")[1])
+    closes = headers.get("connection", "").lower() == "close"
+    if status in (204, 304):
+        return Head(status, 0, not closes)
+    if "content-length" in headers:
+        return Head(status, int(headers["content-length"]), not closes)
+    return Head(status, None if headers.get("transfer-encoding") == "chunked" else -1, not closes)
+
+
+async def _body(reader: asyncio.StreamReader, head: Head) -> AsyncIterator[bytes]:
+    if head.length is None:
+        while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):
+            left = size
+            while left:
+                part = await reader.read(min(left, READ_BYTES))
+                if not part:
+                    raise asyncio.IncompleteReadError(b"", left)
+                left -= len(part)
+                yield part
+            await reader.readexactly(2)
+        await reader.readuntil(b"\r\n")
+    elif head.length < 0:  # until the connection ends
+        while part := await reader.read(READ_BYTES):
+            yield part
+    elif head.length:
+        yield await reader.readexactly(head.length)
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return value if isinstance(value, str) else orjson.dumps(value).decode() if isinstance(value, dict | list) else str(value)
+
+
+def _message(answer: bytes) -> str:
+    try:
+        return str(orjson.loads(answer)["message"]).strip()
+    except (ValueError, KeyError, TypeError):
+        return answer.decode(errors="replace").strip()
+
+
+def _tls(environment: Mapping[str, str]) -> ssl.SSLContext | None:
+    """As the docker command has it: DOCKER_TLS_VERIFY, and the certificates in DOCKER_CERT_PATH."""
+    if not environment.get("DOCKER_TLS_VERIFY"):
+        return None
+    folder = Path(environment.get("DOCKER_CERT_PATH") or os.path.expanduser("~/.docker"))
+    context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    return context

@@ -1,0 +1,390 @@
+"""From a run to what Docker is asked to create: pure, so that it can be read and tested as a table.
+
+`spec.settings` holds the container's definition and what of its task's matters, both in ECS's own shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+
+from corral.model.run import RunSpec
+
+GATEWAY = "169.254.170.2"  # Corral's address in every container that has a network of its own; botocore trusts no other
+NETWORK = "corral"  # of tasks in bridge and awsvpc mode
+INSIDE_NETWORK = "corral-inside"  # has that address as its gateway, and leads nowhere else: of tasks in mode none
+
+LABEL_HOST = "corral.host"  # the data folder that a container belongs to
+LABEL_RUN = "corral.run"
+LABEL_TASK = "corral.task"
+LABEL_CONTAINER = "com.amazonaws.ecs.container-name"
+LABEL_KEPT = "corral.kept"  # JSON: what an agent that never saw the order must know
+
+CPU_SHARES_MIN = 2
+CPU_UNITS_PER_CORE = 1024
+CPU_PERIOD_US = 100_000
+LOG_FILE_BYTES = 256 * 1024 * 1024  # of what a container wrote, the engine keeps two such files
+MIB = 2**20
+NANOSECONDS = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is said of a run on its container."""
+
+    ships_logs: bool
+    gpu_ids: tuple[str, ...]
+    stop_grace_s: float
+    has_terminal: bool
+    has_volumes: bool  # of its task's own, which go with the task
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a container is created into."""
+
+    host_id: str
+    cpus: int  # of the engine's machine
+    gpus: str  # how this engine is asked for GPUs: nvidia or cdi; empty: they are simulated, and not asked for
+    addresses: Mapping[str, str]  # of the task's other containers, by name; those it links to must be there
+    names: Mapping[str, str]  # their names at the engine; those whose volumes it takes must be there
+    pause: str | None  # the container that holds the task's network, in mode awsvpc or where containers share more
+
+
+def container_name(host_id: str, run_id: str) -> str:
+    return f"corral-{host_id[:8]}-{run_id}"
+
+
+def network_mode(spec: RunSpec) -> str:
+    return str(_task(spec).get("networkMode") or "bridge")
+
+
+def needs_pause(spec: RunSpec) -> bool:
+    """Its task has something that outlives each single container of it: a network, or a space of processes or of memory."""
+    task = _task(spec)
+    return network_mode(spec) == "awsvpc" or task.get("pidMode") == "task" or task.get("ipcMode") == "task"
+
+
+def create_body(spec: RunSpec, around: Surroundings) -> dict[str, Any]:
+    """The body of `POST /containers/create`."""
+    container = _container(spec)
+    linux = container.get("linuxParameters", {})
+    body: dict[str, Any] = {
+        "Image": spec.image,
+        "Env": [f"{name}={value}" for name, value in environment(spec).items()],
+        "Labels": labels(spec, around.host_id),
+        "Healthcheck": _health_check(spec),
+        "Tty": bool(container.get("pseudoTerminal")),
+        "OpenStdin": bool(container.get("interactive")),
+        "NetworkDisabled": bool(container.get("disableNetworking")),
+        "HostConfig": _host_config(spec, around),
+    }
+    optional = {
+        "Cmd": container.get("command"),
+        "Entrypoint": container.get("entryPoint"),
+        "WorkingDir": container.get("workingDirectory"),
+        "User": container.get("user"),
+        "Hostname": container.get("hostname"),
+    }
+    body |= {name: value for name, value in optional.items() if value}
+    ports = _ports(spec)
+    if network_mode(spec) == "bridge":
+        body["ExposedPorts"] = {port: {} for port in ports}
+        body["HostConfig"]["PortBindings"] = {
+            port: [{"HostIp": "", "HostPort": str(host_port or "")}] for port, host_port in ports.items()
+        }
+    if linux.get("initProcessEnabled") and around.pause is None:
+        body["HostConfig"]["Init"] = True
+    return body
+
+
+def environment(spec: RunSpec) -> dict[str, str]:
+    """The task's, then the GPUs, which neither a task nor an image may choose for itself."""
+    inside = spec.environment
+    if network_mode(spec) != "host" and spec.endpoint_url:
+        port = urlsplit(spec.endpoint_url).port
+        url = f"http://{GATEWAY}:{port}"
+        inside = {name: value.replace(spec.endpoint_url, url, 1) for name, value in inside.items()}
+    gpu_ids = ",".join(spec.gpu_ids)
+    return {**inside, "NVIDIA_VISIBLE_DEVICES": gpu_ids or "void", "CUDA_VISIBLE_DEVICES": gpu_ids}
+
+
+def kept_of(labels: Mapping[str, str]) -> Kept:
+    """What `create_body` wrote on the container."""
+    kept = orjson.loads(labels.get(LABEL_KEPT, "{}"))
+    return Kept(
+        ships_logs=bool(kept.get("ships_logs")),
+        gpu_ids=tuple(kept.get("gpu_ids", ())),
+        stop_grace_s=float(kept.get("stop_grace_s", 30.0)),
+        has_terminal=bool(kept.get("has_terminal")),
+        has_volumes=bool(kept.get("has_volumes")),
+    )
+
+
+def kept_by(spec: RunSpec) -> Kept:
+    terminal = bool(_container(spec).get("pseudoTerminal"))
+    own = any(LABEL_TASK in volume["Labels"] for volume in volumes(spec))
+    return Kept(spec.ships_logs, tuple(spec.gpu_ids), spec.stop_grace_s, terminal, own)
+
+
+def labels(spec: RunSpec, host_id: str) -> dict[str, str]:
+    """ECS's own, and what Corral finds the container by."""
+    task = _task(spec)
+    return {
+        **_container(spec).get("dockerLabels", {}),
+        "com.amazonaws.ecs.cluster": task["cluster"],
+        LABEL_CONTAINER: spec.container,
+        "com.amazonaws.ecs.task-arn": task["arn"],
+        "com.amazonaws.ecs.task-definition-family": task["family"],
+        "com.amazonaws.ecs.task-definition-version": task["revision"],
+        LABEL_HOST: host_id,
+        LABEL_RUN: spec.run_id,
+        LABEL_TASK: spec.task_id,
+        LABEL_KEPT: orjson.dumps(kept_by(spec)).decode(),
+    }
+
+
+def bindings(spec: RunSpec) -> list[dict[str, Any]]:
+    """In host mode a port is what it is."""
+    if network_mode(spec) != "host":
+        return []
+    return [_binding(port, number) for port in _ports(spec) for number in [int(port.partition("/")[0])]]
+
+
+def bindings_seen(ports: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """From what Docker says of a running container's ports. It binds them for IPv6 once more, which ECS does not show."""
+    return [
+        _binding(port, int(given["HostPort"]), given.get("HostIp") or "0.0.0.0")
+        for port, all_given in sorted(ports.items())
+        for given in all_given or ()
+        if ":" not in given.get("HostIp", "")
+    ]
+
+
+def volumes(spec: RunSpec) -> list[dict[str, Any]]:
+    """The bodies of `POST /volumes/create` for the volumes that this container mounts and that Docker keeps."""
+    made = []
+    for volume in _mounted(spec):
+        about = volume.get("dockerVolumeConfiguration", {})
+        if volume.get("host", {}).get("sourcePath") or not _is_made(about):
+            continue
+        own = about.get("scope", "task") == "task"
+        made.append(
+            {
+                "Name": _volume_name(spec, volume),
+                "Driver": about.get("driver", "local"),
+                "DriverOpts": about.get("driverOpts", {}),
+                "Labels": {**about.get("labels", {}), **({LABEL_TASK: spec.task_id} if own else {})},
+            }
+        )
+    return made
+
+
+def foreign_volumes(spec: RunSpec) -> list[str]:
+    """The volumes that must be there already: shared ones that are not to be made."""
+    return [
+        volume["name"]
+        for volume in _mounted(spec)
+        if "dockerVolumeConfiguration" in volume and not _is_made(volume["dockerVolumeConfiguration"])
+    ]
+
+
+def links(spec: RunSpec) -> list[tuple[str, str]]:
+    """(container, what it is called here; empty: the same)"""
+    return [(link.partition(":")[0], link.partition(":")[2]) for link in _container(spec).get("links", ())]
+
+
+def takes_volumes_of(spec: RunSpec) -> list[str]:
+    return [source["sourceContainer"] for source in _container(spec).get("volumesFrom", ())]
+
+
+def _is_made(about: Mapping[str, Any]) -> bool:
+    return about.get("scope", "task") == "task" or bool(about.get("autoprovision"))
+
+
+def _container(spec: RunSpec) -> dict[str, Any]:
+    assert spec.settings is not None
+    container: dict[str, Any] = spec.settings["container"]
+    return container
+
+
+def _task(spec: RunSpec) -> dict[str, Any]:
+    assert spec.settings is not None
+    task: dict[str, Any] = spec.settings["task"]
+    return task
+
+
+def _health_check(spec: RunSpec) -> dict[str, Any]:
+    """The definition's, never the image's: as on ECS."""
+    check = _container(spec).get("healthCheck") or {}
+    if spec.health is None or not check:
+        return {"Test": ["NONE"]}
+    return {
+        "Test": check["command"],
+        "Interval": round(spec.health.interval_s * NANOSECONDS),
+        "Timeout": round(spec.health.timeout_s * NANOSECONDS),
+        "Retries": spec.health.retries,
+        "StartPeriod": round(spec.health.start_period_s * NANOSECONDS),
+    }
+
+
+def _host_config(spec: RunSpec, around: Surroundings) -> dict[str, Any]:
+    container, task = _container(spec), _task(spec)
+    linux = container.get("linuxParameters", {})
+    capabilities = linux.get("capabilities", {})
+    config: dict[str, Any] = {
+        "NetworkMode": _network(spec, around),
+        "CpuShares": max(CPU_SHARES_MIN, container.get("cpu", 0)),
+        "Privileged": bool(container.get("privileged")),
+        "ReadonlyRootfs": bool(container.get("readonlyRootFilesystem")),
+        "CapAdd": capabilities.get("add", []),
+        "CapDrop": capabilities.get("drop", []),
+        "SecurityOpt": container.get("dockerSecurityOptions", []),
+        "Dns": container.get("dnsServers", []),
+        "DnsSearch": container.get("dnsSearchDomains", []),
+        "ExtraHosts": _extra_hosts(spec, around),
+        "Sysctls": {pair["namespace"]: pair["value"] for pair in container.get("systemControls", ())},
+        "Ulimits": [
+            {"Name": limit["name"], "Soft": limit["softLimit"], "Hard": limit["hardLimit"]}
+            for limit in container.get("ulimits", ())
+        ],
+        "Devices": [_device(device) for device in linux.get("devices", ())],
+        "Tmpfs": {mount["containerPath"]: _tmpfs(mount) for mount in linux.get("tmpfs", ())},
+        "Binds": _binds(spec),
+        "VolumesFrom": [
+            around.names[source["sourceContainer"]] + (":ro" if source.get("readOnly") else "")
+            for source in container.get("volumesFrom", ())
+        ],
+        "LogConfig": _log_config(spec),
+        "DeviceRequests": _device_requests(spec, around),
+        **_memory(container, task),
+        **_cpu_quota(task, around.cpus),
+    }
+    if linux.get("sharedMemorySize"):
+        config["ShmSize"] = linux["sharedMemorySize"] * MIB
+    for field, mode in (("PidMode", task.get("pidMode")), ("IpcMode", task.get("ipcMode"))):
+        if mode == "task":
+            config[field] = f"container:{around.pause}"
+        elif mode is not None:
+            config[field] = mode
+    return config
+
+
+def _network(spec: RunSpec, around: Surroundings) -> str:
+    match network_mode(spec):
+        case "host":
+            return "host"
+        case "awsvpc":
+            return f"container:{around.pause}"
+        case "none":
+            return INSIDE_NETWORK
+        case _:
+            return NETWORK
+
+
+def _memory(container: Mapping[str, Any], task: Mapping[str, Any]) -> dict[str, int]:
+    """A container without a limit of its own has its task's: ECS holds the whole task to that."""
+    linux, config = container.get("linuxParameters", {}), {}
+    hard = container.get("memory") or int(task.get("memory") or 0)
+    if hard:
+        config["Memory"] = hard * MIB
+        if "maxSwap" in linux:
+            config["MemorySwap"] = (hard + linux["maxSwap"]) * MIB
+            if linux["maxSwap"] and "swappiness" in linux:
+                config["MemorySwappiness"] = linux["swappiness"]
+    if container.get("memoryReservation"):
+        config["MemoryReservation"] = container["memoryReservation"] * MIB
+    return config
+
+
+def _cpu_quota(task: Mapping[str, Any], cpus: int) -> dict[str, int]:
+    """Shares are for whoever wants more than there is; only a size of the task itself is a limit, as on ECS."""
+    cores = int(task.get("cpu") or 0) / CPU_UNITS_PER_CORE
+    if not 0 < cores < cpus:
+        return {}
+    return {"CpuPeriod": CPU_PERIOD_US, "CpuQuota": round(cores * CPU_PERIOD_US)}
+
+
+def _extra_hosts(spec: RunSpec, around: Surroundings) -> list[str]:
+    container = _container(spec)
+    if network_mode(spec) == "awsvpc":
+        return []  # the pause container has them: who shares its network shares its names
+    named = {host: around.addresses[name] for name, alias in links(spec) for host in {name: None, alias or name: None}}
+    return [f"{host['hostname']}:{host['ipAddress']}" for host in container.get("extraHosts", ())] + [
+        f"{name}:{address}" for name, address in named.items()
+    ]
+
+
+def _device(device: Mapping[str, Any]) -> dict[str, str]:
+    permissions = device.get("permissions") or ["read", "write", "mknod"]
+    return {
+        "PathOnHost": device["hostPath"],
+        "PathInContainer": device.get("containerPath") or device["hostPath"],
+        "CgroupPermissions": "".join({"read": "r", "write": "w", "mknod": "m"}[permission] for permission in permissions),
+    }
+
+
+def _tmpfs(mount: Mapping[str, Any]) -> str:
+    return ",".join([*mount.get("mountOptions", ()), f"size={mount['size']}m"])
+
+
+def _mounted(spec: RunSpec) -> list[dict[str, Any]]:
+    by_name = {volume["name"]: volume for volume in _task(spec).get("volumes", ())}
+    return [by_name[name] for name in dict.fromkeys(mount["sourceVolume"] for mount in _container(spec).get("mountPoints", ()))]
+
+
+def _binds(spec: RunSpec) -> list[str]:
+    by_name = {volume["name"]: volume for volume in _mounted(spec)}
+    return [
+        f"{_source(spec, by_name[mount['sourceVolume']])}:{mount['containerPath']}" + (":ro" if mount.get("readOnly") else "")
+        for mount in _container(spec).get("mountPoints", ())
+    ]
+
+
+def _source(spec: RunSpec, volume: Mapping[str, Any]) -> str:
+    return volume.get("host", {}).get("sourcePath") or _volume_name(spec, volume)
+
+
+def _volume_name(spec: RunSpec, volume: Mapping[str, Any]) -> str:
+    """A volume of the task's own goes with the task; a shared one is called what it is called."""
+    if volume.get("dockerVolumeConfiguration", {}).get("scope", "task") == "shared":
+        return str(volume["name"])
+    return f"corral-{spec.task_id}-{volume['name']}"
+
+
+def _log_config(spec: RunSpec) -> dict[str, Any]:
+    """What we ship is read from the engine's own files; another driver is the engine's business."""
+    logging = _container(spec).get("logConfiguration")
+    if logging and logging["logDriver"] not in ("awslogs", "awsfirelens"):
+        return {"Type": logging["logDriver"], "Config": logging.get("options", {})}
+    return {"Type": "json-file", "Config": {"max-size": str(LOG_FILE_BYTES), "max-file": "2"}}
+
+
+def _device_requests(spec: RunSpec, around: Surroundings) -> list[dict[str, Any]]:
+    if not spec.gpu_ids or not around.gpus:
+        return []
+    if around.gpus == "cdi":
+        return [{"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={gpu_id}" for gpu_id in spec.gpu_ids]}]
+    return [{"Driver": "nvidia", "DeviceIDs": list(spec.gpu_ids), "Capabilities": [["gpu", "utility", "compute"]]}]
+
+
+def _ports(spec: RunSpec) -> dict[str, int]:
+    """`80/tcp` → the host's port that was asked for; 0: any."""
+    ports: dict[str, int] = {}
+    for mapping in _container(spec).get("portMappings", ()):
+        protocol = mapping.get("protocol", "tcp")
+        if "containerPort" in mapping:
+            ports[f"{mapping['containerPort']}/{protocol}"] = mapping.get("hostPort", 0)
+        else:
+            first, _, last = mapping["containerPortRange"].partition("-")
+            ports |= {f"{port}/{protocol}": 0 for port in range(int(first), int(last) + 1)}
+    return ports
+
+
+def _binding(port: str, host_port: int, address: str = "0.0.0.0") -> dict[str, Any]:
+    number, _, protocol = port.partition("/")
+    return {"bindIP": address, "containerPort": int(number), "hostPort": host_port, "protocol": protocol}

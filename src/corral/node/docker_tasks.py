@@ -1,0 +1,181 @@
+"""What the containers of a task share at the engine: networks, the container that holds the task's own one, volumes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from corral.model.run import RunSpec
+from corral.node import pause
+from corral.node.docker_api import DockerApi, EngineError
+from corral.node.docker_settings import (
+    GATEWAY,
+    INSIDE_NETWORK,
+    LABEL_HOST,
+    LABEL_TASK,
+    NETWORK,
+    foreign_volumes,
+    needs_pause,
+    network_mode,
+    volumes,
+)
+
+LABEL_PAUSE = "corral.pause"
+INSIDE_SUBNET = "169.254.170.0/24"
+ARCHITECTURES = {"arm64": "aarch64", "amd64": "x86_64"}  # as Docker calls them → as the kernel does
+
+
+class CannotCreate(Exception):
+    """The text is what ECS would say."""
+
+
+class SharedByTasks:
+    def __init__(self, api: DockerApi, host_id: str) -> None:
+        self._api = api
+        self._host_id = host_id
+        self.architecture = ""  # as the engine calls it
+        self._networks: asyncio.Task[None] | None = None
+        self.with_volumes: set[str] = set()  # tasks that have some of their own
+        self._pauses: dict[str, asyncio.Task[dict[str, Any]]] = {}  # by task
+
+    async def make(self, spec: RunSpec) -> dict[str, Any] | None:
+        """What this run needs beside its image is there on return; what the engine says of the task's pause container."""
+        if network_mode(spec) != "host":
+            await self._once_networks()
+        for name in foreign_volumes(spec):
+            try:
+                await self._api.get(f"/volumes/{name}")
+            except EngineError as error:
+                raise CannotCreate(f"CannotCreateVolumeError: the shared volume {name} is not there: {error}") from None
+        for volume in volumes(spec):
+            if LABEL_TASK in volume["Labels"]:
+                self.with_volumes.add(spec.task_id)
+            try:
+                await self._api.post("/volumes/create", volume)
+            except EngineError as error:
+                raise CannotCreate(f"CannotCreateVolumeError: Error response from daemon: {error}") from None
+        return await self._pause(spec) if needs_pause(spec) else None
+
+    def adopt(self, task_id: str, about: dict[str, Any]) -> None:
+        """A pause container of an earlier agent."""
+
+        async def known() -> dict[str, Any]:
+            return about
+
+        self._pauses[task_id] = asyncio.get_running_loop().create_task(known())
+
+    async def pause_of(self, task_id: str) -> dict[str, Any] | None:
+        """What the engine says of a task's pause container; None: it has none."""
+        return await asyncio.shield(self._pauses[task_id]) if task_id in self._pauses else None
+
+    @property
+    def with_pause(self) -> list[str]:
+        return list(self._pauses)
+
+    async def drop_pause(self, task_id: str) -> None:
+        if task_id in self._pauses:
+            del self._pauses[task_id]
+            await self.remove(pause_name(self._host_id, task_id))
+
+    async def drop_volumes(self, task_id: str) -> None:
+        found = await self._api.get("/volumes", filters={"label": [f"{LABEL_TASK}={task_id}"]})
+        for volume in found.get("Volumes") or ():
+            try:
+                await self._api.delete(f"/volumes/{volume['Name']}")
+            except EngineError as error:
+                if error.status not in (404, 409):
+                    raise
+        self.with_volumes.discard(task_id)
+
+    async def remove(self, container: str) -> None:
+        try:
+            await self._api.delete(f"/containers/{container}", force=True, v=True)
+        except EngineError as error:
+            if error.status not in (404, 409):  # gone, or going
+                raise
+
+    async def _once_networks(self) -> None:
+        if self._networks is None or (self._networks.done() and self._networks.exception()):
+            self._networks = asyncio.get_running_loop().create_task(self._make_networks())
+        try:
+            await asyncio.shield(self._networks)
+        except EngineError as error:
+            raise CannotCreate(f"CannotStartContainerError: the network for tasks cannot be made: {error}") from None
+
+    async def _make_networks(self) -> None:
+        there: list[dict[str, Any]] = await self._api.get("/networks")
+        names = {network["Name"] for network in there}
+        gateways = {part.get("Gateway") for network in there for part in network.get("IPAM", {}).get("Config") or ()}
+        if NETWORK not in names:
+            await self._network({"Name": NETWORK})
+        if INSIDE_NETWORK not in names:
+            if GATEWAY in gateways:
+                raise EngineError(409, f"another network of this engine has the gateway {GATEWAY}; remove it")
+            config = [{"Subnet": INSIDE_SUBNET, "Gateway": GATEWAY}]
+            await self._network({"Name": INSIDE_NETWORK, "Internal": True, "IPAM": {"Config": config}})
+
+    async def _network(self, body: dict[str, Any]) -> None:
+        try:
+            await self._api.post("/networks/create", {"CheckDuplicate": True, "Driver": "bridge", **body})
+        except EngineError as error:
+            if error.status != 409:  # another Corral was quicker
+                raise
+
+    async def _pause(self, spec: RunSpec) -> dict[str, Any]:
+        making = self._pauses.get(spec.task_id)
+        if making is None or (making.done() and making.exception()):
+            making = self._pauses[spec.task_id] = asyncio.get_running_loop().create_task(self._make_pause(spec))
+        try:
+            return await asyncio.shield(making)
+        except EngineError as error:
+            raise CannotCreate(f"CannotStartContainerError: the task's network cannot be made: {error}") from None
+
+    async def _make_pause(self, spec: RunSpec) -> dict[str, Any]:
+        name = pause_name(self._host_id, spec.task_id)
+        body = _pause_body(spec, self._host_id)
+        try:
+            await self._api.post("/containers/create", body, name=name)
+        except EngineError as error:
+            if error.status == 404:
+                await self._make_image()
+                await self._api.post("/containers/create", body, name=name)
+            elif error.status != 409:
+                raise
+        await self._api.post(f"/containers/{name}/start")
+        about: dict[str, Any] = await self._api.get(f"/containers/{name}/json")
+        return about
+
+    async def _make_image(self) -> None:
+        layer = pause.layer(ARCHITECTURES.get(self.architecture, self.architecture))
+        await self._api.post("/images/create", layer, fromSrc="-", repo=pause.IMAGE, tag=pause.TAG)
+
+
+def pause_name(host_id: str, task_id: str) -> str:
+    return f"corral-{host_id[:8]}-{task_id}-pause"
+
+
+def _pause_body(spec: RunSpec, host_id: str) -> dict[str, Any]:
+    assert spec.settings is not None
+    container = spec.settings["container"]
+    return {
+        "Image": f"{pause.IMAGE}:{pause.TAG}",
+        "Cmd": ["/pause"],
+        "Labels": {LABEL_HOST: host_id, LABEL_PAUSE: spec.task_id},
+        "HostConfig": {
+            "NetworkMode": NETWORK if network_mode(spec) == "awsvpc" else "none",
+            "IpcMode": "shareable",
+            "Dns": container.get("dnsServers", []),
+            "DnsSearch": container.get("dnsSearchDomains", []),
+            "ExtraHosts": [f"{host['hostname']}:{host['ipAddress']}" for host in container.get("extraHosts", ())],
+            "LogConfig": {"Type": "none"},
+        },
+    }
+
+
+def address(about: Mapping[str, Any]) -> tuple[str, str] | None:
+    """(IPv4 address, MAC address) of a running container; None: it has none of its own."""
+    for network in (about.get("NetworkSettings", {}).get("Networks") or {}).values():
+        if network.get("IPAddress"):
+            return network["IPAddress"], network.get("MacAddress", "")
+    return None

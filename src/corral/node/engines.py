@@ -1,0 +1,73 @@
+"""Both engines of a host as one: a run that has settings of a container is one where there is a Docker engine.
+
+`--runtime auto` takes Docker where an engine answers when the agent starts, or where containers of ours may still be alive;
+`docker` waits for one; `process` never looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+
+from corral.model.run import Execute, RunSpec
+from corral.node.docker import DockerEngine
+from corral.node.engine import Changed, Known
+from corral.node.process import ProcessEngine
+
+log = logging.getLogger("corral.node")
+
+
+class Engines:
+    def __init__(self, process: ProcessEngine, docker: DockerEngine, runtime: str) -> None:
+        self._process = process
+        self._docker = docker
+        self._runtime = runtime
+        self._uses_docker = False
+        self.failed: asyncio.Future[None] = process.failed
+
+    @property
+    def docker(self) -> str:
+        """The engine that runs containers here; empty: there is none."""
+        return self._docker.docker if self._uses_docker else ""
+
+    async def open(self, changed: Changed) -> None:
+        await self._process.open(changed)
+        wanted = self._runtime == "docker" or self._docker.has_runs
+        self._uses_docker = wanted or (self._runtime == "auto" and await self._docker.answers())
+        if self._uses_docker:
+            await self._docker.open(changed)
+            log.info("containers: %s", self.docker)
+
+    def start(self, specs: Iterable[RunSpec]) -> None:
+        specs = list(specs)
+        self._process.start([spec for spec in specs if not self._is_for_docker(spec)])
+        self._docker.start([spec for spec in specs if self._is_for_docker(spec)])
+
+    def _is_for_docker(self, spec: RunSpec) -> bool:
+        return self._uses_docker and spec.settings is not None
+
+    def stop(self, run_ids: Iterable[str]) -> None:
+        run_ids = list(run_ids)
+        self._process.stop(run_ids)
+        self._docker.stop(run_ids)
+
+    async def execute(self, order: Execute) -> None:
+        engine = self._docker if order.run.run_id in self._docker.observe() else self._process
+        await engine.execute(order)
+
+    def observe(self) -> Mapping[str, Known]:
+        containers = self._docker.observe()
+        return {**self._process.observe(), **containers} if containers else self._process.observe()
+
+    def roots(self) -> set[int]:
+        return self._process.roots() | self._docker.roots()
+
+    def forget(self, run_ids: Iterable[str]) -> None:
+        run_ids = list(run_ids)
+        self._process.forget(run_ids)
+        self._docker.forget(run_ids)
+
+    async def close(self, *, quit: bool) -> None:
+        await self._process.close(quit=quit)
+        await self._docker.close(quit=quit)

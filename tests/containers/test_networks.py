@@ -1,0 +1,106 @@
+"""Network modes: what a container reaches, how it is reached, and what is shown of it."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+
+import pytest
+
+from containers.running import Containers, python, shell
+from harness import eventually
+
+pytestmark = pytest.mark.xdist_group("docker")
+
+VPC = {"awsvpcConfiguration": {"subnets": ["subnet-1"], "assignPublicIp": "DISABLED"}}
+BOTO3 = """
+import boto3, json, os, urllib.request
+who = boto3.client("sts").get_caller_identity()["Arn"]
+about = json.load(urllib.request.urlopen(os.environ["ECS_CONTAINER_METADATA_URI_V4"]))
+print(json.dumps([who, about]))
+"""
+
+
+@pytest.mark.parametrize("mode", ["host", "bridge", "awsvpc", "none"])
+def test_boto3_inside_needs_no_configuration(run: Containers, mode: str):
+    container, volumes = python(BOTO3)
+    more = {"networkConfiguration": VPC} if mode == "awsvpc" else {}
+    task = run(container, networkMode=mode, volumes=volumes, **more)
+    assert task["containers"][0]["exitCode"] == 0, run.printed(task)
+    [line] = run.printed(task)
+    who, about = json.loads(line)
+    task_id = task["taskArn"].rpartition("/")[2]
+    assert who.endswith(f"/{task_id}")
+    [network] = about["Networks"]
+    if mode == "host":
+        assert network == {"NetworkMode": "host", "IPv4Addresses": ["127.0.0.1"]}
+    else:
+        assert network["NetworkMode"] == mode
+    assert about["DockerId"] == task["containers"][0]["runtimeId"]
+
+
+def test_ports_of_a_bridge_are_bound_and_shown(run: Containers):
+    server = "mkdir -p /tmp/w; echo hello > /tmp/w/index.html; httpd -f -p 80 -h /tmp/w"
+    [arn] = run.start(shell(server, portMappings=[{"containerPort": 80}]), networkMode="bridge")
+    [container] = run.until(arn)["containers"]
+    [binding] = container["networkBindings"]
+    assert (binding["containerPort"], binding["protocol"], binding["bindIP"]) == (80, "tcp", "0.0.0.0")
+    assert binding["hostPort"] > 0
+    assert _fetch(f"http://127.0.0.1:{binding['hostPort']}/") == "hello\n"
+    run.stop(arn)
+
+
+def test_in_host_mode_a_port_is_what_it_is(run: Containers):
+    [arn] = run.start(shell("sleep 300", portMappings=[{"containerPort": 18080}]), networkMode="host")
+    [container] = run.until(arn)["containers"]
+    assert container["networkBindings"] == [{"bindIP": "0.0.0.0", "containerPort": 18080, "hostPort": 18080, "protocol": "tcp"}]
+    run.stop(arn)
+
+
+def test_a_task_in_awsvpc_mode_has_one_address_for_all_its_containers(run: Containers):
+    server = "mkdir -p /tmp/w; echo hello > /tmp/w/index.html; httpd -f -p 80 -h /tmp/w"
+    client = "until wget -qO- http://127.0.0.1/; do sleep 0.1; done; ip -o addr show eth0; sleep 300"
+    containers = [
+        shell(server, name="server"),
+        shell(client, name="client", dependsOn=[{"containerName": "server", "condition": "START"}]),
+    ]
+    [arn] = run.start(*containers, networkMode="awsvpc", networkConfiguration=VPC)
+    task = run.until(arn)
+    [attachment] = task["attachments"]
+    details = {pair["name"]: pair["value"] for pair in attachment["details"]}
+    assert (attachment["type"], attachment["status"], details["subnetId"]) == ("ElasticNetworkInterface", "ATTACHED", "subnet-1")
+    address = details["privateIPv4Address"]
+    for container in task["containers"]:
+        assert container["networkInterfaces"] == [{"attachmentId": attachment["id"], "privateIpv4Address": address}]
+    assert _fetch(f"http://{address}/") == "hello\n"
+    printed = eventually(lambda: len(lines := run.printed(arn, "client")) == 2 and lines)
+    assert printed[0] == "hello" and address in printed[1]
+    run.stop(arn)
+
+
+def test_links_lead_to_the_other_container(run: Containers):
+    server = "mkdir -p /tmp/w; echo linked > /tmp/w/index.html; httpd -f -p 80 -h /tmp/w"
+    client = "until wget -qO- http://db/ && wget -qO- http://server/; do sleep 0.1; done"
+    task = run(shell(client, links=["server:db"]), shell(server, name="server", essential=False), networkMode="bridge")
+    assert run.printed(task) == ["linked", "linked"]
+
+
+def test_names_and_the_host_of_its_own(run: Containers):
+    task = run(
+        shell("hostname; cat /etc/hosts /etc/resolv.conf", hostname="box", dnsServers=["192.0.2.53"], dnsSearchDomains=["x.test"],
+              extraHosts=[{"hostname": "far", "ipAddress": "192.0.2.7"}]),
+        networkMode="none",
+    )  # fmt: skip
+    lines = run.printed(task)
+    assert lines[0] == "box" and "192.0.2.7\tfar" in lines
+    assert "search x.test" in lines
+
+
+def _fetch(url: str) -> str:
+    def fetched() -> str | None:
+        try:
+            return urllib.request.urlopen(url, timeout=5).read().decode()
+        except OSError:
+            return None
+
+    return eventually(fetched, url)

@@ -1,0 +1,114 @@
+"""A Docker engine of the tests' own, in a temporary folder: without a bridge, without iptables, without a registry."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+
+from eventually import eventually
+
+BUSYBOX = "busy:1"  # a shell and what goes with it
+SYSTEM = "system:1"  # nothing but links: with this machine's /usr and /etc it is this machine's programs
+GREEDY = "greedy:1"  # as BUSYBOX, and it wants to see all GPUs
+SYSTEM_VOLUMES = ("/usr", "/etc")
+HOOK = "#!/bin/sh\ncat > /dev/null\n"  # stands in for NVIDIA's, so that the engine takes requests for GPUs
+
+
+def why_not() -> str | None:
+    """Why no engine can be run here; None: one can."""
+    if os.geteuid() != 0:
+        return "a Docker engine of one's own needs root"
+    for program in ("dockerd", "docker", "busybox"):
+        if shutil.which(program) is None:
+            return f"{program} is not installed (make docker)"
+    return None
+
+
+class Dockerd:
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="corral-docker-"))
+        self.host = f"unix://{self.folder}/docker.sock"
+        (self.folder / "bin").mkdir()
+        hook = self.folder / "bin" / "nvidia-container-runtime-hook"
+        hook.write_text(HOOK)
+        hook.chmod(0o755)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+        self._make_images()
+
+    def start(self) -> None:
+        command = [
+            "dockerd", "--bridge=none", "--iptables=false", "--ip-masq=false", "--shutdown-timeout=1", "--live-restore",
+            "--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec", "-p", f"{self.folder}/pid", "-H", self.host,
+        ]  # fmt: skip
+        environment = os.environ | {"PATH": f"{self.folder}/bin:{os.environ['PATH']}"}
+        with open(self.folder / "log", "ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+        eventually(self._answers, "the Docker engine answers")
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self.folder / "log").read_text()[-2000:]
+        return subprocess.run(["docker", "-H", self.host, "version"], capture_output=True).returncode == 0
+
+    def __call__(self, *arguments: str, data: bytes | None = None) -> str:
+        """The docker command."""
+        done = subprocess.run(["docker", "-H", self.host, *arguments], input=data, capture_output=True)
+        assert done.returncode == 0, f"docker {' '.join(arguments)}: {done.stderr.decode()}"
+        return done.stdout.decode().strip()
+
+    def containers(self, *filters: str) -> list[str]:
+        given = [word for each in filters for word in ("--filter", each)]
+        return self("ps", "-a", "-q", "--no-trunc", *given).split()
+
+    def stop(self) -> None:
+        """The engine goes; its containers go on (--live-restore)."""
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait(timeout=30)
+
+    def _make_images(self) -> None:
+        busybox = Path(shutil.which("busybox") or "").read_bytes()
+        applets = subprocess.run(["busybox", "--list"], capture_output=True, text=True, check=True).stdout.split()
+        files = {"bin/busybox": busybox, "etc/passwd": b"root:x:0:0:root:/root:/bin/sh\nother:x:1000:1000::/:/bin/sh\n"}
+        links = {f"bin/{applet}": "busybox" for applet in applets if applet != "busybox"}
+        self.make_image(BUSYBOX, files, links)
+        self.make_image(SYSTEM, {}, {name: f"usr/{name}" for name in ("bin", "sbin", "lib", "lib64")})
+        self.make_image(GREEDY, files, links, "ENV NVIDIA_VISIBLE_DEVICES=all", 'CMD ["/bin/env"]')
+
+    def make_image(self, name: str, files: dict[str, bytes], links: dict[str, str], *changes: str) -> None:
+        archive = io.BytesIO()
+        with tarfile.open(fileobj=archive, mode="w") as tar:
+            for folder in ("bin", "dev", "etc", "proc", "sys", "tmp", "usr"):
+                if folder not in links:
+                    about = tarfile.TarInfo(folder)
+                    about.type, about.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755
+                    tar.addfile(about)
+            for path, data in files.items():
+                about = tarfile.TarInfo(path)
+                about.size, about.mode = len(data), 0o755
+                tar.addfile(about, io.BytesIO(data))
+            for path, target in links.items():
+                about = tarfile.TarInfo(path)
+                about.type, about.linkname = tarfile.SYMTYPE, target
+                tar.addfile(about)
+        self("import", *[word for change in changes for word in ("--change", change)], "-", name, data=archive.getvalue())
+
+    def close(self) -> None:
+        assert self._process is not None
+        if self._process.poll() is None:
+            if found := self.containers():
+                self("rm", "-f", *found)
+            self("network", "prune", "-f")
+            self.stop()
+        mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        for mount in sorted((mount for mount in mounts if mount.startswith(str(self.folder))), reverse=True):
+            subprocess.run(["umount", "-l", mount], check=False)
+        with contextlib.suppress(OSError):
+            shutil.rmtree(self.folder)
