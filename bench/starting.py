@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import shutil
 import socket
 import statistics
@@ -10,9 +11,12 @@ from pathlib import Path
 
 import machine
 from client import Wire, signed
-from local import Local, corral
+from local import Local
+from local import corral as one_corral
 from rows import Bench, Row
 from simulated import Simulated
+
+import corral
 
 START_MAX_S = 1.0
 IDLE_MAX_PERCENT = 1.0
@@ -23,6 +27,7 @@ GIVE_UP_S = 30.0
 
 def rows(bench: Bench) -> list[Row]:
     rounds, stopped = bench.size(5, 1), bench.size(10_000, 1_000)
+    compileall.compile_dir(Path(corral.__file__).parent, quiet=1)  # as pip leaves what it installs
     bare = statistics.median(_bare_python() for _ in range(rounds))
     home = bench.fresh("start")
     fresh = [_start(home / f"fresh-{number}") for number in range(rounds)]
@@ -92,7 +97,7 @@ def _fill(data: Path, count: int) -> None:
 
 def _idle(bench: Bench) -> list[Row]:
     for_s = 3.0 if bench.quick else 20.0
-    with corral(bench, "idle", GPUS) as local:
+    with one_corral(bench, "idle", GPUS) as local:
         time.sleep(2.0)  # what a start leaves to do
         before = local.cpu_s()
         time.sleep(for_s)

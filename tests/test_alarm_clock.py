@@ -19,7 +19,8 @@ from corral.model.metric import Metric, Point
 from corral.model.settings import Settings
 from corral.reconcile import METRICS
 from corral.services.caller import Caller
-from corral.services.cloudwatch import HANDLERS, record
+from corral.services.cloudwatch.handlers import HANDLERS
+from corral.services.cloudwatch.recording import record
 from corral.telemetry import MetricStore
 
 REGION = "us-east-1"

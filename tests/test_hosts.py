@@ -9,7 +9,8 @@ import pytest
 
 from corral.core import Command
 from corral.model.run import Observed, Start
-from corral.services import ecs, hosts
+from corral.services import hosts
+from corral.services.ecs.handlers import HANDLERS
 from simulation.clients import CALLER
 from simulation.test_line import Small
 
@@ -27,9 +28,9 @@ class Told(Small):
         super().__init__(2)
         self.orders: list[Any] = []
         self.ask(
-            lambda tx: ecs.HANDLERS["RegisterTaskDefinition"](tx, {"family": "f", "containerDefinitions": list(containers)}, CALLER)
+            lambda tx: HANDLERS["RegisterTaskDefinition"](tx, {"family": "f", "containerDefinitions": list(containers)}, CALLER)
         )
-        task = self.ask(lambda tx: ecs.HANDLERS["RunTask"](tx, {"taskDefinition": "f"}, CALLER))["tasks"][0]
+        task = self.ask(lambda tx: HANDLERS["RunTask"](tx, {"taskDefinition": "f"}, CALLER))["tasks"][0]
         self.task_id = task["taskArn"].rpartition("/")[2]
 
     def ask(self, handler: Any) -> Any:

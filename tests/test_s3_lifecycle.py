@@ -19,9 +19,10 @@ from corral.model.blob import MD5, Arrived
 from corral.model.settings import Settings
 from corral.reconcile import STATE
 from corral.reconcile.expiry import REMOVALS_MAX, VERSIONS_MAX
-from corral.services import s3, sqs
 from corral.services.caller import Caller
+from corral.services.s3 import handlers as s3
 from corral.services.s3 import lifecycle
+from corral.services.sqs import handlers as sqs
 from corral.store import Store
 
 NOON = 20_000 * DAY_S + DAY_S / 2

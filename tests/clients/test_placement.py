@@ -16,7 +16,7 @@ from corral.model.settings import Settings
 from corral.reconcile import STATE
 from corral.services import hosts
 from corral.services.caller import Caller
-from corral.services.ecs import HANDLERS
+from corral.services.ecs.handlers import HANDLERS
 from corral.store import Store
 from harness import container, eventually, wait_stopped
 

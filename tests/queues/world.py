@@ -14,7 +14,7 @@ from corral.ids import SeededIds
 from corral.model.settings import Settings
 from corral.reconcile import STATE
 from corral.services.caller import Caller
-from corral.services.sqs import HANDLERS
+from corral.services.sqs.handlers import HANDLERS
 from corral.store import Store
 
 INSTANTS_S = 1e-4  # commands of a batch are a little later than the clock

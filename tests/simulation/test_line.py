@@ -10,7 +10,8 @@ from corral.core import Command, Core
 from corral.model.run import GpuDevice, Hello, Observed
 from corral.model.settings import Settings
 from corral.reconcile import STATE
-from corral.services import ecs, hosts
+from corral.services import hosts
+from corral.services.ecs.handlers import HANDLERS
 from corral.store import Store
 from simulation.clients import CALLER
 
@@ -41,7 +42,7 @@ class Small:
         self.clock = core_clock
         self.batch(*(lambda tx, at=at, has=has: hosts.hello(tx, self.hello(at, has)) for at, has in enumerate(gpus)))
         for asked in (1, 8):
-            self.batch(lambda tx, asked=asked: ecs.HANDLERS["RegisterTaskDefinition"](tx, definition(asked), CALLER))
+            self.batch(lambda tx, asked=asked: HANDLERS["RegisterTaskDefinition"](tx, definition(asked), CALLER))
 
     @staticmethod
     def hello(number: int, gpus: int) -> Hello:
@@ -65,7 +66,7 @@ def definition(gpus: int) -> dict[str, Any]:
 
 
 def run_task(gpus: int) -> Any:
-    return lambda tx: ecs.HANDLERS["RunTask"](tx, {"taskDefinition": f"needs-{gpus}"}, CALLER)
+    return lambda tx: HANDLERS["RunTask"](tx, {"taskDefinition": f"needs-{gpus}"}, CALLER)
 
 
 def ends(task: dict[str, Any]) -> Any:

@@ -15,7 +15,8 @@ from corral.model.placement import Claim, Placement, Slot
 from corral.model.run import Hello, Observed, Report, RunSpec, Start
 from corral.model.task import Run, Task
 from corral.reconcile import STATE
-from corral.services import ecs, hosts
+from corral.services import hosts
+from corral.services.ecs.handlers import HANDLERS
 from corral.services.ecs.starting import share_gpus, start_runs
 from corral.store import HOST_POOL, Store
 from simulation.agenda import Steps, Stuck
@@ -33,7 +34,7 @@ SEEDS_MAX = 240
 
 def stop_frees(tx: Tx[Store], params: dict[str, Any], caller: Any) -> dict[str, Any]:
     """StopTask gives the GPUs back at once, while the processes still end."""
-    answer = ecs.HANDLERS["StopTask"](tx, params, caller)
+    answer = HANDLERS["StopTask"](tx, params, caller)
     task = tx.store.task(answer["task"]["taskArn"].rpartition("/")[2])
     assert task is not None
     for run in task.runs:
@@ -215,7 +216,7 @@ class FreesOnRestart(SimStore):
 
 
 def stops_all_at_once(tx: Tx[Store], params: dict[str, Any], caller: Any) -> dict[str, Any]:
-    answer = ecs.HANDLERS["StopTask"](tx, params, caller)
+    answer = HANDLERS["StopTask"](tx, params, caller)
     task = tx.store.task(answer["task"]["taskArn"].rpartition("/")[2])
     assert task is not None
     if task.host_id is not None:
@@ -271,7 +272,7 @@ class KeepsOrdersOfFailedCommands(Core[Any]):
 
 
 def run_forgets_tokens(tx: Tx[Store], params: dict[str, Any], caller: Any) -> dict[str, Any]:
-    return ecs.HANDLERS["RunTask"](tx, {key: value for key, value in params.items() if key != "clientToken"}, caller)
+    return HANDLERS["RunTask"](tx, {key: value for key, value in params.items() if key != "clientToken"}, caller)
 
 
 def report_says_all_went_well(tx: Tx[Store], host_id: str, runs: list[Observed]) -> None:
@@ -299,7 +300,7 @@ class DrainsNobody(SimStore):
 
 def stop_wakes_nobody(tx: Tx[Store], params: dict[str, Any], caller: Any) -> dict[str, Any]:
     """A task that is asked to stop leaves its group; those who wait for that do not hear of it."""
-    answer = ecs.HANDLERS["StopTask"](tx, params, caller)
+    answer = HANDLERS["StopTask"](tx, params, caller)
     tx._marks.clear()
     return answer
 
@@ -307,8 +308,8 @@ def stop_wakes_nobody(tx: Tx[Store], params: dict[str, Any], caller: Any) -> dic
 PLANTED: dict[str, Parts] = {
     "who waits long enough may go anywhere": Parts(reconcilers={**STATE, "pool": rules_are_for_newcomers}),
     "a draining host gets new tasks": Parts(store=DrainsNobody),
-    "nobody hears that a task leaves its group": Parts(handlers={**ecs.HANDLERS, "StopTask": stop_wakes_nobody}),
-    "a lease is freed by StopTask": Parts(handlers={**ecs.HANDLERS, "StopTask": stop_frees}),
+    "nobody hears that a task leaves its group": Parts(handlers={**HANDLERS, "StopTask": stop_wakes_nobody}),
+    "a lease is freed by StopTask": Parts(handlers={**HANDLERS, "StopTask": stop_frees}),
     "a lease is freed by silence": Parts(reconcilers={**STATE, "host": silence_ends_runs}),
     "the index is not rolled back with the savepoint": Parts(store=KeepsIndexOfFailedCommands),
     "the index is not rebuilt after a failed commit": Parts(store=KeepsIndexOfFailedBatches),
@@ -330,13 +331,13 @@ PLANTED: dict[str, Parts] = {
     "answers leave before the commit": Parts(core=AnswersBeforeTheCommit),
     "orders leave before the commit": Parts(core=OrdersBeforeTheCommit),
     "a failed command's orders leave": Parts(core=KeepsOrdersOfFailedCommands),
-    "client tokens are forgotten": Parts(handlers={**ecs.HANDLERS, "RunTask": run_forgets_tokens}),
+    "client tokens are forgotten": Parts(handlers={**HANDLERS, "RunTask": run_forgets_tokens}),
     "exit codes are embellished": Parts(report=report_says_all_went_well),
     "a new agent is not told whom to check": Parts(hello=hello_checks_nobody, tune=many_agents),
     "nobody waits for anybody": Parts(store=NobodyWaitsForAnybody),
     "restarts are forgotten": Parts(store=ForgetsWhoStartedAgain),
     "a restart frees the GPUs": Parts(store=FreesOnRestart),
-    "all containers are stopped at once": Parts(handlers={**ecs.HANDLERS, "StopTask": stops_all_at_once}),
+    "all containers are stopped at once": Parts(handlers={**HANDLERS, "StopTask": stops_all_at_once}),
     "limits are not looked at": Parts(reconcilers={**STATE, "task": lambda tx, task_id: None}),
     "no host is ever silent": Parts(reconcilers={**STATE, "host": nobody_is_silent}),
 }

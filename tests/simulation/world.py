@@ -15,7 +15,8 @@ from corral.core import Core, Reconciler, Tx
 from corral.ids import SeededIds
 from corral.model.settings import Settings
 from corral.reconcile import STATE
-from corral.services import ecs, hosts
+from corral.services import hosts
+from corral.services.ecs.handlers import HANDLERS
 from simulation import plan as plans
 from simulation.agenda import Agenda, Stuck
 from simulation.checkers import matches_all
@@ -38,7 +39,7 @@ class Parts:
     plane: type[Plane] = Plane
     engine: type[Engine] = Engine
     reconcilers: Mapping[str, Reconciler] = field(default_factory=lambda: STATE)
-    handlers: Mapping[str, Callable[..., Any]] = field(default_factory=lambda: ecs.HANDLERS)
+    handlers: Mapping[str, Callable[..., Any]] = field(default_factory=lambda: HANDLERS)
     hello: Callable[..., None] = hosts.hello
     report: Callable[..., None] = hosts.report
     heartbeat: Callable[..., None] = hosts.heartbeat

@@ -12,7 +12,7 @@ from corral.model.task import TaskState
 from corral.reconcile import STATE
 from corral.reconcile.sweep import STOPPED_TASKS_S, SWEEP_EVERY_S
 from corral.services.caller import Caller
-from corral.services.ecs import HANDLERS
+from corral.services.ecs.handlers import HANDLERS
 from corral.store import Store
 
 CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")

@@ -37,7 +37,8 @@ from corral.model.run import (
 )
 from corral.node import folder
 from corral.server.lanes import Lane
-from corral.services import hosts, logs
+from corral.services import hosts
+from corral.services.logs.shipping import open_streams, ship
 from corral.store import Store
 from corral.telemetry import LogStore
 
@@ -225,7 +226,7 @@ class Agents:
         refused = {start.spec.run_id: start.fault for start in starts if start.fault is not None}
         logged = [start for start in starts if start.log is not None and start.fault is None]
         if logged:
-            refused |= await self._logs.submit(lambda tx: logs.open_streams(tx, logged))
+            refused |= await self._logs.submit(lambda tx: open_streams(tx, logged))
         if self._connections.get(connection.hello.host_id) is not connection:
             raise ConnectionResetError  # a later hello asks again: what was refused for this one may start for that one
         if refused:
@@ -256,7 +257,7 @@ class Agents:
                 foreign = {**foreign, **found}
             shipped: dict[str, int] = {}
             if report.logs:  # first: whoever sees a task stopped can read all it wrote
-                shipped = await self._logs.submit(partial(logs.ship, chunks=report.logs))
+                shipped = await self._logs.submit(partial(ship, chunks=report.logs))
             if report.runs:
                 await self._state.submit(partial(hosts.report, host_id=host_id, runs=report.runs))
             if self._clock.now_s() - seen_s >= HEARTBEAT_S / 2:

@@ -9,8 +9,6 @@ from corral.errors import api_error
 from corral.ids import Ids
 from corral.model.settings import Settings
 from corral.server.lanes import Lane
-from corral.services.s3.configurations import CORS
-from corral.services.s3.documents import current
 from corral.store import Store
 
 AccessForbidden = api_error("AccessForbidden", 403)
@@ -49,6 +47,9 @@ class Origins:
 
     def _rules(self, request: aws.Request) -> list[dict[str, object]] | None:
         """None: nobody has said anything of other origins, or there is no such bucket."""
+        from corral.services.s3.configurations import CORS  # only here: S3 is not loaded before it is used
+        from corral.services.s3.documents import current
+
         name = aws.as_meant(request).path.lstrip("/").partition("/")[0]
 
         def find(tx: Tx[Store]) -> list[dict[str, object]] | None:

@@ -19,7 +19,8 @@ from corral.model.metric import Point
 from corral.model.run import Measured
 from corral.server.agents import Agents
 from corral.server.lanes import Lane
-from corral.services import cloudwatch, measuring
+from corral.services import measuring
+from corral.services.cloudwatch.recording import record
 from corral.services.ecs.naming import DEFAULT_CLUSTER
 from corral.store import Store
 from corral.telemetry import MetricStore
@@ -65,7 +66,7 @@ class Publisher:
     async def _publish(self) -> None:
         points = await self._state.submit(partial(self.points, measured=self._take_measured()))
         if points:
-            await self._metrics.submit(partial(cloudwatch.record, points=points, own=True))
+            await self._metrics.submit(partial(record, points=points, own=True))
 
     def _take_measured(self) -> list[Measured]:
         """What was measured since the last time. Hosts are asked beside us: one may take its time."""

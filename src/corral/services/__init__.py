@@ -1,14 +1,18 @@
-"""What Corral serves: for each AWS service, the store it works on and a handler per operation."""
+"""What Corral serves: for each AWS service, the store it works on and a handler per operation.
+
+A service is a module with a table `HANDLERS` and, where there is something to say, `HEAVY`, `QUICK`, `ADMIT` and `PIECES`. It is
+imported when it is first called: nobody uses all of them, and everybody would wait for all of them at each start.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 from corral.core import Tx
 from corral.model.blob import Intake
-from corral.services import cloudwatch, ecs, iam, logs, s3, sqs, ssm, sts
 from corral.services.caller import Caller
 
 Operation = Callable[[Tx[Any], dict[str, Any], Caller], dict[str, Any]]
@@ -26,13 +30,47 @@ class Service:
     pieces: Mapping[str, Split] = field(default_factory=dict)  # too much for one command: what to ask one after the other
 
 
-SERVICES: dict[str, Service] = {
-    "cloudwatch": Service("metrics", cloudwatch.HANDLERS, heavy=cloudwatch.HEAVY),
-    "ecs": Service("state", ecs.HANDLERS),
-    "iam": Service("state", iam.HANDLERS),
-    "logs": Service("logs", logs.HANDLERS, heavy=logs.HEAVY),
-    "s3": Service("state", s3.HANDLERS, heavy=s3.HEAVY, quick=s3.QUICK, admit=s3.ADMIT, pieces=s3.PIECES),
-    "sqs": Service("state", sqs.HANDLERS),
-    "ssm": Service("state", ssm.HANDLERS),
-    "sts": Service("state", sts.HANDLERS),
+WHERE = {  # the lane it works in, and the module with its tables
+    "cloudwatch": ("metrics", "cloudwatch.handlers"),
+    "ecs": ("state", "ecs.handlers"),
+    "iam": ("state", "iam"),
+    "logs": ("logs", "logs.handlers"),
+    "s3": ("state", "s3.handlers"),
+    "sqs": ("state", "sqs.handlers"),
+    "ssm": ("state", "ssm.handlers"),
+    "sts": ("state", "sts"),
 }
+
+
+class Services(Mapping[str, Service]):
+    """By botocore's name."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Service] = {}
+
+    def __getitem__(self, name: str) -> Service:
+        found = self._loaded.get(name)
+        if found is None:
+            found = self._loaded[name] = _load(*WHERE[name])
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(WHERE)
+
+    def __len__(self) -> int:
+        return len(WHERE)
+
+
+def _load(lane: str, module: str) -> Service:
+    tables = vars(import_module(f"{__name__}.{module}"))
+    return Service(
+        lane=lane,
+        operations=tables["HANDLERS"],
+        heavy=tables.get("HEAVY", frozenset()),
+        quick=tables.get("QUICK", frozenset()),
+        admit=tables.get("ADMIT", {}),
+        pieces=tables.get("PIECES", {}),
+    )
+
+
+SERVICES = Services()

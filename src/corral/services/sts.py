@@ -16,7 +16,6 @@ from corral.errors import ApiError, api_error
 from corral.model.session import Credentials
 from corral.services import sessions
 from corral.services.caller import Caller
-from corral.services.iam import find_role
 
 AccessDenied = api_error("AccessDenied", 403)
 InvalidClientTokenId = api_error("InvalidClientTokenId", 403)
@@ -55,7 +54,7 @@ def assume_role(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> dict[str
     duration_s = _duration_s(params, ROLE_DURATION_S, ROLE_DURATION_MAX_S)
     if caller.is_session and duration_s > CHAINED_MAX_S:
         raise ValidationError("The requested DurationSeconds exceeds the 1 hour session limit for roles assumed by role chaining.")
-    if duration_s > (find_role(tx, role) or {}).get("MaxSessionDuration", ROLE_DURATION_MAX_S):
+    if duration_s > (_known_role(tx, role) or {}).get("MaxSessionDuration", ROLE_DURATION_MAX_S):
         raise ValidationError("The requested DurationSeconds exceeds the MaxSessionDuration set for this role.")
     if "SourceIdentity" in params:
         _check_name("sourceIdentity", params["SourceIdentity"], 64)
@@ -96,9 +95,15 @@ def get_access_key_info(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> 
     return {"Account": caller.account}
 
 
+def _known_role(tx: Tx[Any], role: str) -> dict[str, Any] | None:
+    from corral.services.iam import find_role  # only here: every SDK asks who it is, and few make roles
+
+    return find_role(tx, role)
+
+
 def _role_id(tx: Tx[Any], caller: Caller, role: str) -> str:
     """As IAM shows it, where IAM knows the role."""
-    known = find_role(tx, role)
+    known = _known_role(tx, role)
     return known["RoleId"] if known else sessions.derived_role_id(caller.account, role)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from corral.core import Tx
 from corral.decide.emf import embedded_points
 from corral.model.metric import Point
-from corral.services.cloudwatch.judging import arrived
 from corral.telemetry import MetricStore
 
 PAST_S = 14 * 86_400
@@ -26,6 +25,8 @@ def record(tx: Tx[MetricStore], points: Sequence[Point], *, own: bool = False) -
         tx.store.append(points, tx.now_s)
     watching = tx.store.alarms.watching
     if watching:
+        from corral.services.cloudwatch.judging import arrived  # only here: most have no alarms, and the judge is large
+
         for point in points:
             if point.metric in watching:
                 for alarm in tx.store.alarms.watchers(point.metric):

@@ -12,8 +12,6 @@ from corral.errors import ApiError
 from corral.model.task import Task
 from corral.services.caller import Caller
 from corral.services.ecs.naming import ClientException
-from corral.services.ssm.naming import find
-from corral.services.ssm.parameters import plain_value
 from corral.store import Store
 
 NO_SECRETS = "ResourceInitializationError: unable to pull secrets or registry auth: unable to retrieve secrets from ssm: {}"
@@ -26,6 +24,9 @@ def secrets_of(tx: Tx[Store], task: Task, container: dict[str, Any]) -> tuple[di
     wanted = [*container.get("secrets", ()), *options]
     if not wanted:
         return {}, None
+    from corral.services.ssm.naming import find  # only here: few have secrets
+    from corral.services.ssm.parameters import plain_value
+
     values, missing = dict[str, str](), list[str]()
     caller = Caller(tx.settings.account, task.region, "")
     for secret in wanted:

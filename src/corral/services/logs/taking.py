@@ -7,7 +7,7 @@ from functools import partial
 
 from corral.core import Tx
 from corral.decide.emf import MARK
-from corral.services.cloudwatch import record_embedded
+from corral.services.cloudwatch.recording import record_embedded
 from corral.services.logs.naming import now_ms
 from corral.telemetry import LogStore, Stream
 
