@@ -32,11 +32,14 @@ def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
     """
     while True:
         kept: Reservation | None = None
+        unfit: Claim | None = None  # for whom a slot is kept, once there is somebody to keep it from
         granted = overtaken = False
         heads = list(pool.heads())
         heapify(heads)
         while heads:
             claim = heappop(heads)
+            if unfit is not None:
+                kept, unfit = _reserve(pool, unfit), None
             found = _find(pool, claim.ask, kept, claim.task_id)
             if found is not None:
                 granted = True
@@ -46,7 +49,7 @@ def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
                 if following is not None:
                     heappush(heads, following)
             elif kept is None:
-                kept = _reserve(pool, claim)
+                unfit = claim
         # What younger ones took may have moved the reservation, and what it kept before is free. A task that has come
         # may also be the company that an older one waits for.
         moved = overtaken and kept is not None and _reserve(pool, kept.claim) != kept
@@ -56,7 +59,7 @@ def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
 
 def place_newcomer(pool: Pool, ask: Ask, seed: str = "") -> Placement | Unplaceable:
     """Place behind those who wait: a newcomer takes neither what a claim could have now nor what is kept for one."""
-    if not pool.heads():  # nobody waits
+    if not pool.has_line():
         return place(pool, ask, seed=seed)
     return _behind_others(pool, ask) or place(pool, ask, standing_reservation(pool), seed)
 

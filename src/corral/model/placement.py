@@ -155,7 +155,11 @@ class Pool(Room, Protocol):
         """The distinct sizes of all slots, connected or not."""
         ...
 
-    def heads(self) -> Sequence[Claim]:
+    def has_line(self) -> bool:
+        """Does anybody wait?"""
+        ...
+
+    def heads(self) -> Iterable[Claim]:
         """The oldest claim of each distinct ask, oldest first."""
         ...
 

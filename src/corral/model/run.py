@@ -66,7 +66,10 @@ class HealthCheck:
     start_period_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+# These three are made for every run that starts. They are not frozen, for that would take three times as long; nobody changes one.
+
+
+@dataclass(slots=True)
 class RunSpec:
     """Everything a host needs to start one container. `run_id` is the attempt's name: starting twice is once."""
 
@@ -88,7 +91,7 @@ class RunSpec:
     image_may_ask: bool = False  # for GPUs, in the old way: then the host asks the core before it starts
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LogTarget:
     """The stream that a run's output goes to."""
 
@@ -98,7 +101,7 @@ class LogTarget:
     create_group: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Start:
     """A run that should start, once its log stream is open."""
 

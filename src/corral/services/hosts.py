@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import is_not
 
 from corral.core import Tx
 from corral.decide.lifecycle import NEVER_STARTED, observe, stoppable
@@ -109,7 +110,7 @@ def _missing(task: Task, run: Run, rebooted: bool, now_s: float) -> Observed | N
 def _apply(tx: Tx[Store], task: Task, seen: dict[str, Observed]) -> None:
     """Take a host's words on runs of a task; one on an earlier attempt at a container says nothing new."""
     runs = tuple([observe(run, seen[run.attempt_id]) if run.attempt_id in seen else run for run in task.runs])
-    if any(run is not was for run, was in zip(runs, task.runs)):
+    if any(map(is_not, runs, task.runs)):
         follow(tx, task, task, runs)
 
 

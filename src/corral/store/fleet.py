@@ -280,6 +280,9 @@ class PoolIndex:
     def totals(self) -> Iterable[Ask]:
         return self._totals
 
+    def has_line(self) -> bool:
+        return bool(self._lines)
+
     def heads(self) -> list[Claim]:
         return sorted(Claim(*line[0], ask) for ask, line in self._lines.items())
 

@@ -438,7 +438,8 @@ class Store(Records):
         )
         if run.state is not RunState.STOPPED or was.state is RunState.STOPPED or not run.gpu_ids:
             return ()
-        freed = self.execute("DELETE FROM lease WHERE run_id = ?", (run.id,)).rowcount
+        leases = [(gpu_id, run.id) for gpu_id in run.gpu_ids]
+        freed = self.executemany("DELETE FROM lease WHERE gpu_id = ? AND run_id = ?", leases).rowcount
         return run.gpu_ids if freed else ()
 
     def _give_gpus(self, task: Task, run: Run) -> None:

@@ -24,7 +24,7 @@ def follow(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...]) -> No
     if progress.look_at_s is not None:
         tx.due(f"task:{before.id}", progress.look_at_s)
     pool = tx.store.fleet.pool(before.pool)
-    if pool.heads() and (pool.restless or _frees(before.runs, progress.task.runs)):  # somebody may have waited for it to go
+    if pool.has_line() and (pool.restless or _frees(before.runs, progress.task.runs)):  # somebody may have waited for it to go
         tx.mark(f"pool:{before.pool}")
 
 
