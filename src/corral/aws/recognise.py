@@ -66,7 +66,7 @@ class Operation:
         return service_model(self.service, self.protocol).operation_model(self.name)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # see Request
 class Call:
     """A recognised request: everything the wire can say about it, and the way back."""
 
@@ -181,7 +181,9 @@ def scope_service(request: Request) -> str | None:
         return None
     end = text.find("," if authorization is not None else "&", start)
     credential = text[start + 11 : end if end >= 0 else len(text)]
-    parts = credential.replace("%2F", "/").replace("%2f", "/").strip().split("/")
+    if "%" in credential:
+        credential = credential.replace("%2F", "/").replace("%2f", "/")
+    parts = credential.strip().split("/")
     return parts[-2] if len(parts) >= 5 else None
 
 

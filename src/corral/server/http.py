@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -82,7 +82,7 @@ class App:
             address=scope["client"][0] if scope["client"] else "",
         )
         try:
-            if sum(len(name) + len(value) for name, value in scope["headers"]) > HEADERS_MAX_BYTES:
+            if sum(map(len, chain.from_iterable(scope["headers"]))) > HEADERS_MAX_BYTES:
                 raise HeadersTooLarge(f"The request's headers are larger than {HEADERS_MAX_BYTES} bytes.")
             call = aws.recognise_head(head) if head.method != "OPTIONS" else None
             if call is not None:
@@ -95,7 +95,7 @@ class App:
                 body = await _body(headers, receive)
                 if body is None:
                     return  # the client has gone
-                request = replace(head, body=body)
+                request = aws.Request(head.method, head.path, head.query, headers, body, head.address)
                 response = await self._answer(request, request_id, receive)
         except ClientGone:
             return
@@ -183,8 +183,9 @@ def _json(value: dict[str, Any]) -> aws.Response:
 
 def _wait_s(headers: Mapping[str, str]) -> float:
     """X-Corral-Wait: seconds. AWS ignores it, so a client may always send it."""
+    text = headers.get("x-corral-wait")
     try:
-        return max(0.0, min(float(headers.get("x-corral-wait", "0")), 60.0))
+        return max(0.0, min(float(text), 60.0)) if text is not None else 0.0
     except ValueError:
         return 0.0
 

@@ -86,7 +86,10 @@ class Sender:
 
 def _headers(response: aws.Response, size: int) -> list[tuple[bytes, bytes]]:
     """The answer to HEAD says how long the body would be; others say how long it is."""
-    headers = [(name.lower().encode("latin-1"), _sendable(value)) for name, value in response.headers]
+    headers = [
+        (name.lower().encode("latin-1"), value.encode("latin-1") if value.isascii() and value.isprintable() else _sendable(value))
+        for name, value in response.headers
+    ]
     if response.status not in (204, 304) and not any(name == b"content-length" for name, _ in headers):
         headers.append((b"content-length", str(size).encode()))
     return headers
