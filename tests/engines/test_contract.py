@@ -221,7 +221,8 @@ def test_a_command_beside_a_run(driver):
         Execute("s1", run, ["sh", "-c", "echo $OF_THE_RUN; cat; echo wrong >&2; exit 3"], False), given=b"typed\n"
     )
     assert said[OUTPUT] == b"here\ntyped\n" and said[ERRORS] == b"wrong\n" and said[EXIT] == bytes([0, 0, 0, 3])
-    said = driver.execute(Execute("s2", run, ["sh", "-c", "stty size; exit 4"], True), window=(40, 100))
+    sized = 'until [ "$(stty size)" != "0 0" ]; do :; done; stty size; exit 4'  # Docker tells the size after the start
+    said = driver.execute(Execute("s2", run, ["sh", "-c", sized], True), window=(40, 100))
     assert said[OUTPUT] == b"40 100\r\n" and said[EXIT] == bytes([0, 0, 0, 4])
     assert driver.engine.observe()["one"].alive
 

@@ -53,7 +53,7 @@ def test_top(cli: Cli, terminal: Open, holder: str, waiter: str, columns: int) -
     screen = terminal(columns)
     before = screen.settings()
     screen.type("corral top")
-    lines = screen.until("HELD BY")
+    lines = screen.until("needs 2 GPUs")  # the last that is drawn
     assert screen.is_alternate()
     assert lines[0].startswith("Corral ") and "1 running, 1 waiting" in lines[0]
     assert re.search(r"\d\d:\d\d:\d\d$", lines[0]) and len(lines[0]) == columns  # the clock is at the right edge
