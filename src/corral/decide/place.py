@@ -57,10 +57,20 @@ def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
             return
 
 
-def place_newcomer(pool: Pool, ask: Ask, seed: str = "") -> Placement | Unplaceable:
-    """Place behind those who wait: a newcomer takes neither what a claim could have now nor what is kept for one."""
+def room_for_newcomer(pool: Pool, ask: Ask, seed: str = "") -> Placement | None:
+    """Behind those who wait: a newcomer takes neither what a claim could have now nor what is kept for one."""
     if not pool.has_line():
-        return place(pool, ask, seed=seed)
+        return _find(pool, ask, None, seed)
+    if _behind_others(pool, ask) is not None:
+        return None
+    return _find(pool, ask, standing_reservation(pool), seed)
+
+
+def place_newcomer(pool: Pool, ask: Ask, seed: str = "") -> Placement | Unplaceable:
+    """The same for one who does not wait, and is told why."""
+    found = room_for_newcomer(pool, ask, seed)
+    if found is not None:
+        return found
     return _behind_others(pool, ask) or place(pool, ask, standing_reservation(pool), seed)
 
 
@@ -92,7 +102,7 @@ def _behind_others(pool: Pool, ask: Ask) -> Unplaceable | None:
 
 def standing_reservation(pool: Pool) -> Reservation | None:
     """What is kept for the claims that wait now, when none of them fits."""
-    return next((kept for claim in pool.heads() if (kept := _reserve(pool, claim)) is not None), None)
+    return _kept_for(pool, pool.heads())
 
 
 def spare_gpus(pool: Pool, placement: Placement, claim: Claim | None = None) -> tuple[str, ...]:
@@ -100,7 +110,7 @@ def spare_gpus(pool: Pool, placement: Placement, claim: Claim | None = None) -> 
 
     Without a claim it is a newcomer, and everyone who waits is older.
     """
-    kept = standing_reservation(pool) if claim is None else _kept_before(pool, claim)
+    kept = standing_reservation(pool) if claim is None else _kept_for(pool, _older(pool, claim))
     if kept is not None and kept.slot_id == placement.slot_id:
         return ()
     return tuple(gpu_id for gpu_id in pool.slot(placement.slot_id).gpus if gpu_id not in placement.gpu_ids)
@@ -142,15 +152,19 @@ def _why_not(pool: Pool, ask: Ask, kept: Reservation | None) -> str:
 
 def why_waiting(pool: Pool, claim: Claim) -> str:
     """Why this claim still waits, as of now: derived when asked for, so it is never stale."""
-    older = [head for head in pool.heads() if head < claim]
-    text = why_not(pool, claim.ask, _kept_before(pool, claim))
+    older = _older(pool, claim)
+    text = why_not(pool, claim.ask, _kept_for(pool, older))
     return f"{text}; behind task {older[0].task_id}" if older else f"{text}; first in line"
 
 
-def _kept_before(pool: Pool, claim: Claim) -> Reservation | None:
-    """What is kept for those who wait longer than this claim."""
-    older = (head for head in pool.heads() if head < claim)
-    return next((kept for head in older if (kept := _reserve(pool, head)) is not None), None)
+def _older(pool: Pool, claim: Claim) -> list[Claim]:
+    """The heads of lines that have waited longer than this claim."""
+    return [head for head in pool.heads() if head < claim]
+
+
+def _kept_for(pool: Pool, waiting: Iterable[Claim]) -> Reservation | None:
+    """What is kept for these, none of whom fits; oldest first."""
+    return next((kept for head in waiting if (kept := _reserve(pool, head)) is not None), None)
 
 
 def _what_rules_leave(pool: Pool, ask: Ask, rules: Rules, free_gpus: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from corral.core import Tx
-from corral.decide.place import place_newcomer, place_on
+from corral.decide.place import place_newcomer, place_on, room_for_newcomer
 from corral.model.placement import Placement, Unplaceable
 from corral.model.run import RunState
 from corral.model.task import Ask, Run, Task, TaskState
@@ -69,11 +69,12 @@ def run_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str,
     tasks: list[Task] = []
     failures: list[dict[str, str]] = []
     pool = tx.store.fleet.pool(prototype.pool)
+    find = room_for_newcomer if way.waits else place_newcomer
     found: Placement | Unplaceable | None = None
     for at in range(count):
-        if not isinstance(found, Unplaceable):  # what one of equal tasks was refused, the next one would be too
-            found = place_newcomer(pool, prototype.ask, tx.ids.hex32() if drawn else "")
-        if isinstance(found, Unplaceable) and not way.waits:
+        if at == 0 or isinstance(found, Placement):  # what one of equal tasks was refused, the next one would be too
+            found = find(pool, prototype.ask, tx.ids.hex32() if drawn else "")
+        if isinstance(found, Unplaceable):
             failures.append(_failure(tx, prototype, found))
         else:
             tasks.append(_add(tx, _through(prototype, way, at), found))
@@ -251,7 +252,7 @@ def _failure(tx: Tx[Store], prototype: Task, why: Unplaceable) -> dict[str, str]
     return {"arn": instance_arn, "reason": failure_reason(why.resource), "detail": why.detail}
 
 
-def _add(tx: Tx[Store], prototype: Task, found: Placement | Unplaceable) -> Task:
+def _add(tx: Tx[Store], prototype: Task, found: Placement | None) -> Task:
     """One more task: placed with its GPUs in this very transaction, or a claim."""
     task_id = tx.ids.hex32()
     runs = tuple([run.but(id=tx.ids.hex32_by_time(tx.now_s), task_id=task_id) for run in prototype.runs])
