@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-@dataclass(slots=True)  # not frozen, as aws.Request is not
+@dataclass(slots=True, eq=False)  # not frozen, as aws.Request is not
 class Caller:
     account: str
     region: str
