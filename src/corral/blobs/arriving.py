@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from corral.blobs.checksums import Checksum, checksum
 from corral.model.blob import MD5, Arrived
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.hashes import Hash
 
 
 class Arriving:
@@ -20,7 +23,7 @@ class Arriving:
         self._final = final
         self._fresh = fresh
         self._size = 0
-        self._md5 = hashlib.md5(usedforsecurity=False)
+        self._md5 = _md5()
         self._checksums: dict[str, Checksum] = {algorithm: checksum(algorithm) for algorithm in algorithms}
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
@@ -46,7 +49,7 @@ class Arriving:
         os.close(self._fd)
         self._fd = -1
         digests = {algorithm: running.digest() for algorithm, running in self._checksums.items()}
-        return Arrived(self._blob, self._size, {MD5: self._md5.digest(), **digests})
+        return Arrived(self._blob, self._size, {MD5: self._md5.finalize(), **digests})
 
     def drop(self) -> None:
         """Nothing of it is wanted. After `seal` this does nothing: it has arrived."""
@@ -58,6 +61,13 @@ class Arriving:
             with suppress(FileNotFoundError):
                 os.unlink(path)
         self._fresh.discard(self._blob)
+
+
+def _md5() -> Hash:
+    """By an OpenSSL of its own: a third faster than hashlib where the system's is older, and MD5 is what a put waits for."""
+    from cryptography.hazmat.primitives import hashes  # here, because it takes a while, and an idle Corral has no use for it
+
+    return hashes.Hash(hashes.MD5())
 
 
 def sync_folder(path: str) -> None:

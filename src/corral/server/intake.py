@@ -104,7 +104,7 @@ class _Work:
 
     @property
     def is_idle(self) -> bool:
-        return self._writing is None or self._writing.done()
+        return all(job is None or job.done() for job in (self._writing, self._digesting))
 
     async def give(self, pieces: list[bytes]) -> None:
         """The next pieces of the body, when those before them are written."""
