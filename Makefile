@@ -28,7 +28,7 @@ lint: .venv/.test
 	$(BIN)/ruff format --quiet --check src tests bench
 	$(BIN)/mypy
 
-bench: .venv/.test .peers/.installed redis
+bench: .venv/.test .peers/.installed redis docker
 	$(BIN)/python bench/run.py
 
 # What the benchmarks stand beside; moto has an environment of its own, because it brings many packages.

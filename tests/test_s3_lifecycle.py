@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from corral.clock import VirtualClock
@@ -368,6 +368,7 @@ class Whole(World):
 
 
 @settings(max_examples=150, deadline=None)
+@example([("days", 3), ("versioning", "Suspended"), ("rules", 5), ("put", "a", ""), ("days", 2)])  # a marker made on the very date
 @given(operations)
 def test_nothing_that_is_due_is_overlooked(steps: list[tuple[Any, ...]]) -> None:
     world = Whole()

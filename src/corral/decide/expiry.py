@@ -108,7 +108,7 @@ def _times(rule: Rule, created_s: float) -> Iterator[float]:
     if rule.days is not None:
         yield midnight_after(created_s + rule.days * DAY_S)
     if rule.date_s is not None:
-        yield rule.date_s if created_s <= max(rule.date_s, rule.since_s) else midnight_after(created_s)
+        yield rule.date_s if created_s < max(rule.date_s, rule.since_s) else midnight_after(created_s)
 
 
 def _noncurrent_expiry(rules: Iterable[Rule], key: str, version: Version, since_s: float, newer: int) -> float | None:
