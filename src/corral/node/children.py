@@ -138,7 +138,8 @@ def kill_holders(paths: Iterable[str]) -> None:
     """SIGKILL whatever holds these runs' locks."""
     paths = list(paths)
     wanted = _inodes(paths)
-    for pid in {pid for pids in holders(paths).values() for pid in pids}:
+    # Parents first, for numbers grow: whoever watches another must not live to tell that it ended by itself.
+    for pid in sorted({pid for pids in holders(paths).values() for pid in pids}):
         try:
             handle = os.pidfd_open(pid)
         except ProcessLookupError:
