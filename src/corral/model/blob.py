@@ -28,7 +28,7 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Intake:
+class Admission:
     """What is to be known of a body before it is taken in: a service says so when it has seen the head of a request."""
 
     algorithms: frozenset[str]  # digests that are wanted beside MD5

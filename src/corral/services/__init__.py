@@ -12,12 +12,12 @@ from importlib import import_module
 from typing import Any
 
 from corral.core import Tx
-from corral.model.blob import Intake
+from corral.model.blob import Admission
 from corral.services.caller import Caller
 
 Operation = Callable[[Tx[Any], dict[str, Any], Caller], dict[str, Any]]
 Split = Callable[[dict[str, Any]], list[dict[str, Any]]]
-Admit = Callable[[Tx[Any], dict[str, Any], Caller], Intake | None]
+Admit = Callable[[Tx[Any], dict[str, Any], Caller], Admission | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from corral.core import Tx
 from corral.decide.preconditions import Conditions
-from corral.model.blob import MD5, Intake
+from corral.model.blob import MD5, Admission
 from corral.model.objects import Bucket, Version
 from corral.services.caller import Caller
 from corral.services.s3 import digests, versions
@@ -79,7 +79,7 @@ def span_of_source(version: Version, header: str | None) -> tuple[int, int]:
     return first, size
 
 
-def admit_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Intake | None:
+def admit_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admission | None:
     """Only a checksum that the source does not have makes it necessary to read the bytes."""
     algorithm = params.get("ChecksumAlgorithm")
     if algorithm is None:
@@ -91,7 +91,7 @@ def admit_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Intake 
     _check_size(source.version.size)
     assert source.version.content is not None
     slices = tx.store.objects.slices(source.version.content, 0, source.version.size)
-    return Intake(frozenset({algorithm}), slices, {"Source": source})
+    return Admission(frozenset({algorithm}), slices, {"Source": source})
 
 
 def copy_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

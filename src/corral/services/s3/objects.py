@@ -7,7 +7,7 @@ from typing import Any
 from corral.core import Tx
 from corral.decide.byte_range import Unsatisfiable, span_of
 from corral.decide.preconditions import Conditions, failed
-from corral.model.blob import MD5, Arrived, Intake
+from corral.model.blob import MD5, Admission, Arrived
 from corral.model.objects import Bucket, Part, Version
 from corral.services.caller import Caller
 from corral.services.s3 import digests, versions
@@ -30,7 +30,7 @@ PUT_MAX_BYTES = 5 * 1024**3
 OVERRIDES = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Expires")
 
 
-def admit_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Intake:
+def admit_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admission:
     """Everything that can be refused before the body has come."""
     bucket = existing_bucket(tx, params, caller)
     check_key(params["Key"])
@@ -38,7 +38,7 @@ def admit_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Intak
     details_of(params)
     algorithms = digests.announced(params)
     versions.check_write(tx, bucket, params["Key"], params)
-    return Intake(algorithms or frozenset({digests.DEFAULT}))
+    return Admission(algorithms or frozenset({digests.DEFAULT}))
 
 
 def put_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

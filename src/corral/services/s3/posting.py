@@ -9,7 +9,7 @@ from urllib.parse import urlencode, urlsplit
 from corral.core import Tx
 from corral.decide.post_policy import Malformed, Unmet, check_fields
 from corral.errors import api_error
-from corral.model.blob import Intake
+from corral.model.blob import Admission
 from corral.services.caller import Caller
 from corral.services.s3 import digests
 from corral.services.s3.details import details_of
@@ -44,7 +44,7 @@ MEMBERS = {  # a form's field → PutObject's member
 }
 
 
-def admit_form(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Intake:
+def admit_form(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admission:
     """`params` are the bucket, the form's fields, the file's name, and the conditions of the policy."""
     bucket = existing_bucket(tx, params, caller)
     fields = params["Fields"]
@@ -62,7 +62,7 @@ def admit_form(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Intake:
     details_of(found)
     algorithms = digests.announced(found) or frozenset({digests.DEFAULT})
     most = PUT_MAX_BYTES if most is None else min(most, PUT_MAX_BYTES)
-    return Intake(algorithms, params=found, least_bytes=least, most_bytes=most)
+    return Admission(algorithms, params=found, least_bytes=least, most_bytes=most)
 
 
 def post_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

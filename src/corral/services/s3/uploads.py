@@ -7,7 +7,7 @@ from typing import Any
 
 from corral.blobs.checksums import checksum_text, composite, full_object
 from corral.core import Tx
-from corral.model.blob import Intake
+from corral.model.blob import Admission
 from corral.model.objects import Bucket, Part, Upload, Version
 from corral.services.caller import Caller
 from corral.services.s3 import digests, lifecycle, versions
@@ -70,11 +70,11 @@ def _checksum_of_upload(params: dict[str, Any]) -> dict[str, str]:
     return {ALGORITHM: algorithm, KIND: kind}
 
 
-def admit_part(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Intake:
+def admit_part(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admission:
     upload = _existing(tx, params, caller)[1]
     check_size(params)
     _check_number(params)
-    return Intake(_algorithms(upload, digests.announced(params)))
+    return Admission(_algorithms(upload, digests.announced(params)))
 
 
 def upload_part(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -84,14 +84,14 @@ def upload_part(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
     return {"ETag": quoted(part.etag), **digests.shown(shown), **shown_encryption(upload.details)}
 
 
-def admit_part_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Intake:
+def admit_part_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admission:
     upload = _existing(tx, params, caller)[1]
     _check_number(params)
     source = source_of(tx, params, caller)
     first, size = span_of_source(source.version, params.get("CopySourceRange"))
     assert source.version.content is not None
     slices = tx.store.objects.slices(source.version.content, first, size)
-    return Intake(_algorithms(upload, frozenset()), slices, {"Source": source})
+    return Admission(_algorithms(upload, frozenset()), slices, {"Source": source})
 
 
 def upload_part_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
