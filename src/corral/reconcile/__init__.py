@@ -33,6 +33,7 @@ STATE: dict[str, Reconciler] = {
     "piles": clear_piles,
     "retention": expire_messages,
     "duplicates": forget_duplicates,
+    "layers": _once_needed("corral.services.ecr.pushing", "drop_unused_layers"),
     "moves": _once_needed("corral.services.sqs.moving", "move_messages"),
 }
 METRICS: dict[str, Reconciler] = {

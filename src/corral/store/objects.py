@@ -83,7 +83,7 @@ class Objects(Uploads):
              dumps(version.details), version.upload_id),
         )  # fmt: skip
         if version.content is not None:
-            self._database.execute("UPDATE content SET refs = refs + 1 WHERE id = ?", (version.content,))
+            self.refer_to(version.content)
 
     def drop_version(self, bucket_id: int, version: Version) -> bool:
         """The newest of those that are left becomes the latest. True: nobody refers to its bytes any more."""
@@ -91,7 +91,7 @@ class Objects(Uploads):
         if version.latest:
             sql = f"UPDATE object_version SET latest = 1 WHERE number = ({NEWEST})"
             self._database.execute(sql, (bucket_id, version.key.encode()))
-        return version.content is not None and self._release(version.content)
+        return version.content is not None and self.release(version.content)
 
     def set_details(self, number: int, details: Mapping[str, Any]) -> None:
         self._database.execute("UPDATE object_version SET details = ? WHERE number = ?", (dumps(details), number))
@@ -105,7 +105,7 @@ class Objects(Uploads):
     # Contents
 
     def add_content(self, part: Part) -> int:
-        """A content of one part, to which nobody refers yet: `add_version` must follow."""
+        """A content of one part, to which nobody refers yet."""
         content = self._new_content(0)
         self._put_part(content, part)
         return content
@@ -151,6 +151,10 @@ class Objects(Uploads):
         sql = f"SELECT blob FROM content_part WHERE blob IN ({', '.join('?' * len(blobs))})"
         return {blob for (blob,) in self._database.execute(sql, blobs)}
 
-    def _release(self, content: int) -> bool:
+    def refer_to(self, content: int) -> None:
+        self._database.execute("UPDATE content SET refs = refs + 1 WHERE id = ?", (content,))
+
+    def release(self, content: int) -> bool:
+        """One refers to it no more. True: nobody does, and its files are garbage."""
         sql = "UPDATE content SET refs = refs - 1 WHERE id = ? RETURNING refs"
         return bool(self._database.execute(sql, (content,)).fetchone()[0] == 0)

@@ -17,6 +17,7 @@ from corral.model.task import MOVES, Ask, Run, Task, TaskState
 from corral.store.documents import Documents
 from corral.store.expiries import Expiries
 from corral.store.fleet import Fleet
+from corral.store.images import Images
 from corral.store.objects import Objects
 from corral.store.parameters import Parameters
 from corral.store.queues import Queues
@@ -57,7 +58,8 @@ def _script(name: str) -> str:
 class Store(Records):
     """Rows, and the fleet index that follows them."""
 
-    DATA = "".join(map(_script, ("queues.sql", "objects.sql", "buckets.sql", "parameters.sql")))  # came with version 3
+    # What came with version 3.
+    DATA = "".join(map(_script, ("queues.sql", "objects.sql", "buckets.sql", "parameters.sql", "images.sql")))
     MIGRATIONS: tuple[Migration, ...] = (_script("to_2.sql"), _script("to_3.sql") + DATA)  # from each schema version to the next
 
     def __init__(self, path: Path | None) -> None:
@@ -67,6 +69,7 @@ class Store(Records):
         self.documents = Documents(self)
         self.expiries = Expiries(self)
         self.parameters = Parameters(self)
+        self.images = Images(self)
         self.fleet = Fleet()
         self._mark = 0
         self._kept: dict[str, Task] = {}  # unfinished tasks as their rows are, so that not every word on one reads them
@@ -104,6 +107,7 @@ class Store(Records):
         del beside.fleet
         beside.queues, beside.objects = Queues(beside, reads_only=True), Objects(beside)
         beside.documents, beside.expiries, beside.parameters = Documents(beside), Expiries(beside), Parameters(beside)
+        beside.images = Images(beside)
         beside._kept, beside._kept_by_run, beside._kept_max = {}, {}, 0
         return beside
 

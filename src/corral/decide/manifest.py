@@ -1,0 +1,85 @@
+"""What a manifest says: of an image its configuration and layers, of an index its images. The schemas are Docker's and OCI's."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+
+from corral.model.image import Manifest
+
+DOCKER_IMAGE = "application/vnd.docker.distribution.manifest.v2+json"
+DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
+OCI_IMAGE = "application/vnd.oci.image.manifest.v1+json"
+OCI_INDEX = "application/vnd.oci.image.index.v1+json"
+IMAGES, INDEXES = (DOCKER_IMAGE, OCI_IMAGE), (DOCKER_LIST, OCI_INDEX)
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+FOREIGN = re.compile(r"application/vnd\.(docker\.image\.rootfs\.foreign|oci\.image\.layer\.nondistributable)\.")
+
+
+class NotAManifest(ValueError):
+    """The text says what is wrong with it."""
+
+
+def read_manifest(body: bytes, media_type: str | None) -> Manifest:
+    """`media_type`: as the client named it; None: the manifest says so itself."""
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise NotAManifest(f"The manifest is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise NotAManifest("The manifest is not a JSON object")
+    kind = _kind(document, media_type)
+    subject = _digest(document["subject"], "subject") if document.get("subject") else None
+    artifact_type = document.get("artifactType")
+    if kind in INDEXES:
+        images = tuple(dict.fromkeys(_digest(each, "manifests") for each in _list(document, "manifests")))
+        return Manifest(kind, artifact_type, {}, images, subject, 0)
+    if not isinstance(document.get("config"), dict):
+        raise NotAManifest("The manifest has no config")
+    layers = [each for each in _list(document, "layers") if not _is_elsewhere(each)]
+    sizes = {_digest(each, "layers"): _size(each) for each in layers}
+    parts = {_digest(document["config"], "config"): _size(document["config"]), **sizes}
+    if artifact_type is None and kind == OCI_IMAGE:
+        artifact_type = document["config"].get("mediaType")
+    return Manifest(kind, artifact_type, parts, (), subject, sum(sizes.values()))
+
+
+def _kind(document: dict[str, Any], media_type: str | None) -> str:
+    """Older OCI manifests do not say what they are."""
+    said = document.get("mediaType")
+    if media_type and said and media_type != said:
+        raise NotAManifest(f"The manifest says that it is {said}, its request that it is {media_type}")
+    kind = media_type or said or (OCI_INDEX if "manifests" in document else OCI_IMAGE)
+    version = document.get("schemaVersion")
+    if version != 2 or kind not in (*IMAGES, *INDEXES):
+        kinds = ", ".join((*IMAGES, *INDEXES))
+        raise NotAManifest(f"A manifest of schema version {version} and type {kind} is not taken; {kinds} are")
+    return str(kind)
+
+
+def _is_elsewhere(descriptor: Any) -> bool:
+    """A layer that no registry may have: its image names where to get it."""
+    return isinstance(descriptor, dict) and bool(FOREIGN.match(str(descriptor.get("mediaType"))))
+
+
+def _list(document: dict[str, Any], name: str) -> list[Any]:
+    found = document.get(name)
+    if not isinstance(found, list):
+        raise NotAManifest(f"The manifest has no list of {name}")
+    return found
+
+
+def _digest(descriptor: Any, where: str) -> str:
+    digest = descriptor.get("digest") if isinstance(descriptor, dict) else None
+    if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
+        raise NotAManifest(f"{where} of the manifest: {digest!r} is not a digest like sha256:0123…, with 64 hexadecimal digits")
+    return digest
+
+
+def _size(descriptor: dict[str, Any]) -> int:
+    size = descriptor.get("size")
+    if not isinstance(size, int) or size < 0:
+        raise NotAManifest(f"the manifest gives {descriptor.get('digest')} the size {size!r}")
+    return size

@@ -1,0 +1,139 @@
+"""Images and layers come and go. What PutImage and the registry do alike is here."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from hashlib import sha256
+from typing import NamedTuple
+
+from corral.core import Tx
+from corral.decide.manifest import NotAManifest, read_manifest
+from corral.model.blob import Arrived
+from corral.model.image import Image, Layer, Manifest, Repository
+from corral.model.objects import Part
+from corral.services.ecr.naming import (
+    ImageDigestDoesNotMatchException,
+    ImageTagAlreadyExistsException,
+    InvalidParameterException,
+    LayersNotFoundException,
+    ReferencedImagesNotFoundException,
+)
+from corral.services.s3.contents import thrown_away
+from corral.store import Store
+
+UNUSED = "layers:"  # the key under which layers that no image has are looked at
+UNUSED_KEPT_S = 3600.0  # a push sends layers first and the image that has them last
+UNUSED_AT_ONCE = 200
+MANIFEST_MAX_BYTES = 4 * 1024 * 1024
+
+
+class Pushed(NamedTuple):
+    image: Image
+    was_there: bool  # with this very tag: nothing has changed
+
+
+def put_image(
+    tx: Tx[Store], repository: Repository, body: bytes, media_type: str | None, tag: str | None, digest: str | None = None
+) -> Pushed:
+    """An image, once all that it consists of is there. `digest`: what the client thinks that it is."""
+    found = f"sha256:{sha256(body).hexdigest()}"
+    if digest is not None and digest != found:
+        raise ImageDigestDoesNotMatchException(f"The image digest is {found}, not {digest} as the request says.")
+    try:
+        manifest = read_manifest(body, media_type)
+    except NotAManifest as error:
+        raise InvalidParameterException(f"Invalid parameter at 'imageManifest': {error}.") from None
+    images = tx.store.images
+    image = images.image(repository.id, digest=found)
+    was_there = image is not None and (tag is None or tag in image.tags)
+    if tag is not None and not was_there:
+        _check_tag(tx, repository, tag)
+    if image is None:
+        _check_parts(tx, repository, manifest)
+        images.add_image(repository.id, found, manifest, body, tx.now_s)
+        image = images.image(repository.id, digest=found)
+        assert image is not None
+    if tag is not None and not was_there:
+        images.set_tag(image, tag)
+        image = images.image(repository.id, digest=found)
+        assert image is not None
+    return Pushed(image, was_there)
+
+
+def is_immutable(repository: Repository, tag: str) -> bool:
+    """A tag that may not move to another image."""
+    said = repository.about.get("imageTagMutability", "MUTABLE")
+    filters = repository.about.get("imageTagMutabilityExclusionFilters", ())
+    excluded = said.endswith("_WITH_EXCLUSION") and any(fnmatchcase(tag, each["filter"]) for each in filters)
+    return bool(said.startswith("IMMUTABLE") != excluded)
+
+
+def _check_tag(tx: Tx[Store], repository: Repository, tag: str) -> None:
+    if is_immutable(repository, tag) and tx.store.images.image(repository.id, tag=tag) is not None:
+        raise ImageTagAlreadyExistsException(
+            f"The image tag '{tag}' already exists in the '{repository.name}' repository and cannot be overwritten because "
+            "the tag is immutable."
+        )
+
+
+def _check_parts(tx: Tx[Store], repository: Repository, manifest: Manifest) -> None:
+    images = tx.store.images
+    if missing := [digest for digest in manifest.layers if images.layer(repository.id, digest) is None]:
+        raise LayersNotFoundException(
+            f"Layers with digests '{', '.join(missing)}' required for pushing image into repository with name "
+            f"'{repository.name}' do not exist"
+        )
+    if missing := [digest for digest in manifest.images if images.image(repository.id, digest=digest) is None]:
+        raise ReferencedImagesNotFoundException(
+            f"Images with digests '{', '.join(missing)}' required for pushing image into repository with name "
+            f"'{repository.name}' do not exist"
+        )
+
+
+def drop_image(tx: Tx[Store], image: Image) -> None:
+    """It and its tags. Its layers go later, unless another image gets them."""
+    tx.store.images.drop_image(image, tx.now_s)
+    _look_at_layers(tx)
+
+
+def add_layer(tx: Tx[Store], repository: Repository, digest: str, arrived: Arrived) -> Layer:
+    """Bytes that have come for this repository. Those that are here already are kept once."""
+    part = Part(1, arrived.blob, arrived.size, "", {}, tx.now_s)
+    content = tx.store.objects.add_content(part)
+    layer = tx.store.images.any_layer(digest)
+    if layer is None:
+        tx.store.objects.refer_to(content)
+        layer = Layer(digest, content, arrived.size)
+        tx.store.images.add_layer(layer)
+    else:
+        thrown_away(tx, there_is_some=True)
+    hold_layer(tx, repository, layer)
+    return layer
+
+
+def hold_layer(tx: Tx[Store], repository: Repository, layer: Layer) -> None:
+    """This repository has that layer from now on, wherever it came from."""
+    tx.store.images.hold_layer(repository.id, layer.digest, tx.now_s)
+    _look_at_layers(tx)
+
+
+def drop_repository(tx: Tx[Store], repository: Repository) -> None:
+    """With all that is in it."""
+    _release(tx, tx.store.images.drop_repository(repository.id))
+
+
+def drop_unused_layers(tx: Tx[Store], _: str) -> None:
+    """The reconciler of `UNUSED`: layers that no image has had for an hour go, some at a time."""
+    _release(tx, tx.store.images.drop_unused_layers(tx.now_s - UNUSED_KEPT_S, UNUSED_AT_ONCE))
+    _look_at_layers(tx)
+
+
+def _look_at_layers(tx: Tx[Store]) -> None:
+    since_s = tx.store.images.first_unused_s()
+    if since_s is not None:
+        tx.due(UNUSED, max(since_s + UNUSED_KEPT_S, tx.now_s))
+
+
+def _release(tx: Tx[Store], contents: list[int]) -> None:
+    there_is_some = [tx.store.objects.release(content) for content in contents]
+    thrown_away(tx, any(there_is_some))

@@ -1,0 +1,193 @@
+"""Repositories, images, tags and layers: their only SQL. The bytes of layers are contents, as those of objects are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from corral.database import Database, Row
+from corral.model.image import Image, Layer, Manifest, Repository
+
+REPOSITORY_COLUMNS = "id, region, name, created_at, about, tags"
+IMAGE_COLUMNS = (
+    "number, repository, digest, media_type, artifact_type, size, subject, pushed_at, pulled_at, "
+    "(SELECT json_group_array(tag) FROM (SELECT tag FROM image_tag WHERE image = number ORDER BY tag))"
+)
+IMAGE = f"SELECT {IMAGE_COLUMNS} FROM image"
+HELD = "SELECT 1 FROM image_part p WHERE p.repository = repository_layer.repository AND p.digest = repository_layer.digest"
+
+
+class Images:
+    """A part of the state store: it shares the store's connection, transactions and savepoints."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # Repositories
+
+    def repository(self, region: str, name: str) -> Repository | None:
+        sql = f"SELECT {REPOSITORY_COLUMNS} FROM repository WHERE region = ? AND name = ?"
+        row = self._database.execute(sql, (region, name)).fetchone()
+        return _repository(row) if row else None
+
+    def repositories(self, region: str, after: str, limit: int) -> list[Repository]:
+        """By name, from the one after `after` on."""
+        sql = f"SELECT {REPOSITORY_COLUMNS} FROM repository WHERE region = ? AND name > ? ORDER BY name LIMIT ?"
+        return [_repository(row) for row in self._database.execute(sql, (region, after, limit))]
+
+    def add_repository(self, region: str, name: str, now_s: float, about: dict[str, Any], tags: dict[str, str]) -> Repository:
+        sql = "INSERT INTO repository (region, name, created_at, about, tags) VALUES (?, ?, ?, ?, ?) RETURNING id"
+        (number,) = self._database.execute(sql, (region, name, now_s, _dumps(about), _dumps(tags))).fetchone()
+        return Repository(number, region, name, now_s, about, tags)
+
+    def set_repository(self, repository: Repository) -> None:
+        """It is as this one says from now on."""
+        sql = "UPDATE repository SET about = ?, tags = ? WHERE id = ?"
+        self._database.execute(sql, (_dumps(repository.about), _dumps(repository.tags), repository.id))
+
+    def drop_repository(self, repository_id: int) -> list[int]:
+        """With its images. The contents of layers that nobody else has: whoever drops it releases them."""
+        digests = [digest for (digest,) in self._database.execute(
+            "SELECT digest FROM repository_layer WHERE repository = ?", (repository_id,)
+        )]  # fmt: skip
+        for table in ("image_tag", "image", "repository_layer"):
+            self._database.execute(f"DELETE FROM {table} WHERE repository = ?", (repository_id,))
+        self._database.execute("DELETE FROM repository WHERE id = ?", (repository_id,))
+        return self._drop_layers(digests)
+
+    # Images
+
+    def image(self, repository_id: int, *, digest: str | None = None, tag: str | None = None) -> Image | None:
+        """By its digest, by its tag, or by both: then that tag must be on that image."""
+        where, values = ["repository = ?"], [repository_id]
+        if digest is not None:
+            where.append("digest = ?")
+            values.append(digest)  # type: ignore[arg-type]
+        if tag is not None:
+            where.append("number = (SELECT image FROM image_tag t WHERE t.repository = image.repository AND t.tag = ?)")
+            values.append(tag)  # type: ignore[arg-type]
+        row = self._database.execute(f"{IMAGE} WHERE {' AND '.join(where)}", values).fetchone()
+        return _image(row) if row else None
+
+    def images(self, repository_id: int, after: int, limit: int) -> list[Image]:
+        """As they were pushed, from the one after `after` on."""
+        sql = f"{IMAGE} WHERE repository = ? AND number > ? ORDER BY number LIMIT ?"
+        return [_image(row) for row in self._database.execute(sql, (repository_id, after, limit))]
+
+    def tags(self, repository_id: int, after: str, limit: int) -> list[str]:
+        """In order, from the one after `after` on."""
+        sql = "SELECT tag FROM image_tag WHERE repository = ? AND tag > ? ORDER BY tag LIMIT ?"
+        return [tag for (tag,) in self._database.execute(sql, (repository_id, after, limit))]
+
+    def about_subject(self, repository_id: int, digest: str) -> list[Image]:
+        """The images whose subject this is."""
+        sql = f"{IMAGE} WHERE repository = ? AND subject = ? ORDER BY number"
+        return [_image(row) for row in self._database.execute(sql, (repository_id, digest))]
+
+    def manifest(self, image: Image) -> bytes:
+        """Byte by byte as it was pushed."""
+        return bytes(self._database.execute("SELECT manifest FROM image WHERE number = ?", (image.number,)).fetchone()[0])
+
+    def indexes_with(self, repository_id: int, digest: str) -> list[str]:
+        """The digests of the images that this one is a part of."""
+        sql = "SELECT i.digest FROM image_part p JOIN image i ON i.number = p.image WHERE p.repository = ? AND p.digest = ?"
+        return [found for (found,) in self._database.execute(sql, (repository_id, digest))]
+
+    def add_image(self, repository_id: int, digest: str, manifest: Manifest, body: bytes, now_s: float) -> None:
+        """Its layers and the images it consists of must be there."""
+        (number,) = self._database.execute(
+            "INSERT INTO image (repository, digest, media_type, artifact_type, size, subject, pushed_at, manifest) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING number",
+            (repository_id, digest, manifest.media_type, manifest.artifact_type, manifest.size, manifest.subject, now_s, body),
+        ).fetchone()
+        parts = dict.fromkeys((*manifest.layers, *manifest.images))
+        self._database.executemany("INSERT INTO image_part VALUES (?, ?, ?)", [(number, repository_id, part) for part in parts])
+        sql = "UPDATE repository_layer SET unused_since = NULL WHERE repository = ? AND digest = ?"
+        self._database.executemany(sql, [(repository_id, layer) for layer in manifest.layers])
+
+    def set_tag(self, image: Image, tag: str) -> None:
+        """On this image from now on, and on no other."""
+        sql = "INSERT INTO image_tag VALUES (?, ?, ?) ON CONFLICT (repository, tag) DO UPDATE SET image = excluded.image"
+        self._database.execute(sql, (image.repository_id, tag, image.number))
+
+    def drop_tag(self, repository_id: int, tag: str) -> None:
+        self._database.execute("DELETE FROM image_tag WHERE repository = ? AND tag = ?", (repository_id, tag))
+
+    def set_pulled(self, image: Image, now_s: float) -> None:
+        self._database.execute("UPDATE image SET pulled_at = ? WHERE number = ?", (now_s, image.number))
+
+    def drop_image(self, image: Image, now_s: float) -> None:
+        """With its tags. Its layers stay until `drop_unused_layers`: somebody may be about to push another with them."""
+        layers = [(image.repository_id, digest) for (digest,) in self._database.execute(
+            "SELECT digest FROM image_part WHERE image = ?", (image.number,)
+        )]  # fmt: skip
+        self._database.execute("DELETE FROM image_tag WHERE image = ?", (image.number,))
+        self._database.execute("DELETE FROM image WHERE number = ?", (image.number,))
+        sql = f"UPDATE repository_layer SET unused_since = ? WHERE repository = ? AND digest = ? AND NOT EXISTS ({HELD})"
+        self._database.executemany(sql, [(now_s, *layer) for layer in layers])
+
+    # Layers
+
+    def layer(self, repository_id: int, digest: str) -> Layer | None:
+        """None: this repository has none of that digest, though another may."""
+        sql = "SELECT digest, content, size FROM layer JOIN repository_layer USING (digest) WHERE repository = ? AND digest = ?"
+        row = self._database.execute(sql, (repository_id, digest)).fetchone()
+        return Layer(*row) if row else None
+
+    def any_layer(self, digest: str) -> Layer | None:
+        """Whichever repository has it."""
+        row = self._database.execute("SELECT digest, content, size FROM layer WHERE digest = ?", (digest,)).fetchone()
+        return Layer(*row) if row else None
+
+    def add_layer(self, layer: Layer) -> None:
+        """New bytes. The content is counted as referred to by whoever calls."""
+        self._database.execute("INSERT INTO layer VALUES (?, ?, ?)", (layer.digest, layer.content, layer.size))
+
+    def hold_layer(self, repository_id: int, digest: str, now_s: float) -> None:
+        """This repository has it from now on; until an image does, it counts as unused since now."""
+        self._database.execute(
+            "INSERT INTO repository_layer VALUES (?, ?, ?) ON CONFLICT (repository, digest) "
+            "DO UPDATE SET unused_since = excluded.unused_since WHERE unused_since IS NOT NULL",
+            (repository_id, digest, now_s),
+        )
+
+    def first_unused_s(self) -> float | None:
+        """Since when the layer that has been unused for longest has been so."""
+        sql = "SELECT min(unused_since) FROM repository_layer WHERE unused_since IS NOT NULL"
+        found: float | None = self._database.execute(sql).fetchone()[0]
+        return found
+
+    def drop_unused_layers(self, before_s: float, limit: int) -> list[int]:
+        """Those unused since before then, some of them. The contents that nobody has any more: the caller releases them."""
+        rows = self._database.execute(
+            "SELECT repository, digest FROM repository_layer WHERE unused_since <= ? ORDER BY unused_since LIMIT ?",
+            (before_s, limit),
+        ).fetchall()
+        self._database.executemany("DELETE FROM repository_layer WHERE repository = ? AND digest = ?", rows)
+        return self._drop_layers(digest for _, digest in rows)
+
+    def _drop_layers(self, digests: Iterable[str]) -> list[int]:
+        """Those that no repository has. Their contents."""
+        sql = (
+            "DELETE FROM layer WHERE digest = ? AND NOT EXISTS (SELECT 1 FROM repository_layer r WHERE r.digest = layer.digest) "
+            "RETURNING content"
+        )
+        found = (self._database.execute(sql, (digest,)).fetchone() for digest in dict.fromkeys(digests))
+        return [row[0] for row in found if row is not None]
+
+
+def _repository(row: Row) -> Repository:
+    number, region, name, created_at_s, about, tags = row
+    return Repository(number, region, name, created_at_s, orjson.loads(about), orjson.loads(tags))
+
+
+def _image(row: Row) -> Image:
+    number, repository_id, digest, media_type, artifact_type, size, subject, pushed_at_s, pulled_at_s, tags = row
+    names = tuple(orjson.loads(tags))
+    return Image(number, repository_id, digest, media_type, artifact_type, size, subject, pushed_at_s, pulled_at_s, names)
+
+
+def _dumps(value: Any) -> str:
+    return orjson.dumps(value).decode()

@@ -1,0 +1,58 @@
+-- Repositories, images and layers (ECR): everything but the bytes of layers, which are files (blobs/).
+CREATE TABLE repository (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    region TEXT NOT NULL,
+    name TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    about TEXT NOT NULL,                    -- JSON
+    tags TEXT NOT NULL DEFAULT '{}',        -- JSON
+    UNIQUE (region, name)
+);
+
+-- The same bytes are kept once, whichever repositories have them.
+CREATE TABLE layer (
+    digest TEXT PRIMARY KEY,
+    content INTEGER NOT NULL REFERENCES content (id),
+    size INTEGER NOT NULL CHECK (size >= 0)
+) WITHOUT ROWID;
+
+CREATE TABLE repository_layer (
+    repository INTEGER NOT NULL REFERENCES repository (id),
+    digest TEXT NOT NULL REFERENCES layer (digest),
+    unused_since REAL,                      -- NULL: an image of this repository has it
+    PRIMARY KEY (repository, digest)
+) WITHOUT ROWID;
+CREATE INDEX layer_holder ON repository_layer (digest);
+CREATE INDEX layer_unused ON repository_layer (unused_since) WHERE unused_since IS NOT NULL;
+
+CREATE TABLE image (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    repository INTEGER NOT NULL REFERENCES repository (id),
+    digest TEXT NOT NULL,
+    media_type TEXT NOT NULL,
+    artifact_type TEXT,
+    size INTEGER NOT NULL,
+    subject TEXT,
+    pushed_at REAL NOT NULL,
+    pulled_at REAL,
+    manifest BLOB NOT NULL,                 -- byte by byte as it was pushed: its digest is of these
+    UNIQUE (repository, digest)
+);
+CREATE INDEX image_subject ON image (repository, subject) WHERE subject IS NOT NULL;
+
+CREATE TABLE image_tag (
+    repository INTEGER NOT NULL REFERENCES repository (id),
+    tag TEXT NOT NULL,
+    image INTEGER NOT NULL REFERENCES image (number),
+    PRIMARY KEY (repository, tag)
+) WITHOUT ROWID;
+CREATE INDEX tag_of_image ON image_tag (image);
+
+-- The layers of an image, and the images of an index.
+CREATE TABLE image_part (
+    image INTEGER NOT NULL REFERENCES image (number) ON DELETE CASCADE,
+    repository INTEGER NOT NULL,
+    digest TEXT NOT NULL,
+    PRIMARY KEY (image, digest)
+) WITHOUT ROWID;
+CREATE INDEX part_of_image ON image_part (repository, digest);
