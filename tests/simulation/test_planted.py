@@ -343,9 +343,17 @@ PLANTED: dict[str, Parts] = {
 }
 
 
-def caught_at(parts: Parts) -> tuple[int, str]:
+# Those that it takes many seeds to catch, and where to look first, for the sake of time.
+RARE = {
+    "nobody hears that a task leaves its group": 190,
+    "a new agent is not told whom to check": 138,
+    "all containers are stopped at once": 89,
+}
+
+
+def caught_at(parts: Parts, first: int) -> tuple[int, str]:
     """(the seed that caught it, who objected)"""
-    for seed in range(SEEDS_MAX):
+    for seed in (*range(first, SEEDS_MAX), *range(first)):
         try:
             simulate(seed, everything(), parts)
         except (Violation, Stuck) as objection:
@@ -355,8 +363,8 @@ def caught_at(parts: Parts) -> tuple[int, str]:
 
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_planted_fault_is_caught(fault: str) -> None:
-    seed, objection = caught_at(PLANTED[fault])
-    print(f"{fault}: after {seed + 1} seeds, {objection}")
+    seed, objection = caught_at(PLANTED[fault], RARE.get(fault, 0))
+    print(f"{fault}: seed {seed}, {objection}")
 
 
 def test_the_unmodified_world_passes_the_same_seeds() -> None:
