@@ -19,6 +19,7 @@ KNOWN = {
     ("CRC64NVME", b"123456789"): "ae8b14860a799888",
     ("SHA1", b"abc"): "a9993e364706816aba3e25717850c26c9cd0d89d",
     ("SHA256", b"abc"): "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+    ("MD5", b"abc"): "900150983cd24fb0d6963f7d28e17f72",  # RFC 1321
     ("CRC32", b""): "00000000",
     ("CRC32C", b""): "00000000",
     ("CRC64NVME", b""): "0000000000000000",
@@ -37,7 +38,7 @@ def test_known_answers(algorithm: str, data: bytes, answer: str) -> None:
 
 @given(pieces=st.lists(st.binary(max_size=300), max_size=6))
 def test_pieces_are_the_whole(pieces: list[bytes]) -> None:
-    for algorithm in ALGORITHMS:
+    for algorithm in (*ALGORITHMS, "MD5"):
         whole, running = checksum(algorithm), checksum(algorithm)
         whole.update(b"".join(pieces))
         for piece in pieces:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import zlib
 from pathlib import Path
 from random import Random
 
@@ -34,7 +35,7 @@ def stored(blobs: Blobs, *pieces: bytes) -> str:
 
 
 def test_a_blob_arrives(blobs: Blobs):
-    arriving = blobs.begin(["SHA256", "CRC32"])
+    arriving = blobs.begin(["SHA256", "CRC32", "MD5"])
     for piece in (b"one ", b"two"):
         arriving.write([piece])
         arriving.digest([piece])
@@ -43,8 +44,19 @@ def test_a_blob_arrives(blobs: Blobs):
     assert arrived.size == 7
     assert arrived.digests["MD5"] == hashlib.md5(b"one two").digest()
     assert arrived.digests["SHA256"] == hashlib.sha256(b"one two").digest()
+    assert set(arrived.digests) == {"SHA256", "CRC32", "MD5"}
     arriving.drop()  # too late: it has arrived
     assert os.path.exists(blobs.path(arrived.blob))
+
+
+@pytest.mark.parametrize("algorithms", [[], ["SHA256"], ["CRC32"], ["SHA256", "SHA1"]])
+def test_only_what_is_asked_for_is_digested(blobs: Blobs, algorithms: list[str]):
+    arriving = blobs.begin(algorithms)
+    arriving.write([b"one ", b"two"])
+    arriving.digest([b"one ", b"two"])
+    expected = {"SHA256": hashlib.sha256(b"one two").digest(), "SHA1": hashlib.sha1(b"one two").digest()}
+    expected["CRC32"] = zlib.crc32(b"one two").to_bytes(4, "big")
+    assert arriving.seal().digests == {algorithm: expected[algorithm] for algorithm in algorithms}
 
 
 def test_a_sweep_leaves_alone_what_is_on_its_way_to_a_row(blobs: Blobs):

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
-from corral.blobs.checksums import Checksum, checksum
-from corral.model.blob import MD5, Arrived
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.hashes import Hash
+from corral.blobs.checksums import SLOWEST_FIRST, Checksum, checksum
+from corral.model.blob import Arrived
 
 
 class Arriving:
-    """`write` and `digest` are given the same pieces and may run side by side; MD5 takes as long as all the rest."""
+    """`write` and `digest` are given the same pieces and may run side by side.
+
+    `digest` computes the slowest of the digests, `write` all others: MD5 takes as long as all the rest.
+    """
 
     def __init__(self, blob: str, path: str, final: str, fresh: set[str], algorithms: Iterable[str]) -> None:
         self._blob = blob
@@ -23,22 +22,25 @@ class Arriving:
         self._final = final
         self._fresh = fresh
         self._size = 0
-        self._md5 = _md5()
-        self._checksums: dict[str, Checksum] = {algorithm: checksum(algorithm) for algorithm in algorithms}
+        self._digests: dict[str, Checksum] = {algorithm: checksum(algorithm) for algorithm in algorithms}
+        slowest = next((algorithm for algorithm in SLOWEST_FIRST if algorithm in self._digests), None)
+        self._beside = [running for algorithm, running in self._digests.items() if algorithm == slowest]
+        self._along = [running for algorithm, running in self._digests.items() if algorithm != slowest]
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
     def write(self, pieces: Sequence[bytes]) -> None:
         for piece in pieces:
             self._size += len(piece)
-            for running in self._checksums.values():
+            for running in self._along:
                 running.update(piece)
             rest = memoryview(piece)
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
 
     def digest(self, pieces: Sequence[bytes]) -> None:
-        for piece in pieces:
-            self._md5.update(piece)
+        for running in self._beside:
+            for piece in pieces:
+                running.update(piece)
 
     def seal(self) -> Arrived:
         """Make it durable and give it its name. A row must follow, or `Blobs.erase`."""
@@ -48,8 +50,7 @@ class Arriving:
         sync_folder(os.path.dirname(self._final))
         os.close(self._fd)
         self._fd = -1
-        digests = {algorithm: running.digest() for algorithm, running in self._checksums.items()}
-        return Arrived(self._blob, self._size, {MD5: self._md5.finalize(), **digests})
+        return Arrived(self._blob, self._size, {algorithm: running.digest() for algorithm, running in self._digests.items()})
 
     def drop(self) -> None:
         """Nothing of it is wanted. After `seal` this does nothing: it has arrived."""
@@ -61,13 +62,6 @@ class Arriving:
             with suppress(FileNotFoundError):
                 os.unlink(path)
         self._fresh.discard(self._blob)
-
-
-def _md5() -> Hash:
-    """By an OpenSSL of its own: a third faster than hashlib where the system's is older, and MD5 is what a put waits for."""
-    from cryptography.hazmat.primitives import hashes  # here, because it takes a while, and an idle Corral has no use for it
-
-    return hashes.Hash(hashes.MD5())
 
 
 def sync_folder(path: str) -> None:

@@ -60,7 +60,7 @@ class Blobs:
     # In
 
     def begin(self, algorithms: Iterable[str]) -> Arriving:
-        """A new blob, of which these digests are wanted beside MD5."""
+        """A new blob, of which these digests are wanted."""
         blob = self._ids.hex32()
         return Arriving(blob, f"{self._arriving}/{blob}", self.path(blob), self.fresh, algorithms)
 

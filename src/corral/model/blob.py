@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-MD5 = "MD5"  # always among the digests of what arrived; the others are those of `blobs.checksums`
+MD5 = "MD5"  # a digest that is no checksum of S3's; those are in `blobs.checksums`
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Slice:
 class Admission:
     """What is to be known of a body before it is taken in: a service says so when it has seen the head of a request."""
 
-    algorithms: frozenset[str]  # digests that are wanted beside MD5
+    algorithms: frozenset[str]  # digests that are wanted
     source: tuple[Slice, ...] | None = None  # the bytes are not in the request: they are those of other blobs
     params: Mapping[str, Any] = field(default_factory=dict)  # what was found out on the way; the handler gets it too
     least_bytes: int = 0  # of the file of a form, whose size nobody has said

@@ -91,7 +91,7 @@ def admit_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admissi
     _check_size(source.version.size)
     assert source.version.content is not None
     slices = tx.store.objects.slices(source.version.content, 0, source.version.size)
-    return Admission(frozenset({algorithm}), slices, {"Source": source})
+    return Admission(digests.wanted(frozenset({algorithm})), slices, {"Source": source})
 
 
 def copy_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

@@ -47,6 +47,11 @@ def announced(params: Mapping[str, Any]) -> frozenset[str]:
     return frozenset({*given, *trailing})
 
 
+def wanted(algorithms: frozenset[str]) -> frozenset[str]:
+    """The digests of a body that has checksums of these algorithms: a body without any gets one; MD5 is its ETag."""
+    return (algorithms or frozenset({DEFAULT})) | {MD5}
+
+
 def check_arrived(params: Mapping[str, Any], arrived: Arrived) -> dict[str, str]:
     """Compare what the request says with what has come; the checksums to keep, by algorithm."""
     found = {algorithm: checksum_text(digest) for algorithm, digest in arrived.digests.items()}

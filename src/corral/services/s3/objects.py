@@ -38,7 +38,7 @@ def admit_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admis
     details_of(params)
     algorithms = digests.announced(params)
     versions.check_write(tx, bucket, params["Key"], params)
-    return Admission(algorithms or frozenset({digests.DEFAULT}))
+    return Admission(digests.wanted(algorithms))
 
 
 def put_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

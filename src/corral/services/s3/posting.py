@@ -60,7 +60,7 @@ def admit_form(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admissi
     found = _as_put(fields) | {"Key": fields["key"].replace(FILENAME, params["FileName"])}
     check_key(found["Key"])
     details_of(found)
-    algorithms = digests.announced(found) or frozenset({digests.DEFAULT})
+    algorithms = digests.wanted(digests.announced(found))
     most = PUT_MAX_BYTES if most is None else min(most, PUT_MAX_BYTES)
     return Admission(algorithms, params=found, least_bytes=least, most_bytes=most)
 

@@ -74,7 +74,7 @@ def admit_part(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admissi
     upload = _existing(tx, params, caller)[1]
     check_size(params)
     _check_number(params)
-    return Admission(_algorithms(upload, digests.announced(params)))
+    return Admission(digests.wanted(_algorithms(upload, digests.announced(params))))
 
 
 def upload_part(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def admit_part_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Ad
     first, size = span_of_source(source.version, params.get("CopySourceRange"))
     assert source.version.content is not None
     slices = tx.store.objects.slices(source.version.content, first, size)
-    return Admission(_algorithms(upload, frozenset()), slices, {"Source": source})
+    return Admission(digests.wanted(_algorithms(upload, frozenset())), slices, {"Source": source})
 
 
 def upload_part_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
