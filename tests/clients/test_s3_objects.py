@@ -47,6 +47,8 @@ def test_a_bucket(s3, client, aws):
         europe.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
     with refused("IllegalLocationConstraintException"):
         europe.create_bucket(Bucket="another-one")
+    client("s3", region="US").create_bucket(Bucket=f"{name}-us")  # no region: it is told which to sign for, and tries again
+    assert s3.get_bucket_location(Bucket=f"{name}-us")["LocationConstraint"] is None
     with refused("InvalidLocationConstraint"):
         s3.create_bucket(Bucket="another-one", CreateBucketConfiguration={"LocationConstraint": "us-east-1"})
     with refused("AccessDenied", 403):

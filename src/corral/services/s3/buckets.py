@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from corral.core import Tx
@@ -10,6 +11,7 @@ from corral.services.caller import Caller
 from corral.services.s3 import configurations
 from corral.services.s3.contents import thrown_away
 from corral.services.s3.errors import (
+    AuthorizationHeaderMalformed,
     BucketAlreadyOwnedByYou,
     BucketNotEmpty,
     IllegalLocationConstraintException,
@@ -23,6 +25,7 @@ from corral.services.tokens import unwrap, wrap
 from corral.store import Store
 
 FIRST_REGION = "us-east-1"  # the region whose buckets have no location
+REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-[0-9]+")
 OLD_NAMES = {"EU": "eu-west-1"}
 LISTED_MAX = 10_000
 
@@ -46,6 +49,9 @@ def _region(constraint: str | None, asked_in: str) -> str:
     if constraint == FIRST_REGION:
         raise InvalidLocationConstraint("The specified location-constraint is not valid", LocationConstraint=constraint)
     region = OLD_NAMES.get(constraint or "", constraint) or FIRST_REGION
+    if not constraint and asked_in and not REGION.fullmatch(asked_in):  # old tools sign for "US", and try again as they are told
+        why = f"The authorization header is malformed; the region '{asked_in}' is wrong; expecting '{FIRST_REGION}'"
+        raise AuthorizationHeaderMalformed(why, Region=FIRST_REGION)
     if asked_in not in (FIRST_REGION, "", region):
         said = f"The {constraint or 'unspecified'} location constraint is incompatible"
         raise IllegalLocationConstraintException(f"{said} for the region specific endpoint this request was sent to.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from corral.errors import ApiError, api_error
 
 AccessDenied = api_error("AccessDenied", 403)
+AuthorizationHeaderMalformed = api_error("AuthorizationHeaderMalformed")
 BadDigest = api_error("BadDigest")
 BucketAlreadyOwnedByYou = api_error("BucketAlreadyOwnedByYou", 409)
 BucketNotEmpty = api_error("BucketNotEmpty", 409)
