@@ -348,3 +348,5 @@ def test_headers_may_come_in_a_presigned_url() -> None:
     }
     call = asked("GET", "/b/k", query, {"x-amz-checksum-mode": "other"})
     assert call.params()["ChecksumMode"] == "other"  # a header of its own wins
+    query = "X-Amz-Signature=y&x-amz-checksum-crc32=AAAAAA%3D%3D&x-amz-sdk-checksum-algorithm=CRC32&x-amz-storage-class=STANDARD"
+    assert asked("PUT", "/b/k", query).params() == {"Bucket": "b", "Key": "k", "StorageClass": "STANDARD"}
