@@ -39,6 +39,7 @@ PAGES: dict[tuple[str, str], dict[str, Any]] = {
     },
     ("cloudwatch", "ListDashboards"): {},
     ("cloudwatch", "ListMetrics"): {"Namespace": "pages"},
+    ("ecr", "DescribeRepositories"): {},
     ("ecs", "ListAccountSettings"): {"effectiveSettings": True},
     ("ecs", "ListAttributes"): {"targetType": "container-instance"},
     ("ecs", "ListClusters"): {},
@@ -111,6 +112,11 @@ def cloudwatch_records(cloudwatch: Any) -> None:
         cloudwatch.put_composite_alarm(AlarmName=f"composite{at}", AlarmRule="ALARM(alarm0)")
 
 
+def ecr_records(ecr: Any) -> None:
+    for at in THREE:
+        ecr.create_repository(repositoryName=f"pages/{at}")
+
+
 def ecs_records(ecs: Any) -> None:
     for at in THREE:
         ecs.create_cluster(clusterName=f"cluster{at}")
@@ -171,6 +177,7 @@ def sqs_records(sqs: Any) -> None:
 
 RECORDS = {
     "cloudwatch": cloudwatch_records,
+    "ecr": ecr_records,
     "ecs": ecs_records,
     "iam": iam_records,
     "logs": logs_records,

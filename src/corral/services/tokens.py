@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64decode, urlsafe_b64encode
 
 from corral.errors import ApiError
 
@@ -16,6 +16,6 @@ def unwrap(token: str | None, invalid: type[ApiError]) -> str:
     if token is None:
         return ""
     try:
-        return urlsafe_b64decode(token.encode()).decode()
+        return b64decode(token.encode(), altchars=b"-_", validate=True).decode()
     except ValueError:
         raise invalid("The specified nextToken is invalid: give the one of the page before, as it came.") from None

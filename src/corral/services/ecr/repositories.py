@@ -1,0 +1,146 @@
+"""Repositories, and passwords for the registry that they are in."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from dataclasses import replace
+from typing import Any
+
+from corral.core import Tx
+from corral.errors import api_error
+from corral.model.image import Repository
+from corral.services.caller import Caller
+from corral.services.ecr import access
+from corral.services.ecr.naming import (
+    RepositoryNotFoundException,
+    after_of,
+    arn,
+    check_count,
+    check_enum,
+    check_name,
+    check_unpaged,
+    identity,
+    limit_of,
+    meant,
+    registry,
+    violated,
+)
+from corral.services.ecr.pushing import drop_repository
+from corral.services.ecr.tags import merged
+from corral.services.tokens import wrap
+from corral.store import Store
+
+RepositoryAlreadyExistsException = api_error("RepositoryAlreadyExistsException")
+RepositoryNotEmptyException = api_error("RepositoryNotEmptyException")
+
+NAMES_MAX = 100
+REGISTRIES_MAX = 10
+FILTERS_MAX = 5
+WILDCARDS_MAX = 2  # in a filter
+FILTER = re.compile(r"[0-9a-zA-Z._*-]{1,128}")
+MUTABILITIES = ("MUTABLE", "IMMUTABLE", "IMMUTABLE_WITH_EXCLUSION", "MUTABLE_WITH_EXCLUSION")
+ENCRYPTIONS = ("AES256", "KMS", "KMS_DSSE")
+MUTABILITY, FILTERS = "imageTagMutability", "imageTagMutabilityExclusionFilters"
+SCANNING, ENCRYPTION = "imageScanningConfiguration", "encryptionConfiguration"
+SHOWN = (MUTABILITY, FILTERS, SCANNING, ENCRYPTION)  # of what was said of a repository
+
+
+def create_repository(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    name = params["repositoryName"]
+    check_name(name)
+    if params.get("registryId", caller.account) != caller.account:
+        raise violated("registryId", f"repositories can only be made in the registry with id '{caller.account}'")
+    encryption = params.get(ENCRYPTION, {"encryptionType": "AES256"})
+    check_enum(encryption["encryptionType"], ENCRYPTION, ENCRYPTIONS)
+    about = {**_mutability({MUTABILITY: "MUTABLE", **params}), SCANNING: _scanning(params), ENCRYPTION: encryption}
+    tags = merged({}, params.get("tags", []))
+    if tx.store.images.repository(caller.region, name) is not None:
+        raise RepositoryAlreadyExistsException(
+            f"The repository with name '{name}' already exists in the registry with id '{caller.account}'"
+        )
+    return {"repository": _shown(tx, caller, tx.store.images.add_repository(caller.region, name, tx.now_s, about, tags))}
+
+
+def describe_repositories(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """By name. Of those that are asked for by name each must be there."""
+    if (names := params.get("repositoryNames")) is not None:
+        check_unpaged(params, "repositoryNames")
+        check_count(names, "repositoryNames", NAMES_MAX)
+        named = [meant(tx, {**params, "repositoryName": name}, caller) for name in dict.fromkeys(names)]
+        return {"repositories": [_shown(tx, caller, each) for each in named]}
+    if params.get("registryId", caller.account) != caller.account:
+        raise RepositoryNotFoundException(f"There is no registry with id '{params['registryId']}' here")
+    limit = limit_of(params)
+    found = tx.store.images.repositories(caller.region, after_of(params), limit + 1)
+    token = {"nextToken": wrap(found[limit - 1].name)} if len(found) > limit else {}
+    return {"repositories": [_shown(tx, caller, each) for each in found[:limit]], **token}
+
+
+def delete_repository(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    repository = meant(tx, params, caller)
+    if not params.get("force") and tx.store.images.images(repository.id, 0, 1):
+        raise RepositoryNotEmptyException(
+            f"The repository with name '{repository.name}' in registry with id '{caller.account}' cannot be deleted because it "
+            "still contains images"
+        )
+    drop_repository(tx, repository)
+    return {"repository": _shown(tx, caller, repository)}
+
+
+def put_image_tag_mutability(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    repository = meant(tx, params, caller)
+    said = _mutability(params)
+    kept = {key: value for key, value in repository.about.items() if key != FILTERS}
+    tx.store.images.set_repository(replace(repository, about=kept | said))
+    return {**identity(caller, repository), **said}
+
+
+def put_image_scanning_configuration(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """Kept and shown. Nothing is scanned here, and nothing looks as if it were."""
+    repository = meant(tx, params, caller)
+    said = {SCANNING: _scanning(params)}
+    tx.store.images.set_repository(replace(repository, about=repository.about | said))
+    return {**identity(caller, repository), **said}
+
+
+def get_authorization_token(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    registries = params.get("registryIds", [caller.account])
+    check_count(registries, "registryIds", REGISTRIES_MAX)
+    if set(registries) != {caller.account}:
+        raise violated("registryIds", f"the only registry here is the one with id '{caller.account}'")
+    until_s = int(tx.now_s) + access.LIFETIME_S
+    password = access.password(tx.settings.session_key, access.Access(caller.principal, caller.region, until_s, caller.task_id))
+    token = b64encode(f"{access.USER}:{password}".encode()).decode()
+    data = {"authorizationToken": token, "expiresAt": until_s, "proxyEndpoint": f"http://{registry(tx, caller)}"}
+    return {"authorizationData": [data] * len(registries)}
+
+
+def _shown(tx: Tx[Store], caller: Caller, repository: Repository) -> dict[str, Any]:
+    return {
+        **identity(caller, repository),
+        "repositoryArn": arn(caller, repository.name),
+        "repositoryUri": f"{registry(tx, caller)}/{repository.name}",
+        "createdAt": repository.created_at_s,
+        **{key: repository.about[key] for key in SHOWN if key in repository.about},
+    }
+
+
+def _scanning(params: dict[str, Any]) -> dict[str, bool]:
+    return {"scanOnPush": params.get(SCANNING, {}).get("scanOnPush", False)}
+
+
+def _mutability(params: dict[str, Any]) -> dict[str, Any]:
+    """Which tags may move, by ECR's rules."""
+    said, filters = params[MUTABILITY], params.get(FILTERS)
+    check_enum(said, MUTABILITY, MUTABILITIES)
+    if (filters is not None) != said.endswith("_WITH_EXCLUSION"):
+        raise violated(FILTERS, f"must be given with {' and '.join(MUTABILITIES[2:])}, and with nothing else")
+    if filters is None:
+        return {MUTABILITY: said}
+    check_count(filters, FILTERS, FILTERS_MAX)
+    for each in filters:
+        check_enum(each["filterType"], "filterType", ("WILDCARD",))
+        if not FILTER.fullmatch(each["filter"]) or each["filter"].count("*") > WILDCARDS_MAX:
+            raise violated("filter", f"must satisfy regular expression '{FILTER.pattern}', with at most {WILDCARDS_MAX} wildcards")
+    return {MUTABILITY: said, FILTERS: filters}
