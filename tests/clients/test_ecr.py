@@ -18,9 +18,9 @@ from harness import REGION, Corral
 ACCOUNT, OTHER_ACCOUNT = "123456789012", "210987654321"
 
 
-@pytest.fixture
-def ecr(client: Callable[..., Any]) -> Any:
-    return client("ecr", parameter_validation=False)  # botocore would refuse some of what ECR is to refuse
+@pytest.fixture(scope="module")
+def ecr(corral: Corral) -> Any:
+    return corral.client("ecr", parameter_validation=False)  # botocore would refuse some of what ECR is to refuse
 
 
 def refused(code: str, words: str = "") -> Any:
@@ -142,7 +142,8 @@ def test_a_password_for_the_registry(corral: Corral, ecr: Any):
         ("[fd00::1]:7", "[fd00::1]:7"),
     ],
 )
-def test_the_registry_is_where_the_caller_found_corral(ecr: Any, host: str, address: str):
+def test_the_registry_is_where_the_caller_found_corral(client: Callable[..., Any], host: str, address: str):
+    ecr = client("ecr")
     ecr.meta.events.register("before-sign.ecr", lambda request, **_: request.headers.__setitem__("Host", host))
     assert ecr.get_authorization_token()["authorizationData"][0]["proxyEndpoint"] == f"http://{address}"
     name = "at-" + host.translate(str.maketrans("[]:.", "----")).strip("-")

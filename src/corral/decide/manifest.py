@@ -15,6 +15,7 @@ OCI_IMAGE = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
 IMAGES, INDEXES = (DOCKER_IMAGE, OCI_IMAGE), (DOCKER_LIST, OCI_INDEX)
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+SIZE_MAX = 2**50  # of a layer: more than any disk has, and less than would not add up in a row
 FOREIGN = re.compile(r"application/vnd\.(docker\.image\.rootfs\.foreign|oci\.image\.layer\.nondistributable)\.")
 
 
@@ -35,15 +36,15 @@ def read_manifest(body: bytes, media_type: str | None) -> Manifest:
     artifact_type = document.get("artifactType")
     if kind in INDEXES:
         images = tuple(dict.fromkeys(_digest(each, "manifests") for each in _list(document, "manifests")))
-        return Manifest(kind, artifact_type, {}, images, subject, 0)
+        return Manifest(kind, _text(artifact_type), {}, images, subject, 0)
     if not isinstance(document.get("config"), dict):
         raise NotAManifest("The manifest has no config")
     layers = [each for each in _list(document, "layers") if not _is_elsewhere(each)]
     sizes = {_digest(each, "layers"): _size(each) for each in layers}
     parts = {_digest(document["config"], "config"): _size(document["config"]), **sizes}
-    if artifact_type is None and kind == OCI_IMAGE:
+    if artifact_type is None:
         artifact_type = document["config"].get("mediaType")
-    return Manifest(kind, artifact_type, parts, (), subject, sum(sizes.values()))
+    return Manifest(kind, _text(artifact_type), parts, (), subject, sum(sizes.values()))
 
 
 def _kind(document: dict[str, Any], media_type: str | None) -> str:
@@ -78,8 +79,14 @@ def _digest(descriptor: Any, where: str) -> str:
     return digest
 
 
+def _text(artifact_type: Any) -> str | None:
+    if artifact_type is not None and not isinstance(artifact_type, str):
+        raise NotAManifest(f"The manifest gives itself the artifact type {artifact_type!r}")
+    return artifact_type
+
+
 def _size(descriptor: dict[str, Any]) -> int:
     size = descriptor.get("size")
-    if not isinstance(size, int) or size < 0:
+    if not isinstance(size, int) or not 0 <= size <= SIZE_MAX:
         raise NotAManifest(f"the manifest gives {descriptor.get('digest')} the size {size!r}")
     return size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -16,7 +16,15 @@ IMAGE_COLUMNS = (
     "(SELECT json_group_array(tag) FROM (SELECT tag FROM image_tag WHERE image = number ORDER BY tag))"
 )
 IMAGE = f"SELECT {IMAGE_COLUMNS} FROM image"
+HAS_TAG = "EXISTS (SELECT 1 FROM image_tag t WHERE t.image = number)"
+TAGGED = {None: "", True: f" AND {HAS_TAG}", False: f" AND NOT {HAS_TAG}"}
 HELD = "SELECT 1 FROM image_part p WHERE p.repository = repository_layer.repository AND p.digest = repository_layer.digest"
+
+
+class Name(NamedTuple):
+    number: int  # of the image
+    digest: str
+    tag: str  # empty: it has none
 
 
 class Images:
@@ -71,10 +79,18 @@ class Images:
         row = self._database.execute(f"{IMAGE} WHERE {' AND '.join(where)}", values).fetchone()
         return _image(row) if row else None
 
-    def images(self, repository_id: int, after: int, limit: int) -> list[Image]:
-        """As they were pushed, from the one after `after` on."""
-        sql = f"{IMAGE} WHERE repository = ? AND number > ? ORDER BY number LIMIT ?"
+    def images(self, repository_id: int, after: int, limit: int, tagged: bool | None = None) -> list[Image]:
+        """As they were pushed, from the one after `after` on; all, those with tags, or those without."""
+        sql = f"{IMAGE} WHERE repository = ? AND number > ?{TAGGED[tagged]} ORDER BY number LIMIT ?"
         return [_image(row) for row in self._database.execute(sql, (repository_id, after, limit))]
+
+    def names(self, repository_id: int, after: tuple[int, str], limit: int, tagged: bool | None = None) -> list[Name]:
+        """Each image once for each of its tags, or once without one; from the one after `after` on."""
+        sql = (
+            "SELECT number, image.digest, ifnull(tag, '') AS name FROM image LEFT JOIN image_tag ON image = number "
+            f"WHERE image.repository = ? AND number >= ? AND (number, name) > (?, ?){TAGGED[tagged]} ORDER BY number, name LIMIT ?"
+        )
+        return [Name(*row) for row in self._database.execute(sql, (repository_id, after[0], *after, limit))]
 
     def tags(self, repository_id: int, after: str, limit: int) -> list[str]:
         """In order, from the one after `after` on."""

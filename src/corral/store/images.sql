@@ -38,6 +38,7 @@ CREATE TABLE image (
     manifest BLOB NOT NULL,                 -- byte by byte as it was pushed: its digest is of these
     UNIQUE (repository, digest)
 );
+CREATE INDEX image_order ON image (repository);  -- and by number, which is the row's own
 CREATE INDEX image_subject ON image (repository, subject) WHERE subject IS NOT NULL;
 
 CREATE TABLE image_tag (

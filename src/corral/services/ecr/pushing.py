@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import NamedTuple
@@ -49,8 +50,8 @@ def put_image(
     if tag is not None and not was_there:
         _check_tag(tx, repository, tag)
     if image is None:
-        _check_parts(tx, repository, manifest)
-        images.add_image(repository.id, found, manifest, body, tx.now_s)
+        size = _size_of_parts(tx, repository, manifest)
+        images.add_image(repository.id, found, replace(manifest, size=size), body, tx.now_s)
         image = images.image(repository.id, digest=found)
         assert image is not None
     if tag is not None and not was_there:
@@ -76,18 +77,21 @@ def _check_tag(tx: Tx[Store], repository: Repository, tag: str) -> None:
         )
 
 
-def _check_parts(tx: Tx[Store], repository: Repository, manifest: Manifest) -> None:
+def _size_of_parts(tx: Tx[Store], repository: Repository, manifest: Manifest) -> int:
+    """Of all its layers, or of the largest image of an index, as ECR counts. All of them must be there."""
     images = tx.store.images
     if missing := [digest for digest in manifest.layers if images.layer(repository.id, digest) is None]:
         raise LayersNotFoundException(
             f"Layers with digests '{', '.join(missing)}' required for pushing image into repository with name "
             f"'{repository.name}' do not exist"
         )
-    if missing := [digest for digest in manifest.images if images.image(repository.id, digest=digest) is None]:
+    parts = {digest: images.image(repository.id, digest=digest) for digest in manifest.images}
+    if missing := [digest for digest, part in parts.items() if part is None]:
         raise ReferencedImagesNotFoundException(
             f"Images with digests '{', '.join(missing)}' required for pushing image into repository with name "
             f"'{repository.name}' do not exist"
         )
+    return max((part.size for part in parts.values() if part is not None), default=manifest.size)
 
 
 def drop_image(tx: Tx[Store], image: Image) -> None:
