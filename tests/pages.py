@@ -31,7 +31,7 @@ SAME = [
     (r"\bAKIA[A-Z0-9]{16}\b", "KEY"),
     (r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?", "TIME"),
     (r"\b1[0-9]{9}(\.\d+|\d{3})?\b", "TIME"),
-    (r"127\.0\.0\.1:\d+", "127.0.0.1:PORT"),
+    (r"(127\.0\.0\.1|localhost):\d+", r"\1:PORT"),
     (r"\bprocess \d+", "process PID"),
     (r"\b\d+(ms|[smhd])\b", "AGE"),
     (r"[ \t]+", " "),

@@ -132,6 +132,8 @@ def test_verbs_options_tasks_and_gpus_are_completed(cli: Cli) -> None:
     assert completed(cli, "stop", task_id[:4]) == [task_id]
     assert task_id in completed(cli, "logs", "-f", "")
     assert completed(cli, "hold", "") == ["0", "1"]
+    cli.client("ecr").create_repository(repositoryName="team/train")
+    assert completed(cli, "images", "te") == ["team/train"]
     nowhere = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
     assert completed(cli, "stop", "", env={**nowhere, "AWS_DEFAULT_REGION": "us-east-1"}) == []
     assert completed(cli, "stop", "", env={"CORRAL_DATA": "/nowhere"}) == []
@@ -160,5 +162,5 @@ def test_no_color_and_pipes_get_plain_text(cli: Cli) -> None:
 
 
 def test_json_everywhere(cli: Cli) -> None:
-    for words in (["status"], ["ps"], ["env"], ["top"], ["doctor"]):
+    for words in (["status"], ["ps"], ["env"], ["top"], ["doctor"], ["images"]):
         json.loads(cli(*words, "--json").stdout)

@@ -20,6 +20,8 @@ from corral.cli.down import down
 from corral.cli.env import env
 from corral.cli.exec import exec_
 from corral.cli.hold import hold
+from corral.cli.images import images
+from corral.cli.login import login
 from corral.cli.logs import logs
 from corral.cli.ps import ps
 from corral.cli.refusals import INTERRUPTED, in_one_line
@@ -80,5 +82,5 @@ def main() -> None:
     """
 
 
-for verb in (up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, doctor, completion):
+for verb in (up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, login, images, doctor, completion):
     main.add_command(verb)

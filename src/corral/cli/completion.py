@@ -1,4 +1,4 @@
-"""`corral completion`: what makes the shell complete verbs, options, task ids and GPUs (`suggest.py`)."""
+"""`corral completion`: what makes the shell complete verbs, options, task ids, GPUs and repositories (`suggest.py`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COMPLETE_VARIABLE = "_CORRAL_COMPLETE"
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print a script that makes the shell complete verbs, options, task ids and GPUs.
+    """Print a script that makes the shell complete verbs, options, task ids, GPUs and repositories.
 
     \b
     bash:  eval "$(corral completion bash)"       in ~/.bashrc

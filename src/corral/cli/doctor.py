@@ -31,7 +31,7 @@ from corral.cli.here import Data, data_option
 from corral.cli.refusals import Failed, in_one_line
 from corral.cli.where import in_the_way, of_folder
 from corral.cli.where import status as status_page
-from corral.cli.words import console, count, parsed_date, print_json
+from corral.cli.words import console, count, in_bytes, parsed_date, print_json
 
 PORT = 4566
 PYTHON_MIN = (3, 11)
@@ -140,7 +140,7 @@ def _data_folder(data: Data) -> Iterator[Finding]:
         yield warn(f"{folder} is on tmpfs", "it is gone after a reboot: choose a disk with --data if that matters.")
     free = shutil.disk_usage(there).free
     size = _size(folder) if folder.exists() else 0
-    said = f"{folder}: {_bytes(size)} used ({kind}), {_bytes(free)} free on the disk"
+    said = f"{folder}: {in_bytes(size)} used ({kind}), {in_bytes(free)} free on the disk"
     if free < FREE_FAIL_BYTES:
         yield fail(said, "make room on the disk: with none left every change is refused.")
     elif free < FREE_WARN_BYTES:
@@ -150,7 +150,7 @@ def _data_folder(data: Data) -> Iterator[Finding]:
     else:
         yield ok(said)
     parts = [("state", "state.db*"), ("logs", "logs.db*"), ("metrics", "metrics.db*"), ("running tasks' output", "node/output/*")]
-    sizes = [f"{name} {_bytes(total)}" for name, pattern in parts if (total := sum(map(_file_size, folder.glob(pattern))))]
+    sizes = [f"{name} {in_bytes(total)}" for name, pattern in parts if (total := sum(map(_file_size, folder.glob(pattern))))]
     if sizes:
         yield ok(", ".join(sizes))
 
@@ -377,13 +377,6 @@ def _file_size(path: Path) -> int:
         return path.lstat().st_size
     except OSError:
         return 0
-
-
-def _bytes(number: int) -> str:
-    for size, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if number >= size:
-            return f"{number / size:.1f} {unit}"
-    return f"{number} B"
 
 
 def _listener(port: int) -> str | None:

@@ -1,4 +1,4 @@
-"""What the shell suggests on Tab: ids of tasks, indexes of GPUs. Whatever goes wrong means no suggestions."""
+"""What the shell suggests on Tab: ids of tasks, indexes of GPUs, repositories. Whatever goes wrong means no suggestions."""
 
 from __future__ import annotations
 
@@ -58,6 +58,18 @@ def gpus(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[Com
 
         found = [gpu for host in status(where, quick=True)[0]["hosts"] for gpu in host["gpus"]]
         return [CompletionItem(str(gpu["index"]), help=gpu["model"]) for gpu in found if str(gpu["index"]).startswith(begun)]
+
+    return _quietly(ctx, ask)
+
+
+def repositories(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    def ask(where: Where) -> list[CompletionItem]:
+        from corral.cli.where import client
+
+        found = client(where, "ecr", quick=True).describe_repositories()["repositories"]
+        return [CompletionItem(each["repositoryName"]) for each in found if each["repositoryName"].startswith(begun)]
 
     return _quietly(ctx, ask)
 

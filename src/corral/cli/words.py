@@ -96,6 +96,14 @@ def duration(seconds: int) -> str:
     return f"{seconds // 86_400}d {seconds % 86_400 // 3_600}h"
 
 
+def in_bytes(number: int) -> str:
+    """`512 B`, `1.5 MiB`, `23.0 GiB`."""
+    for size, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number} B"
+
+
 def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 

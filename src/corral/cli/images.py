@@ -1,0 +1,54 @@
+"""`corral images`: the repositories and what is in them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import click
+
+from corral.cli.here import Data, data_option
+from corral.cli.suggest import repositories
+from corral.cli.where import client, find
+from corral.cli.words import age, console, in_bytes, print_json, server_time
+
+SHORT_DIGEST = 12  # digits after "sha256:", as docker shows them
+
+
+@click.command(short_help="List repositories and their images.")
+@data_option
+@click.option("--json", "as_json", is_flag=True, help="The images as DescribeImages tells them.")
+@click.argument("names", nargs=-1, metavar="[REPOSITORY]...", shell_complete=repositories)
+def images(data: Data, as_json: bool, names: tuple[str, ...]) -> None:
+    """List the images of all repositories, or of these; of each repository in the order in which they were pushed."""
+    ecr = client(find(data), "ecr")
+    wanted = {"repositoryNames": list(names)} if names else {}
+    pages = list(ecr.get_paginator("describe_repositories").paginate(**wanted))
+    found = {name: _images(ecr, name) for page in pages for name in (each["repositoryName"] for each in page["repositories"])}
+    if as_json:
+        print_json([image for each in found.values() for image in each])
+    elif found:
+        _print(found, server_time(pages[-1]))
+    else:
+        click.echo("No repositories; `corral aws ecr create-repository --repository-name NAME` makes one.")
+
+
+def _images(ecr: Any, repository: str) -> list[dict[str, Any]]:
+    pages = ecr.get_paginator("describe_images").paginate(repositoryName=repository)
+    return [image for page in pages for image in page["imageDetails"]]
+
+
+def _print(found: dict[str, list[dict[str, Any]]], now: datetime | None) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("REPOSITORY", "TAGS", "DIGEST", "SIZE", "PUSHED"):
+        table.add_column(name, no_wrap=name != "TAGS", overflow="fold")
+    for repository, images in found.items():
+        for image in images:
+            digest = image["imageDigest"].partition(":")[2][:SHORT_DIGEST]
+            tags = ", ".join(image.get("imageTags", ()))
+            table.add_row(repository, tags, digest, in_bytes(image["imageSizeInBytes"]), age(image["imagePushedAt"], now))
+        if not images:
+            table.add_row(repository, "", "empty", "", "")
+    console().print(table)
