@@ -6,7 +6,9 @@ These images are indexes of nothing or of each other: such need no layers, so no
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from hashlib import sha256
 from itertools import count
 from typing import Any
@@ -14,6 +16,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from corral.services.ecr.pushing import LEFT_AT_ONCE
+from eventually import eventually
 from harness import Corral
 
 ACCOUNT, OTHER_ACCOUNT = "123456789012", "210987654321"
@@ -238,6 +242,26 @@ def test_a_repository_with_images_goes_only_by_force(ecr: Any, repository: str):
         ecr.list_images(repositoryName=repository)
     ecr.create_repository(repositoryName=repository)
     assert ids(ecr, repository) == []
+
+
+def test_a_large_repository_goes_some_images_at_a_time(ecr: Any, repository: str, corral: Corral):
+    for at in range(LEFT_AT_ONCE + 10):
+        put(ecr, repository, index(at=str(at)), f"tag{at}")
+    ecr.delete_repository(repositoryName=repository, force=True)
+    ecr.create_repository(repositoryName=repository)
+    assert ids(ecr, repository) == []
+    kept = [put(ecr, repository, index(a="new"), "v1")]
+    others = [each["repositoryName"] for each in ecr.describe_repositories()["repositories"]]
+
+    def rows(table: str) -> int:
+        with closing(sqlite3.connect(corral.data / "state.db")) as database:
+            return database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+
+    eventually(lambda: rows("repository") == len(others), "the old one is gone")
+    listed = [(name, *each) for name in others for each in ids(ecr, name)]
+    assert rows("image") == len({(name, digest) for name, digest, _ in listed})
+    assert rows("image_tag") == len([tag for _, _, tag in listed if tag is not None])
+    assert [digest for digest, _ in ids(ecr, repository)] == kept
 
 
 def test_layers_that_are_not_there(ecr: Any, repository: str):

@@ -34,6 +34,7 @@ STATE: dict[str, Reconciler] = {
     "retention": expire_messages,
     "duplicates": forget_duplicates,
     "layers": _once_needed("corral.services.ecr.pushing", "drop_unused_layers"),
+    "repositories": _once_needed("corral.services.ecr.pushing", "clear_left"),
     "moves": _once_needed("corral.services.sqs.moving", "move_messages"),
 }
 METRICS: dict[str, Reconciler] = {

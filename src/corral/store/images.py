@@ -55,15 +55,27 @@ class Images:
         sql = "UPDATE repository SET about = ?, tags = ? WHERE id = ?"
         self._database.execute(sql, (_dumps(repository.about), _dumps(repository.tags), repository.id))
 
-    def drop_repository(self, repository_id: int) -> list[int]:
-        """With its images. The contents of layers that nobody else has: whoever drops it releases them."""
-        digests = [digest for (digest,) in self._database.execute(
-            "SELECT digest FROM repository_layer WHERE repository = ?", (repository_id,)
-        )]  # fmt: skip
-        for table in ("image_tag", "image", "repository_layer"):
-            self._database.execute(f"DELETE FROM {table} WHERE repository = ?", (repository_id,))
-        self._database.execute("DELETE FROM repository WHERE id = ?", (repository_id,))
-        return self._drop_layers(digests)
+    def leave_repository(self, repository_id: int) -> None:
+        """It has no name from now on, so nobody finds it. What is in it goes by `clear_left`."""
+        self._database.execute("UPDATE repository SET region = '', name = '#' || id WHERE id = ?", (repository_id,))
+
+    def clear_left(self, limit: int) -> tuple[list[int], bool]:
+        """Some of what left repositories hold: the contents that nobody has any more, for the caller to release; is there more?"""
+        row = self._database.execute("SELECT id FROM repository WHERE region = '' LIMIT 1").fetchone()
+        if row is None:
+            return [], False
+        sql = "SELECT number FROM image WHERE repository = ? LIMIT ?"
+        if images := self._database.execute(sql, (row[0], limit)).fetchall():
+            self._database.executemany("DELETE FROM image_tag WHERE image = ?", images)
+            self._database.executemany("DELETE FROM image WHERE number = ?", images)
+            return [], True
+        sql = "SELECT digest FROM repository_layer WHERE repository = ? LIMIT ?"
+        digests = [digest for (digest,) in self._database.execute(sql, (row[0], limit))]
+        sql = "DELETE FROM repository_layer WHERE repository = ? AND digest = ?"
+        self._database.executemany(sql, [(row[0], digest) for digest in digests])
+        if not digests:
+            self._database.execute("DELETE FROM repository WHERE id = ?", row)
+        return self._drop_layers(digests), True
 
     # Images
 

@@ -25,6 +25,8 @@ from corral.store import Store
 UNUSED = "layers:"  # the key under which layers that no image has are looked at
 UNUSED_KEPT_S = 3600.0  # a push sends layers first and the image that has them last
 UNUSED_AT_ONCE = 200
+LEFT = "repositories:"  # the key under which deleted repositories are cleared away
+LEFT_AT_ONCE = 100  # images or layers
 MANIFEST_MAX_BYTES = 4 * 1024 * 1024
 
 
@@ -122,8 +124,17 @@ def hold_layer(tx: Tx[Store], repository: Repository, layer: Layer) -> None:
 
 
 def drop_repository(tx: Tx[Store], repository: Repository) -> None:
-    """With all that is in it."""
-    _release(tx, tx.store.images.drop_repository(repository.id))
+    """With all that is in it: that goes some at a time."""
+    tx.store.images.leave_repository(repository.id)
+    tx.mark(LEFT)
+
+
+def clear_left(tx: Tx[Store], _: str) -> None:
+    """The reconciler of `LEFT`: ten thousand images must not stall anybody."""
+    contents, is_more = tx.store.images.clear_left(LEFT_AT_ONCE)
+    _release(tx, contents)
+    if is_more:
+        tx.due(LEFT, tx.now_s)
 
 
 def drop_unused_layers(tx: Tx[Store], _: str) -> None:
