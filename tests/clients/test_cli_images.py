@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from base64 import b64decode
 from pathlib import Path
 
 from command import BIN, Cli
+from corral.services.ecr.access import access_of
 
 STAND_IN = """#!/bin/sh
 # Says what docker was asked for.
@@ -24,9 +24,9 @@ def test_login_hands_docker_a_password_and_ends_as_docker_does(cli: Cli, tmp_pat
     said = cli("login", env=told).stderr
     port = json.loads((cli.data / "server.json").read_text())["url"].rpartition(":")[2]
     assert (tmp_path / "words").read_text().split() == ["login", "--username", "AWS", "--password-stdin", f"localhost:{port}"]
-    [token] = cli.client("ecr").get_authorization_token()["authorizationData"]
-    fresh = b64decode(token["authorizationToken"]).decode().removeprefix("AWS:")
-    assert len((tmp_path / "input").read_text()) == len(fresh)
+    key = bytes.fromhex(json.loads((cli.data / "sessions.json").read_text())["key"])
+    given = access_of(key, (tmp_path / "input").read_text())
+    assert given is not None and given.region == "us-east-1"
     assert f"localhost:{port}/REPOSITORY:TAG" in said and "us-east-1" in said
     assert "REPOSITORY" not in cli("login", env={**told, "CODE": "3"}, code=3).stderr
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from corral.services.ecr.access import Access, access_of
 from harness import REGION, Corral
 
 ACCOUNT, OTHER_ACCOUNT = "123456789012", "210987654321"
@@ -114,17 +116,26 @@ def test_which_tags_may_move_is_said_of_a_repository(ecr: Any):
             ecr.put_image_tag_mutability(repositoryName="still", **wrong)
 
 
+def meaning(corral: Corral, password: str) -> Access:
+    """What the registry will read in it."""
+    key = bytes.fromhex(json.loads((corral.data / "sessions.json").read_text())["key"])
+    found = access_of(key, password)
+    assert found is not None
+    return found
+
+
 def test_a_password_for_the_registry(corral: Corral, ecr: Any):
     [data] = ecr.get_authorization_token()["authorizationData"]
     assert data["proxyEndpoint"] == f"http://localhost:{corral.url.rpartition(':')[2]}"
     assert 12 * 3600 - 60 < data["expiresAt"].timestamp() - time.time() <= 12 * 3600
     user, _, password = b64decode(data["authorizationToken"]).decode().partition(":")
-    assert user == "AWS" and password
+    assert user == "AWS"
+    assert meaning(corral, password) == (f"arn:aws:iam::{ACCOUNT}:root", REGION, data["expiresAt"].timestamp(), None)
     aws = Path(sys.executable).with_name("aws")
     said = subprocess.run(
         [sys.executable, aws, "ecr", "get-login-password"], env=corral.environment, capture_output=True, text=True
     )
-    assert said.returncode == 0 and said.stdout.strip()
+    assert said.returncode == 0 and meaning(corral, said.stdout.strip())[:2] == meaning(corral, password)[:2]
     assert ecr.get_authorization_token(registryIds=[ACCOUNT])["authorizationData"][0].keys() == data.keys()
     with refused("InvalidParameterException", "registryIds"):
         ecr.get_authorization_token(registryIds=[OTHER_ACCOUNT])
