@@ -23,7 +23,7 @@ def login(data: Data) -> None:
     ecr = client(find(data), "ecr")
     program = shutil.which("docker")
     if program is None:
-        raise Failed("there is no docker command on PATH. The registry needs none: any client of OCI registries can use it.")
+        raise Failed("there is no docker command on PATH; other clients of registries take `corral aws ecr get-login-password`.")
     [given] = ecr.get_authorization_token()["authorizationData"]
     user, _, password = b64decode(given["authorizationToken"]).decode().partition(":")
     registry = urlsplit(given["proxyEndpoint"]).netloc
