@@ -60,22 +60,19 @@ class Images:
         self._database.execute("UPDATE repository SET region = '', name = '#' || id WHERE id = ?", (repository_id,))
 
     def clear_left(self, limit: int) -> tuple[list[int], bool]:
-        """Some of what left repositories hold: the contents that nobody has any more, for the caller to release; is there more?"""
+        """Some of what a left repository holds: the contents that nobody has any more, for the caller to release; is there more?"""
         row = self._database.execute("SELECT id FROM repository WHERE region = '' LIMIT 1").fetchone()
         if row is None:
             return [], False
-        sql = "SELECT number FROM image WHERE repository = ? LIMIT ?"
-        if images := self._database.execute(sql, (row[0], limit)).fetchall():
-            self._database.executemany("DELETE FROM image_tag WHERE image = ?", images)
-            self._database.executemany("DELETE FROM image WHERE number = ?", images)
-            return [], True
-        sql = "SELECT digest FROM repository_layer WHERE repository = ? LIMIT ?"
-        digests = [digest for (digest,) in self._database.execute(sql, (row[0], limit))]
-        sql = "DELETE FROM repository_layer WHERE repository = ? AND digest = ?"
-        self._database.executemany(sql, [(row[0], digest) for digest in digests])
-        if not digests:
+        images = self._database.execute("SELECT number FROM image WHERE repository = ? LIMIT ?", (*row, limit)).fetchall()
+        self._database.executemany("DELETE FROM image_tag WHERE image = ?", images)
+        self._database.executemany("DELETE FROM image WHERE number = ?", images)
+        sql = "SELECT repository, digest FROM repository_layer WHERE repository = ? LIMIT ?"
+        layers = self._database.execute(sql, (*row, limit - len(images))).fetchall()
+        self._database.executemany("DELETE FROM repository_layer WHERE repository = ? AND digest = ?", layers)
+        if len(images) + len(layers) < limit:
             self._database.execute("DELETE FROM repository WHERE id = ?", row)
-        return self._drop_layers(digests), True
+        return self._drop_layers(digest for _, digest in layers), True
 
     # Images
 
