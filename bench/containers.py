@@ -18,7 +18,7 @@ from rows import Bench, Row, percentile
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from engines.dockerd import BUSYBOX, Dockerd, why_not
+from engines.dockerd import BUSYBOX, Dockerd, clear_left_behind, why_not
 
 AT_ONCE = 8
 TASKS_PER_CALL = 10
@@ -30,6 +30,7 @@ def rows(bench: Bench) -> list[Row]:
     if reason := why_not():
         raise RuntimeError(reason)
     count = bench.size(200, 40)
+    clear_left_behind()
     dockerd = Dockerd()
     os.environ["DOCKER_HOST"] = dockerd.host
     try:

@@ -80,6 +80,7 @@ def dockerd() -> Iterator[own_engine.Dockerd]:
     """A Docker engine of the tests' own. Whoever uses it is in the group `docker`, so that there is only one."""
     if reason := own_engine.why_not():
         pytest.skip(reason)
+    own_engine.clear_left_behind()
     engine = own_engine.Dockerd()
     yield engine
     engine.close()

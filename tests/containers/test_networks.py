@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import urllib.request
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from command import Cli
 from containers.running import Containers, python, shell
+from engines.dockerd import Dockerd
 from harness import eventually
 
 pytestmark = pytest.mark.xdist_group("docker")
@@ -37,6 +41,56 @@ def test_boto3_inside_needs_no_configuration(run: Containers, mode: str):
     else:
         assert network["NetworkMode"] == mode
     assert about["DockerId"] == task["containers"][0]["runtimeId"]
+
+
+@pytest.fixture
+def another_bridge(run: Containers) -> Iterator[Callable[[], None]]:
+    """An interface as another engine has it, whose route comes before ours; a function that removes it."""
+
+    def remove() -> None:
+        subprocess.run(["ip", "link", "delete", "br-left"], capture_output=True)
+
+    run(shell("true"), networkMode="none")  # our network is there
+    ip("link", "add", "br-left", "type", "bridge")
+    ip("address", "add", "169.254.170.2/24", "dev", "br-left")
+    ip("link", "set", "br-left", "up")
+    ip("route", "prepend", "169.254.170.0/24", "dev", "br-left", "src", "169.254.170.2")
+    yield remove
+    remove()
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)
+
+
+def test_a_bridge_of_another_engine_is_told_of(run: Containers, dockerd: Dockerd, own: Cli, another_bridge):
+    """What Corral says to a task in mode none would leave by it, and nobody would know why the task hangs."""
+    container, volumes = python(BOTO3)
+    task = run(container, networkMode="none", volumes=volumes)
+    assert task["stopCode"] == "TaskFailedToStart"
+    assert task["stoppedReason"].startswith("CannotStartContainerError: br-left has the same subnet as the network corral-inside")
+    assert task["stoppedReason"].endswith("remove the interface: ip link delete br-left")
+    other = run(container, networkMode="bridge", volumes=volumes)
+    assert other["containers"][0]["exitCode"] == 0, "who does not need that network is not refused"
+    told = own("doctor", "--json", env={"DOCKER_HOST": dockerd.host}).stdout
+    assert "br-left has the subnet of the Docker network corral-inside" in told
+    ip("route", "delete", "169.254.170.0/24", "dev", "br-left", "proto", "boot")
+    for _ in range(2):  # one that came after ours does no harm; then there is none
+        task = run(container, networkMode="none", volumes=volumes)
+        assert task["containers"][0]["exitCode"] == 0, run.printed(task)
+        assert "br-left" not in own("doctor", "--json", env={"DOCKER_HOST": dockerd.host}).stdout
+        another_bridge()
+
+
+def test_networks_that_somebody_removed_are_made_anew(run: Containers, dockerd: Dockerd):
+    """`docker network prune` takes those that nobody uses at the moment."""
+    for mode, more in (("bridge", {}), ("none", {}), ("awsvpc", {"networkConfiguration": VPC})):
+        for kept in dockerd.containers("label=corral.pause"):
+            dockerd("rm", "-f", kept)
+        dockerd("network", "prune", "-f")
+        assert "corral" not in dockerd("network", "ls")
+        task = run(shell("wget -qO- $ECS_CONTAINER_METADATA_URI_V4 | grep -c DockerId"), networkMode=mode, **more)
+        assert run.printed(task) == ["1"], task
 
 
 def test_ports_of_a_bridge_are_bound_and_shown(run: Containers):

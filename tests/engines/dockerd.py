@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import os
 import shutil
+import signal
 import subprocess
 import tarfile
 import tempfile
+import warnings
 from pathlib import Path
 
 from eventually import eventually
@@ -17,6 +20,7 @@ BUSYBOX = "busy:1"  # a shell and what goes with it
 SYSTEM = "system:1"  # nothing but links: with this machine's /usr and /etc it is this machine's programs
 GREEDY = "greedy:1"  # as BUSYBOX, and it wants to see all GPUs
 SYSTEM_VOLUMES = ("/usr", "/etc")
+FOLDERS = "corral-docker-"  # how their names begin
 HOOK = "#!/bin/sh\ncat > /dev/null\n"  # stands in for NVIDIA's, so that the engine takes requests for GPUs
 
 
@@ -30,15 +34,61 @@ def why_not() -> str | None:
     return None
 
 
+def clear_left_behind() -> None:
+    """What engines of tests that were killed have left: containers, bridges, mounts, folders.
+
+    Whoever made an engine locks its folder for as long as he lives. What is in a folder that nobody locks is cleared away by an
+    engine that is started there once more, for it knows what is its own.
+    """
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDERS}*"):
+        with contextlib.suppress(FileNotFoundError, BlockingIOError):  # of today's making, or somebody's
+            owner = _locked(folder, os.O_RDONLY)
+            try:
+                _end_engine(folder)
+                Dockerd(folder).close()
+            except AssertionError as why:
+                warnings.warn(f"what an engine has left in {folder} cannot be cleared away: {why}", stacklevel=2)
+            finally:
+                os.close(owner)
+
+
+def _locked(folder: Path, flags: int) -> int:
+    """The file that says that somebody uses the folder; BlockingIOError when it is somebody else."""
+    owner = os.open(folder / "owner", flags, 0o600)
+    try:
+        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(owner)
+        raise
+    return owner
+
+
+def _end_engine(folder: Path) -> None:
+    """One that outlived whoever made it, and its containerd: while that one is going, the next engine would believe in it."""
+    for path in (folder / "pid", folder / "exec" / "containerd" / "containerd.pid"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
+            process = Path("/proc", path.read_text().strip())
+            if str(folder).encode() in (process / "cmdline").read_bytes():
+                os.kill(int(process.name), signal.SIGTERM)
+                eventually(lambda process=process: not process.exists(), "the engine of a test that was killed ends")
+        path.unlink(missing_ok=True)
+
+
 class Dockerd:
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="corral-docker-"))
+    def __init__(self, folder: Path | None = None) -> None:
+        """In a folder of its own, or in one that an engine has left, to clear it away."""
+        self.folder = folder or Path(tempfile.mkdtemp(prefix=FOLDERS))
         self.host = f"unix://{self.folder}/docker.sock"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner: int | None = None
+        if folder is not None:
+            self.start()
+            return
+        self._owner = _locked(self.folder, os.O_WRONLY | os.O_CREAT)
         (self.folder / "bin").mkdir()
         hook = self.folder / "bin" / "nvidia-container-runtime-hook"
         hook.write_text(HOOK)
         hook.chmod(0o755)
-        self._process: subprocess.Popen[bytes] | None = None
         self.start()
         self._make_images()
 
@@ -112,3 +162,5 @@ class Dockerd:
             subprocess.run(["umount", "-l", mount], check=False)
         with contextlib.suppress(OSError):
             shutil.rmtree(self.folder)
+        if self._owner is not None:
+            os.close(self._owner)

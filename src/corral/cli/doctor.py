@@ -45,6 +45,8 @@ NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "lust
 PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 AWS_S = 15.0
 SOCKET_S = 2.0
+INSIDE_NETWORK = "corral-inside"
+INSIDE_SUBNET = ("00AAFEA9", "00FFFFFF")  # 169.254.170.0/24, as /proc/net/route writes it
 OK, WARN, FAIL = "ok", "warning", "failure"
 SIGNS = {OK: ("✓", "green"), WARN: ("!", "yellow"), FAIL: ("✗", "red")}
 
@@ -274,7 +276,9 @@ def _docker(data: Data) -> Iterator[Finding]:
         yield ok(f"no engine at {path}; images are ignored, tasks run as plain processes")
     else:
         try:
-            yield ok(f"engine {_docker_version(path)} answers at {path}; tasks with an image run as containers")
+            version = _ask_docker(path, "/version").get("Version", "?")
+            yield ok(f"engine {version} answers at {path}; tasks with an image run as containers")
+            yield from _inside_network(_ask_docker(path, f"/networks/{INSIDE_NETWORK}"))
         except PermissionError:
             yield warn(
                 f"no permission for {path}",
@@ -282,15 +286,30 @@ def _docker(data: Data) -> Iterator[Finding]:
             )
 
 
-def _docker_version(path: str) -> str:
+def _inside_network(about: dict[str, Any]) -> Iterator[Finding]:
+    """Another interface with the subnet of the network by which tasks in mode none reach Corral would take its packets."""
+    own = (about.get("Options") or {}).get("com.docker.network.bridge.name") or f"br-{about.get('Id', '')[:12]}"
+    routes = [line.split() for line in Path("/proc/net/route").read_text().splitlines()[1:]]
+    ways = sorted((int(route[6]), at, route[0]) for at, route in enumerate(routes) if (route[1], route[7]) == INSIDE_SUBNET)
+    interfaces = [interface for _, _, interface in ways]
+    elsewhere = "Id" in about and own not in interfaces  # a rootless engine has interfaces of its own
+    if interfaces and interfaces[0] != own and not elsewhere:
+        yield warn(
+            f"{interfaces[0]} has the subnet of the Docker network {INSIDE_NETWORK}: tasks in network mode none are refused",
+            "stop the other Docker engine that it belongs to, or remove what a killed one left: ip link delete " + interfaces[0],
+        )
+
+
+def _ask_docker(path: str, what: str) -> dict[str, Any]:
     with socket.socket(socket.AF_UNIX) as engine:
         engine.settimeout(SOCKET_S)
         engine.connect(path)
-        engine.sendall(b"GET /version HTTP/1.0\r\nHost: docker\r\n\r\n")
+        engine.sendall(f"GET {what} HTTP/1.0\r\nHost: docker\r\n\r\n".encode())
         said = b""
         while part := engine.recv(65_536):
             said += part
-    return str(json.loads(said.partition(b"\r\n\r\n")[2]).get("Version", "?"))
+    answer: dict[str, Any] = json.loads(said.partition(b"\r\n\r\n")[2])
+    return answer
 
 
 def _cgroups(data: Data) -> Iterator[Finding]:

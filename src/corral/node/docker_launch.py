@@ -14,7 +14,7 @@ from corral.node import docker_settings as settings
 from corral.node.docker_api import DockerApi, EngineError, EngineGone
 from corral.node.docker_book import Book, Run
 from corral.node.docker_settings import Surroundings, container_name
-from corral.node.docker_tasks import CannotCreate, SharedByTasks
+from corral.node.docker_tasks import CannotCreate, NoNetwork, SharedByTasks
 from corral.node.images import CannotPull, Images
 
 STARTS_AT_ONCE = 8
@@ -90,6 +90,8 @@ class Launcher:
                     pause = await self._tasks.make(spec)
                     about = await self._create(run, spec, pause) or await self._start(run)
                     break
+                except NoNetwork:
+                    continue
                 except NoImage:
                     pass
             await self._pull(run, spec)
@@ -184,6 +186,7 @@ class Launcher:
         try:
             await self._api.post(f"/containers/{run.id}/start")
         except EngineError as error:
+            self._tasks.look_for_network(error)
             raise CannotStart(f"CannotStartContainerError: Error response from daemon: {error}") from None
         about: About = await self._api.get(f"/containers/{run.id}/json")
         return about

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping
+from ipaddress import IPv4Network
 from typing import Any
 
 from corral.model.run import RunSpec
@@ -20,14 +22,26 @@ from corral.node.docker_settings import (
     network_mode,
     volumes,
 )
+from corral.node.routes import first_to
 
 LABEL_PAUSE = "corral.pause"
-INSIDE_SUBNET = "169.254.170.0/24"
+INSIDE_SUBNET = IPv4Network("169.254.170.0/24")
 ARCHITECTURES = {"arm64": "aarch64", "amd64": "x86_64"}  # as Docker calls them → as the kernel does
+
+
+IN_THE_WAY = (
+    f"CannotStartContainerError: {{0}} has the same subnet as the network {INSIDE_NETWORK} ({INSIDE_SUBNET}) and comes before it, "
+    "so a task in network mode none would not reach Corral. It belongs to another Docker engine, or is what one that was killed "
+    "has left. Stop that engine, or remove the interface: ip link delete {0}"
+)
 
 
 class CannotCreate(Exception):
     """The text is what ECS would say."""
+
+
+class NoNetwork(Exception):
+    """Somebody removed the networks since they were made (`docker network prune` does)."""
 
 
 class SharedByTasks:
@@ -35,14 +49,16 @@ class SharedByTasks:
         self._api = api
         self._host_id = host_id
         self.architecture = ""  # as the engine calls it
-        self._networks: asyncio.Task[None] | None = None
+        self._networks: asyncio.Task[str] | None = None  # makes them; the bridge of the one for mode none
         self.with_volumes: set[str] = set()  # tasks that have some of their own
         self._pauses: dict[str, asyncio.Task[dict[str, Any]]] = {}  # by task
 
     async def make(self, spec: RunSpec) -> dict[str, Any] | None:
         """What this run needs beside its image is there on return; what the engine says of the task's pause container."""
         if network_mode(spec) != "host":
-            await self._once_networks()
+            bridge = await self._once_networks()
+            if network_mode(spec) == "none" and (other := in_the_way_of(bridge)) is not None:
+                raise CannotCreate(IN_THE_WAY.format(other))
         for name in foreign_volumes(spec):
             try:
                 await self._api.get(f"/volumes/{name}")
@@ -95,15 +111,21 @@ class SharedByTasks:
             if error.status not in (404, 409):  # gone, or going
                 raise
 
-    async def _once_networks(self) -> None:
+    def look_for_network(self, error: EngineError) -> None:
+        """NoNetwork if this is why the engine could not start a container: then they are made anew by the next one."""
+        if any(f"network {name} not found" in str(error) for name in (NETWORK, INSIDE_NETWORK)):
+            self._networks = None
+            raise NoNetwork from None
+
+    async def _once_networks(self) -> str:
         if self._networks is None or (self._networks.done() and self._networks.exception()):
             self._networks = asyncio.get_running_loop().create_task(self._make_networks())
         try:
-            await asyncio.shield(self._networks)
+            return await asyncio.shield(self._networks)
         except EngineError as error:
             raise CannotCreate(f"CannotStartContainerError: the network for tasks cannot be made: {error}") from None
 
-    async def _make_networks(self) -> None:
+    async def _make_networks(self) -> str:
         there: list[dict[str, Any]] = await self._api.get("/networks")
         names = {network["Name"] for network in there}
         gateways = {part.get("Gateway") for network in there for part in network.get("IPAM", {}).get("Config") or ()}
@@ -112,8 +134,9 @@ class SharedByTasks:
         if INSIDE_NETWORK not in names:
             if GATEWAY in gateways:
                 raise EngineError(409, f"another network of this engine has the gateway {GATEWAY}; remove it")
-            config = [{"Subnet": INSIDE_SUBNET, "Gateway": GATEWAY}]
+            config = [{"Subnet": str(INSIDE_SUBNET), "Gateway": GATEWAY}]
             await self._network({"Name": INSIDE_NETWORK, "Internal": True, "IPAM": {"Config": config}})
+        return bridge_of(await self._api.get(f"/networks/{INSIDE_NETWORK}"))
 
     async def _network(self, body: dict[str, Any]) -> None:
         try:
@@ -129,6 +152,7 @@ class SharedByTasks:
         try:
             return await asyncio.shield(making)
         except EngineError as error:
+            self.look_for_network(error)
             raise CannotCreate(f"CannotStartContainerError: the task's network cannot be made: {error}") from None
 
     async def _make_pause(self, spec: RunSpec) -> dict[str, Any]:
@@ -149,6 +173,22 @@ class SharedByTasks:
     async def _make_image(self) -> None:
         layer = pause.layer(ARCHITECTURES.get(self.architecture, self.architecture))
         await self._api.post("/images/create", layer, fromSrc="-", repo=pause.IMAGE, tag=pause.TAG)
+
+
+def bridge_of(network: Mapping[str, Any]) -> str:
+    """What a network's interface is called on the engine's machine."""
+    return str((network.get("Options") or {}).get("com.docker.network.bridge.name") or f"br-{network['Id'][:12]}")
+
+
+def in_the_way_of(bridge: str) -> str | None:
+    """The interface by which what we say to containers of that bridge would leave instead; None: there is none, or who knows.
+
+    Of an engine that is elsewhere nothing is known.
+    """
+    if not os.path.exists(f"/sys/class/net/{bridge}"):
+        return None
+    first = first_to(INSIDE_SUBNET)
+    return first if first != bridge else None
 
 
 def pause_name(host_id: str, task_id: str) -> str:

@@ -1,0 +1,57 @@
+"""The tests' own Docker engine: whatever one that was killed has left, the next run clears away."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engines.dockerd import BUSYBOX, Dockerd, clear_left_behind
+from eventually import eventually
+
+pytestmark = pytest.mark.xdist_group("docker")
+
+TESTS = Path(__file__).parent.parent
+MAKER = f"""
+import sys, time
+sys.path.insert(0, {str(TESTS)!r})
+from engines.dockerd import Dockerd
+engine = Dockerd()
+network = engine("network", "create", "--subnet", "198.51.100.0/24", "left")
+engine("run", "-d", "--network", "left", {BUSYBOX!r}, "sleep", "3456")
+print(engine.folder, f"br-{{network[:12]}}", flush=True)
+time.sleep(3000)
+"""
+
+
+@pytest.mark.parametrize("engine_too", [False, True], ids=["whoever made it", "both"])
+def test_what_a_killed_run_left_is_cleared_away(dockerd: Dockerd, engine_too: bool):
+    maker = subprocess.Popen([sys.executable, "-c", MAKER], stdout=subprocess.PIPE, text=True)
+    folder, bridge = maker.stdout.readline().split()
+    clear_left_behind()
+    assert Path(f"/sys/class/net/{bridge}").exists(), "while its maker lives it is left alone"
+    maker.kill()
+    maker.communicate()
+    if engine_too:
+        os.kill(int(Path(folder, "pid").read_text()), signal.SIGKILL)
+    clear_left_behind()
+    assert not Path(folder).exists()
+    assert not Path(f"/sys/class/net/{bridge}").exists()
+    assert folder not in Path("/proc/mounts").read_text()
+    eventually(lambda: not _processes("sleep\0003456"), "its containers have ended")
+    assert dockerd("version"), "the engine of this run is there"
+
+
+def _processes(command: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if command in path.read_text():
+                found.append(path.parent.name)
+        except OSError:
+            continue
+    return found
