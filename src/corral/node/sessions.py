@@ -52,7 +52,7 @@ class Sessions:
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.DEVNULL,
                     stderr=asyncio.subprocess.DEVNULL,
-                    env={"TERM": TERMINAL, **environment} if order.has_terminal else environment,
+                    env={**({"TERM": TERMINAL} if order.has_terminal else {}), **environment},
                     cwd=order.run.working_directory or self._data / "work" / run_id,
                     start_new_session=True,
                     pass_fds=(link.fileno(), held),
