@@ -42,7 +42,7 @@ class Containers:
 
     def start(self, *containers: dict[str, Any], count: int = 1, **task: Any) -> list[str]:
         """The ARNs of tasks with these containers; each has a log stream."""
-        request = {key: task.pop(key) for key in ("networkConfiguration", "overrides") if key in task}
+        request = {key: task.pop(key) for key in ("networkConfiguration", "overrides", "enableExecuteCommand") if key in task}
         family = f"t{uuid4().hex[:12]}"
         logging = {
             "logDriver": "awslogs",

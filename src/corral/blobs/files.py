@@ -18,13 +18,14 @@ from pathlib import Path
 
 from corral.blobs.arriving import Arriving, sync_folder
 from corral.ids import Ids
+from corral.model.blob import Slice
 
 DIGITS = "0123456789abcdef"
 NAME = re.compile(r"[0-9a-f]{32}")
 
 
 class Blobs:
-    """Called from the event loop, but for `begin` and what it makes, `erase` and `names`, which may block."""
+    """Called from the event loop, but for `begin` and what it makes, `read`, `erase` and `names`, which may block."""
 
     def __init__(self, root: Path, ids: Ids) -> None:
         """Nothing arrives yet: what was arriving when the last one ended is dropped."""
@@ -84,6 +85,19 @@ class Blobs:
                     if blob in self._doomed:
                         self._doomed.discard(blob)
                         self.erase([blob])
+
+    def read(self, slices: Iterable[Slice]) -> bytes:
+        """Whoever is not certain that they are there must be `reading` them, and may get a FileNotFoundError all the same."""
+        parts = []
+        for each in slices:
+            fd = os.open(self.path(each.blob), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                parts.append(os.pread(fd, each.size, each.start))
+            finally:
+                os.close(fd)
+            if len(parts[-1]) != each.size:
+                raise OSError(f"blob {each.blob} is shorter than it should be")
+        return b"".join(parts)
 
     def not_read(self, blobs: Sequence[str]) -> list[str]:
         """Those that may be erased now. The others go when their last reader does; after a crash a sweep finds them."""

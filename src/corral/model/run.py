@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from corral.model.blob import Slice
+
 HEARTBEAT_S = 5.0
 SILENT_S = 3 * HEARTBEAT_S  # then nothing new is placed there; its leases stay, for its runs may well be alive
 STOP_GRACE_S = 30.0  # ECS_CONTAINER_STOP_TIMEOUT's default
@@ -78,7 +80,7 @@ class RunSpec:
     container: str
     image: str
     command: list[str]  # entryPoint and command together; never empty for the process engine
-    environment: dict[str, str]  # complete but for what the host adds (PATH, HOME, GPU visibility)
+    environment: dict[str, str]  # complete but for its files, and for what the host adds (PATH, HOME, GPU visibility)
     gpu_ids: list[str]
     working_directory: str | None = None  # None: a folder of the run's own
     stop_grace_s: float = STOP_GRACE_S
@@ -89,6 +91,7 @@ class RunSpec:
     pull_always: bool = False  # ask the registry although the engine has the image: its tag may have moved
     registry_auth: str = ""  # as Docker takes it, for the registry of the image
     image_may_ask: bool = False  # for GPUs, in the old way: then the host asks the core before it starts
+    environment_files: list[tuple[Slice, ...]] = field(default_factory=list)  # where their bytes lie; read before a host is told
 
 
 @dataclass(slots=True)

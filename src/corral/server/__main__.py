@@ -111,7 +111,8 @@ async def _serve(options: argparse.Namespace) -> None:
     logs = Lane("logs", logs_core, clock, loop, beside=lanes)
     metrics = Lane("metrics", metrics_core, clock, loop, beside=lanes)
     lanes |= {"state": state, "logs": logs, "metrics": metrics}
-    agents = Agents(data, options.gpus, state, logs, clock, excluded_gpus, options.runtime)
+    blobs = Blobs(data / "blobs", names)
+    agents = Agents(data, options.gpus, state, logs, blobs, clock, excluded_gpus, options.runtime)
     state_core.batch([Command(_give_hosts_time, lambda answer: None)])  # before anything that is due
     for lane in lanes.values():
         lane.start()
@@ -119,7 +120,6 @@ async def _serve(options: argparse.Namespace) -> None:
         await lane.submit(lambda tx: tx.due("sweep:", tx.now_s))
     for key in ("rollup:", "history:"):
         await metrics.submit(partial(_set_due, key=key))
-    blobs = Blobs(data / "blobs", names)
     blob_keeper = asyncio.create_task(Keeper(blobs, state, settings, names).keep())
     await agents.listen()
     channel = Channel(settings, state, agents, clock, names)

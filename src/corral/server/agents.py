@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import deque
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import orjson
 
+from corral.blobs import Blobs
 from corral.clock import Clock
 from corral.core import HostOrders
 from corral.model.run import (
@@ -36,6 +38,7 @@ from corral.model.run import (
     Usage,
 )
 from corral.node import folder
+from corral.server.environment_files import with_files
 from corral.server.lanes import Lane
 from corral.services import hosts
 from corral.services.logs.shipping import open_streams, ship
@@ -100,10 +103,11 @@ class Connection:
 
 class Agents:
     def __init__(
-        self, data: Path, gpus_flag: str, state: Lane[Store], logs_lane: Lane[LogStore], clock: Clock, excluded_gpus: str = "",
-        runtime: str = "auto",
+        self, data: Path, gpus_flag: str, state: Lane[Store], logs_lane: Lane[LogStore], blobs: Blobs, clock: Clock,
+        excluded_gpus: str = "", runtime: str = "auto",
     ) -> None:  # fmt: skip
         self._folder = data / "node"
+        self._blobs = blobs
         self._data = data
         self._gpus_flag = gpus_flag
         self._excluded_gpus = excluded_gpus
@@ -145,7 +149,11 @@ class Agents:
         connection = self._connections.get(host_id)
         if connection is None:
             return "the agent of this host is not connected"
-        return await connection.execute(order)
+        try:
+            whole = await with_files(order.run, self._blobs)
+        except FileNotFoundError:
+            return "an environment file was replaced just now; try again"
+        return await connection.execute(replace(order, run=whole))
 
     async def close(self) -> None:
         """Let the agents go; the runs go on."""
@@ -213,7 +221,7 @@ class Agents:
                     batch.append(connection.orders.get_nowait())
                 starts = await self._openable([start for orders in batch for start in orders.start], connection)
                 stops = [run_id for orders in batch for run_id in orders.stop]
-                checks = [spec for orders in batch for spec in orders.check]
+                checks = [await with_files(spec, self._blobs) for orders in batch for spec in orders.check]
                 connection.send({"orders": Orders(starts, stops, checks)})
         except OSError:
             connection.close()
@@ -233,7 +241,7 @@ class Agents:
             now_s = self._clock.now_s()
             seen = [Observed(run_id, stopped_at_s=now_s, reason=reason) for run_id, reason in refused.items()]
             await self._state.submit(lambda tx: hosts.report(tx, connection.hello.host_id, seen))
-        return [start.spec for start in starts if start.spec.run_id not in refused]
+        return [await with_files(start.spec, self._blobs) for start in starts if start.spec.run_id not in refused]
 
     async def _read_reports(self, reader: asyncio.StreamReader, connection: Connection) -> None:
         host_id, seen_s = connection.hello.host_id, self._clock.now_s()

@@ -54,7 +54,7 @@ class Sender:
         slices: Sequence[Slice] = response.stream or ()
         size = sum(each.size for each in slices)
         if size <= AT_ONCE_MAX_BYTES:
-            body = self._read(slices) if slices else response.body
+            body = self._blobs.read(slices) if slices else response.body
             await send({"type": "http.response.start", "status": response.status, "headers": _headers(response, len(body))})
             await send({"type": "http.response.body", "body": body})
             return
@@ -70,18 +70,6 @@ class Sender:
                 raise
         connection.cycle.expected_content_length = 0
         await send({"type": "http.response.body", "body": b""})
-
-    def _read(self, slices: Sequence[Slice]) -> bytes:
-        parts = []
-        for each in slices:
-            fd = os.open(self._blobs.path(each.blob), os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                parts.append(os.pread(fd, each.size, each.start))
-            finally:
-                os.close(fd)
-            if len(parts[-1]) != each.size:
-                raise OSError(f"blob {each.blob} is shorter than it should be")
-        return b"".join(parts)
 
 
 def _headers(response: aws.Response, size: int) -> list[tuple[bytes, bytes]]:

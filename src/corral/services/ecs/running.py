@@ -23,6 +23,7 @@ from corral.services.ecs.containers import is_host_image, is_plain, needs_others
 from corral.services.ecs.definition_rules import check_dependencies
 from corral.services.ecs.definitions import cpu_units, gpus_asked, gpus_of_run, memory_mib
 from corral.services.ecs.describing import described
+from corral.services.ecs.environment_files import check_environment_files
 from corral.services.ecs.naming import (
     DEFAULT_CLUSTER,
     HOST_PROVIDER,
@@ -47,7 +48,6 @@ TOKEN_S = 24 * 3600.0
 
 # Fields that would change what a task does and that Corral does not act on yet: refused by name, never ignored.
 REFUSED_IN_REQUEST = ("volumeConfigurations",)
-REFUSED_IN_CONTAINER = ("environmentFiles",)
 ONLY_IN_CONTAINERS = ("links", "volumesFrom", "mountPoints")
 REFUSED_IN_VOLUME = ("efsVolumeConfiguration", "fsxWindowsFileServerVolumeConfiguration", "configuredAtLaunch")
 
@@ -210,9 +210,7 @@ def _check_network(params: dict[str, Any], document: dict[str, Any]) -> None:
 
 
 def _check_runnable(tx: Tx[Store], container: dict[str, Any]) -> None:
-    for field in REFUSED_IN_CONTAINER:
-        if container.get(field):
-            raise ClientException(f"Container {container['name']}: Corral does not serve {field} yet.")
+    check_environment_files(container)  # those of an override too
     check_secrets(container)
     has_command = container.get("command") or container.get("entryPoint")
     wanted = [field for field in ONLY_IN_CONTAINERS if container.get(field)]

@@ -13,6 +13,7 @@ from corral.model.run import STOP_GRACE_S, LogTarget, RunSpec, RunState, Start
 from corral.model.task import ALL_GPUS, FREE_GPUS, Run, Task, TaskState
 from corral.services.ecs.containers import health_check, is_host_image
 from corral.services.ecs.definitions import names_gpus, visible_gpus
+from corral.services.ecs.environment_files import files_of
 from corral.services.ecs.inside import environment_inside
 from corral.services.ecs.naming import arn, split_definition
 from corral.services.ecs.secrets import secrets_of
@@ -112,7 +113,8 @@ def start_of(tx: Tx[Store], task: Task, run: Run) -> Start:
     """What a host needs to start a run, or to look after one that it started."""
     container = containers_of(tx, task)[run.container]
     log = log_target(task, run, container)
-    secrets, fault = secrets_of(tx, task, container)
+    secrets, no_secrets = secrets_of(tx, task, container)
+    files, no_files = files_of(tx, container)
     settings = container_settings(tx, task, container)
     spec = RunSpec(
         run_id=run.attempt_id,
@@ -133,8 +135,9 @@ def start_of(tx: Tx[Store], task: Task, run: Run) -> Start:
         settings=settings,
         endpoint_url=tx.settings.endpoint_url,
         image_may_ask=settings is not None and run.gpus == 0 and task.launch_type == "EC2" and not names_gpus(container),
+        environment_files=files,
     )
-    return Start(spec, log, fault)
+    return Start(spec, log, no_secrets or no_files)
 
 
 def container_settings(tx: Tx[Store], task: Task, container: dict[str, Any]) -> dict[str, Any] | None:
