@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from corral.node import docker_logs
-from corral.node.docker_logs import Output, seconds
+from corral.node.docker_logs import Output, since_epoch
 
 
 class Log:
@@ -31,9 +31,9 @@ class Log:
 
     async def _parts(self, since: str | None) -> AsyncIterator[bytes]:
         data = b"".join(
-            b"\1\0\0\0" + (len(text) + 31).to_bytes(4, "big") + when.encode() + b" " + text
+            b"\1\0\0\0" + (len(when) + 1 + len(text)).to_bytes(4, "big") + when.encode() + b" " + text
             for when, text in self._entries
-            if since is None or f"{seconds(when)}.{when[20:29]}" >= since
+            if since is None or since_epoch(when) >= since
         )
         at = 0
         while at < len(data):
@@ -48,8 +48,19 @@ def moment(number: int) -> str:
     return f"2026-01-02T03:04:{number // 1000:02}.{number % 1000:09}Z"
 
 
+def whole_second(number: int) -> str:
+    """As podman has it."""
+    return f"2026-01-02T05:04:{number // 100:02}+02:00"
+
+
+def test_times():
+    assert since_epoch("2026-01-02T03:04:05.123456789Z") == "1767323045.123456789"
+    assert since_epoch("2026-01-02T05:04:05+02:00") == since_epoch("2026-01-02T03:04:05Z") == "1767323045"
+
+
+@pytest.mark.parametrize("moment", [moment, whole_second])
 @pytest.mark.parametrize("seed", range(20))
-def test_every_byte_once(tmp_path: Path, seed: int):
+def test_every_byte_once(tmp_path: Path, seed: int, moment: Callable[[int], str]):
     rng = random.Random(seed)
     now, entries = 0, []
     for _ in range(rng.randint(1, 400)):

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import orjson
@@ -19,7 +20,6 @@ import orjson
 from corral.node.docker_api import DockerApi
 
 MARK_EVERY_BYTES = 4 * 1024 * 1024
-TIME_LENGTH = 30  # 2026-01-02T03:04:05.123456789Z
 FRAME_HEAD_BYTES = 8
 
 
@@ -55,7 +55,7 @@ class Output:
             mark = self._mark
             if mark.offset > self._length():
                 mark = Mark()  # the file lost its end in a crash of the machine: all of it again
-            since = f"{seconds(mark.since)}.{mark.since[20:29]}" if mark.since else None
+            since = since_epoch(mark.since) if mark.since else None
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             try:
                 known = self._length() - mark.offset
@@ -118,13 +118,19 @@ async def entries(parts: AsyncIterator[bytes], *, has_terminal: bool) -> AsyncIt
             if end is None:
                 break
             start = at if has_terminal else at + FRAME_HEAD_BYTES
-            found.append((unread[start : start + TIME_LENGTH].decode("ascii", "replace"), unread[start + TIME_LENGTH + 1 : end]))
+            found.append(_timed(unread[start:end]))
             at = end
         unread = unread[at:]
         if found:
             yield found
     if unread and has_terminal:
-        yield [(unread[:TIME_LENGTH].decode("ascii", "replace"), unread[TIME_LENGTH + 1 :])]
+        yield [_timed(unread)]
+
+
+def _timed(entry: bytes) -> tuple[str, bytes]:
+    """It begins with its time and a blank."""
+    when, _, text = entry.partition(b" ")
+    return when.decode("ascii", "replace"), text
 
 
 def _end_of_frame(data: bytes, at: int) -> int | None:
@@ -141,9 +147,11 @@ def _end_of_line(data: bytes, at: int) -> int | None:
     return newline + 1 if newline >= 0 else None
 
 
-def seconds(when: str) -> int:
-    """Since the epoch, of a time as Docker writes it."""
-    return round(datetime.strptime(when[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC).timestamp())
+def since_epoch(when: str) -> str:
+    """Seconds, as many digits of them as a time has: Docker writes 2026-01-02T03:04:05.123456789Z, podman no fraction."""
+    at = re.fullmatch(r"(.{19})(\.\d+)?(.*)", when)
+    assert at is not None, when
+    return f"{datetime.fromisoformat(at[1] + at[3]).timestamp():.0f}{at[2] or ''}"
 
 
 def _read_mark(path: Path) -> Mark:
