@@ -24,7 +24,10 @@ def test_kill_nine_with_twenty_containers_running(own_docker_corral, dockerd: Do
     rng = random.Random(7)
     corral = own_docker_corral("--runtime", "docker").start()
     run = Containers(corral)
-    foreign = dockerd("run", "-d", "--network", "host", "--label", "corral.run=not-ours", BUSYBOX, "sleep", "3000")
+    foreign = [
+        dockerd("run", "-d", "--network", "host", "--label", "corral.run=not-ours", *more, BUSYBOX, "sleep", "3000")
+        for more in ((), ("--label", f"corral.host={32 * 'a'}", "--label", "corral.task=not-ours"))
+    ]  # of nobody, and of a Corral with another data folder
     arns, lines = [], {}
     for code in range(CONTAINERS):
         lines[code] = rng.randint(20, 40 * KILLS)
@@ -44,8 +47,8 @@ def test_kill_nine_with_twenty_containers_running(own_docker_corral, dockerd: Do
     assert len(set(ids)) == CONTAINERS
     ours = dockerd.containers(f"label=corral.host={corral.host_id}")
     assert set(ours) <= set(ids)  # none was started twice, and those that have ended are kept for a while
-    assert dockerd("inspect", "--format", "{{.State.Running}}", foreign) == "true"
-    dockerd("rm", "-f", foreign)
+    assert dockerd("inspect", "--format", "{{.State.Running}}", *foreign).split() == ["true", "true"]
+    dockerd("rm", "-f", *foreign)
 
 
 def _stopped(run: Containers, arns: list[str]) -> int:
@@ -89,6 +92,12 @@ def test_one_that_somebody_else_removes(run: Containers, dockerd: Dockerd):
 
 
 def test_those_that_ended_are_removed_when_there_are_many(run: Containers, corral, dockerd: Dockerd):
+    """And the volumes of a task's own go with its containers."""
+    mounts = [{"sourceVolume": "own", "containerPath": "/v"}]
+    task = run(shell("true", mountPoints=mounts), volumes=[{"name": "own", "host": {}}])
+    volume = f"corral-{task['taskArn'].rpartition('/')[2]}-own"
+    assert volume in dockerd("volume", "ls", "-q").split()
     for _ in range(3):
         wait_stopped(run.ecs, run.start(shell("", command=["true"]), count=10, networkMode="host"))
     eventually(lambda: len(dockerd.containers(f"label=corral.host={corral.host_id}")) <= 20)
+    eventually(lambda: volume not in dockerd("volume", "ls", "-q").split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -101,6 +102,22 @@ def test_ports_of_a_bridge_are_bound_and_shown(run: Containers):
     assert (binding["containerPort"], binding["protocol"], binding["bindIP"]) == (80, "tcp", "0.0.0.0")
     assert binding["hostPort"] > 0
     assert _fetch(f"http://127.0.0.1:{binding['hostPort']}/") == "hello\n"
+    run.stop(arn)
+
+
+def test_a_port_of_the_host_may_be_chosen(run: Containers):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free = probe.getsockname()[1]
+    ports = [{"containerPort": 80, "hostPort": free}, {"containerPort": 53, "protocol": "udp"}, {"containerPortRange": "9000-9001"}]
+    [arn] = run.start(shell("sleep 300", portMappings=ports), networkMode="bridge")
+    [container] = run.until(arn)["containers"]
+    shown = {(binding["containerPort"], binding["protocol"]): binding["hostPort"] for binding in container["networkBindings"]}
+    assert shown.keys() == {(80, "tcp"), (53, "udp"), (9000, "tcp"), (9001, "tcp")}
+    assert shown[80, "tcp"] == free and all(shown.values())
+    taken = run(shell("true", portMappings=ports[:1]), networkMode="bridge")
+    assert taken["stoppedReason"].startswith("CannotStartContainerError: Error response from daemon: ")
+    assert str(free) in taken["stoppedReason"]
     run.stop(arn)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from containers.running import Containers, shell
 from engines.dockerd import Dockerd
-from harness import eventually
+from harness import Corral, eventually
 
 pytestmark = pytest.mark.xdist_group("docker")
 
@@ -47,6 +47,23 @@ def test_limits(run: Containers, dockerd: Dockerd):
     ):  # fmt: skip
         assert words in shown
     run.stop(arn)
+
+
+def test_log_drivers_of_the_engine_have_their_options(run: Containers, dockerd: Dockerd):
+    """What we do not ship is the engine's business."""
+    logging = {"logDriver": "json-file", "options": {"max-size": "1m", "labels": "who"}}
+    task = run(shell("echo hello", logConfiguration=logging))
+    container = task["containers"][0]["runtimeId"]
+    assert dockerd("inspect", "--format", "{{json .HostConfig.LogConfig}}", container) == (
+        '{"Type":"json-file","Config":{"labels":"who","max-size":"1m"}}'
+    )
+    assert dockerd("logs", container) == "hello"
+
+
+def test_secrets_come_from_parameters(run: Containers, corral: Corral):
+    corral.client("ssm").put_parameter(Name="/containers/token", Value="tell-nobody", Type="SecureString")
+    task = run(shell("test $TOKEN = tell-nobody", secrets=[{"name": "TOKEN", "valueFrom": "/containers/token"}]))
+    assert task["containers"][0]["exitCode"] == 0
 
 
 def test_the_size_of_a_task_is_a_limit(run: Containers, dockerd: Dockerd):
@@ -112,8 +129,8 @@ def test_health_is_docker_s_word(run: Containers):
     run.stop(arn)
 
 
-def test_a_restart_policy_starts_another_container(run: Containers):
-    """Not before it has run for a while, so this one is left alone."""
+def test_a_restart_policy_leaves_alone_who_ended_at_once(run: Containers):
+    """It has to run for a while first; that one starts again is in test_contract.py and, with time, in the simulation."""
     task = run(shell("exit 1", restartPolicy={"enabled": True, "restartAttemptPeriod": 60}))
     assert task["containers"][0]["exitCode"] == 1
 

@@ -74,6 +74,33 @@ def _end_engine(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def busybox_files() -> tuple[dict[str, bytes], dict[str, str]]:
+    """Files and links of an image with a shell and what goes with it."""
+    busybox = Path(shutil.which("busybox") or "").read_bytes()
+    applets = subprocess.run(["busybox", "--list"], capture_output=True, text=True, check=True).stdout.split()
+    files = {"bin/busybox": busybox, "etc/passwd": b"root:x:0:0:root:/root:/bin/sh\nother:x:1000:1000::/:/bin/sh\n"}
+    return files, {f"bin/{applet}": "busybox" for applet in applets if applet != "busybox"}
+
+
+def layer(files: dict[str, bytes], links: dict[str, str]) -> bytes:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for folder in ("bin", "dev", "etc", "proc", "sys", "tmp", "usr"):
+            if folder not in links:
+                about = tarfile.TarInfo(folder)
+                about.type, about.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755
+                tar.addfile(about)
+        for path, data in files.items():
+            about = tarfile.TarInfo(path)
+            about.size, about.mode = len(data), 0o755
+            tar.addfile(about, io.BytesIO(data))
+        for path, target in links.items():
+            about = tarfile.TarInfo(path)
+            about.type, about.linkname = tarfile.SYMTYPE, target
+            tar.addfile(about)
+    return archive.getvalue()
+
+
 class Dockerd:
     def __init__(self, folder: Path | None = None) -> None:
         """In a folder of its own, or in one that an engine has left, to clear it away."""
@@ -124,31 +151,13 @@ class Dockerd:
         self._process.wait(timeout=30)
 
     def _make_images(self) -> None:
-        busybox = Path(shutil.which("busybox") or "").read_bytes()
-        applets = subprocess.run(["busybox", "--list"], capture_output=True, text=True, check=True).stdout.split()
-        files = {"bin/busybox": busybox, "etc/passwd": b"root:x:0:0:root:/root:/bin/sh\nother:x:1000:1000::/:/bin/sh\n"}
-        links = {f"bin/{applet}": "busybox" for applet in applets if applet != "busybox"}
-        self.make_image(BUSYBOX, files, links)
+        busybox, links = busybox_files()
+        self.make_image(BUSYBOX, busybox, links)
         self.make_image(SYSTEM, {}, {name: f"usr/{name}" for name in ("bin", "sbin", "lib", "lib64")})
-        self.make_image(GREEDY, files, links, "ENV NVIDIA_VISIBLE_DEVICES=all", 'CMD ["/bin/env"]')
+        self.make_image(GREEDY, busybox, links, "ENV NVIDIA_VISIBLE_DEVICES=all", 'CMD ["/bin/env"]')
 
     def make_image(self, name: str, files: dict[str, bytes], links: dict[str, str], *changes: str) -> None:
-        archive = io.BytesIO()
-        with tarfile.open(fileobj=archive, mode="w") as tar:
-            for folder in ("bin", "dev", "etc", "proc", "sys", "tmp", "usr"):
-                if folder not in links:
-                    about = tarfile.TarInfo(folder)
-                    about.type, about.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755
-                    tar.addfile(about)
-            for path, data in files.items():
-                about = tarfile.TarInfo(path)
-                about.size, about.mode = len(data), 0o755
-                tar.addfile(about, io.BytesIO(data))
-            for path, target in links.items():
-                about = tarfile.TarInfo(path)
-                about.type, about.linkname = tarfile.SYMTYPE, target
-                tar.addfile(about)
-        self("import", *[word for change in changes for word in ("--change", change)], "-", name, data=archive.getvalue())
+        self("import", *[word for change in changes for word in ("--change", change)], "-", name, data=layer(files, links))
 
     def close(self) -> None:
         assert self._process is not None

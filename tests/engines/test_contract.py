@@ -43,6 +43,14 @@ def test_starting_twice_is_once_until_it_is_forgotten(driver, tmp_path):
     assert (tmp_path / "starts").read_text() == "x\nx\n"
 
 
+def test_another_attempt_is_another_run(driver):
+    """As a restart policy wants it: the first has ended and may not be forgotten yet."""
+    first = driver.run(shell("one", "echo first; exit 1")).observed
+    second = driver.run(replace(shell("one.1", "echo second; exit 2"), task_id=shell("one", "").task_id)).observed
+    assert (first.exit_code, second.exit_code) == (1, 2)
+    assert (driver.node.output("one"), driver.node.output("one.1")) == ("first\n", "second\n")
+
+
 @pytest.mark.parametrize(
     "script, code", [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137), ("kill -15 $$", 143), ("kill -11 $$", 139)]
 )
