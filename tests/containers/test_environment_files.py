@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -16,15 +17,18 @@ from harness import Corral, eventually
 PRINT = "env | grep ^X_ | sort"
 
 
-@pytest.fixture(scope="module", params=["process", pytest.param("docker", marks=pytest.mark.xdist_group("docker"))])
-def either(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
-    """A Corral that runs containers, and one that runs processes."""
-    if request.param == "docker":
-        yield request.getfixturevalue("corral")
-    else:
-        running = Corral(tmp_path_factory.mktemp("corral") / "data", "none", "--runtime", "process").start()
-        yield running
-        running.clear()
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+    """A Corral that runs no containers."""
+    running = Corral(tmp_path_factory.mktemp("corral") / "data", "none", "--runtime", "process").start()
+    yield running
+    running.clear()
+
+
+@pytest.fixture(scope="module", params=["processes", pytest.param("corral", marks=pytest.mark.xdist_group("docker"))])
+def either(request: pytest.FixtureRequest) -> Corral:
+    """One Corral that runs processes, and one that runs containers."""
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture
@@ -103,16 +107,22 @@ def test_what_is_refused(run: Containers, files: list[dict[str, Any]], why: str)
         run.start(shell("true"), overrides={"containerOverrides": [{"name": "main", "environmentFiles": files}]})
 
 
-def test_commands_beside_it_see_them_too(run: Containers, bucket: Bucket, either: Corral):
-    """A health check, also one that an agent hears of anew, and what a person runs in it."""
-    check = {"command": ["CMD-SHELL", "test $X_A = 1"], "interval": 5, "retries": 1}
-    container = shell("sleep 300", environmentFiles=[bucket.put("x.env", "X_A=1")], healthCheck=check)
+def test_a_command_beside_it_sees_them_too(run: Containers, bucket: Bucket, either: Corral):
+    container = shell("sleep 300", environmentFiles=[bucket.put("x.env", "X_A=1")])
     [arn] = run.start(container, enableExecuteCommand=True)
     run.until(arn)
-    either.kill("corral.node")
-    eventually(lambda: run.show(arn)["healthStatus"] != "UNKNOWN")
-    assert run.show(arn)["healthStatus"] == "HEALTHY"
     command = [BIN / "corral", "exec", "--data", either.data, arn.rpartition("/")[2], "--", "sh", "-c", "echo it is $X_A"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout == "it is 1\n", done.stderr
+    run.stop(arn)
+
+
+def test_a_health_check_that_an_agent_hears_of_anew_sees_them_too(processes: Corral, tmp_path: Path):
+    run = Containers(processes)
+    check = {"command": ["CMD-SHELL", f"test -e {tmp_path}/new && test $X_A = 1"], "interval": 5}
+    [arn] = run.start(shell("sleep 300", environmentFiles=[Bucket(processes).put("x.env", "X_A=1")], healthCheck=check))
+    run.until(arn)
+    processes.kill("corral.node")
+    (tmp_path / "new").touch()
+    eventually(lambda: run.show(arn)["healthStatus"] == "HEALTHY")
     run.stop(arn)
