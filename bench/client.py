@@ -32,9 +32,11 @@ class Unanswered(Exception):
     """The server hung up, kept silent, or refused."""
 
 
-def signed(port: int, service: str, operation: str, params: Mapping[str, Any], wait_s: float = 0) -> bytes:
+def signed(port: int, service: str, operation: str, params: Mapping[str, Any], wait_s: float = 0, seen: int | None = None) -> bytes:
     """A request as it goes over the wire; it may be sent again and again for fifteen minutes."""
     unsigned = {"X-Corral-Wait": str(wait_s)} if wait_s else {}
+    if seen is not None:
+        unsigned["X-Corral-Seen"] = str(seen)
     if service in JSON:
         target, version, name = JSON[service]
         headers = {"content-type": f"application/x-amz-json-{version}", "x-amz-target": f"{target}.{operation}"}
@@ -139,8 +141,8 @@ class Caller:
         self._port = port
         self._wire = Wire(port)
 
-    def __call__(self, service: str, operation: str, wait_s: float = 0, **params: Any) -> Any:
-        body = self._wire.ask(signed(self._port, service, operation, params, wait_s))
+    def __call__(self, service: str, operation: str, wait_s: float = 0, seen: int | None = None, **params: Any) -> Any:
+        body = self._wire.ask(signed(self._port, service, operation, params, wait_s, seen))
         return json.loads(body) if body and service in JSON else body
 
     def close(self) -> None:

@@ -139,7 +139,7 @@ def _to_running(local: Local) -> float:
     [task] = call("ecs", "RunTask", taskDefinition=family)["tasks"]
     while task["lastStatus"] != "RUNNING":
         assert task["lastStatus"] != "STOPPED", task
-        [task] = call("ecs", "DescribeTasks", tasks=[task["taskArn"]])["tasks"]
+        [task] = call("ecs", "DescribeTasks", wait_s=30, seen=task["version"], tasks=[task["taskArn"]])["tasks"]
     took_s = time.perf_counter() - began
     call("ecs", "StopTask", task=task["taskArn"])
     call("ecs", "DescribeTasks", wait_s=30, tasks=[task["taskArn"]])
