@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from containers.running import Containers, shell
 from containers.small_registry import SmallRegistry
+from corral.clock import WallClock
+from corral.node.docker import DockerEngine
 from engines.dockerd import BUSYBOX, Dockerd
+from engines.drivers import Driver, settings
+from engines.nodes import NodeFolder, spec
 from harness import eventually
 
 pytestmark = pytest.mark.xdist_group("docker")
@@ -69,3 +75,24 @@ def test_those_not_used_lately_are_removed_by_a_bound(own_docker_corral, registr
     listed = dockerd("images", "--format", "{{.Repository}}:{{.Tag}}").split()
     assert [name in listed for name in (*names, BUSYBOX)] == [True, False, True, True, True]
     run.stop(used)
+
+
+def test_a_tag_that_moved_does_not_take_the_new_image_with_it(registry: SmallRegistry, dockerd: Dockerd, tmp_path: Path):
+    node, name = NodeFolder(tmp_path / "data"), f"{registry.address}/moving:1"
+    environment = {"DOCKER_HOST": dockerd.host, "CORRAL_IMAGES_MAX_GB": "0.003"}
+    driver = Driver(lambda *_: DockerEngine(node.node, node.host_id, environment, WallClock()), node)
+    ids = []
+    for at in range(3):
+        registry.push("moving:1", f"{at}\n")
+        run = replace(spec(f"run{at}"), image=name, pull_always=True, ships_logs=True, settings=settings({"networkMode": "host"}))
+        container = driver.run(run).observed.about["runtimeId"]
+        assert node.output(f"run{at}") == f"{at}\n"
+        ids.append(dockerd("image", "inspect", "--format", "{{.Id}}", name))
+        dockerd("rm", container)
+        if at == 0:
+            dockerd("tag", name, "kept:1")
+    driver.close()
+    node.clean_up()
+    there = dockerd("images", "-a", "-q", "--no-trunc").split()
+    assert [each in there for each in ids] == [True, False, True], "a person's name for the first one keeps it"
+    dockerd("rmi", name, "kept:1")

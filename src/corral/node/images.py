@@ -147,8 +147,8 @@ class Images:
             if image_id == newest:
                 continue
             try:
-                await self._api.delete(f"/images/{image.name}")
-                log.info("removed the image %s, not used lately", image.name)
+                if await self._remove(image_id, image.name):
+                    log.info("removed the image %s, not used lately", image.name)
             except EngineError as error:
                 if error.status == 409:
                     continue
@@ -156,6 +156,23 @@ class Images:
         fresh = self._path.with_suffix(".new")
         fresh.write_bytes(orjson.dumps({image_id: asdict(image) for image_id, image in self._pulled.items()}))
         fresh.rename(self._path)
+
+    async def _remove(self, image_id: str, name: str) -> bool:
+        """By its name. If that means another image by now, it goes only if nobody has given it another name."""
+        if await self._is_called(image_id, name):
+            await self._api.delete(f"/images/{name}")
+            return True
+        about = await self._api.get(f"/images/{image_id}/json")
+        if about.get("RepoTags"):
+            return False
+        await self._api.delete(f"/images/{image_id}")
+        return True
+
+    async def _is_called(self, image_id: str, name: str) -> bool:
+        try:
+            return bool((await self._api.get(f"/images/{name}/json"))["Id"] == image_id)
+        except EngineError:
+            return False
 
 
 class Progress:
