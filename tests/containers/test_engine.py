@@ -109,3 +109,28 @@ def test_one_that_ended_can_be_looked_at_for_a_while(node: NodeFolder, dockerd: 
     clock.advance(1)
     driver.until(lambda: container not in dockerd.containers(), "it is removed")
     driver.close()
+
+
+def test_a_network_of_a_task_s_own_is_found_again_and_goes_with_the_task(node: NodeFolder, dockerd: Dockerd):
+    """The container that holds it is no run: whoever comes later must know it all the same."""
+    clock, held = VirtualClock(), "label=corral.pause=its-task"
+    task = settings({"networkMode": "awsvpc"}, command=["sleep", "300"])
+    run = replace(RUN, task_id="its-task", settings=task, stop_grace_s=0)
+    addresses = []
+    for _ in range(2):
+        driver = Driver(lambda *_: DockerEngine(node.node, node.host_id, {"DOCKER_HOST": dockerd.host}, clock), node)
+        driver.engine.start([run])
+        driver.started("one")
+        addresses.append(driver.engine.observe()["one"].observed.about["privateIpv4Address"])
+        if len(addresses) == 1:
+            driver.close()
+    assert addresses[0] == addresses[1] and len(dockerd.containers(held)) == 1
+    driver.engine.stop(["one"])
+    driver.ended("one")
+
+    def gone() -> bool:
+        clock.advance(1.0)
+        return not dockerd.containers(held)
+
+    driver.until(gone, "the container that held the network is removed")
+    driver.close()

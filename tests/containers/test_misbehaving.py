@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from containers.running import Containers, shell
-from engines.dockerd import BUSYBOX, Dockerd
+from engines.dockerd import BUSYBOX, Dockerd, processes
 from harness import eventually
 
 pytestmark = pytest.mark.xdist_group("docker")
@@ -22,15 +22,18 @@ def test_it_runs_and_its_log_is_there(run: Containers):
 
 def test_over_its_memory(run: Containers):
     """`tail` keeps in memory what has no end of line."""
-    [container] = run(shell("head -c 200m /dev/zero | tail", memory=16))["containers"]
-    assert container["reason"] == "OutOfMemoryError: Container killed due to memory usage"
+    task = run(shell("head -c 200m /dev/zero | tail", memory=16))
+    [container] = task["containers"]
+    assert (container["reason"], container["exitCode"]) == ("OutOfMemoryError: Container killed due to memory usage", 137)
+    assert (task["stopCode"], task["stoppedReason"]) == ("EssentialContainerExited", "Essential container in task exited")
 
 
 def test_one_that_forks(run: Containers):
     """What it leaves behind goes with it."""
-    task = run(shell("for i in 1 2 3 4 5; do (setsid sleep 3000 &) ; done; echo forked; exit 0"))
+    task = run(shell("for i in 1 2 3 4 5; do (setsid sleep 34567 &) ; done; echo forked; exit 0"))
     assert task["containers"][0]["exitCode"] == 0
     assert run.printed(task) == ["forked"]
+    assert processes("sleep\00034567") == []
 
 
 def test_one_that_ignores_sigterm(run: Containers):

@@ -123,10 +123,13 @@ def test_containers_of_one_task_may_share_processes(run: Containers):
 
 def test_health_is_docker_s_word(run: Containers):
     check = {"command": ["CMD-SHELL", "test -e /tmp/well"], "interval": 5, "retries": 1}
-    [arn] = run.start(shell("touch /tmp/well; sleep 300", healthCheck=check))
-    assert run.until(arn)["healthStatus"] == "UNKNOWN"
-    assert eventually(lambda: (task := run.show(arn))["healthStatus"] != "UNKNOWN" and task)["healthStatus"] == "HEALTHY"
-    run.stop(arn)
+    [well] = run.start(shell("touch /tmp/well; sleep 300", healthCheck=check))
+    [ill] = run.start(shell("sleep 300", healthCheck=check))
+    for arn, verdict in ((well, "HEALTHY"), (ill, "UNHEALTHY")):
+        run.until(arn)
+        eventually(lambda arn=arn: run.show(arn)["healthStatus"] != "UNKNOWN")
+        assert run.show(arn)["healthStatus"] == verdict
+        run.stop(arn)
 
 
 def test_a_restart_policy_leaves_alone_who_ended_at_once(run: Containers):

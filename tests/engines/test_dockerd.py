@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.dockerd import BUSYBOX, Dockerd, clear_left_behind
+from engines.dockerd import BUSYBOX, Dockerd, clear_left_behind, processes
 from eventually import eventually
 
 pytestmark = pytest.mark.xdist_group("docker")
@@ -42,16 +42,5 @@ def test_what_a_killed_run_left_is_cleared_away(dockerd: Dockerd, engine_too: bo
     assert not Path(folder).exists()
     assert not Path(f"/sys/class/net/{bridge}").exists()
     assert folder not in Path("/proc/mounts").read_text()
-    eventually(lambda: not _processes("sleep\0003456"), "its containers have ended")
+    eventually(lambda: not processes("sleep\0003456"), "its containers have ended")
     assert dockerd("version"), "the engine of this run is there"
-
-
-def _processes(command: str) -> list[str]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if command in path.read_text():
-                found.append(path.parent.name)
-        except OSError:
-            continue
-    return found

@@ -330,14 +330,14 @@ class DockerEngine:
 
     async def _take_stock(self) -> None:
         there = await self._api.get("/containers/json", all=True, filters={"label": [f"{LABEL_HOST}={self._host_id}"]})
+        for listed in there:  # first: the address of a run that has such a container is there
+            task_id = listed["Labels"].get(LABEL_PAUSE)
+            if task_id is not None and task_id not in self._tasks.with_pause:
+                self._tasks.adopt(task_id, await self._api.get(f"/containers/{listed['Id']}/json"))
         found = set()
         for listed in there:
             labels = listed["Labels"]
-            if LABEL_PAUSE in labels:
-                if labels[LABEL_PAUSE] not in self._tasks.with_pause:
-                    about = await self._api.get(f"/containers/{listed['Id']}/json")
-                    self._tasks.adopt(labels[LABEL_PAUSE], about)
-            elif LABEL_RUN in labels and labels[LABEL_RUN] not in self._book.over:
+            if LABEL_RUN in labels and labels[LABEL_RUN] not in self._book.over:
                 found.add(labels[LABEL_RUN])
                 await self._take(labels, listed["Id"])
         for run in [run for run_id, run in self._book.runs.items() if run_id not in found]:
