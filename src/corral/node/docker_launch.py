@@ -90,11 +90,14 @@ class Launcher:
                     pause = await self._tasks.make(spec)
                     about = await self._create(run, spec, pause) or await self._start(run)
                     break
-                except NoNetwork:
-                    continue
                 except NoImage:
-                    pass
-            await self._pull(run, spec)
+                    lacks_image = True
+                except NoNetwork:
+                    lacks_image, run.id, run.died = False, None, False
+            if lacks_image:
+                await self._pull(run, spec)
+            else:
+                await asyncio.sleep(RETRY_S)
         await started(run, about, pause)
 
     async def _with_gpus(self, run: Run, spec: RunSpec) -> RunSpec:
@@ -186,7 +189,7 @@ class Launcher:
         try:
             await self._api.post(f"/containers/{run.id}/start")
         except EngineError as error:
-            self._tasks.look_for_network(error)
+            await self._tasks.look_for_network(error, str(run.id))
             raise CannotStart(f"CannotStartContainerError: Error response from daemon: {error}") from None
         about: About = await self._api.get(f"/containers/{run.id}/json")
         return about

@@ -27,8 +27,6 @@ from corral.node.routes import first_to
 LABEL_PAUSE = "corral.pause"
 INSIDE_SUBNET = IPv4Network("169.254.170.0/24")
 ARCHITECTURES = {"arm64": "aarch64", "amd64": "x86_64"}  # as Docker calls them → as the kernel does
-
-
 IN_THE_WAY = (
     f"CannotStartContainerError: {{0}} has the same subnet as the network {INSIDE_NETWORK} ({INSIDE_SUBNET}) and comes before it, "
     "so a task in network mode none would not reach Corral. It belongs to another Docker engine, or is what one that was killed "
@@ -111,10 +109,11 @@ class SharedByTasks:
             if error.status not in (404, 409):  # gone, or going
                 raise
 
-    def look_for_network(self, error: EngineError) -> None:
-        """NoNetwork if this is why the engine could not start a container: then they are made anew by the next one."""
+    async def look_for_network(self, error: EngineError, container: str) -> None:
+        """NoNetwork if that is why the engine could not start a container, which goes: whoever tries again makes them anew."""
         if any(f"network {name} not found" in str(error) for name in (NETWORK, INSIDE_NETWORK)):
             self._networks = None
+            await self.remove(container)
             raise NoNetwork from None
 
     async def _once_networks(self) -> str:
@@ -152,7 +151,7 @@ class SharedByTasks:
         try:
             return await asyncio.shield(making)
         except EngineError as error:
-            self.look_for_network(error)
+            await self.look_for_network(error, pause_name(self._host_id, spec.task_id))
             raise CannotCreate(f"CannotStartContainerError: the task's network cannot be made: {error}") from None
 
     async def _make_pause(self, spec: RunSpec) -> dict[str, Any]:
