@@ -10,6 +10,17 @@ from corral.blobs.checksums import SLOWEST_FIRST, Checksum, checksum
 from corral.model.blob import Arrived
 
 
+def create(path: str) -> int:
+    """A new file for the bytes of a blob."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
 class Arriving:
     """`write` and `digest` are given the same pieces and may run side by side.
 
@@ -26,16 +37,14 @@ class Arriving:
         slowest = next((algorithm for algorithm in SLOWEST_FIRST if algorithm in self._digests), None)
         self._beside = [running for algorithm, running in self._digests.items() if algorithm == slowest]
         self._along = [running for algorithm, running in self._digests.items() if algorithm != slowest]
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._fd = create(path)
 
     def write(self, pieces: Sequence[bytes]) -> None:
         for piece in pieces:
             self._size += len(piece)
             for running in self._along:
                 running.update(piece)
-            rest = memoryview(piece)
-            while rest:
-                rest = rest[os.write(self._fd, rest) :]
+            write_all(self._fd, piece)
 
     def digest(self, pieces: Sequence[bytes]) -> None:
         for running in self._beside:

@@ -61,7 +61,7 @@ class _Md5:
         self._hash.update(data)
 
     def digest(self) -> bytes:
-        return self._hash.copy().finalize()
+        return self._hash.finalize()  # nobody asks twice
 
 
 def checksum(algorithm: str) -> Checksum:
@@ -69,6 +69,13 @@ def checksum(algorithm: str) -> Checksum:
     if algorithm == MD5:
         return _Md5()
     return _Crc(algorithm) if algorithm in _CRC_MODELS else hashlib.new(_HASHES[algorithm])
+
+
+def digest_of(algorithm: str, data: bytes) -> bytes:
+    """Of what is there as a whole."""
+    running = checksum(algorithm)
+    running.update(data)
+    return running.digest()
 
 
 def checksum_text(digest: bytes) -> str:

@@ -3,8 +3,9 @@
     blobs/arriving/ID       being written; emptied at every start
     blobs/f/0/f0…           whole; a row refers to it, or will in a moment, or has until a moment ago
 
-A crash leaves files that no row refers to, never a row without its file: a file has its name before its row is committed,
-and loses it after the commit that drops the row. `fresh` are those between name and row; a sweep leaves them alone.
+A crash leaves files that no row refers to, never a row without its file: a file is on disk, with its name, before its row is
+committed, and loses its name after the commit that drops the row. `fresh` are those between name and row; a sweep leaves
+them alone. A small blob is written under its name at once: as long as no row refers to it, nobody looks.
 """
 
 from __future__ import annotations
@@ -12,20 +13,21 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from corral.blobs.arriving import Arriving, sync_folder
+from corral.blobs.arriving import Arriving, create, sync_folder, write_all
+from corral.blobs.checksums import digest_of
 from corral.ids import Ids
-from corral.model.blob import Slice
+from corral.model.blob import Arrived, Slice
 
 DIGITS = "0123456789abcdef"
 NAME = re.compile(r"[0-9a-f]{32}")
 
 
 class Blobs:
-    """Called from the event loop, but for `begin` and what it makes, `read`, `erase` and `names`, which may block."""
+    """Called from the event loop, but for `begin` and what it makes, `store`, `read`, `erase` and `names`, which may block."""
 
     def __init__(self, root: Path, ids: Ids) -> None:
         """Nothing arrives yet: what was arriving when the last one ended is dropped."""
@@ -64,6 +66,35 @@ class Blobs:
         """A new blob, of which these digests are wanted."""
         blob = self._ids.hex32()
         return Arriving(blob, f"{self._arriving}/{blob}", self.path(blob), self.fresh, algorithms)
+
+    def store(self, bodies: Sequence[tuple[bytes, Collection[str]]]) -> list[Arrived | OSError]:
+        """Several small blobs at once, each with the digests that are wanted of it. A row must follow for each, or `erase`.
+
+        They lie in one folder, so that one sync of it makes the names of all durable.
+        """
+        folder, fds, stored = self._ids.hex32()[:2], dict[str, int](), list[Arrived | OSError]()
+        try:
+            for data, algorithms in bodies:
+                blob = folder + self._ids.hex32()[2:]
+                self.fresh.add(blob)
+                try:
+                    fds[blob] = create(self.path(blob))
+                    write_all(fds[blob], data)
+                except OSError as error:
+                    self.erase([blob])
+                    stored.append(error)
+                else:
+                    stored.append(Arrived(blob, len(data), {algorithm: digest_of(algorithm, data) for algorithm in algorithms}))
+            for fd in fds.values():
+                os.fsync(fd)
+            sync_folder(f"{self._root}/{folder[0]}/{folder[1]}")
+        except OSError as error:  # nobody can say which of them are on disk
+            self.erase(fds)
+            return [error] * len(bodies)
+        finally:
+            for fd in fds.values():
+                os.close(fd)
+        return stored
 
     def settled(self, blob: str) -> None:
         """A row refers to it now."""

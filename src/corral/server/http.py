@@ -86,7 +86,7 @@ class App:
                 raise HeadersTooLarge(f"The request's headers are larger than {HEADERS_MAX_BYTES} bytes.")
             call = aws.recognise_head(head) if head.method != "OPTIONS" else None
             if call is not None:
-                response = await self._streams.answer(call, head, request_id, receive)
+                response = await self._streams.answer(call, head, request_id, receive, connection)
                 if "origin" in headers:
                     response.headers.extend(self._origins.headers(head))
             elif head.method == "OPTIONS":

@@ -13,7 +13,9 @@ from corral.blobs import Arriving, Blobs
 from corral.errors import api_error
 from corral.model.blob import Arrived, Slice
 from corral.server.sending import Connection
+from corral.server.together import Together
 
+SMALL_MAX_BYTES = 64 * 1024  # what is no larger and has come as a whole is written together with others
 PIECE_BYTES = 512 * 1024  # handed to the threads at once, about
 AHEAD_MAX_BYTES = 2 * 1024 * 1024  # received while they are busy
 REST_MAX_BYTES = 1024 * 1024  # a body that is refused is read to its end, if it is no longer than this
@@ -33,6 +35,7 @@ class ClientGone(Exception):
 class Intake:
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
+        self._together = Together(blobs)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="blobs")
 
     async def to_memory(self, receive: Receive, body: aws.Body) -> tuple[bytes, dict[str, str]]:
@@ -47,13 +50,19 @@ class Intake:
         trailers = body.finish()
         return b"".join(parts), trailers
 
-    async def to_blob(self, receive: Receive, body: aws.Body, algorithms: Collection[str]) -> tuple[Arrived, dict[str, str]]:
+    async def to_blob(
+        self, receive: Receive, body: aws.Body, algorithms: Collection[str], connection: Connection | None
+    ) -> tuple[Arrived, dict[str, str]]:
         """A body of any size, and its trailers. What went wrong leaves nothing behind."""
         waiting, size, more = list[bytes](), 0, True
         while more and size < PIECE_BYTES:
-            data, more = await next_piece(receive)
+            data, more = await next_piece(receive, connection)
             waiting.append(data)
             size += len(data)
+        if not more and size <= SMALL_MAX_BYTES:
+            payload = b"".join([body.feed(piece) for piece in waiting])
+            trailers = body.finish()
+            return await self._together.store(payload, algorithms), trailers
         if not more:
             return await self._run(_all_at_once, self._blobs, body, waiting, algorithms)
         work = _Work(self._threads, await self._run(self._blobs.begin, algorithms), body)
@@ -144,11 +153,14 @@ class _Work:
         self._digesting = self._loop.run_in_executor(self._threads, self._arriving.digest, payload)
 
 
-async def next_piece(receive: Receive) -> tuple[bytes, bool]:
+async def next_piece(receive: Receive, connection: Connection | None = None) -> tuple[bytes, bool]:
     """The next bytes of a body, and whether there are more."""
     try:
-        async with asyncio.timeout(IDLE_MAX_S):
-            message = await receive()
+        if connection is not None and connection.has_news:
+            message = await receive()  # a timeout would cost more than all this
+        else:
+            async with asyncio.timeout(IDLE_MAX_S):
+                message = await receive()
     except TimeoutError:
         why = "Your socket connection to the server was not read from or written to within the timeout period."
         raise RequestTimeout(why) from None

@@ -40,6 +40,11 @@ class Connection:
         return bool(self.cycle.waiting_for_100_continue)
 
     @property
+    def has_news(self) -> bool:
+        """Something of the body has come, or its end: `receive` does not wait."""
+        return bool(self.cycle.message_event.is_set())
+
+    @property
     def has_more(self) -> bool:
         """The body has not come to its end."""
         return bool(self.cycle.more_body)

@@ -19,6 +19,7 @@ from corral.model.settings import Settings
 from corral.server.forms import FormFile, read_form
 from corral.server.intake import ClientGone, Intake, Receive
 from corral.server.lanes import Lane
+from corral.server.sending import Connection
 from corral.services import SERVICES, Operation
 from corral.services.caller import Caller
 
@@ -48,9 +49,11 @@ class Streams:
         self._intake = intake
         self._caller_of = caller_of
 
-    async def answer(self, call: aws.Call, head: aws.Request, request_id: str, receive: Receive) -> aws.Response:
+    async def answer(
+        self, call: aws.Call, head: aws.Request, request_id: str, receive: Receive, connection: Connection
+    ) -> aws.Response:
         try:
-            return await self._answer(call, head, request_id, receive)
+            return await self._answer(call, head, request_id, receive, connection)
         except ApiError as error:
             return call.serialize_error(error, request_id)
         except ClientGone:
@@ -59,7 +62,9 @@ class Streams:
             log.exception("request %s: %s:%s failed", request_id, call.service, call.operation)
             return call.serialize_error(our_fault(), request_id)
 
-    async def _answer(self, call: aws.Call, head: aws.Request, request_id: str, receive: Receive) -> aws.Response:
+    async def _answer(
+        self, call: aws.Call, head: aws.Request, request_id: str, receive: Receive, connection: Connection
+    ) -> aws.Response:
         service = SERVICES[call.service]
         operation = service.operations.get(call.operation)
         if operation is None:
@@ -72,7 +77,7 @@ class Streams:
         if call.operation in service.admit:
             params = call.params()
             params["Trailers"] = [name.strip().lower() for name in call.request.headers.get("x-amz-trailer", "").split(",")]
-            return await self._store(call, params, caller, body, request_id, receive)
+            return await self._store(call, params, caller, body, request_id, receive, connection)
         if head.headers.get("content-length", "0") != "0" or "transfer-encoding" in head.headers:
             whole, trailers = await self._intake.to_memory(receive, body)
             call = call.with_body(whole)
@@ -116,7 +121,14 @@ class Streams:
         return await self._store(call, params, caller, file, request_id, file.receiving(receive))
 
     async def _store(
-        self, call: aws.Call, params: dict[str, Any], caller: Caller, body: aws.Body, request_id: str, receive: Receive
+        self,
+        call: aws.Call,
+        params: dict[str, Any],
+        caller: Caller,
+        body: aws.Body,
+        request_id: str,
+        receive: Receive,
+        connection: Connection | None = None,
     ) -> aws.Response:
         """A request whose bytes become a blob: looked at by its head, taken in, then committed."""
         service = SERVICES[call.service]
@@ -131,7 +143,7 @@ class Streams:
             if intake.source is not None:
                 arrived = await self._intake.copy(intake.source, intake.algorithms)
             else:
-                arrived, trailers = await self._intake.to_blob(receive, body, intake.algorithms)
+                arrived, trailers = await self._intake.to_blob(receive, body, intake.algorithms, connection)
                 params |= {f"Checksum{HEADERS[name]}": value for name, value in trailers.items() if name in HEADERS}
         except OSError as error:
             log.exception("request %s: %s:%s could not be written", request_id, call.service, call.operation)
