@@ -27,7 +27,7 @@ class Body(Protocol):
     """A body on its way in."""
 
     def feed(self, data: bytes) -> bytes:
-        """The payload in the next bytes; raises an ApiError as soon as something is wrong."""
+        """The payload in the next bytes; raises an ApiError as soon as something is wrong. Of a view it may be a view."""
 
     def finish(self) -> dict[str, str]:
         """The end of the body: raises if anything is missing or wrong, and gives the trailers."""
@@ -101,6 +101,7 @@ class ChunkedBody:
 
     def feed(self, data: bytes) -> bytes:
         """The payload in the next bytes."""
+        data = bytes(data)
         out: list[bytes | memoryview] = []
         view, at = memoryview(data), 0
         while at < len(data):

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from corral.blobs.checksums import SLOWEST_FIRST, Checksum, checksum
 from corral.model.blob import Arrived
+
+AHEAD_BYTES = 8 * 1024 * 1024  # what is written goes to the disk so much at a time, not all of it when it is to be durable
+_SYNC_FILE_RANGE_WRITE = 2
+_sync_file_range = ctypes.CDLL(None).sync_file_range
+_sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
 
 def create(path: str) -> int:
@@ -19,6 +25,11 @@ def write_all(fd: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]
+
+
+def start_writing(fd: int, start: int = 0, size: int = 0) -> None:
+    """The disk begins to write these bytes (size 0: to the end). Whether it can is for `fsync` to say."""
+    _sync_file_range(fd, start, size, _SYNC_FILE_RANGE_WRITE)
 
 
 class Arriving:
@@ -33,6 +44,7 @@ class Arriving:
         self._final = final
         self._fresh = fresh
         self._size = 0
+        self._begun = 0  # bytes that the disk has begun to write
         self._digests: dict[str, Checksum] = {algorithm: checksum(algorithm) for algorithm in algorithms}
         slowest = next((algorithm for algorithm in SLOWEST_FIRST if algorithm in self._digests), None)
         self._beside = [running for algorithm, running in self._digests.items() if algorithm == slowest]
@@ -45,11 +57,18 @@ class Arriving:
             for running in self._along:
                 running.update(piece)
             write_all(self._fd, piece)
+            if self._size - self._begun >= AHEAD_BYTES:
+                start_writing(self._fd, self._begun, self._size - self._begun)
+                self._begun = self._size
 
     def digest(self, pieces: Sequence[bytes]) -> None:
         for running in self._beside:
             for piece in pieces:
                 running.update(piece)
+
+    def flush(self) -> None:
+        """What was written is on disk: `seal` will find less to do."""
+        os.fdatasync(self._fd)
 
     def seal(self) -> Arrived:
         """Make it durable and give it its name. A row must follow, or `Blobs.erase`."""

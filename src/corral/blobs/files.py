@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from corral.blobs.arriving import Arriving, create, sync_folder, write_all
+from corral.blobs.arriving import Arriving, create, start_writing, sync_folder, write_all
 from corral.blobs.checksums import digest_of
 from corral.ids import Ids
 from corral.model.blob import Arrived, Slice
@@ -80,6 +80,7 @@ class Blobs:
                 try:
                     fds[blob] = create(self.path(blob))
                     write_all(fds[blob], data)
+                    start_writing(fds[blob])
                 except OSError as error:
                     self.erase([blob])
                     stored.append(error)

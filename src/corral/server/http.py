@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any
 
+import httptools
 import orjson
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -291,7 +292,15 @@ class BoundedHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head_bytes = -1  # the body has its own bound
         super().on_headers_complete()
-        self.scope["connection"] = Connection(self.transport, self.flow, self.cycle)  # type: ignore[typeddict-unknown-key]
+        self.scope["connection"] = Connection(  # type: ignore[typeddict-unknown-key]
+            self.transport, self.flow, self.cycle, self._end_of_body
+        )
+
+    def _end_of_body(self) -> None:
+        """Somebody else has read the rest of it: what comes next is another request, and the parser begins anew."""
+        if self.parser is not None:  # the client is still there
+            self.parser = httptools.HttpRequestParser(self)
+            self.on_message_complete()
 
     def on_message_complete(self) -> None:
         self._head_bytes = 0

@@ -12,15 +12,18 @@ from corral import aws
 from corral.blobs import Arriving, Blobs
 from corral.errors import api_error
 from corral.model.blob import Arrived, Slice
+from corral.server.pulling import Pull
 from corral.server.sending import Connection
 from corral.server.together import Together
 
 SMALL_MAX_BYTES = 64 * 1024  # what is no larger and has come as a whole is written together with others
 PIECE_BYTES = 512 * 1024  # handed to the threads at once, about
 AHEAD_MAX_BYTES = 2 * 1024 * 1024  # received while they are busy
-REST_MAX_BYTES = 1024 * 1024  # a body that is refused is read to its end, if it is no longer than this
+REST_MAX_BYTES = 1024 * 1024  # a body that is refused is read to its end, if it is no longer than this; a longer one is pulled
 IDLE_MAX_S = 60.0  # a client that sends nothing for so long is not waited for
 THREADS = 8
+DIGESTERS = 4  # they wait for nobody, and others wait for them
+TOO_SLOW = "Your socket connection to the server was not read from or written to within the timeout period."
 
 T = TypeVar("T")
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -36,6 +39,7 @@ class Intake:
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
         self._together = Together(blobs)
+        self._digesters = ThreadPoolExecutor(DIGESTERS, thread_name_prefix="digests")
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="blobs")
 
     async def to_memory(self, receive: Receive, body: aws.Body) -> tuple[bytes, dict[str, str]]:
@@ -59,6 +63,8 @@ class Intake:
             data, more = await next_piece(receive, connection)
             waiting.append(data)
             size += len(data)
+            if more and connection is not None and (length := connection.length or 0) > REST_MAX_BYTES:
+                return await self._pulled(connection, receive, body, waiting, length - size, algorithms)
         if not more and size <= SMALL_MAX_BYTES:
             payload = b"".join([body.feed(piece) for piece in waiting])
             trailers = body.finish()
@@ -78,6 +84,36 @@ class Intake:
             return await work.end()
         except BaseException:
             await work.stop()
+            raise
+
+    async def _pulled(
+        self, connection: Connection, receive: Receive, body: aws.Body, begun: list[bytes], left: int, algorithms: Collection[str]
+    ) -> tuple[Arrived, dict[str, str]]:
+        """A body of which `left` bytes are still to come, read by threads from the socket itself."""
+        try:
+            source, come = connection.take_over()
+            pull = Pull(self._blobs, algorithms, body, [*begun, come], source, left - len(come), self._digesters)
+            try:
+                while (found := await self._finished(pull)) is None:
+                    await _readable(source)
+                return found
+            finally:
+                pull.drop()
+                os.close(source)
+                if pull.has_all:
+                    connection.end_of_body()
+        except ConnectionError:
+            await next_piece(receive)  # it sees that, too
+            raise
+
+    async def _finished(self, pull: Pull) -> tuple[Arrived, dict[str, str]] | None:
+        """A turn of the thread. Whoever waits for it may be cancelled; files are not closed under its hands."""
+        job = asyncio.get_running_loop().run_in_executor(self._threads, pull.read)
+        try:
+            return await asyncio.shield(job)
+        except asyncio.CancelledError:
+            pull.stop()
+            await asyncio.wait([job])
             raise
 
     async def copy(self, source: Sequence[Slice], algorithms: Collection[str]) -> Arrived:
@@ -153,6 +189,20 @@ class _Work:
         self._digesting = self._loop.run_in_executor(self._threads, self._arriving.digest, payload)
 
 
+async def _readable(source: int) -> None:
+    """Until the client has sent something, or has gone."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(source, lambda: None if ready.done() else ready.set_result(None))
+    try:
+        async with asyncio.timeout(IDLE_MAX_S):
+            await ready
+    except TimeoutError:
+        raise RequestTimeout(TOO_SLOW) from None
+    finally:
+        loop.remove_reader(source)
+
+
 async def next_piece(receive: Receive, connection: Connection | None = None) -> tuple[bytes, bool]:
     """The next bytes of a body, and whether there are more."""
     try:
@@ -162,8 +212,7 @@ async def next_piece(receive: Receive, connection: Connection | None = None) -> 
             async with asyncio.timeout(IDLE_MAX_S):
                 message = await receive()
     except TimeoutError:
-        why = "Your socket connection to the server was not read from or written to within the timeout period."
-        raise RequestTimeout(why) from None
+        raise RequestTimeout(TOO_SLOW) from None
     if message["type"] == "http.disconnect":
         raise ClientGone
     return message.get("body", b""), message.get("more_body", False)

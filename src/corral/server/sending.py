@@ -33,6 +33,7 @@ class Connection:
     transport: Any
     flow: Any
     cycle: Any
+    end_of_body: Callable[[], None]  # to be called when the rest of the body was read past uvicorn
 
     @property
     def waits_to_send(self) -> bool:
@@ -43,6 +44,24 @@ class Connection:
     def has_news(self) -> bool:
         """Something of the body has come, or its end: `receive` does not wait."""
         return bool(self.cycle.message_event.is_set())
+
+    @property
+    def length(self) -> int | None:
+        """Of the body, if the head says so."""
+        headers = dict(self.cycle.scope["headers"])
+        return int(headers[b"content-length"]) if b"content-length" in headers else None
+
+    def take_over(self) -> tuple[int, bytes]:
+        """The socket, for somebody else to read the rest of the body from, and what of it has come; the socket is theirs to close.
+
+        Whoever does not read it to its end must not let another request come: `end_of_body` is how the next one is found.
+        """
+        if self.transport.is_closing():
+            raise ConnectionAbortedError("the client has gone")
+        self.flow.pause_reading()
+        come, self.cycle.body = bytes(self.cycle.body), bytearray()
+        self.cycle.message_event.clear()
+        return os.dup(self.transport.get_extra_info("socket").fileno()), come
 
     @property
     def has_more(self) -> bool:
