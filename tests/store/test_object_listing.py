@@ -84,6 +84,7 @@ def test_a_copy_keeps_the_bytes_and_the_last_one_drops_them():
     store.begin()
     first = store.objects.latest(bucket_id, "a")
     assert first is not None and first.content is not None
+    store.objects.refer_to(first.content)
     copy = Version(store.objects.next_number(), "b", "0", True, first.content, 1, "e", 1.0, {})
     store.objects.add_version(bucket_id, copy)
     assert store.objects.drop_version(bucket_id, first) is False

@@ -73,17 +73,19 @@ class Objects(Uploads):
         row = self._database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'object_version'").fetchone()
         return int(row[0]) + 1 if row else 1
 
-    def add_version(self, bucket_id: int, version: Version) -> None:
-        """It becomes the latest of its key, and refers to its content; nothing else of its id may be there."""
+    def add_version(self, bucket_id: int, version: Version, *, is_first: bool = False) -> None:
+        """It becomes the latest of its key; nothing else of its id may be there. A reference to its content becomes its own.
+
+        `is_first`: its key is known to have no other version.
+        """
         key = version.key.encode()
-        self._database.execute(f"UPDATE object_version SET latest = 0 WHERE number = ({NEWEST})", (bucket_id, key))
+        if not is_first:
+            self._database.execute(f"UPDATE object_version SET latest = 0 WHERE number = ({NEWEST})", (bucket_id, key))
         self._database.execute(
             f"INSERT INTO object_version (bucket, {VERSION_COLUMNS}) VALUES (?, ?, ?, ?, 1, ?, ?, ?, ?, ?, ?)",
             (bucket_id, version.number, key, version.id, version.content, version.size, version.etag, version.modified_at_s,
              dumps(version.details), version.upload_id),
         )  # fmt: skip
-        if version.content is not None:
-            self.refer_to(version.content)
 
     def drop_version(self, bucket_id: int, version: Version) -> bool:
         """The newest of those that are left becomes the latest. True: nobody refers to its bytes any more."""
@@ -105,8 +107,8 @@ class Objects(Uploads):
     # Contents
 
     def add_content(self, part: Part) -> int:
-        """A content of one part, to which nobody refers yet."""
-        content = self._new_content(0)
+        """A content of one part, and the first reference to it: that of a version or of a layer, which must follow."""
+        content = self._new_content(1)
         self._put_part(content, part)
         return content
 
@@ -152,6 +154,7 @@ class Objects(Uploads):
         return {blob for (blob,) in self._database.execute(sql, blobs)}
 
     def refer_to(self, content: int) -> None:
+        """One more does: a version of an object must follow."""
         self._database.execute("UPDATE content SET refs = refs + 1 WHERE id = ?", (content,))
 
     def release(self, content: int) -> bool:

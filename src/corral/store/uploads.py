@@ -28,10 +28,9 @@ class Uploads(ObjectListing):
         return replaced
 
     def keep_parts(self, upload: Upload, unwanted: Iterable[int]) -> bool:
-        """The upload is complete without those parts: a version refers to its content now. True: there was garbage."""
+        """The upload is complete without those parts: its reference is a version's now. True: there was garbage."""
         thrown_away = self._throw_away(upload.number, unwanted)
         self._database.execute("DELETE FROM upload WHERE content = ?", (upload.number,))
-        self._database.execute("UPDATE content SET refs = refs - 1 WHERE id = ?", (upload.number,))
         return thrown_away
 
     def drop_upload(self, upload: Upload) -> None:

@@ -45,12 +45,22 @@ def rest_xml_parser(shape: Shape, readers: xml_body.Readers) -> Parser:
 
 
 def _parser(shape: Shape, read_body: ReadBody) -> Parser:
-    parts = [(name, _part(name, member, shape)) for name, member in shape.members.items() if "location" in member.serialization]
+    always: list[tuple[str, Part]] = []
+    by_header: dict[str, list[tuple[str, Part]]] = {}  # S3's inputs have dozens of them, and requests a few
+    for name, member in shape.members.items():
+        if member.serialization.get("location") == "header":
+            by_header.setdefault(member.serialization.get("name", name).lower(), []).append((name, _part(name, member, shape)))
+        elif "location" in member.serialization:
+            always.append((name, _part(name, member, shape)))
     needed = tuple(shape.required_members)
 
     def parse(request: Request, labels: Labels) -> dict[str, Any]:
         params: dict[str, Any] = read_body(request)
         query = _by_name(request.query)
+        parts = [*always]
+        for header in request.headers:
+            if header in by_header:
+                parts += by_header[header]
         for name, part in parts:
             try:
                 value = part(request, labels, query)

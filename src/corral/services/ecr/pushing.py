@@ -108,11 +108,10 @@ def add_layer(tx: Tx[Store], repository: Repository, digest: str, arrived: Arriv
     content = tx.store.objects.add_content(part)
     layer = tx.store.images.any_layer(digest)
     if layer is None:
-        tx.store.objects.refer_to(content)
         layer = Layer(digest, content, arrived.size)
         tx.store.images.add_layer(layer)
     else:
-        thrown_away(tx, there_is_some=True)
+        thrown_away(tx, tx.store.objects.release(content))
     hold_layer(tx, repository, layer)
     return layer
 

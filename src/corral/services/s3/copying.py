@@ -105,6 +105,7 @@ def copy_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
     versions.check_write(tx, bucket, key, params)
     assert version.content is not None
     if arrived is None:
+        tx.store.objects.refer_to(version.content)
         content, etag, checksums = version.content, version.etag, digests.kept(version.details)
     else:
         found = digests.check_arrived({}, arrived)

@@ -30,7 +30,10 @@ def add(
     caller: Caller,
     upload_id: str | None = None,
 ) -> Version:
-    """A new version, which is the latest; without versioning it takes the place of the one before."""
+    """A new version, which is the latest; without versioning it takes the place of the one before.
+
+    It takes a reference to its content with it: that of `add_content` or `refer_to`, or of an upload that ends.
+    """
     version = _new(tx, bucket, key, content=content, size=size, etag=etag, details=details, upload_id=upload_id)
     object_created(tx, bucket, version, event_name, caller)
     return version
@@ -94,5 +97,5 @@ def _new(
         if replaced is not None:
             thrown_away(tx, tx.store.objects.drop_version(bucket.id, replaced))
     version = Version(number, key, version_id, True, content, size, etag, tx.now_s, details, upload_id)
-    tx.store.objects.add_version(bucket.id, version)
+    tx.store.objects.add_version(bucket.id, version, is_first=not bucket.versioning)  # without versioning there is no other one
     return version
