@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import resource
 import zlib
 from pathlib import Path
 from random import Random
@@ -12,6 +13,7 @@ import pytest
 
 from corral.blobs import Blobs
 from corral.ids import SeededIds
+from corral.model.blob import Arrived
 
 
 @pytest.fixture
@@ -57,6 +59,26 @@ def test_only_what_is_asked_for_is_digested(blobs: Blobs, algorithms: list[str])
     expected = {"SHA256": hashlib.sha256(b"one two").digest(), "SHA1": hashlib.sha1(b"one two").digest()}
     expected["CRC32"] = zlib.crc32(b"one two").to_bytes(4, "big")
     assert arriving.seal().digests == {algorithm: expected[algorithm] for algorithm in algorithms}
+
+
+def test_small_ones_arrive_together(blobs: Blobs, tmp_path: Path):
+    bodies = [b"", b"one", b"two" * 1000]
+    found = [each for each in blobs.store([(body, ["MD5"]) for body in bodies]) if isinstance(each, Arrived)]
+    assert [Path(blobs.path(each.blob)).read_bytes() for each in found] == bodies
+    assert [(each.size, each.digests) for each in found] == [(len(body), {"MD5": hashlib.md5(body).digest()}) for body in bodies]
+    assert blobs.fresh == {each.blob for each in found} and names(blobs) == []
+    assert len({os.path.dirname(blobs.path(each.blob)) for each in found}) == 1
+
+
+def test_who_cannot_be_written_leaves_nothing_and_spoils_nobody(blobs: Blobs, tmp_path: Path):
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most))
+    try:
+        one, refused, two = blobs.store([(b"one", []), (b"x" * 1001, []), (b"two", [])])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    assert isinstance(refused, OSError) and isinstance(one, Arrived) and isinstance(two, Arrived)
+    assert blobs.fresh == {one.blob, two.blob} == set(all_files(tmp_path))
 
 
 def test_a_sweep_leaves_alone_what_is_on_its_way_to_a_row(blobs: Blobs):

@@ -252,6 +252,43 @@ def test_requests_may_be_pipelined_behind_large_answers(corral, s3, bucket, raw)
     assert f"content-length: {5 * MIB}".encode() in raw.rest
 
 
+def test_requests_may_be_pipelined_behind_large_bodies(corral, s3, bucket, raw):
+    large = os.urandom(3 * MIB)
+    for key, body in (("one", large), ("two", TEXT), ("three", large[1:])):
+        raw.head("PUT", f"/{bucket}/behind-{key}", content_length=str(len(body)))
+        raw.socket.sendall(body)
+        raw.head("GET", f"/{bucket}/behind-{key}")
+    for body in (large, TEXT, large[1:]):
+        status, head, _ = raw.answer()
+        assert (status, hashlib.md5(body).hexdigest() in head) == (200, True)
+        assert raw.answer()[2] == body
+    wrong = hashlib.md5(TEXT).digest()
+    raw.head("PUT", f"/{bucket}/behind-one", content_length=str(len(large)), content_md5=checksum_text(wrong))
+    raw.socket.sendall(large)
+    raw.head("GET", f"/{bucket}/behind-two")
+    status, head, body = raw.answer()
+    assert (status, b"BadDigest" in body, "connection: close" in head) == (400, True, False)
+    assert raw.answer()[2] == TEXT
+
+
+def test_slow_senders_hold_up_nobody(corral, s3, bucket):
+    """There are far fewer threads than senders who have stopped in the middle."""
+    body, senders = os.urandom(2 * MIB), [Raw(corral) for _ in range(24)]
+    before = files(corral)
+    for number, sender in enumerate(senders):
+        sender.head("PUT", f"/{bucket}/slow-{number}", content_length=str(len(body)))
+        sender.socket.sendall(body[: MIB + number])
+    eventually(lambda: len(files(corral)) >= len(before) + len(senders), "all have begun")
+    s3.put_object(Bucket=bucket, Key="quick", Body=body)
+    assert s3.get_object(Bucket=bucket, Key="quick")["Body"].read() == body
+    for number, sender in enumerate(senders):
+        sender.socket.sendall(body[MIB + number :])
+    for number, sender in enumerate(senders):
+        assert sender.answer()[0] == 200
+        sender.socket.close()
+        assert s3.get_object(Bucket=bucket, Key=f"slow-{number}")["Body"].read() == body
+
+
 @pytest.mark.parametrize("sent", [0, 1000, 2 * MIB])
 def test_a_cut_connection_leaves_nothing(corral, s3, bucket, sent):
     before, raw = files(corral), Raw(corral)

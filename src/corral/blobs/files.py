@@ -82,6 +82,8 @@ class Blobs:
                     write_all(fds[blob], data)
                     start_writing(fds[blob])
                 except OSError as error:
+                    if blob in fds:
+                        os.close(fds.pop(blob))
                     self.erase([blob])
                     stored.append(error)
                 else:

@@ -300,6 +300,7 @@ class BoundedHttp(HttpToolsProtocol):
         """Somebody else has read the rest of it: what comes next is another request, and the parser begins anew."""
         if self.parser is not None:  # the client is still there
             self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's first one
             self.on_message_complete()
 
     def on_message_complete(self) -> None:
