@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import cache
 
 from corral.blobs.checksums import SLOWEST_FIRST, Checksum, checksum
 from corral.model.blob import Arrived
 
 AHEAD_BYTES = 8 * 1024 * 1024  # what is written goes to the disk so much at a time, not all of it when it is to be durable
 _SYNC_FILE_RANGE_WRITE = 2
-_sync_file_range = ctypes.CDLL(None).sync_file_range
-_sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
 
 def create(path: str) -> int:
@@ -29,7 +27,16 @@ def write_all(fd: int, data: bytes) -> None:
 
 def start_writing(fd: int, start: int = 0, size: int = 0) -> None:
     """The disk begins to write these bytes (size 0: to the end). Whether it can is for `fsync` to say."""
-    _sync_file_range(fd, start, size, _SYNC_FILE_RANGE_WRITE)
+    _sync_file_range()(fd, start, size, _SYNC_FILE_RANGE_WRITE)
+
+
+@cache
+def _sync_file_range() -> Callable[[int, int, int, int], int]:
+    import ctypes  # only who stores objects needs it
+
+    function = ctypes.CDLL(None).sync_file_range  # Linux's; Python has no name for it
+    function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return function
 
 
 class Arriving:
