@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from collections import deque
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from corral.model.blob import Arrived
 
 PIECE_BYTES = 256 * 1024  # read and written at once: it is still in the cache when it is digested
 PIECES = 6  # of one body in memory
-TURN_BYTES = 64 * 1024 * 1024  # then somebody else may have the thread
+TURN_S = 0.1  # then somebody else may have the thread: senders on a slow network are many, and keep it busy with little
 PATIENCE_MS = 20  # how long a thread waits for a client that sends nothing; then the event loop waits, without a thread
 
 
@@ -59,8 +60,8 @@ class Pull:
         arriving = self._arriving or self._begin()
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
-        until = max(0, self._left - TURN_BYTES)
-        while self._left > until and not self._stopped:
+        until = time.monotonic() + TURN_S
+        while self._left and not self._stopped and time.monotonic() < until:
             buffer = self._free.get()
             view = memoryview(buffer)[: self._left]
             count = _fill(self._source, view, poll)
