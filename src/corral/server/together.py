@@ -58,18 +58,22 @@ class Together:
                     bodies += self._queue.get_nowait()
             except Empty:
                 pass
-            stored = self._blobs.store([(body.data, body.algorithms) for body in bodies])
+            stored: Sequence[Arrived | Exception]
+            try:
+                stored = self._blobs.store([(body.data, body.algorithms) for body in bodies])
+            except Exception as error:  # a fault of ours: whoever waits is told, and the next ones are served
+                stored = [error] * len(bodies)
             try:
                 loop.call_soon_threadsafe(_deliver, bodies, stored)
             except RuntimeError:  # the loop is closed: the process is going down, and nobody is listening
                 return
 
 
-def _deliver(bodies: Sequence[_Body], stored: Sequence[Arrived | OSError]) -> None:
+def _deliver(bodies: Sequence[_Body], stored: Sequence[Arrived | Exception]) -> None:
     for body, found in zip(bodies, stored):
         if body.future.done():  # whoever asked has gone; the next start finds that no row refers to the file
             continue
-        if isinstance(found, OSError):
+        if isinstance(found, Exception):
             body.future.set_exception(found)
         else:
             body.future.set_result(found)
