@@ -22,7 +22,6 @@ from botocore.serialize import create_serializer
 
 from corral.aws import Request, Response, Secret
 from corral.aws.legacy import sqs_query_description
-from corral.aws.models import service_model
 from wire.generate import EXAMPLES
 
 SERVED = (
@@ -68,7 +67,8 @@ def lookup(access_key_id: str, token: str | None) -> Secret | None:
 def model_of(service: str, protocol: str | None = None) -> ServiceModel:
     """botocore's own model; for SQS on the query wire ours, because botocore's no longer has the names old clients use."""
     if (service, protocol) == ("sqs", "query"):
-        return service_model("sqs", "query")
+        description = sqs_query_description(Loader().load_service_model("sqs", "service-2"))
+        return ServiceModel(description, service)
     return ServiceModel(Loader().load_service_model(service, "service-2"), service)
 
 

@@ -10,7 +10,6 @@ from botocore.loaders import Loader
 from botocore.model import ServiceModel
 
 from corral.aws import Request, Response, catalogue, not_served, recognise, verify
-from corral.aws.models import service_model
 from corral.errors import ApiError, api_error
 from wire.oracle import client, lookup, sent_by_botocore
 
@@ -26,12 +25,6 @@ def test_the_catalogue_agrees_with_botocore(service: catalogue.Service) -> None:
     assert service.target_prefix == model.metadata.get("targetPrefix")
     modelled = set(model.metadata["protocols"]) | ({"query"} if "awsQueryCompatible" in model.metadata else set())
     assert set(service.protocols) == modelled
-
-
-def test_a_model_is_loaded_when_needed_and_without_documentation() -> None:
-    model = service_model("ecs", "json")
-    assert all(not shape.documentation for shape in (model.shape_for(name) for name in model.shape_names))
-    assert model.operation_names == ServiceModel(Loader().load_service_model("ecs", "service-2")).operation_names
 
 
 @pytest.mark.parametrize("service", [s for s in catalogue.SERVICES if s.protocols[0] != "rest-xml"], ids=lambda s: s.name)

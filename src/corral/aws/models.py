@@ -1,17 +1,20 @@
-"""botocore's service models, loaded one service at a time and without their documentation."""
+"""AWS's service models as botocore brings them, loaded one service at a time and without their documentation."""
 
 from __future__ import annotations
 
+import zlib
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from botocore.loaders import Loader
-from botocore.model import ServiceModel
+import orjson
 
 from corral.aws.legacy import SQS_QUERY_CODES, sqs_query_description
 from corral.aws.s3 import with_form_upload
+from corral.aws.shapes import ServiceModel, Shape
 
-Shape = Any  # botocore.model.Shape: botocore ships no types
+GZIPPED = 16 + zlib.MAX_WBITS
 
 
 @cache
@@ -26,9 +29,32 @@ def service_model(service: str, protocol: str) -> ServiceModel:
 
 @cache
 def _description(service: str) -> dict[str, Any]:
-    # A loader of its own, thrown away after use: a shared one keeps every model with its documentation, most of its size.
-    whole = Loader().load_service_model(service, "service-2")
+    version = max(path for path in (_botocore() / "data" / service).iterdir() if path.is_dir())
+    whole = _read(version / "service-2.json")
+    extras = version / "service-2.sdk-extras.json"  # what AWS's libraries put over what the service says
+    if extras.exists():
+        whole = _merged(whole, _read(extras)["merge"])
     return {part: _lean(whole[part]) for part in ("metadata", "operations", "shapes")}
+
+
+def _botocore() -> Path:
+    """Its folder. It is not imported: of all that it brings, only its data are needed here."""
+    found = find_spec("botocore")
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError("botocore is not installed", name="botocore")
+    return Path(found.origin).parent
+
+
+def _read(path: Path) -> Any:
+    if path.exists():
+        return orjson.loads(path.read_bytes())
+    return orjson.loads(zlib.decompress(path.with_name(path.name + ".gz").read_bytes(), GZIPPED))
+
+
+def _merged(value: Any, over: Any) -> Any:
+    if not (isinstance(value, dict) and isinstance(over, dict)):
+        return over
+    return {**value, **{key: _merged(value.get(key), inner) for key, inner in over.items()}}
 
 
 def _lean(value: Any) -> Any:
@@ -65,7 +91,7 @@ def query_code(model: ServiceModel, shape: Shape) -> str:
     """The code of a modelled error on the query wire, which need not be the name of its shape."""
     if model.service_name == "sqs":
         return SQS_QUERY_CODES.get(str(shape.name), str(shape.name))
-    return str(shape.error_code)
+    return str(shape.error.get("code") or shape.name)
 
 
 @cache

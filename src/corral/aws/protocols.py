@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
-from botocore.model import OperationModel
 
 from corral.aws import s3
 from corral.aws.cbor import cbor_from_value, value_from_cbor
 from corral.aws.faults import WrongResult, unspoken_protocol
 from corral.aws.form import tree_of
 from corral.aws.http import Request, Response, plain_body
-from corral.aws.models import Shape
 from corral.aws.parse import cbor_body as parse_cbor
 from corral.aws.parse.json_body import check_depth, json_reader, unbounded, value_from_bytes
 from corral.aws.parse.query_form import EC2, QUERY, query_reader
@@ -23,6 +21,7 @@ from corral.aws.serialize import cbor_body as serialize_cbor
 from corral.aws.serialize.json_body import json_writer
 from corral.aws.serialize.rest import Parts, rest_json_writer, rest_xml_writer
 from corral.aws.serialize.xml_body import XML_DECLARATION, XmlWriter, escaped, members_writer
+from corral.aws.shapes import OperationModel, Shape
 
 Located = Mapping[str, str]  # what recognition already took out of the request: path labels, or the form's parameters
 Parse = Callable[[Request, Located], dict[str, Any]]
@@ -272,7 +271,7 @@ def _unwrapped_writer(member: str) -> Callable[[Mapping[str, Any]], Parts]:
 
 def _output_shape(operation: OperationModel) -> Shape | None:
     shape = operation.output_shape
-    if shape is not None and shape.event_stream_name is not None:
+    if shape is not None and shape.is_event_stream:
         raise unspoken_protocol(operation.service_model.service_name, operation.name, "event stream")
     return shape
 

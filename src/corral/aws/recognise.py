@@ -18,11 +18,12 @@ from corral.aws.catalogue import Service
 from corral.aws.faults import Misfit, refusal, unknown_operation, unrecognised, unserved_operation
 from corral.aws.form import pairs_from_body, pairs_from_text
 from corral.aws.http import Request, Response, plain_body
-from corral.aws.models import Shape, service_model
+from corral.aws.models import service_model
 from corral.aws.protocols import PROTOCOLS, Compiled, Located, Parse, Serialize
 from corral.aws.routes import route
 from corral.aws.s3 import as_meant
 from corral.aws.serialize.errors import serialize_error
+from corral.aws.shapes import OperationModel, Shape
 from corral.errors import ApiError
 
 NOTHING: Located = MappingProxyType({})
@@ -62,7 +63,7 @@ class Operation:
         """The same of the answer."""
         return _streaming_payload(self._model().output_shape)
 
-    def _model(self) -> Any:
+    def _model(self) -> OperationModel:
         return service_model(self.service, self.protocol).operation_model(self.name)
 
 
@@ -292,7 +293,7 @@ def _streaming_payload(shape: Shape | None) -> str | None:
 
 @cache  # bounded by the models: an unknown operation raises, and that is not kept
 def _operation(service: str, name: str, protocol: str) -> Operation:
-    if name not in service_model(service, protocol)._service_description["operations"]:
+    if name not in service_model(service, protocol).operations:
         raise unknown_operation(service, repr(name[:200]), protocol)
     return Operation(service, name, protocol)
 

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from botocore.model import OperationModel
-
 from corral.aws.form import pairs_from_text
 from corral.aws.http import Request
 from corral.aws.models import service_model
+from corral.aws.shapes import OperationModel
 
 _LABEL = re.compile(r"\{([^}]+)\}")
 
@@ -80,12 +79,12 @@ def _routes(service: str, protocol: str) -> Table:
     model = service_model(service, protocol)
     plain: dict[tuple[str, str], str] = {}
     by_method: dict[str, list[Route]] = {}
-    for name in model.operation_names:
+    for name in model.operations:
         operation = model.operation_model(name)
         method, template = operation.http["method"], operation.http["requestUri"]
         if protocol == "rest-json" and "{" not in template and "?" not in template:
             plain[method, template.rstrip("/")] = name
-        by_method.setdefault(method, []).append(_compile(operation))
+        by_method.setdefault(method, []).append(_compile(operation, protocol))
     for routes in by_method.values():
         routes.sort(key=_demands, reverse=True)
     without_query = {method: [r for r in routes if not (r.fixed or r.queries)] for method, routes in by_method.items()}
@@ -98,7 +97,7 @@ def _demands(candidate: Route) -> tuple[int, int, int, int, bool]:
     return len(candidate.fixed), candidate.literals, others, -len(candidate.labels), not candidate.deprecated
 
 
-def _compile(operation: OperationModel) -> Route:
+def _compile(operation: OperationModel, protocol: str) -> Route:
     template, _, query = operation.http["requestUri"].partition("?")
     pattern, literals = "", 0
     labels = []
@@ -109,7 +108,7 @@ def _compile(operation: OperationModel) -> Route:
         else:
             labels.append(piece.rstrip("+"))
             pattern += "(.+)" if piece.endswith("+") else "([^/]+)"
-    if operation.service_model.resolved_protocol == "rest-xml" and not template.endswith("+}"):
+    if protocol == "rest-xml" and not template.endswith("+}"):
         pattern += "/?"
     return Route(
         operation=operation.name,
@@ -117,16 +116,16 @@ def _compile(operation: OperationModel) -> Route:
         labels=tuple(labels),
         literals=literals,
         fixed=dict(pairs_from_text(query)),
-        queries=_required(operation, "querystring"),
-        headers=frozenset(name.lower() for name in _required(operation, "header")),
-        deprecated=bool(operation.deprecated),
+        queries=_required(operation, protocol, "querystring"),
+        headers=frozenset(name.lower() for name in _required(operation, protocol, "header")),
+        deprecated=operation.deprecated,
     )
 
 
-def _required(operation: OperationModel, location: str) -> frozenset[str]:
+def _required(operation: OperationModel, protocol: str, location: str) -> frozenset[str]:
     """Only S3 tells operations apart by these; elsewhere a missing one is for the parser to report."""
     shape = operation.input_shape
-    if shape is None or operation.service_model.resolved_protocol != "rest-xml":
+    if shape is None or protocol != "rest-xml":
         return frozenset()
     members = ((name, shape.members[name].serialization) for name in shape.required_members)
     return frozenset(where.get("name", name) for name, where in members if where.get("location") == location)

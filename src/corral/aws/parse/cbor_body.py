@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from corral.aws.cbor import EpochSeconds
-from corral.aws.models import Shape
 from corral.aws.parse.json_body import JsonReader, boolean_value, integer_reader, string_value, wrong_type
 from corral.aws.parse.scalars import INTEGER_BITS
+from corral.aws.shapes import Shape
 from corral.aws.times import seconds_from_number
 
 

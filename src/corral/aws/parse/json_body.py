@@ -13,8 +13,8 @@ import orjson
 
 from corral.aws.faults import Misfit
 from corral.aws.form import NESTING_MAX
-from corral.aws.models import Shape
 from corral.aws.parse.scalars import INTEGER_BITS, SPECIAL_FLOATS, blob_from_base64
+from corral.aws.shapes import Shape
 from corral.aws.times import seconds_from_number, seconds_from_text
 
 JsonReader = Callable[[Any], Any]

@@ -8,8 +8,9 @@ from typing import Any
 
 from corral.aws.faults import Misfit
 from corral.aws.form import in_order
-from corral.aws.models import Shape, ec2_name, form_name
+from corral.aws.models import ec2_name, form_name
 from corral.aws.parse.text import text_reader
+from corral.aws.shapes import Shape
 
 QueryReader = Callable[[Any], Any]
 Readers = dict[tuple[str, bool], QueryReader]  # by shape name and whether this use of it is flattened

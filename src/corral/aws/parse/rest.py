@@ -11,7 +11,6 @@ import orjson
 from corral.aws.faults import Misfit
 from corral.aws.form import decoded, pairs_from_text
 from corral.aws.http import Request, plain_body
-from corral.aws.models import Shape
 from corral.aws.parse import xml_body
 from corral.aws.parse.json_body import (
     Readers,
@@ -22,6 +21,7 @@ from corral.aws.parse.json_body import (
     value_from_bytes,
 )
 from corral.aws.parse.text import text_reader
+from corral.aws.shapes import Shape
 from corral.aws.xml_tree import tree_from_xml
 
 Labels = Mapping[str, str]  # of the path, undecoded

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from math import isfinite, nan
 
 from corral.aws.faults import Misfit
-from corral.aws.models import Shape
 from corral.aws.parse.scalars import INTEGER_BITS, SPECIAL_FLOATS, blob_from_base64
+from corral.aws.shapes import Shape
 from corral.aws.times import seconds_from_text
 
 TextReader = Callable[[str], object]

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from corral.aws.faults import Misfit
-from corral.aws.models import Shape, form_name
+from corral.aws.models import form_name
 from corral.aws.parse.text import TextReader, text_reader
+from corral.aws.shapes import Shape
 from corral.aws.xml_tree import Element
 
 XmlReader = Callable[[list[Element]], Any]  # all elements of one name: one of them, unless a list or map is flattened

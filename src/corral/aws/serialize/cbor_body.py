@@ -6,8 +6,8 @@ from typing import Any
 
 from corral.aws.cbor import EpochSeconds
 from corral.aws.faults import WrongResult
-from corral.aws.models import Shape
 from corral.aws.serialize.json_body import SCALARS, JsonWriter
+from corral.aws.shapes import Shape
 from corral.aws.times import seconds_from_result
 
 

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import orjson
-from botocore.model import ServiceModel
 
 from corral.aws.cbor import cbor_from_value
 from corral.aws.faults import QUERY_CODES
 from corral.aws.http import Request, Response
-from corral.aws.models import Shape, error_shape, query_code
+from corral.aws.models import error_shape, query_code
 from corral.aws.serialize.cbor_body import cbor_scalar
 from corral.aws.serialize.json_body import json_writer
 from corral.aws.serialize.rest import rest_json_writer
 from corral.aws.serialize.xml_body import XML_DECLARATION, escaped, members_writer
+from corral.aws.shapes import ServiceModel, Shape
 from corral.errors import ApiError
 
 SerializeError = Callable[[ServiceModel | None, Request, ApiError, str], Response]
@@ -121,10 +121,10 @@ def _query_error_header(
 def _status(error: ApiError, shape: Shape | None) -> int:
     if shape is None:
         return error.status
-    modelled = shape.metadata.get("error", {}).get("httpStatusCode")
+    modelled = shape.error.get("httpStatusCode")
     if modelled is not None:
         return int(modelled)
-    return 500 if shape._shape_model.get("fault") and error.status < 500 else error.status
+    return 500 if shape.is_fault and error.status < 500 else error.status
 
 
 def _fault(status: int) -> str:

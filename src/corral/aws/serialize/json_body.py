@@ -7,8 +7,8 @@ from math import isfinite
 from typing import Any
 
 from corral.aws.faults import WrongResult
-from corral.aws.models import Shape
 from corral.aws.serialize.text import base64_text, special_float
+from corral.aws.shapes import Shape
 from corral.aws.times import seconds_from_result, text_from_seconds
 
 JsonWriter = Callable[[Any], Any]

@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 
 from corral.aws.faults import WrongResult
-from corral.aws.models import Shape
 from corral.aws.serialize import xml_body
 from corral.aws.serialize.json_body import Writers, json_writer, members_writer
 from corral.aws.serialize.text import text_writer
+from corral.aws.shapes import Shape
 
 HEADER_TIMESTAMP_FORMAT = "rfc822"
 
@@ -64,7 +64,7 @@ def _writer(shape: Shape, write_body: WriteBody) -> WriteParts:
     located = {name: member for name, member in shape.members.items() if "location" in member.serialization}
     to_headers = {name: _header_writer(name, member) for name, member in located.items()}
     payload = shape.serialization.get("payload")
-    streams = payload is not None and bool(shape.members[payload].serialization.get("streaming"))
+    streams = payload if payload is not None and shape.members[payload].serialization.get("streaming") else None
 
     def write(result: Mapping[str, Any]) -> Parts:
         status: int | None = None
@@ -80,8 +80,8 @@ def _writer(shape: Shape, write_body: WriteBody) -> WriteParts:
             else:
                 to_headers[name](value, headers)
         stream = None
-        if streams and not isinstance(rest.get(payload, b""), bytes | bytearray | memoryview):
-            stream = rest.pop(payload)
+        if streams is not None and not isinstance(rest.get(streams, b""), bytes | bytearray | memoryview):
+            stream = rest.pop(streams)
         return Parts(status, headers, write_body(rest), stream)
 
     return write

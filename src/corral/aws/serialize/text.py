@@ -8,7 +8,7 @@ from math import isinf, isnan
 from typing import Any
 
 from corral.aws.faults import WrongResult
-from corral.aws.models import Shape
+from corral.aws.shapes import Shape
 from corral.aws.times import seconds_from_result, text_from_seconds
 
 TextWriter = Callable[[Any], str]

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from corral.aws.faults import WrongResult
-from corral.aws.models import Shape, form_name
+from corral.aws.models import form_name
 from corral.aws.serialize.text import text_writer
+from corral.aws.shapes import Shape
 
 XmlWriter = Callable[[Any, list[str]], None]  # appends to the list
 Writers = dict[tuple[str, str, bool], XmlWriter]  # by shape name, tag and whether this use of it is flattened
