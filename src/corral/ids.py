@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
 from random import Random
 from typing import Protocol
 
@@ -31,8 +30,7 @@ class RandomIds:
         return f"{int(now_s * 1000):012x}{os.urandom(10).hex()}"
 
     def uuid(self) -> str:
-        digits = os.urandom(16).hex()  # written out: every request and every message has one
-        return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{'89ab'[int(digits[16], 16) & 3]}{digits[17:20]}-{digits[20:]}"
+        return _uuid4(os.urandom(16).hex())
 
 
 class SeededIds:
@@ -48,11 +46,18 @@ class SeededIds:
         return f"{int(now_s * 1000):012x}{self._rng.getrandbits(80):020x}"
 
     def uuid(self) -> str:
-        return str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
+        return _uuid4(self.hex32())
+
+
+def _uuid4(digits: str) -> str:
+    """Written out: every request and every message has one."""
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{'89ab'[int(digits[16], 16) & 3]}{digits[17:20]}-{digits[20:]}"
 
 
 def simulated_gpu_id(host_id: str, index: int) -> str:
     """A simulated GPU keeps its name for as long as its host does."""
+    import uuid  # here, because it takes a while, and nobody else needs it
+
     return f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'corral/{host_id}/{index}')}"
 
 

@@ -6,6 +6,7 @@ import hashlib
 import os
 import resource
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -22,7 +23,8 @@ def blobs(tmp_path: Path) -> Blobs:
 
 
 def names(blobs: Blobs) -> list[str]:
-    return [name for folder in blobs.folders() for name in blobs.names(folder)]
+    folders = blobs.folders()
+    return [name for some in iter(lambda: blobs.names(folders), []) for name in some]
 
 
 def all_files(tmp_path: Path) -> list[str]:
@@ -121,6 +123,18 @@ def test_what_somebody_reads_is_not_erased(blobs: Blobs):
     assert os.path.exists(blobs.path(three)) and blobs.not_read([three]) == [three]
 
 
+def test_folders_come_with_the_first_blob(blobs: Blobs, tmp_path: Path):
+    assert names(blobs) == [] and not (tmp_path / "blobs").exists()
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda number: stored(blobs, b"%d" % number), range(32)))
+    for blob in found:
+        blobs.settled(blob)
+    assert sorted(names(blobs)) == sorted(found)
+
+
 def test_strange_files_are_not_blobs(blobs: Blobs, tmp_path: Path):
+    kept = stored(blobs, b"1")
     (tmp_path / "blobs" / "0" / "0" / "README").write_text("mine")
-    assert names(blobs) == []
+    assert names(blobs) == []  # nor is one that is on its way to a row
+    blobs.settled(kept)
+    assert names(blobs) == [kept]

@@ -3,6 +3,8 @@
     blobs/arriving/ID       being written; emptied at every start
     blobs/f/0/f0…           whole; a row refers to it, or will in a moment, or has until a moment ago
 
+The folders are made with the first blob: many who start a Corral never store one.
+
 A crash leaves files that no row refers to, never a row without its file: a file is on disk, with its name, before its row is
 committed, and loses its name after the commit that drops the row. `fresh` are those between name and row; a sweep leaves
 them alone. A small blob is written under its name at once: as long as no row refers to it, nobody looks.
@@ -16,6 +18,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Lock
 
 from corral.blobs.arriving import Arriving, create, start_writing, sync_folder, write_all
 from corral.blobs.checksums import digest_of
@@ -37,21 +40,25 @@ class Blobs:
         self._readers: Counter[str] = Counter()
         self._doomed: set[str] = set()  # to be erased when their last reader has gone
         self._arriving = f"{self._root}/arriving"
-        if not os.path.exists(self._arriving):
-            self._make_folders()
-        for name in os.listdir(self._arriving):
+        self._has_folders = os.path.exists(self._arriving)
+        self._making = Lock()
+        for name in os.listdir(self._arriving) if self._has_folders else ():
             os.unlink(f"{self._arriving}/{name}")
 
     def _make_folders(self) -> None:
-        """Once and for all, so that no blob has to wait for its folder; `arriving` comes last and says that all are there."""
-        for folder in self.folders():
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-        for first in DIGITS:
-            sync_folder(f"{self._root}/{first}")
-        sync_folder(self._root)
-        os.mkdir(self._arriving, mode=0o700)
-        sync_folder(self._root)
-        sync_folder(os.path.dirname(self._root))
+        """Once and for all, so that no later blob has to wait for its folder; `arriving` comes last and says that all are there."""
+        with self._making:
+            if self._has_folders:  # another thread was first
+                return
+            for folder in self.folders():
+                os.makedirs(folder, mode=0o700, exist_ok=True)
+            for first in DIGITS:
+                sync_folder(f"{self._root}/{first}")
+            sync_folder(self._root)
+            os.mkdir(self._arriving, mode=0o700)
+            sync_folder(self._root)
+            sync_folder(os.path.dirname(self._root))
+            self._has_folders = True
 
     def path(self, blob: str) -> str:
         return f"{self._root}/{blob[0]}/{blob[1]}/{blob}"
@@ -64,6 +71,8 @@ class Blobs:
 
     def begin(self, algorithms: Iterable[str]) -> Arriving:
         """A new blob, of which these digests are wanted."""
+        if not self._has_folders:
+            self._make_folders()
         blob = self._ids.hex32()
         return Arriving(blob, f"{self._arriving}/{blob}", self.path(blob), self.fresh, algorithms)
 
@@ -74,6 +83,8 @@ class Blobs:
         """
         folder, fds, stored = self._ids.hex32()[:2], dict[str, int](), list[Arrived | OSError]()
         try:
+            if not self._has_folders:
+                self._make_folders()
             for data, algorithms in bodies:
                 blob = folder + self._ids.hex32()[2:]
                 self.fresh.add(blob)
@@ -144,7 +155,10 @@ class Blobs:
                 os.unlink(self.path(blob))
             self.fresh.discard(blob)
 
-    def names(self, folder: str) -> list[str]:
-        """The blobs in a folder that were there before now and are not on their way to a row."""
-        found = [name for name in os.listdir(folder) if NAME.fullmatch(name)]
-        return [name for name in found if name not in self.fresh]
+    def names(self, folders: Iterator[str]) -> list[str]:
+        """The blobs of the next folder that has any; those on their way to a row are left out. Nothing: there are no more."""
+        for folder in folders if self._has_folders else ():
+            found = [name for name in os.listdir(folder) if NAME.fullmatch(name)]
+            if found := [name for name in found if name not in self.fresh]:
+                return found
+        return []

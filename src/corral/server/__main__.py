@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
@@ -102,10 +103,14 @@ async def _serve(options: argparse.Namespace) -> None:
     )
 
     clock, names, loop = WallClock(), ids.RandomIds(), asyncio.get_running_loop()
-    store, log_store = Store(data / "state.db"), LogStore(data / "logs.db")
+    store, log_store, metric_store = await asyncio.gather(  # side by side: each waits for the disk
+        asyncio.to_thread(Store, data / "state.db"),
+        asyncio.to_thread(LogStore, data / "logs.db"),
+        asyncio.to_thread(MetricStore, data / "metrics.db"),
+    )
     state_core = Core(store, settings=settings, clock=clock, ids=names, reconcilers=STATE)
     logs_core = Core(log_store, settings=settings, clock=clock, ids=names, reconcilers=LOGS)
-    metrics_core = Core(MetricStore(data / "metrics.db"), settings=settings, clock=clock, ids=names, reconcilers=METRICS)
+    metrics_core = Core(metric_store, settings=settings, clock=clock, ids=names, reconcilers=METRICS)
     lanes: dict[str, Lane[Any]] = {}
     state = Lane("state", state_core, clock, loop, on_orders=lambda orders: agents.deliver(orders), beside=lanes)
     logs = Lane("logs", logs_core, clock, loop, beside=lanes)
@@ -116,10 +121,8 @@ async def _serve(options: argparse.Namespace) -> None:
     state_core.batch([Command(_give_hosts_time, lambda answer: None)])  # before anything that is due
     for lane in lanes.values():
         lane.start()
-    for lane in (state, logs):
-        await lane.submit(lambda tx: tx.due("sweep:", tx.now_s))
-    for key in ("rollup:", "history:"):
-        await metrics.submit(partial(_set_due, key=key))
+    looks = ((state, ("sweep:",)), (logs, ("sweep:",)), (metrics, ("rollup:", "history:")))
+    await asyncio.gather(*(lane.submit(partial(_look_now, keys=keys)) for lane, keys in looks))
     blob_keeper = asyncio.create_task(Keeper(blobs, state, settings, names).keep())
     await agents.listen()
     channel = Channel(settings, state, agents, clock, names)
@@ -158,8 +161,9 @@ def _ask_to_exit(server: HttpServer, *lanes: Lane[Any]) -> None:
         lane.release()
 
 
-def _set_due(tx: Tx[Any], key: str) -> None:
-    tx.due(key, tx.now_s)
+def _look_now(tx: Tx[Any], keys: Sequence[str]) -> None:
+    for key in keys:
+        tx.due(key, tx.now_s)
 
 
 def _give_hosts_time(tx: Tx[Store]) -> None:

@@ -48,8 +48,8 @@ class Keeper:
 
     async def _sweep(self) -> None:
         """One folder at a time. The names are read before the rows: who had no row by then, and is not fresh, gets none."""
-        for folder in self._blobs.folders():
-            names = await asyncio.to_thread(self._blobs.names, folder)
+        folders = self._blobs.folders()
+        while names := await asyncio.to_thread(self._blobs.names, folders):
             for at in range(0, len(names), AT_ONCE):
                 some = names[at : at + AT_ONCE]
                 known = await self._state.read(partial(_known, some), self._settings, self._ids)

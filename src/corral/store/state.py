@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
 
@@ -52,7 +51,7 @@ TASK_CHANGES = (  # what changes of a task that is there: column and field
 
 
 def _script(name: str) -> str:
-    return files(__package__).joinpath(name).read_text()
+    return Path(__file__).with_name(name).read_text()
 
 
 class Store(Records):

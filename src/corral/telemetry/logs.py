@@ -6,7 +6,6 @@ import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +65,7 @@ STREAMS = (
 
 
 def _script(name: str) -> str:
-    return files(__package__).joinpath(name).read_text()
+    return Path(__file__).with_name(name).read_text()
 
 
 class LogStore(Database):

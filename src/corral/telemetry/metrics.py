@@ -9,7 +9,6 @@ import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,7 +39,7 @@ APPEND = (
 
 
 def _script(name: str) -> str:
-    return files(__package__).joinpath(name).read_text()
+    return Path(__file__).with_name(name).read_text()
 
 
 class MetricStore(Database):
