@@ -194,7 +194,7 @@ def foreign_by_environment(gpu_ids: Sequence[str], ours: Collection[int]) -> dic
         if not entry.isdigit():
             continue
         try:
-            with open(f"/proc/{entry}/environ", "rb") as file:
+            with open(f"/proc/{entry}/environ", "rb", buffering=0) as file:
                 environment = file.read()
         except OSError:
             continue  # another user's, or it has just ended

@@ -156,7 +156,7 @@ async def _serve(options: argparse.Namespace) -> None:
 
 
 def _ask_to_exit(server: HttpServer, *lanes: Lane[Any]) -> None:
-    server.should_exit = True
+    server.exit()
     for lane in lanes:
         lane.release()
 

@@ -33,6 +33,7 @@ from corral.services import SERVICES, Service
 from corral.services.caller import Caller
 
 HEADERS_MAX_BYTES = 64 * 1024
+DATE_S = 1.0  # how old the date of an answer may be
 RequestTooLarge = api_error("RequestEntityTooLarge", 413)
 HeadersTooLarge = api_error("RequestHeaderSectionTooLarge", 431)
 
@@ -318,6 +319,18 @@ class HttpServer(uvicorn.Server):
             ws=websocket, ws_max_size=MESSAGE_MAX_BYTES, ws_per_message_deflate=False,  # type: ignore[arg-type]  # it makes one
         )  # fmt: skip
         super().__init__(config)
+        self._asked_to_exit = asyncio.Event()
+
+    def exit(self) -> None:
+        """Stop listening, and answer those who have asked."""
+        self.should_exit = True
+        self._asked_to_exit.set()
+
+    async def main_loop(self) -> None:
+        """uvicorn looks ten times a second whether to exit, most of what an idle Corral did. Here only the date is due."""
+        while not await self.on_tick(0):  # which writes the date that answers carry
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._asked_to_exit.wait(), DATE_S)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
