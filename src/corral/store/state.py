@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -33,17 +34,26 @@ class Conflict(Exception):
     """A guarded write found another version than the one it was decided on."""
 
 
-TASK_COLUMNS = (
-    "id, region, cluster, definition_arn, pool, state, desired, gpus, cpu_units, memory_mib, created_at, version, host_id, "
-    "placed_at, started_at, stopping_at, stopped_at, stop_code, stopped_reason, family, task_group, started_by, details, "
-    "plain, time_limit, rules, launch_type"
+# Columns and the fields they are read into; a task's last four make its ask.
+TASK_FIELDS = (
+    "id", "region", "cluster", "definition_arn", "pool", "state", "desired", "created_at_s", "version", "host_id", "placed_at_s",
+    "started_at_s", "stopping_at_s", "stopped_at_s", "stop_code", "stopped_reason", "family", "group", "started_by", "details",
+    "plain", "time_limit_s", "launch_type", "gpus", "cpu_units", "memory_mib", "rules",
+)  # fmt: skip
+RUN_FIELDS = (
+    "id", "task_id", "container", "position", "essential", "gpus", "state", "gpu_ids", "pid", "exit_code", "reason", "started_at_s",
+    "stopped_at_s", "waits", "restarts", "health", "about",
+)  # fmt: skip
+assert set(TASK_FIELDS[:-4]) | {"ask", "runs"} == {field.name for field in dataclasses.fields(Task)}
+assert set(RUN_FIELDS) == {field.name for field in dataclasses.fields(Run)}
+COLUMNS = {"group": "task_group", "time_limit_s": "time_limit"}  # where it is not the field's name, less the unit of a moment
+TASK_COLUMNS, RUN_COLUMNS = (
+    ", ".join(COLUMNS.get(field, field.replace("_at_s", "_at")) for field in fields) for fields in (TASK_FIELDS, RUN_FIELDS)
 )
-RUN_COLUMNS = (
-    "id, task_id, container, position, essential, gpus, state, gpu_ids, pid, exit_code, reason, started_at, stopped_at, "
-    "waits, restarts, health, about"
-)
-INSERT_TASK = f"INSERT INTO task ({TASK_COLUMNS}) VALUES ({', '.join('?' * 27)})"
-INSERT_RUN = f"INSERT INTO run ({RUN_COLUMNS}) VALUES ({', '.join('?' * 17)})"
+INSERT_TASK = f"INSERT INTO task ({TASK_COLUMNS}) VALUES ({', '.join('?' * len(TASK_FIELDS))})"
+INSERT_RUN = f"INSERT INTO run ({RUN_COLUMNS}) VALUES ({', '.join('?' * len(RUN_FIELDS))})"
+TASK_STATES = {state.value: state for state in TaskState}
+RUN_STATES = {state.value: state for state in RunState}
 TASK_CHANGES = (  # what changes of a task that is there: column and field
     ("desired", "desired"), ("started_at", "started_at_s"), ("stopping_at", "stopping_at_s"), ("stopped_at", "stopped_at_s"),
     ("stop_code", "stop_code"), ("stopped_reason", "stopped_reason"),
@@ -339,10 +349,10 @@ class Store(Records):
             INSERT_TASK,
             (
                 task.id, task.region, task.cluster, task.definition_arn, task.pool, task.state.value, task.desired.value,
-                task.ask.gpus, task.ask.cpu_units, task.ask.memory_mib, task.created_at_s, task.version, task.host_id,
-                task.placed_at_s, task.started_at_s, task.stopping_at_s, task.stopped_at_s, task.stop_code, task.stopped_reason,
-                task.family, task.group, task.started_by, _dumps(task.details), task.plain, task.time_limit_s,
-                _rules_text(task.ask.rules), task.launch_type,
+                task.created_at_s, task.version, task.host_id, task.placed_at_s, task.started_at_s, task.stopping_at_s,
+                task.stopped_at_s, task.stop_code, task.stopped_reason, task.family, task.group, task.started_by,
+                _dumps(task.details), task.plain, task.time_limit_s, task.launch_type,
+                task.ask.gpus, task.ask.cpu_units, task.ask.memory_mib, _rules_text(task.ask.rules),
             ),
         )  # fmt: skip
         self.executemany(
@@ -474,12 +484,17 @@ class Store(Records):
 
     def tasks(self, task_ids: Sequence[str]) -> dict[str, Task]:
         """Those of them that there are, by id."""
+        found = {task_id: self._kept[task_id] for task_id in task_ids if task_id in self._kept}
+        if found:
+            task_ids = [task_id for task_id in task_ids if task_id not in found]
+            if not task_ids:
+                return found
         marks = ", ".join("?" * len(task_ids))
         runs: dict[str, list[Row]] = {}
         for run in self.execute(f"SELECT {RUN_COLUMNS} FROM run WHERE task_id IN ({marks}) ORDER BY position", task_ids):
             runs.setdefault(run[1], []).append(run)
         rows = self.execute(f"SELECT {TASK_COLUMNS} FROM task WHERE id IN ({marks})", task_ids)
-        return {row[0]: _task(row, runs[row[0]]) for row in rows}
+        return found | {row[0]: _task(row, runs[row[0]]) for row in rows}
 
     def task_of_run(self, run_id: str) -> Task | None:
         task_id = self._kept_by_run.get(run_id)
@@ -636,20 +651,19 @@ def claim_of(task: Task) -> Claim:
 
 
 def _task(row: Row, runs: Sequence[Row]) -> Task:
-    return Task(
-        id=row[0], region=row[1], cluster=row[2], definition_arn=row[3], pool=row[4], state=TaskState(row[5]),
-        desired=TaskState(row[6]), ask=Ask(row[7], row[8], row[9], _rules(row[25])), created_at_s=row[10], version=row[11],
-        host_id=row[12],
-        placed_at_s=row[13], started_at_s=row[14], stopping_at_s=row[15], stopped_at_s=row[16], stop_code=row[17],
-        stopped_reason=row[18], family=row[19], group=row[20], started_by=row[21], details=orjson.loads(row[22]),
-        plain=bool(row[23]), time_limit_s=row[24], launch_type=row[26],
-        runs=tuple(
-            Run(
-                id=run[0], task_id=run[1], container=run[2], position=run[3], essential=bool(run[4]), gpus=run[5],
-                state=RunState(run[6]), gpu_ids=tuple(orjson.loads(run[7])), pid=run[8], exit_code=run[9], reason=run[10],
-                started_at_s=run[11], stopped_at_s=run[12], waits=bool(run[13]), restarts=run[14], health=run[15],
-                about=orjson.loads(run[16]) if run[16] else None,
-            )
-            for run in runs
-        ),
-    )  # fmt: skip
+    fields = dict(zip(TASK_FIELDS, row))
+    fields["state"], fields["desired"] = TASK_STATES[fields["state"]], TASK_STATES[fields["desired"]]
+    fields["ask"] = Ask(fields.pop("gpus"), fields.pop("cpu_units"), fields.pop("memory_mib"), _rules(fields.pop("rules")))
+    fields["details"] = orjson.loads(fields["details"])
+    fields["plain"] = bool(fields["plain"])
+    fields["runs"] = tuple([_run(run) for run in runs])
+    return Task.of(fields)
+
+
+def _run(row: Row) -> Run:
+    fields = dict(zip(RUN_FIELDS, row))
+    fields["essential"], fields["waits"] = bool(fields["essential"]), bool(fields["waits"])
+    fields["state"] = RUN_STATES[fields["state"]]
+    fields["gpu_ids"] = tuple(orjson.loads(fields["gpu_ids"]))
+    fields["about"] = orjson.loads(fields["about"]) if fields["about"] else None
+    return Run.of(fields)

@@ -102,7 +102,7 @@ def _list(shape: Shape, writers: Writers, scalar: ScalarWriter) -> JsonWriter:
     def write(value: Any) -> list[Any]:
         if value.__class__ is not list and isinstance(value, str | bytes | dict):
             raise WrongResult(f"{shape.name} must be a list, not {type(value).__name__}")
-        return [write_element(item) for item in value]
+        return [write_element(item) for item in value] if value != [] else []
 
     return write
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from corral.core import Tx
@@ -50,6 +50,8 @@ def _described(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) ->
     account = tx.settings.account
     task_arn = task_arn_of(account, task)
     containers = containers_of(tx, task)
+    details, takes = task.details, takes_commands(task)
+    pull_began_s, pull_ended_s = _pulled(task)
     shown = {  # what is None is left out by the wire
         "taskArn": task_arn,
         "clusterArn": arn(account, task.region, f"cluster/{task.cluster}"),
@@ -59,24 +61,24 @@ def _described(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) ->
         "desiredStatus": task.desired.value,
         "cpu": str(task.ask.cpu_units),
         "memory": str(task.ask.memory_mib),
-        "containers": [_container(task, task_arn, run, containers[run.container], account, waiting) for run in task.runs],
+        "containers": [_container(task, task_arn, run, containers[run.container], waiting, takes=takes) for run in task.runs],
         "overrides": _overrides(task),
         "group": task.group,
         "attachments": _attachments(task),
         "attributes": [],
         "healthStatus": "UNKNOWN" if task.plain else task_health([run.health for run in task.runs if run.essential]),
-        "enableExecuteCommand": takes_commands(task),
+        "enableExecuteCommand": takes,
         "inferenceAccelerators": [],
         "createdAt": task.created_at_s,
         "version": task.version,
-        "tags": task.details.get("tags", []) if tags else [],
+        "tags": details.get("tags", []) if tags else [],
         "launchType": task.launch_type,
         "containerInstanceArn": _instance_arn(account, task),
         "startedBy": task.started_by,
         "connectivity": "CONNECTED" if task.host_id else None,
         "connectivityAt": task.placed_at_s,
-        "pullStartedAt": _pulled(task, "pullStartedAt", min),
-        "pullStoppedAt": _pulled(task, "pullStoppedAt", max),
+        "pullStartedAt": pull_began_s,
+        "pullStoppedAt": pull_ended_s,
         "startedAt": task.started_at_s,
         "stoppingAt": task.stopping_at_s,
         "executionStoppedAt": _ended_at_s(task),
@@ -84,11 +86,11 @@ def _described(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) ->
         "stopCode": task.stop_code,
         "stoppedReason": task.stopped_reason,
     }
-    if not task.details.get("launchType"):
-        shown["capacityProviderName"] = task.details.get("capacityProviderName", HOST_PROVIDER)
+    if not details.get("launchType"):
+        shown["capacityProviderName"] = details.get("capacityProviderName", HOST_PROVIDER)
     if task.launch_type == "FARGATE":
         storage = tx.store.document(*definition_key(task)).get("ephemeralStorage", {"sizeInGiB": STORAGE_GIB})
-        shown |= {"platformVersion": task.details["platformVersion"], "platformFamily": "Linux", "ephemeralStorage": storage}
+        shown |= {"platformVersion": details["platformVersion"], "platformFamily": "Linux", "ephemeralStorage": storage}
     return shown
 
 
@@ -103,15 +105,21 @@ def task_arn_of(account: str, task: Task) -> str:
     return arn(account, task.region, f"task/{task.cluster}/{task.id}")
 
 
-def _pulled(task: Task, when: str, first_or_last: Callable[[Iterable[float]], float]) -> float | None:
-    """Of the images that had to be pulled; where there were none, that took no time."""
-    pulled = [run.about[when] for run in task.runs if run.about and when in run.about]
-    return first_or_last(pulled) if pulled else task.placed_at_s
+def _pulled(task: Task) -> tuple[float | None, float | None]:
+    """When the first image that had to be pulled began to come, and when the last was there; where there were none, at once."""
+    about = [run.about for run in task.runs if run.about]
+    if not about:
+        return task.placed_at_s, task.placed_at_s
+    began_s = [each["pullStartedAt"] for each in about if "pullStartedAt" in each]
+    ended_s = [each["pullStoppedAt"] for each in about if "pullStoppedAt" in each]
+    return min(began_s, default=task.placed_at_s), max(ended_s, default=task.placed_at_s)
 
 
 def _attachments(task: Task) -> list[dict[str, Any]]:
     """A task in awsvpc mode has a network of its own, which ECS calls an interface; its address is that of any container."""
-    network = task.details.get("networkConfiguration", {}).get("awsvpcConfiguration")
+    if "networkConfiguration" not in task.details:
+        return []
+    network = task.details["networkConfiguration"].get("awsvpcConfiguration")
     about = next((run.about for run in task.runs if run.about and "privateIpv4Address" in run.about), None)
     if not network or about is None:
         return []
@@ -143,16 +151,18 @@ def _interfaces(task: Task, about: dict[str, Any]) -> list[dict[str, str]]:
     return [{"attachmentId": attachment_id(task), "privateIpv4Address": about["privateIpv4Address"]}]
 
 
-def _container(task: Task, task_arn: str, run: Run, container: dict[str, Any], account: str, waiting: str | None) -> dict[str, Any]:
+def _container(
+    task: Task, task_arn: str, run: Run, container: dict[str, Any], waiting: str | None, *, takes: bool
+) -> dict[str, Any]:
     about = run.about or {}
     return {
-        "containerArn": arn(account, task.region, f"container/{task.cluster}/{task.id}/{run.id}"),
+        "containerArn": f"{task_arn.replace(':task/', ':container/', 1)}/{run.id}",
         "taskArn": task_arn,
         "name": run.container,
         "image": container["image"],
         "lastStatus": run.state.value,
         "networkBindings": about.get("networkBindings", []),
-        "networkInterfaces": _interfaces(task, about),
+        "networkInterfaces": _interfaces(task, about) if about else [],
         "healthStatus": run.health or "UNKNOWN",
         "cpu": str(container["cpu"]),
         "memory": str(container["memory"]) if "memory" in container else None,
@@ -160,7 +170,7 @@ def _container(task: Task, task_arn: str, run: Run, container: dict[str, Any], a
         "exitCode": run.exit_code,
         "reason": run.reason or waiting,
         "gpuIds": list(run.gpu_ids) or None,
-        "managedAgents": [_execute_agent(run)] if takes_commands(task) else None,
+        "managedAgents": [_execute_agent(run)] if takes else None,
         "runtimeId": about.get("runtimeId", run.id) if run.started_at_s is not None or run.restarts else None,
         "imageDigest": about.get("imageDigest"),
     }
@@ -188,12 +198,14 @@ def _ended_at_s(task: Task) -> float | None:
     """When the last container ended; none says so while others may still run."""
     if task.state is not TaskState.STOPPED:
         return None
-    return max((run.stopped_at_s for run in task.runs if run.stopped_at_s), default=None)
+    return max([run.stopped_at_s for run in task.runs if run.stopped_at_s], default=None)
 
 
 def _overrides(task: Task) -> dict[str, Any]:
     """What was overridden; every container is named, as ECS does."""
-    given = task.details.get("overrides", {})
+    given = task.details.get("overrides")
+    if not given:
+        return {"inferenceAcceleratorOverrides": [], "containerOverrides": [{"name": run.container} for run in task.runs]}
     by_name = {override["name"]: override for override in given.get("containerOverrides", ())}
     containers = [by_name.get(run.container, {"name": run.container}) for run in task.runs]
     return {"inferenceAcceleratorOverrides": [], **given, "containerOverrides": containers}
