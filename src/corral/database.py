@@ -92,6 +92,7 @@ class Database:
     def __init__(self, path: Path | None, schema: str, migrations: Sequence[Migration]) -> None:
         """`path` None is a database in memory. The schema's version is 1 plus the number of migrations."""
         self.path = path
+        self._earliest_due: tuple[float | None] | None = None  # when something is due next, if anything is; None: look
         version = 1 + len(migrations)
         fresh = path is None or not path.exists() or path.stat().st_size == 0
         if path is not None:
@@ -147,6 +148,7 @@ class Database:
             raise CommitFailed(str(error)) from error
 
     def rollback(self) -> None:
+        self._earliest_due = None
         if self.connection.in_transaction:
             self.execute("ROLLBACK")
 
@@ -161,6 +163,7 @@ class Database:
             self.execute("RELEASE command")
 
     def rollback_to_savepoint(self) -> None:
+        self._earliest_due = None
         if not self.connection.in_transaction:  # SQLite gave up the whole transaction by itself
             raise CommitFailed("the database gave up the transaction: disk full or I/O error")
         if self._has_savepoint:
@@ -175,15 +178,25 @@ class Database:
     def set_due(self, key: str, at_s: float) -> None:
         """Look at `key` at that time; an earlier date already set stays."""
         self.execute("INSERT INTO due VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET at = min(at, excluded.at)", (key, at_s))
+        if self._earliest_due is not None:
+            (earliest_s,) = self._earliest_due
+            self._earliest_due = (at_s if earliest_s is None else min(at_s, earliest_s),)
 
     def take_due(self, now_s: float, limit: int) -> list[str]:
+        earliest_s = self.next_due_s()
+        if earliest_s is None or earliest_s > now_s:
+            return []
         rows = self.execute("SELECT key FROM due WHERE at <= ? ORDER BY at, key LIMIT ?", (now_s, limit)).fetchall()
         self.executemany("DELETE FROM due WHERE key = ?", rows)
+        self._earliest_due = None
         return [key for (key,) in rows]
 
     def next_due_s(self) -> float | None:
-        (at,) = self.execute("SELECT min(at) FROM due").fetchone()
-        return None if at is None else float(at)
+        """Asked before, in and after every transaction: most of them change nothing of it."""
+        if self._earliest_due is None:
+            (at,) = self.execute("SELECT min(at) FROM due").fetchone()
+            self._earliest_due = (None if at is None else float(at),)
+        return self._earliest_due[0]
 
     def reader(self) -> Self:
         """The same store on a read-only connection of its own: it sees what was committed, from any thread."""

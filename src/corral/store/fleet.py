@@ -24,6 +24,7 @@ Key = tuple[str | int, ...]  # values of a slot by which tasks are spread
 Where = tuple[int, int, int]  # free GPUs, memory, cpu: where an index keeps a slot
 
 CHANGES_KEPT_MIN = 1_000
+_gpus = attrgetter("gpus")
 SELECTED_MAX = 500_000  # slots in all selections of a pool; those used least are made anew when they are needed
 
 
@@ -79,13 +80,13 @@ class SlotIndex:
     def __init__(self, *, by_cpu: bool = False, drawn: bool = False) -> None:
         self._by_cpu = by_cpu
         self._groups: dict[int, SlotGroup] = {}  # one that is empty stays: it is soon needed again
-        self._in_order: list[SlotGroup] = []
+        self._in_order: list[SlotGroup] = []  # those with slots in them
         self._size = 0
         self._ids: list[str] | None = [] if drawn else None  # in no order
         self._places: dict[str, int] = {}  # in `_ids`
 
     def groups(self, min_gpus: int = 0) -> list[SlotGroup]:
-        return [group for group in self._in_order if group.gpus >= min_gpus and group.rests]
+        return self._in_order[bisect_left(self._in_order, min_gpus, key=_gpus) :]
 
     def __len__(self) -> int:
         return self._size
@@ -98,7 +99,8 @@ class SlotIndex:
         group = self._groups.get(gpus)
         if group is None:
             group = self._groups[gpus] = SlotGroup(gpus, by_cpu=self._by_cpu)
-            insort(self._in_order, group, key=attrgetter("gpus"))
+        if not group.rests:
+            insort(self._in_order, group, key=_gpus)
         group.add(slot_id, memory_mib, cpu_units)
         self._size += 1
         if self._ids is not None:
@@ -107,7 +109,8 @@ class SlotIndex:
 
     def remove(self, slot_id: str, gpus: int, memory_mib: int, cpu_units: int) -> bool:
         """False when none is left."""
-        self._groups[gpus].remove(slot_id, memory_mib, cpu_units)
+        if not self._groups[gpus].remove(slot_id, memory_mib, cpu_units):
+            del self._in_order[bisect_left(self._in_order, gpus, key=_gpus)]
         self._size -= 1
         if self._ids is not None:
             at, last = self._places.pop(slot_id), self._ids.pop()
