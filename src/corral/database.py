@@ -48,11 +48,14 @@ def hold_folder(data: Path) -> int:
     return fd
 
 
-def look_before_touching(path: Path, schema_version: int) -> None:
-    """Refuse a foreign, newer or damaged file, and leave every byte of it as it was."""
+def look_before_touching(path: Path, schema_version: int, *, checked: bool = False) -> None:
+    """Refuse a foreign, newer or damaged file, and leave every byte of it as it was.
+
+    One that was `checked` a moment ago is not read through again.
+    """
     if not path.exists() or path.stat().st_size == 0:
         return
-    check = "quick_check(1)" if path.stat().st_size <= CHECKED_MAX_BYTES else "schema_version"
+    check = "schema_version" if checked or path.stat().st_size > CHECKED_MAX_BYTES else "quick_check(1)"
     log, index = Path(f"{path}-wal"), Path(f"{path}-shm")
     # What was not yet copied back from the log counts. Without one, nothing but the file is looked at or made.
     mode = "mode=ro" if log.exists() else "immutable=1"
@@ -89,14 +92,14 @@ def _quoted(path: Path) -> str:
 class Database:
     """A connection that writes, and a way to open others that only read."""
 
-    def __init__(self, path: Path | None, schema: str, migrations: Sequence[Migration]) -> None:
+    def __init__(self, path: Path | None, schema: str, migrations: Sequence[Migration], *, checked: bool = False) -> None:
         """`path` None is a database in memory. The schema's version is 1 plus the number of migrations."""
         self.path = path
         self._earliest_due: tuple[float | None] | None = None  # when something is due next, if anything is; None: look
         version = 1 + len(migrations)
         fresh = path is None or not path.exists() or path.stat().st_size == 0
         if path is not None:
-            look_before_touching(path, version)
+            look_before_touching(path, version, checked=checked)
         # isolation_level None: we say BEGIN and COMMIT ourselves. The core's thread is made after this object.
         self.connection = sqlite3.connect(
             path or ":memory:", isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS_MAX

@@ -104,9 +104,9 @@ async def _serve(options: argparse.Namespace) -> None:
 
     clock, names, loop = WallClock(), ids.RandomIds(), asyncio.get_running_loop()
     store, log_store, metric_store = await asyncio.gather(  # side by side: each waits for the disk
-        asyncio.to_thread(Store, data / "state.db"),
-        asyncio.to_thread(LogStore, data / "logs.db"),
-        asyncio.to_thread(MetricStore, data / "metrics.db"),
+        asyncio.to_thread(Store, data / "state.db", checked=True),
+        asyncio.to_thread(LogStore, data / "logs.db", checked=True),
+        asyncio.to_thread(MetricStore, data / "metrics.db", checked=True),
     )
     state_core = Core(store, settings=settings, clock=clock, ids=names, reconcilers=STATE)
     logs_core = Core(log_store, settings=settings, clock=clock, ids=names, reconcilers=LOGS)

@@ -15,8 +15,8 @@ LAST_CHARACTER = "\U0010ffff"  # sorts after every other: the end of all names w
 
 
 class Records(Database):
-    def __init__(self, path: Path | None, schema: str, migrations: Sequence[Migration]) -> None:
-        super().__init__(path, schema, migrations)
+    def __init__(self, path: Path | None, schema: str, migrations: Sequence[Migration], *, checked: bool = False) -> None:
+        super().__init__(path, schema, migrations, checked=checked)
         self._definitions: dict[tuple[str, str, int], dict[str, Any]] = {}  # parsed documents
         self._unsettled: set[tuple[str, str, int]] = set()  # documents of this transaction: it may be taken back
 

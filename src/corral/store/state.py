@@ -71,8 +71,8 @@ class Store(Records):
     DATA = "".join(map(_script, ("queues.sql", "objects.sql", "buckets.sql", "parameters.sql", "images.sql")))
     MIGRATIONS: tuple[Migration, ...] = (_script("to_2.sql"), _script("to_3.sql") + DATA)  # from each schema version to the next
 
-    def __init__(self, path: Path | None) -> None:
-        super().__init__(path, _script("schema.sql") + self.DATA, self.MIGRATIONS)
+    def __init__(self, path: Path | None, *, checked: bool = False) -> None:
+        super().__init__(path, _script("schema.sql") + self.DATA, self.MIGRATIONS, checked=checked)
         self.queues = Queues(self)
         self.objects = Objects(self)
         self.documents = Documents(self)

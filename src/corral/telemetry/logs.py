@@ -71,8 +71,8 @@ def _script(name: str) -> str:
 class LogStore(Database):
     MIGRATIONS: tuple[Migration, ...] = (_script("to_2.sql"),)
 
-    def __init__(self, path: Path | None) -> None:
-        super().__init__(path, _script("logs.sql"), self.MIGRATIONS)
+    def __init__(self, path: Path | None, *, checked: bool = False) -> None:
+        super().__init__(path, _script("logs.sql"), self.MIGRATIONS, checked=checked)
 
     # Groups
 

@@ -45,8 +45,8 @@ def _script(name: str) -> str:
 class MetricStore(Database):
     MIGRATIONS: tuple[Migration, ...] = ()
 
-    def __init__(self, path: Path | None) -> None:
-        super().__init__(path, _script("metrics.sql") + _script("alarms.sql"), self.MIGRATIONS)
+    def __init__(self, path: Path | None, *, checked: bool = False) -> None:
+        super().__init__(path, _script("metrics.sql") + _script("alarms.sql"), self.MIGRATIONS, checked=checked)
         self.dashboards = Dashboards(self)
         self.alarms = Alarms(self)
         self.tags = Tags(self)
