@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from corral.database import Database
 from corral.model.objects import Version
-from corral.store.rows import VERSION_COLUMNS, version_of
+from corral.store.object_rows import VERSION_COLUMNS, version_of
 
 
 @dataclass(frozen=True, slots=True)

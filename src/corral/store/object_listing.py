@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from corral.database import Database, Row
 from corral.model.objects import Page, Upload, Version
-from corral.store.rows import UPLOAD_COLUMNS, VERSION_COLUMNS, upload_of, version_of
+from corral.store.object_rows import UPLOAD_COLUMNS, VERSION_COLUMNS, upload_of, version_of
 
 BEYOND = b"\xff"  # behind a prefix: comes after all keys that have it, for no key has such a byte
 CURRENT = "AND latest = 1 AND content IS NOT NULL"

@@ -7,7 +7,7 @@ from typing import Any
 
 from corral.model.blob import Slice
 from corral.model.objects import Bucket, Part, Version
-from corral.store.rows import BUCKET_COLUMNS, PART_COLUMNS, VERSION_COLUMNS, dumps, part_of, version_of
+from corral.store.object_rows import BUCKET_COLUMNS, PART_COLUMNS, VERSION_COLUMNS, dumps, part_of, version_of
 from corral.store.uploads import Uploads
 
 NEWEST = "SELECT number FROM object_version WHERE bucket = ? AND key = ? ORDER BY number DESC LIMIT 1"

@@ -7,7 +7,7 @@ from typing import Any
 
 from corral.model.objects import Part, Upload
 from corral.store.object_listing import ObjectListing
-from corral.store.rows import PART_COLUMNS, UPLOAD_COLUMNS, dumps, upload_of
+from corral.store.object_rows import PART_COLUMNS, UPLOAD_COLUMNS, dumps, upload_of
 
 
 class Uploads(ObjectListing):

@@ -1,0 +1,92 @@
+"""Rows of tasks and runs, as they are in the tables and as the rest of Corral knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import orjson
+
+from corral.database import Row
+from corral.model.rules import Rules
+from corral.model.run import RunState
+from corral.model.task import Ask, Run, Task, TaskState
+
+# Columns and the fields they are read into; a task's last four make its ask.
+TASK_FIELDS = (
+    "id", "region", "cluster", "definition_arn", "pool", "state", "desired", "created_at_s", "version", "host_id", "placed_at_s",
+    "started_at_s", "stopping_at_s", "stopped_at_s", "stop_code", "stopped_reason", "family", "group", "started_by", "details",
+    "plain", "time_limit_s", "launch_type", "gpus", "cpu_units", "memory_mib", "rules",
+)  # fmt: skip
+RUN_FIELDS = (
+    "id", "task_id", "container", "position", "essential", "gpus", "state", "gpu_ids", "pid", "exit_code", "reason", "started_at_s",
+    "stopped_at_s", "waits", "restarts", "health", "about",
+)  # fmt: skip
+assert set(TASK_FIELDS[:-4]) | {"ask", "runs"} == {field.name for field in fields(Task)}
+assert set(RUN_FIELDS) == {field.name for field in fields(Run)}
+COLUMNS = {"group": "task_group", "time_limit_s": "time_limit"}  # where it is not the field's name, less the unit of a moment
+TASK_COLUMNS, RUN_COLUMNS = (
+    ", ".join(COLUMNS.get(field, field.replace("_at_s", "_at")) for field in names) for names in (TASK_FIELDS, RUN_FIELDS)
+)
+INSERT_TASK = f"INSERT INTO task ({TASK_COLUMNS}) VALUES ({', '.join('?' * len(TASK_FIELDS))})"
+INSERT_RUN = f"INSERT INTO run ({RUN_COLUMNS}) VALUES ({', '.join('?' * len(RUN_FIELDS))})"
+TASK_STATES = {state.value: state for state in TaskState}
+RUN_STATES = {state.value: state for state in RunState}
+
+
+def values_of_task(task: Task) -> tuple[Any, ...]:
+    """For INSERT_TASK."""
+    return (
+        task.id, task.region, task.cluster, task.definition_arn, task.pool, task.state.value, task.desired.value,
+        task.created_at_s, task.version, task.host_id, task.placed_at_s, task.started_at_s, task.stopping_at_s,
+        task.stopped_at_s, task.stop_code, task.stopped_reason, task.family, task.group, task.started_by,
+        dumps(task.details), task.plain, task.time_limit_s, task.launch_type,
+        task.ask.gpus, task.ask.cpu_units, task.ask.memory_mib, _rules_text(task.ask.rules),
+    )  # fmt: skip
+
+
+def values_of_run(run: Run) -> tuple[Any, ...]:
+    """For INSERT_RUN."""
+    return (
+        run.id, run.task_id, run.container, run.position, run.essential, run.gpus, run.state.value, dumps(run.gpu_ids), run.pid,
+        run.exit_code, run.reason, run.started_at_s, run.stopped_at_s, run.waits, run.restarts, run.health, None,
+    )  # fmt: skip
+
+
+def task_of(row: Row, runs: Sequence[Row]) -> Task:
+    found = dict(zip(TASK_FIELDS, row))
+    found["state"], found["desired"] = TASK_STATES[found["state"]], TASK_STATES[found["desired"]]
+    found["ask"] = Ask(found.pop("gpus"), found.pop("cpu_units"), found.pop("memory_mib"), rules_of(found.pop("rules")))
+    found["details"] = orjson.loads(found["details"])
+    found["plain"] = bool(found["plain"])
+    found["runs"] = tuple([_run_of(run) for run in runs])
+    return Task.of(found)
+
+
+def _run_of(row: Row) -> Run:
+    found = dict(zip(RUN_FIELDS, row))
+    found["essential"], found["waits"] = bool(found["essential"]), bool(found["waits"])
+    found["state"] = RUN_STATES[found["state"]]
+    found["gpu_ids"] = tuple(orjson.loads(found["gpu_ids"]))
+    found["about"] = orjson.loads(found["about"]) if found["about"] else None
+    return Run.of(found)
+
+
+def _rules_text(rules: Rules | None) -> str | None:
+    return (
+        None
+        if rules is None
+        else dumps([rules.scope, rules.member_of, rules.distinct, rules.strategy, rules.group, rules.restless])
+    )
+
+
+def rules_of(text: str | None) -> Rules | None:
+    if text is None:
+        return None
+    scope, member_of, distinct, strategy, group, restless = orjson.loads(text)
+    return Rules(scope, tuple(member_of), distinct, tuple((kind, of) for kind, of in strategy), group, restless)
+
+
+def dumps(value: Any) -> str:
+    return orjson.dumps(value).decode()
