@@ -17,7 +17,7 @@ S3's bodies are not waited for. Its requests are known and verified from their h
     response = call.serialize(result, request_id)  # response.stream: what the handler gave for call.streams_out
 """
 
-from corral.aws.body import Body
+from corral.aws.body import Body, PlainBody
 from corral.aws.faults import WrongResult
 from corral.aws.form import NESTING_MAX, PARAMETERS_MAX
 from corral.aws.http import BODY_MAX_BYTES, Request, Response
@@ -34,6 +34,7 @@ __all__ = [
     "Call",
     "Identity",
     "Lookup",
+    "PlainBody",
     "PostPolicy",
     "Request",
     "Response",

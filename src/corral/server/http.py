@@ -27,6 +27,7 @@ from corral.server.inside import Inside
 from corral.server.intake import ClientGone, Intake, end_body
 from corral.server.lanes import Lane
 from corral.server.origins import Origins
+from corral.server.registry.door import Registry, is_for_registry
 from corral.server.sending import Connection, Send, Sender
 from corral.server.streams import Streams
 from corral.services import SERVICES, Service
@@ -55,6 +56,8 @@ class App:
         status: Callable[[Tx[Any]], dict[str, Any]],
         inside: Inside,
         blobs: Blobs,
+        intake: Intake,
+        registry: Registry,
         channel: Channel,
     ) -> None:
         self._settings = settings
@@ -64,7 +67,8 @@ class App:
         self._ids = ids
         self._status = status
         self._inside = inside
-        self._streams = Streams(settings, lanes, lookup, clock, ids, Intake(blobs), self._caller)
+        self._streams = Streams(settings, lanes, lookup, clock, ids, intake, self._caller)
+        self._registry = registry
         self._sender = Sender(blobs)
         self._origins = Origins(lanes["state"], settings, ids)
         self._channel = channel
@@ -86,8 +90,11 @@ class App:
         try:
             if sum(map(len, chain.from_iterable(scope["headers"]))) > HEADERS_MAX_BYTES:
                 raise HeadersTooLarge(f"The request's headers are larger than {HEADERS_MAX_BYTES} bytes.")
-            call = aws.recognise_head(head) if head.method != "OPTIONS" else None
-            if call is not None:
+            to_registry = is_for_registry(head)
+            call = aws.recognise_head(head) if head.method != "OPTIONS" and not to_registry else None
+            if to_registry:
+                response = await self._registry.answer(head, request_id, receive)
+            elif call is not None:
                 response = await self._streams.answer(call, head, request_id, receive, connection)
                 if "origin" in headers:
                     response.headers.extend(self._origins.headers(head))

@@ -71,20 +71,23 @@ class Intake:
             return await self._together.store(payload, algorithms), trailers
         if not more:
             return await self._run(_all_at_once, self._blobs, body, waiting, algorithms)
-        work = _Work(self._threads, await self._run(self._blobs.begin, algorithms), body)
+        work = await self._begin(algorithms, body)
         try:
-            while more:
-                data, more = await next_piece(receive)
-                waiting.append(data)
-                size += len(data)
-                if size >= PIECE_BYTES and (work.is_idle or size >= AHEAD_MAX_BYTES):
-                    await work.give(waiting)
-                    waiting, size = [], 0
-            await work.give(waiting)
+            await _receive(receive, work, waiting)
             return await work.end()
         except BaseException:
             await work.stop()
             raise
+
+    async def begin(self, algorithms: Collection[str]) -> Work:
+        """A blob whose bytes come with several requests: `take` them, and then `end` or `stop` it."""
+        return await self._begin(algorithms, aws.PlainBody(None))
+
+    async def take(self, receive: Receive, work: Work) -> int:
+        """The whole of a body: the next bytes of this blob. How many there were; they are in the file."""
+        count = await _receive(receive, work, [])
+        await work.written()
+        return count
 
     async def _pulled(
         self, connection: Connection, receive: Receive, body: aws.Body, begun: list[bytes], left: int, algorithms: Collection[str]
@@ -128,11 +131,14 @@ class Intake:
     async def erase(self, blobs: Sequence[str]) -> None:
         await self._run(self._blobs.erase, blobs)
 
+    async def _begin(self, algorithms: Collection[str], body: aws.Body) -> Work:
+        return Work(self._threads, await self._run(self._blobs.begin, algorithms), body)
+
     async def _run(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
 
-class _Work:
+class Work:
     """What the threads do for one body: one piece at a time, its MD5 beside all the rest.
 
     Jobs are shielded: whoever waits for one may be cancelled, and the thread goes on all the same.
@@ -153,12 +159,12 @@ class _Work:
 
     async def give(self, pieces: list[bytes]) -> None:
         """The next pieces of the body, when those before them are written."""
-        await self._written()
+        await self.written()
         self._writing = self._loop.run_in_executor(self._threads, self._write, pieces)
 
     async def end(self) -> tuple[Arrived, dict[str, str]]:
         """That was all: it counts if the body agrees."""
-        await self._written()
+        await self.written()
         if self._digesting is not None:
             await asyncio.shield(self._digesting)
         self._sealing = self._loop.run_in_executor(self._threads, self._seal)
@@ -179,7 +185,8 @@ class _Work:
         trailers = self._body.finish()
         return self._arriving.seal(), trailers
 
-    async def _written(self) -> None:
+    async def written(self) -> None:
+        """What was given is in the file; its digests may still be computed."""
         if self._writing is None:
             return
         payload = await asyncio.shield(self._writing)
@@ -187,6 +194,22 @@ class _Work:
         if self._digesting is not None:
             await asyncio.shield(self._digesting)
         self._digesting = self._loop.run_in_executor(self._threads, self._arriving.digest, payload)
+
+
+async def _receive(receive: Receive, work: Work, waiting: list[bytes]) -> int:
+    """The rest of a body after what is waiting, handed on in pieces of some size; how many bytes there were."""
+    size, more = sum(map(len, waiting)), True
+    count = size
+    while more:
+        data, more = await next_piece(receive)
+        waiting.append(data)
+        size += len(data)
+        count += len(data)
+        if size >= PIECE_BYTES and (work.is_idle or size >= AHEAD_MAX_BYTES):
+            await work.give(waiting)
+            waiting, size = [], 0
+    await work.give(waiting)
+    return count
 
 
 async def _readable(source: int) -> None:

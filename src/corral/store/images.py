@@ -178,6 +178,17 @@ class Images:
             (repository_id, digest, now_s),
         )
 
+    def is_unused(self, repository_id: int, digest: str) -> bool:
+        """No image of this repository has it, though the repository does."""
+        sql = "SELECT 1 FROM repository_layer WHERE repository = ? AND digest = ? AND unused_since IS NOT NULL"
+        return self._database.execute(sql, (repository_id, digest)).fetchone() is not None
+
+    def drop_layer(self, repository_id: int, digest: str) -> list[int]:
+        """One that no image of this repository has. The contents that nobody has any more: the caller releases them."""
+        sql = "DELETE FROM repository_layer WHERE repository = ? AND digest = ? AND unused_since IS NOT NULL"
+        self._database.execute(sql, (repository_id, digest))
+        return self._drop_layers([digest])
+
     def first_unused_s(self) -> float | None:
         """Since when the layer that has been unused for longest has been so."""
         sql = "SELECT min(unused_since) FROM repository_layer WHERE unused_since IS NOT NULL"

@@ -122,6 +122,11 @@ def hold_layer(tx: Tx[Store], repository: Repository, layer: Layer) -> None:
     _look_at_layers(tx)
 
 
+def drop_layer(tx: Tx[Store], repository: Repository, digest: str) -> None:
+    """At once, if no image of this repository has it."""
+    _release(tx, tx.store.images.drop_layer(repository.id, digest))
+
+
 def drop_repository(tx: Tx[Store], repository: Repository) -> None:
     """With all that is in it: that goes some at a time."""
     tx.store.images.leave_repository(repository.id)

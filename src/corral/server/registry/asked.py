@@ -1,0 +1,74 @@
+"""One request to the registry, as far as it is known before anybody looks for what it asks for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, unquote
+
+from corral import aws
+from corral.decide.manifest import DIGEST
+from corral.server.intake import Receive
+from corral.server.registry.errors import DigestInvalid, NameInvalid, PageUnknown
+from corral.services.caller import Caller
+
+PAGE_MAX = 1000  # names in one answer
+
+_WORD = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_NAME = re.compile(rf"{_WORD}(?:/{_WORD})*")
+_NAME_MAX = 256
+_PATH = re.compile(r"/v2/(.+)/(manifests|blobs/uploads|blobs|tags|referrers)/([^/]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a path means."""
+
+    kind: str  # "", "_catalog", "manifests", "blobs", "blobs/uploads", "tags" or "referrers"
+    name: str = ""  # of the repository
+    reference: str = ""  # a tag, a digest, the id of an upload; or nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    head: aws.Request
+    receive: Receive
+    page: Page
+    caller: Caller
+    query: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        return self.page.name
+
+    @property
+    def reference(self) -> str:
+        return self.page.reference
+
+
+def page_of(path: str) -> Page:
+    path = unquote(path)
+    if path in ("/v2", "/v2/"):
+        return Page("")
+    if path == "/v2/_catalog":
+        return Page("_catalog")
+    if path.endswith("/blobs/uploads"):
+        path += "/"  # clients disagree
+    found = _PATH.fullmatch(path)
+    if found is None:
+        raise PageUnknown(f"The registry has no page {path}.")
+    name, kind, reference = found.groups()
+    if len(name) > _NAME_MAX or not _NAME.fullmatch(name):
+        raise NameInvalid(f"{name!r} is no name of a repository.")
+    return Page(kind, name, reference)
+
+
+def query_of(text: str) -> dict[str, str]:
+    return dict(parse_qsl(text, keep_blank_values=True))
+
+
+def digest_of(text: str) -> str:
+    """The text, if it is a digest."""
+    if not DIGEST.fullmatch(text):
+        raise DigestInvalid(f"{text!r} is no digest like sha256:0123…, with 64 hexadecimal digits.")
+    return text
