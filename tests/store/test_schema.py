@@ -82,3 +82,13 @@ def test_a_task_decided_on_an_older_version_is_not_written(store: Store) -> None
     store.place_task(stale, Placement("h", (OTHER,)), share_gpus(stale.runs, (OTHER,)), 3.0)
     with pytest.raises(Conflict):
         store.place_task(stale, Placement("h", ("GPU-h-2",)), share_gpus(stale.runs, ("GPU-h-2",)), 3.0)
+
+
+def test_primary_keys_come_first(store: Store) -> None:
+    """SQLite 3.40 takes a table without row ids whose key does not stand first for damaged, and we would not start again."""
+    tables = store.connection.execute("SELECT name FROM pragma_table_list WHERE wr AND schema = 'main'").fetchall()
+    assert tables
+    for (table,) in tables:
+        columns = store.connection.execute(f"SELECT pk FROM pragma_table_info('{table}') ORDER BY cid").fetchall()
+        keys = [place for (place,) in columns]
+        assert keys == [*range(1, max(keys) + 1), *[0] * keys.count(0)], table

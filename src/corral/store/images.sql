@@ -52,8 +52,8 @@ CREATE INDEX tag_of_image ON image_tag (image);
 -- The layers of an image, and the images of an index.
 CREATE TABLE image_part (
     image INTEGER NOT NULL REFERENCES image (number) ON DELETE CASCADE,
-    repository INTEGER NOT NULL,
     digest TEXT NOT NULL,
+    repository INTEGER NOT NULL,
     PRIMARY KEY (image, digest)
 ) WITHOUT ROWID;
 CREATE INDEX part_of_image ON image_part (repository, digest);

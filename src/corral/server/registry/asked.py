@@ -11,12 +11,10 @@ from corral.decide.manifest import DIGEST
 from corral.server.intake import Receive
 from corral.server.registry.errors import DigestInvalid, NameInvalid, PageUnknown
 from corral.services.caller import Caller
+from corral.services.ecr.naming import NAME, NAME_MAX
 
 PAGE_MAX = 1000  # names in one answer
 
-_WORD = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
-_NAME = re.compile(rf"{_WORD}(?:/{_WORD})*")
-_NAME_MAX = 256
 _PATH = re.compile(r"/v2/(.+)/(manifests|blobs/uploads|blobs|tags|referrers)/([^/]*)")
 
 
@@ -58,7 +56,7 @@ def page_of(path: str) -> Page:
     if found is None:
         raise PageUnknown(f"The registry has no page {path}.")
     name, kind, reference = found.groups()
-    if len(name) > _NAME_MAX or not _NAME.fullmatch(name):
+    if len(name) > NAME_MAX or not NAME.fullmatch(name):
         raise NameInvalid(f"{name!r} is no name of a repository.")
     return Page(kind, name, reference)
 
