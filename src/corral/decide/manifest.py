@@ -87,6 +87,6 @@ def _text(artifact_type: Any) -> str | None:
 
 def _size(descriptor: dict[str, Any]) -> int:
     size = descriptor.get("size")
-    if not isinstance(size, int) or not 0 <= size <= SIZE_MAX:
+    if type(size) is not int or not 0 <= size <= SIZE_MAX:
         raise NotAManifest(f"the manifest gives {descriptor.get('digest')} the size {size!r}")
     return size

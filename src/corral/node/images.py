@@ -55,18 +55,19 @@ class Images:
         self._patience_s = _number(environment, "CORRAL_PULL_MAX_S", PULL_MAX_S)
         self._max_bytes = _number(environment, "CORRAL_IMAGES_MAX_GB", IMAGES_MAX_GB) * GB
         self._known: dict[str, Image] = {}  # by id
-        self._pulling: dict[str, asyncio.Task[None]] = {}
+        self._pulling: dict[tuple[str, str], asyncio.Task[None]] = {}  # by name and password
         self._pulled: dict[str, Pulled] = _read(path)
 
     async def pull(self, name: str, auth: str, tell: Callable[[str], None], given_up: asyncio.Event) -> None:
         """Until it is there; `tell` hears how it goes. CannotPull when it does not come, or `given_up`."""
         loop, wait_s = asyncio.get_running_loop(), RETRY_FIRST_S
         until_s: float | None = None
+        key = (name, auth)
         while True:
-            pulling = self._pulling.get(name)
+            pulling = self._pulling.get(key)
             if pulling is None:
-                pulling = self._pulling[name] = loop.create_task(self._pull_once(name, auth, tell))
-                pulling.add_done_callback(partial(self._done, name))
+                pulling = self._pulling[key] = loop.create_task(self._pull_once(name, auth, tell))
+                pulling.add_done_callback(partial(self._done, key))
             giving_up = loop.create_task(given_up.wait())
             try:
                 await asyncio.wait([pulling, giving_up], return_when=asyncio.FIRST_COMPLETED)
@@ -93,8 +94,8 @@ class Images:
             else:
                 raise CannotPull("stopped before it was started")
 
-    def _done(self, name: str, pulling: asyncio.Task[None]) -> None:
-        del self._pulling[name]
+    def _done(self, key: tuple[str, str], pulling: asyncio.Task[None]) -> None:
+        del self._pulling[key]
         if not pulling.cancelled():
             pulling.exception()  # heard, although those who waited may have gone
 

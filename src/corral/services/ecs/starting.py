@@ -11,6 +11,7 @@ from corral.decide.place import spare_gpus
 from corral.model.placement import Claim, Placement, Slot
 from corral.model.run import STOP_GRACE_S, LogTarget, RunSpec, RunState, Start
 from corral.model.task import ALL_GPUS, FREE_GPUS, Run, Task, TaskState
+from corral.services.ecr.image_names import pull_from_here
 from corral.services.ecs.containers import health_check, is_host_image
 from corral.services.ecs.definitions import names_gpus, visible_gpus
 from corral.services.ecs.environment_files import files_of
@@ -116,11 +117,12 @@ def start_of(tx: Tx[Store], task: Task, run: Run) -> Start:
     secrets, no_secrets = secrets_of(tx, task, container)
     files, no_files = files_of(tx, container)
     settings = container_settings(tx, task, container)
+    pull = pull_from_here(tx.settings, container["image"], task.region, tx.now_s) if settings is not None else None
     spec = RunSpec(
         run_id=run.attempt_id,
         task_id=task.id,
         container=run.container,
-        image=container["image"],
+        image=pull.image if pull is not None else container["image"],
         command=[*container.get("entryPoint", ()), *container.get("command", ())],
         environment={
             **{pair["name"]: pair.get("value", "") for pair in container["environment"]},
@@ -134,6 +136,8 @@ def start_of(tx: Tx[Store], task: Task, run: Run) -> Start:
         health=health_check(container),
         settings=settings,
         endpoint_url=tx.settings.endpoint_url,
+        pull_always=pull is not None,
+        registry_auth=pull.auth if pull is not None else "",
         image_may_ask=settings is not None and run.gpus == 0 and task.launch_type == "EC2" and not names_gpus(container),
         environment_files=files,
     )
