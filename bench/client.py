@@ -19,6 +19,7 @@ REGION = "us-east-1"
 ACCESS_KEY, SECRET_KEY = "AKIABENCHBENCHBENCH1", "bench-secret-bench-secret-bench-secret-1"
 ANSWER_MAX_S = 70.0
 JSON = {  # service: the prefix of its targets, the version of its JSON, the name it signs with
+    "ecr": ("AmazonEC2ContainerRegistry_V20150921", "1.1", "ecr"),
     "ecs": ("AmazonEC2ContainerServiceV20141113", "1.1", "ecs"),
     "logs": ("Logs_20140328", "1.1", "logs"),
     "sqs": ("AmazonSQS", "1.0", "sqs"),

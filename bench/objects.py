@@ -152,12 +152,12 @@ def _get(port: int, path: str, length: int) -> float:
 def _huge(local: Local, mib: int) -> list[Row]:
     """An object of the largest size that one request may have: how fast, and what the server's memory grows by."""
     before, path = machine.rss_mb(local.pids["server"]), f"{BUCKET}/huge"
-    with _peak(local.pids["server"]) as peak:
+    with Peak(local.pids["server"]) as seen:
         put_s = _put(local.port, path, UNSIGNED, [PIECE] * mib)
         get_s = _get(local.port, path, mib * MIB)
     size = f"{mib / 1024:g} GiB"
     note = f"put {mib / put_s:,.0f}, get {mib / get_s:,.0f} MiB/s"
-    return [Row(f"S3 put and get of {size}: growth of the server's memory", max(peak) - before, "MB", budget=64.0, note=note)]
+    return [Row(f"S3 put and get of {size}: growth of the server's memory", max(seen) - before, "MB", budget=64.0, note=note)]
 
 
 def _floors(ours: dict[str, float]) -> list[Row]:
@@ -178,7 +178,7 @@ def _digest_mib_s(running: Checksum, body: bytes) -> float:
     return LARGE_MIB / (time.perf_counter() - began)
 
 
-class _peak:
+class Peak:
     """Watch the memory of a process from beside."""
 
     def __init__(self, pid: int) -> None:

@@ -31,6 +31,7 @@ NAMES = (
     "objects",
     "metrics",
     "containers",
+    "registry",
 )
 RESULTS = Path(__file__).with_name("results.md")
 

@@ -28,7 +28,7 @@ from corral.services.ecr.naming import LayersNotFoundException
 from corral.store import Store
 
 EXAMPLES = int(os.environ.get("CORRAL_EXAMPLES", "25"))
-HOUR_S = 3600.0
+HOUR_S, MOMENT_S = 3600.0, 0.1  # what is due at once is due in a moment
 NOON_S = 1_000_000_000.0
 
 
@@ -76,9 +76,15 @@ class World:
     def drop(self, image: Image) -> None:
         self.ask(lambda tx: pushing.drop_image(tx, image))
 
+    def drop_repository(self, name: str) -> None:
+        """With all that is in it, which takes several transactions."""
+        repository = self.repository(name)
+        self.ask(lambda tx: pushing.drop_repository(tx, repository))
+        self.wait(0.0)
+
     def wait(self, seconds: float) -> None:
         until_s = self.clock.now_s() + seconds
-        while (due_s := self.core.next_due_s()) is not None and due_s <= until_s:
+        while (due_s := self.core.next_due_s()) is not None and due_s <= until_s + MOMENT_S:
             self.clock.advance(max(0.0, due_s - self.clock.now_s()))
             assert not self.core.batch([]).faults
         self.clock.advance(max(0.0, until_s - self.clock.now_s()))
@@ -129,11 +135,10 @@ def test_a_layer_of_two_repositories_goes_with_the_last(world: World):
     other = world.repository("b")
     world.ask(lambda tx: pushing.hold_layer(tx, other, layer))
     world.put("b", "x")
-    repository = world.repository("a")
-    world.ask(lambda tx: pushing.drop_repository(tx, repository))
+    world.drop_repository("a")
     assert world.has("b", "x")
     assert not world.garbage()
-    world.ask(lambda tx: pushing.drop_repository(tx, other))
+    world.drop_repository("b")
     assert world.garbage() == {blob}
 
 
@@ -243,8 +248,7 @@ class Layers(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def drop_repository(self, name: str) -> None:
-        repository = self.world.repository(name)
-        self.world.ask(lambda tx: pushing.drop_repository(tx, repository))
+        self.world.drop_repository(name)
         self.layers.pop(name, None)
         self.images = {key: tags for key, tags in self.images.items() if key[0] != name}
         self._settle()
