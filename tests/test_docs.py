@@ -20,8 +20,8 @@ README = (ROOT / "README.md").read_text()
 SERVED = (ROOT / "docs" / "services.md").read_text()
 CLI = (ROOT / "docs" / "cli.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-CONTAINERS = ROOT / "docs" / "containers.md"  # needs a Docker engine
-WITH_COMMANDS = [page for page in PAGES if steps_of(page.read_text()) and page != CONTAINERS]
+WITH_DOCKER = [ROOT / "docs" / name for name in ("containers.md", "images.md")]
+WITH_COMMANDS = [page for page in PAGES if steps_of(page.read_text()) and page not in WITH_DOCKER]
 
 
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.name)
@@ -42,12 +42,13 @@ def test_the_commands_of_a_page_do_what_it_says(page: Path, own: Cli, tmp_path: 
 
 
 @pytest.mark.xdist_group("docker")
-def test_the_commands_about_containers(own: Cli, dockerd: Dockerd, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", WITH_DOCKER, ids=lambda page: page.name)
+def test_the_commands_of_a_page_about_containers(page: Path, own: Cli, dockerd: Dockerd, tmp_path: Path) -> None:
     dockerd("tag", BUSYBOX, "busybox")
-    environment = {**own.environment, "CORRAL_PORT": "0", "LC_ALL": "C.UTF-8", "DOCKER_HOST": dockerd.host}
-    shell = Shell(tmp_path, own.home, environment)
+    docker = {"DOCKER_HOST": dockerd.host, "DOCKER_CONFIG": str(tmp_path / "docker")}
+    shell = Shell(tmp_path, own.home, {**own.environment, "CORRAL_PORT": "0", "LC_ALL": "C.UTF-8", **docker})
     try:
-        run_page(CONTAINERS, shell)
+        run_page(page, shell)
     finally:
         shell.close()
 

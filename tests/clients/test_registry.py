@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import socket
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from clients.s3_help import MIB, files, new_bucket, settled
+from corral.services.ecr.access import Access, password
 from harness import REGION, Corral, eventually
 from raw_registry import OCI_INDEX, Registry, digest_of, half_sent, image_of, index_of, new_repository, part, password_of
 
@@ -62,6 +64,15 @@ def test_a_wrong_password(corral: Corral, user: str, password: str | None):
 def test_no_password(registry: Registry):
     registry.authorization = {}
     assert registry("GET", "/v2/").status == 401
+
+
+@pytest.mark.parametrize("expires_in_s, task_id", [(-1, None), (3600, 32 * "0")], ids=["expired", "of a task that has ended"])
+def test_a_password_that_holds_no_more(corral: Corral, expires_in_s: int, task_id: str | None):
+    key = bytes.fromhex(json.loads((corral.data / "sessions.json").read_text())["key"])
+    late = Registry(corral, password(key, Access("arn", REGION, int(time.time()) + expires_in_s, task_id)))
+    answer = late("GET", "/v2/")
+    assert (answer.status, answer.code) == (403, "DENIED")
+    assert answer.message == "Your authorization token has expired. Reauthenticate and try again."
 
 
 def test_a_password_opens_one_region(corral: Corral, registry: Registry):
@@ -316,6 +327,17 @@ def test_a_large_layer_in_bounded_memory(own_corral: Callable[..., Corral]):
     assert registry("PUT", f"{sent.headers['location']}?digest={digest}").status == 201
     assert registry("GET", f"/v2/{name}/blobs/{digest}").body == piece * 200
     assert memory_mib(corral) - before < 64
+
+
+def test_too_many_uploads(registry: Registry, name: str):
+    places = list[str]()
+    while (answer := registry("POST", f"/v2/{name}/blobs/uploads/")).status == 202:
+        places.append(answer.headers["location"])
+    assert (answer.status, answer.code) == (429, "TOOMANYREQUESTS")
+    assert len(places) <= 256
+    for place in places:
+        assert registry("DELETE", place).status == 204
+    registry.begin(name)
 
 
 def test_the_connection_goes_on_after_a_refusal(registry: Registry, name: str):
