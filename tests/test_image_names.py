@@ -31,7 +31,7 @@ OURS = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
 def test_from_here(image: str, name: str, region: str) -> None:
     pull = pull_from_here(SETTINGS, image, "us-east-1", 1_000_000.0)
     assert pull is not None
-    assert pull.image == f"localhost:4566/{name}"
+    assert pull.image == f"localhost:4566/ecr.{region}/{name}"
     auth = orjson.loads(urlsafe_b64decode(pull.auth))
     assert (auth["username"], auth["serveraddress"]) == ("AWS", "localhost:4566")
     access = access_of(SETTINGS.session_key, auth["password"])

@@ -82,6 +82,15 @@ def test_a_password_opens_one_region(corral: Corral, registry: Registry):
     assert Registry(corral, password_of(corral, "eu-west-1"))("GET", f"/v2/{name}/tags/list").json == {"name": name, "tags": []}
 
 
+def test_a_name_may_say_its_region(corral: Corral, registry: Registry, name: str):
+    """As hosts do. The region must be the password's."""
+    manifest = registry.push_image(name, "1", LAYER)
+    assert registry("GET", f"/v2/ecr.us-east-1/{name}/manifests/1").body == manifest
+    assert registry("GET", f"/v2/ecr.eu-west-1/{name}/manifests/1").code == "NAME_UNKNOWN"
+    other, digest = new_repository(corral), digest_of(LAYER)
+    assert registry("POST", f"/v2/{other}/blobs/uploads/?mount={digest}&from=ecr.us-east-1/{name}").status == 201
+
+
 def test_an_unknown_repository(registry: Registry):
     digest = digest_of(b"")
     for method, path in (

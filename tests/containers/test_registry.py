@@ -47,7 +47,7 @@ class Docker:
         return said.rpartition("digest: ")[2].partition(" ")[0]
 
     def forget(self, name: str) -> None:
-        """The engine has nothing of this repository any more."""
+        """The engine has nothing of this name any more."""
         ids = self("images", "-q", "--no-trunc", f"{self.server}/{name}").split()
         names = self("inspect", "--format", '{{join .RepoDigests " "}} {{join .RepoTags " "}}', *ids).split()
         self("rmi", *[each for each in names if each.startswith(f"{self.server}/{name}")])
@@ -143,13 +143,17 @@ def test_a_task(docker: Docker, run: Containers, corral: Corral, image: str, how
     assert task["pullStartedAt"] <= task["pullStoppedAt"]
 
 
-def test_a_task_of_another_region(docker: Docker, run: Containers, corral: Corral, image: str):
-    """The image's name says whose repository it is."""
-    name = new_repository(corral, "eu-west-1")
-    docker.login(password_of(corral, "eu-west-1"))
+def test_one_name_in_two_regions(docker: Docker, run: Containers, corral: Corral, image: str):
+    """The image's name says whose repository is meant; what the engine has of the other is not taken for it."""
+    name = new_repository(corral)
     docker.push(name, "latest", image)
-    docker.forget(name)
-    assert run.printed(run(shell("cat /etc/own", image=f"{ACCOUNT}.dkr.ecr.eu-west-1.amazonaws.com/{name}"))) == [image]
+    assert run.printed(run(shell("cat /etc/own", image=f"{ACCOUNT}.dkr.ecr.us-east-1.amazonaws.com/{name}"))) == [image]
+    corral.client("ecr", "eu-west-1").create_repository(repositoryName=name)
+    there = f"{ACCOUNT}.dkr.ecr.eu-west-1.amazonaws.com/{name}"
+    assert "Requested image not found" in run(shell("cat /etc/own", image=there))["stoppedReason"]
+    docker.login(password_of(corral, "eu-west-1"))
+    docker.push(name, "latest", BUSYBOX)
+    assert run.printed(run(shell("test -e /etc/own || echo not there", image=there))) == ["not there"]
 
 
 def test_a_tag_that_has_moved(docker: Docker, run: Containers, corral: Corral, image: str):
@@ -159,7 +163,6 @@ def test_a_tag_that_has_moved(docker: Docker, run: Containers, corral: Corral, i
     named = f"{ACCOUNT}.dkr.ecr.us-east-1.amazonaws.com/{name}:v"
     assert run(shell("true", image=named))["containers"][0]["imageDigest"] == first
     second = docker.push(name, "v", image)
-    docker("tag", BUSYBOX, f"{docker.server}/{name}:v")
     assert run(shell("true", image=named))["containers"][0]["imageDigest"] == second != first
 
 

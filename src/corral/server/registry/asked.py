@@ -11,6 +11,7 @@ from corral.decide.manifest import DIGEST
 from corral.server.intake import Receive
 from corral.server.registry.errors import DigestInvalid, NameInvalid, PageUnknown
 from corral.services.caller import Caller
+from corral.services.ecr.image_names import region_prefix
 from corral.services.ecr.naming import NAME, NAME_MAX
 
 PAGE_MAX = 1000  # names in one answer
@@ -44,7 +45,7 @@ class Asked:
         return self.page.reference
 
 
-def page_of(path: str) -> Page:
+def page_of(path: str, region: str) -> Page:
     path = unquote(path)
     if path in ("/v2", "/v2/"):
         return Page("")
@@ -55,10 +56,15 @@ def page_of(path: str) -> Page:
     found = _PATH.fullmatch(path)
     if found is None:
         raise PageUnknown(f"The registry has no page {path}.")
-    name, kind, reference = found.groups()
+    name, kind, reference = plain_name(found[1], region), found[2], found[3]
     if len(name) > NAME_MAX or not NAME.fullmatch(name):
         raise NameInvalid(f"{name!r} is no name of a repository.")
     return Page(kind, name, reference)
+
+
+def plain_name(name: str, region: str) -> str:
+    """A repository's name at ECR. Hosts say the region, too: to an engine the same name of two regions would be one image."""
+    return name.removeprefix(f"{region_prefix(region)}/")
 
 
 def query_of(text: str) -> dict[str, str]:

@@ -72,7 +72,7 @@ class Registry:
     async def answer(self, head: aws.Request, request_id: str, receive: Receive) -> aws.Response:
         try:
             access = self._admit(head)
-            page = page_of(head.path)
+            page = page_of(head.path, access.region)
             handler = self._pages[page.kind].get(head.method)
             if handler is None:
                 raise Unsupported(f"{head.method} of {head.path} means nothing here.")

@@ -16,7 +16,7 @@ from corral.model.image import Layer
 from corral.model.settings import Settings
 from corral.server.intake import Intake
 from corral.server.lanes import Lane
-from corral.server.registry.asked import Asked, digest_of
+from corral.server.registry.asked import Asked, digest_of, plain_name
 from corral.server.registry.errors import VERSION, BlobUnknown, Denied, DigestInvalid, RangeInvalid
 from corral.server.registry.uploads import SHA256, Upload, Uploads
 from corral.services.caller import Caller
@@ -59,7 +59,9 @@ class Layers:
         """An upload; or at once a layer, whose bytes are in this request or in another repository."""
         query = asked.query
         if "mount" in query and "from" in query:
-            mount = partial(_mount, asked.caller, asked.name, digest_of(query["mount"]), query["from"])
+            mount = partial(
+                _mount, asked.caller, asked.name, digest_of(query["mount"]), plain_name(query["from"], asked.caller.region)
+            )
             if (layer := await self._state.submit(mount)) is not None:
                 return _made(asked.name, layer.digest)
         repository_id = self._repository_id(asked)

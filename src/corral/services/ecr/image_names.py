@@ -19,8 +19,13 @@ _SAME_FOR_S = 3600  # so that those who pull the same image at the same time do 
 
 
 class Pull(NamedTuple):
-    image: str  # as an engine of this machine takes it; Docker trusts localhost without TLS
+    image: str  # as an engine of this machine takes it, which trusts localhost without TLS and is told whose region it is
     auth: str
+
+
+def region_prefix(region: str) -> str:
+    """With what a host begins the name of a region's repository."""
+    return f"ecr.{region}"
 
 
 def pull_from_here(settings: Settings, image: str, region: str, now_s: float) -> Pull | None:
@@ -36,4 +41,4 @@ def pull_from_here(settings: Settings, image: str, region: str, now_s: float) ->
         return None
     server, expires_at_s = f"localhost:{port}", int(now_s // _SAME_FOR_S + 1) * _SAME_FOR_S + LIFETIME_S
     access = Access(role_session(settings.account, HOST_ROLE, "pull"), region, expires_at_s, None)
-    return Pull(f"{server}/{name}", docker_auth(server, password(settings.session_key, access)))
+    return Pull(f"{server}/{region_prefix(region)}/{name}", docker_auth(server, password(settings.session_key, access)))
