@@ -118,7 +118,6 @@ def test_a_list_of_images(docker: Docker, run: Containers, corral: Corral, image
     docker("manifest", "create", "--insecure", both, f"{docker.server}/{name}:one", f"{docker.server}/{name}:two")
     docker("manifest", "annotate", "--arch", "s390x", both, f"{docker.server}/{name}:two")
     digest = docker("manifest", "push", "--insecure", both)
-    docker.forget(name)
     [container] = run(shell("cat /etc/own", image=f"{ACCOUNT}.dkr.ecr.us-east-1.amazonaws.com/{name}:both"))["containers"]
     assert (container["exitCode"], container["imageDigest"]) == (0, digest)
 

@@ -190,7 +190,7 @@ class DockerEngine:
     async def _shown(self, run: Run, about: About, pause: About | None) -> dict[str, Any]:
         """What DescribeTasks and the metadata endpoint tell of it, in ECS's words."""
         shown: dict[str, Any] = {"runtimeId": about["Id"]}
-        digest = await self._digest(about["Image"])
+        digest = await self._digest(about["Image"], about["Config"]["Image"])
         if digest is not None:
             shown["imageDigest"] = digest
         bindings = run.bindings or settings.bindings_seen((about.get("NetworkSettings") or {}).get("Ports") or {})
@@ -203,9 +203,9 @@ class DockerEngine:
             shown["pullStartedAt"], shown["pullStoppedAt"] = run.pull
         return shown
 
-    async def _digest(self, image_id: str) -> str | None:
+    async def _digest(self, image_id: str, name: str) -> str | None:
         try:
-            return (await self._images.look(image_id)).digest
+            return (await self._images.look(image_id)).digest(name)
         except EngineError:
             return None  # somebody removed it by force
 

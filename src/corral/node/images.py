@@ -43,8 +43,13 @@ class Pulled:
 @dataclass(frozen=True, slots=True)
 class Image:
     id: str
-    digest: str | None  # of its manifest in the registry; None: it never was in one
+    digests: Mapping[str, str]  # of its manifest, by the repositories that it is known in
     visible_gpus: str | None  # NVIDIA_VISIBLE_DEVICES, as the image sets it
+
+    def digest(self, name: str) -> str | None:
+        """Of what this name means in its registry, or of what it is elsewhere; None: it never was in a registry."""
+        repository, _, digest = name.partition("@")
+        return digest or self.digests.get(_without_tag(repository)) or next(iter(self.digests.values()), None)
 
 
 class Images:
@@ -115,9 +120,9 @@ class Images:
     async def find(self, name: str) -> Image:
         """The image that a name means now; EngineError when there is none."""
         about = await self._api.get(f"/images/{name}/json")
-        digests = [digest.partition("@")[2] for digest in about.get("RepoDigests") or ()]
+        digests = dict(each.split("@", 1) for each in about.get("RepoDigests") or ())
         variables = dict(pair.partition("=")[::2] for pair in (about.get("Config") or {}).get("Env") or ())
-        found = Image(about["Id"], digests[0] if digests else None, variables.get("NVIDIA_VISIBLE_DEVICES"))
+        found = Image(about["Id"], digests, variables.get("NVIDIA_VISIBLE_DEVICES"))
         self._known[found.id] = found
         return found
 
