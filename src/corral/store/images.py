@@ -128,7 +128,8 @@ class Images:
             (repository_id, digest, manifest.media_type, manifest.artifact_type, manifest.size, manifest.subject, now_s, body),
         ).fetchone()
         parts = dict.fromkeys((*manifest.layers, *manifest.images))
-        self._database.executemany("INSERT INTO image_part VALUES (?, ?, ?)", [(number, part, repository_id) for part in parts])
+        sql = "INSERT INTO image_part (image, digest, repository) VALUES (?, ?, ?)"
+        self._database.executemany(sql, [(number, part, repository_id) for part in parts])
         sql = "UPDATE repository_layer SET unused_since = NULL WHERE repository = ? AND digest = ?"
         self._database.executemany(sql, [(repository_id, layer) for layer in manifest.layers])
 
