@@ -36,12 +36,10 @@ from corral.server.agents import Agents
 from corral.server.channel import Channel
 from corral.server.http import App, HttpServer
 from corral.server.inside import Inside
-from corral.server.intake import Intake
 from corral.server.keeper import Keeper
 from corral.server.keys import Keys
 from corral.server.lanes import Lane
 from corral.server.publishing import Publisher
-from corral.server.registry.door import Registry
 from corral.server.status import status_of
 from corral.store import Store
 from corral.telemetry import LogStore, MetricStore
@@ -135,10 +133,8 @@ async def _serve(options: argparse.Namespace) -> None:
     root = Secret(keys["secret_key"], None, None, f"arn:aws:iam::{settings.account}:root")
     about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus}
     lookup = Keys(keys["access_key"], root, settings.session_key, store.live_tasks)
-    intake = Intake(blobs)
-    registry = Registry(settings, state, clock, names, intake, store.live_tasks)
     app = App(settings, lanes, lookup, clock, names, lambda tx: status_of(tx, agents.samples, about, agents.history),
-              Inside(settings, state, agents), blobs, intake, registry, channel)  # fmt: skip
+              Inside(settings, state, agents), blobs, store.live_tasks, channel)  # fmt: skip
     server = HttpServer(app)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _ask_to_exit, server, *lanes.values())

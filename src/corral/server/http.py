@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httptools
 import orjson
@@ -27,11 +28,14 @@ from corral.server.inside import Inside
 from corral.server.intake import ClientGone, Intake, end_body
 from corral.server.lanes import Lane
 from corral.server.origins import Origins
-from corral.server.registry.door import Registry, is_for_registry
+from corral.server.registry import is_for_registry
 from corral.server.sending import Connection, Send, Sender
 from corral.server.streams import Streams
 from corral.services import SERVICES, Service
 from corral.services.caller import Caller
+
+if TYPE_CHECKING:
+    from corral.server.registry.door import Registry
 
 HEADERS_MAX_BYTES = 64 * 1024
 DATE_S = 1.0  # how old the date of an answer may be
@@ -56,8 +60,7 @@ class App:
         status: Callable[[Tx[Any]], dict[str, Any]],
         inside: Inside,
         blobs: Blobs,
-        intake: Intake,
-        registry: Registry,
+        live_tasks: Container[str],
         channel: Channel,
     ) -> None:
         self._settings = settings
@@ -67,11 +70,18 @@ class App:
         self._ids = ids
         self._status = status
         self._inside = inside
-        self._streams = Streams(settings, lanes, lookup, clock, ids, intake, self._caller)
-        self._registry = registry
+        self._live_tasks = live_tasks
+        self._intake = Intake(blobs)
+        self._streams = Streams(settings, lanes, lookup, clock, ids, self._intake, self._caller)
         self._sender = Sender(blobs)
         self._origins = Origins(lanes["state"], settings, ids)
         self._channel = channel
+
+    @cached_property
+    def _registry(self) -> Registry:
+        from corral.server.registry.door import Registry  # here: many never push an image, and all would wait for it at each start
+
+        return Registry(self._settings, self._lanes["state"], self._clock, self._ids, self._intake, self._live_tasks)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":

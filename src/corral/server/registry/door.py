@@ -6,7 +6,6 @@ The password says who asks and which region's repositories are meant (`services/
 from __future__ import annotations
 
 import logging
-import re
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, Container
 
@@ -26,18 +25,8 @@ from corral.services.ecr.access import USER, Access, access_of
 from corral.services.ecr.naming import RepositoryNotFoundException
 from corral.store import Store
 
-_OF_A_TASK = re.compile(r"/v2/credentials/[0-9a-f]{32}")  # server/inside.py
-
 log = logging.getLogger("corral")
 Handler = Callable[[Asked], Awaitable[aws.Response]]
-
-
-def is_for_registry(head: aws.Request) -> bool:
-    """No bucket has a name of two letters. But one in the host's name may have objects `v2/…`, and those requests are signed."""
-    path = head.path
-    if not path.startswith("/v2") or path[3:4] not in ("", "/") or _OF_A_TASK.fullmatch(path):
-        return False
-    return not head.headers.get("authorization", "").startswith("AWS") and "Signature=" not in head.query
 
 
 class Registry:
