@@ -60,11 +60,15 @@ class Lane(Generic[S]):
         """
         future: asyncio.Future[Any] = self._loop.create_future()
         if not self._submitted:  # one wake-up of the thread for all that comes in this turn of the loop
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._flush, 0)
         self._submitted.append(Command(handler, partial(_settle, future), future.cancelled, on_wait))
         return future
 
-    def _flush(self) -> None:
+    def _flush(self, before: int) -> None:
+        """Hand over what there is once a turn of the loop has brought no more: fewer and larger batches, fewer switches."""
+        if before < len(self._submitted) < BATCH_MAX:
+            self._loop.call_soon(self._flush, len(self._submitted))
+            return
         self._queue.put(self._submitted)
         self._submitted = []
 
