@@ -13,7 +13,7 @@ from harness import eventually, wait_stopped
 
 pytestmark = pytest.mark.xdist_group("docker")
 
-KILLS = int(os.environ.get("CORRAL_KILLS", "3"))
+KILLS = int(os.environ.get("CORRAL_KILLS", "10"))
 CONTAINERS = 20
 LINES = "i=0; while [ $i -lt {lines} ]; do echo line $i; i=$((i+1)); sleep 0.05; done; exit {code}"
 PARTS = [["corral.server", "corral.node"], ["corral.node"], ["corral.server"]]
