@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.append(str(Path(__file__).parent.parent / "tests"))  # behind our own: it has folders of the same names
 
 from harness import Corral, container, eventually, wait_stopped
 

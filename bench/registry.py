@@ -19,7 +19,7 @@ from local import Local, corral
 from objects import Peak
 from rows import Bench, Row
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.append(str(Path(__file__).parent.parent / "tests"))  # behind our own: it has folders of the same names
 
 from engines.dockerd import Dockerd, why_not
 
