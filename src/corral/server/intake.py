@@ -6,11 +6,12 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from corral import aws
 from corral.blobs import Arriving, Blobs
-from corral.errors import api_error
+from corral.errors import ApiError, api_error
 from corral.model.blob import Arrived, Slice
 from corral.server.pulling import Pull
 from corral.server.sending import Connection
@@ -20,6 +21,7 @@ SMALL_MAX_BYTES = 64 * 1024  # what is no larger and has come as a whole is writ
 PIECE_BYTES = 512 * 1024  # handed to the threads at once, about
 AHEAD_MAX_BYTES = 2 * 1024 * 1024  # received while they are busy
 REST_MAX_BYTES = 1024 * 1024  # a body that is refused is read to its end, if it is no longer than this; a longer one is pulled
+SKIPPED_MAX_BYTES = 64 * 1024 * 1024  # so much of one that is refused while it is pulled is read and thrown away
 IDLE_MAX_S = 60.0  # a client that sends nothing for so long is not waited for
 THREADS = 8
 DIGESTERS = 4  # they wait for nobody, and others wait for them
@@ -97,21 +99,37 @@ class Intake:
             source, come = connection.take_over()
             pull = Pull(self._blobs, algorithms, body, [*begun, come], source, left - len(come), self._digesters)
             try:
-                while (found := await self._finished(pull)) is None:
+                while (found := await self._turn(pull, pull.read)) is None:
                     await _readable(source)
                 return found
+            except RequestTimeout:
+                raise
+            except ApiError:
+                await self._skip(pull, source)
+                raise
             finally:
                 pull.drop()
                 os.close(source)
-                if pull.has_all:
+                if not pull.left:
                     connection.end_of_body()
         except ConnectionError:
             await next_piece(receive)  # it sees that, too
             raise
 
-    async def _finished(self, pull: Pull) -> tuple[Arrived, dict[str, str]] | None:
+    async def _skip(self, pull: Pull, source: int) -> None:
+        """A body is refused while it comes. Whoever sends it hears of that only if nothing is left unread when we hang up."""
+        pull.drop()
+        if pull.left > SKIPPED_MAX_BYTES:
+            return
+        with suppress(RequestTimeout):
+            await self._turn(pull, pull.skip)
+            while pull.left:
+                await _readable(source)
+                await self._turn(pull, pull.skip)
+
+    async def _turn(self, pull: Pull, work: Callable[[], T]) -> T:
         """A turn of the thread. Whoever waits for it may be cancelled; files are not closed under its hands."""
-        job = asyncio.get_running_loop().run_in_executor(self._threads, pull.read)
+        job = asyncio.get_running_loop().run_in_executor(self._threads, work)
         try:
             return await asyncio.shield(job)
         except asyncio.CancelledError:

@@ -51,9 +51,9 @@ class Pull:
         self._stopped = False
 
     @property
-    def has_all(self) -> bool:
-        """Everything was read: what the socket gives next is not of this body."""
-        return not self._left
+    def left(self) -> int:
+        """Bytes that are still to be read. Without any, what the socket gives next is not of this body."""
+        return self._left
 
     def read(self) -> tuple[Arrived, dict[str, str]] | None:
         """Read on. None: there is nothing to read for now, or it is somebody else's turn."""
@@ -92,13 +92,25 @@ class Pull:
         trailers = self._body.finish()
         return arriving.seal(), trailers
 
+    def skip(self) -> None:
+        """Read on and keep nothing of it, until there is nothing to read for now."""
+        poll = select.poll()
+        poll.register(self._source, select.POLLIN)
+        buffer = memoryview(bytearray(PIECE_BYTES))
+        while self._left and not self._stopped:
+            room = buffer[: self._left]
+            count = _fill(self._source, room, poll)
+            self._left -= count
+            if count < len(room):
+                return
+
     def drop(self) -> None:
         """If it has not arrived, nothing of it is wanted. No thread may be reading."""
         if self._arriving is not None:
             self._arriving.drop()
 
     def stop(self) -> None:
-        """`read` returns soon."""
+        """Whoever reads returns soon."""
         self._stopped = True
 
     def _digest_later(self, arriving: Arriving, payload: bytes, buffer: bytearray) -> None:
