@@ -24,6 +24,25 @@ FOLDERS = "corral-docker-"  # how their names begin
 HOOK = "#!/bin/sh\ncat > /dev/null\n"  # stands in for NVIDIA's, so that the engine takes requests for GPUs
 
 
+# Where a machine lacks this capability no container can have it: a privileged one, which asks for all, gets the others.
+LACKING = "CAP_SYS_RESOURCE"
+SYS_RESOURCE = 1 << 24
+RUNC = f"""#!/bin/sh
+for word; do
+  [ "$before" = --bundle ] && sed -i 's/"{LACKING}",//g; s/,"{LACKING}"//g' "$word/config.json"
+  before=$word
+done
+exec RUNC "$@"
+"""
+
+
+def lacking_capabilities() -> int:
+    """Bits of those that no process here can have."""
+    bound = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapBnd:"))
+    every = (1 << int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1) - 1
+    return every & ~int(bound.split()[1], 16)
+
+
 def why_not() -> str | None:
     """Why no engine can be run here; None: one can."""
     if os.geteuid() != 0:
@@ -123,11 +142,17 @@ class Dockerd:
             return
         self._owner = _locked(self.folder, os.O_WRONLY | os.O_CREAT)
         (self.folder / "bin").mkdir()
-        hook = self.folder / "bin" / "nvidia-container-runtime-hook"
-        hook.write_text(HOOK)
-        hook.chmod(0o755)
+        self._add_program("nvidia-container-runtime-hook", HOOK)
+        if lacking_capabilities() & SYS_RESOURCE:
+            self._add_program("runc", RUNC.replace("RUNC", shutil.which("runc") or "runc"))
         self.start()
         self._make_images()
+
+    def _add_program(self, name: str, text: str) -> None:
+        """One that the engine finds before the machine's own."""
+        program = self.folder / "bin" / name
+        program.write_text(text)
+        program.chmod(0o755)
 
     def start(self) -> None:
         command = [
