@@ -18,6 +18,7 @@ from corral.core import Command, Core, HostOrders, Outbox, S, Tx
 from corral.errors import ServiceUnavailable
 from corral.ids import Ids
 from corral.model.settings import Settings
+from corral.server.gathering import Gathering
 
 BATCH_MAX = 256  # commands in one transaction, about
 READERS = 2
@@ -44,7 +45,7 @@ class Lane(Generic[S]):
         self._on_orders = on_orders
         self._beside = {} if beside is None else beside  # filled when all lanes are made
         self._queue: SimpleQueue[list[Command] | None] = SimpleQueue()
-        self._submitted: list[Command] = []
+        self._submitted = Gathering[Command](self._queue.put, BATCH_MAX)
         self._thread = threading.Thread(target=self._work, name=f"lane-{name}", daemon=True)
         self._readers: ThreadPoolExecutor | None = None
         self._mine = threading.local()
@@ -59,18 +60,8 @@ class Lane(Generic[S]):
         `on_wait` is called once the handler waits for something. Whoever cancels the future then is not waited for any more.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
-        if not self._submitted:  # one wake-up of the thread for all that comes in this turn of the loop
-            self._loop.call_soon(self._flush, 0)
-        self._submitted.append(Command(handler, partial(_settle, future), future.cancelled, on_wait))
+        self._submitted.add(Command(handler, partial(_settle, future), future.cancelled, on_wait))
         return future
-
-    def _flush(self, before: int) -> None:
-        """Hand over what there is once a turn of the loop has brought no more: fewer and larger batches, fewer switches."""
-        if before < len(self._submitted) < BATCH_MAX:
-            self._loop.call_soon(self._flush, len(self._submitted))
-            return
-        self._queue.put(self._submitted)
-        self._submitted = []
 
     async def read(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids) -> T:
         """Run a heavy read beside the lane."""
@@ -89,7 +80,7 @@ class Lane(Generic[S]):
 
     def stop(self) -> None:
         """Finish what was submitted, then end the thread and close the store."""
-        self._queue.put(self._submitted)
+        self._submitted.flush()
         self._queue.put(None)
         self._thread.join()
         if self._readers is not None:

@@ -10,6 +10,7 @@ from queue import Empty, SimpleQueue
 
 from corral.blobs import Blobs
 from corral.model.blob import Arrived
+from corral.server.gathering import Gathering
 
 BATCH_MAX = 64
 
@@ -27,7 +28,7 @@ class Together:
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
         self._queue: SimpleQueue[list[_Body]] = SimpleQueue()
-        self._submitted: list[_Body] = []
+        self._submitted = Gathering[_Body](self._queue.put, BATCH_MAX)
         self._thread: threading.Thread | None = None
 
     def store(self, data: bytes, algorithms: Collection[str]) -> asyncio.Future[Arrived]:
@@ -36,19 +37,9 @@ class Together:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, args=(loop,), name="small-blobs", daemon=True)
             self._thread.start()
-        if not self._submitted:  # one wake-up of the thread for all that comes in this turn of the loop
-            loop.call_soon(self._flush, loop, 0)
         future: asyncio.Future[Arrived] = loop.create_future()
-        self._submitted.append(_Body(data, algorithms, future))
+        self._submitted.add(_Body(data, algorithms, future))
         return future
-
-    def _flush(self, loop: asyncio.AbstractEventLoop, before: int) -> None:
-        """Hand over what there is once a turn of the loop has brought no more: fewer and larger batches, fewer switches."""
-        if before < len(self._submitted) < BATCH_MAX:
-            loop.call_soon(self._flush, loop, len(self._submitted))
-            return
-        self._queue.put(self._submitted)
-        self._submitted = []
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:
