@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
+from collections.abc import Iterator
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
+
+import pytest
 
 from corral.clock import VirtualClock
 from corral.core import Command, Core
@@ -24,17 +28,20 @@ MINUTE_S = 1_700_000_040.0
 
 
 class World:
-    """The state's core on a clock that stands still, and a publisher that looks at it."""
+    """The state's core on a clock that stands still, and a publisher that looks at it. It is both of the publisher's lanes."""
 
-    def __init__(self) -> None:
+    def __init__(self, runner: asyncio.Runner) -> None:
+        self.runner = runner
+        self.submitted = 0
         self.clock = VirtualClock(MINUTE_S)
         self.core = Core(Store(None), settings=Settings(), clock=self.clock, ids=SeededIds(Random(0)), reconcilers=STATE)
         self.history: dict[str, deque[tuple[float, GpuSample]]] = {}
         agents = cast("Any", SimpleNamespace(history=self.history))
-        self.publisher = Publisher(cast("Any", None), cast("Any", None), agents, self.clock)
+        self.publisher = Publisher(cast("Any", self), cast("Any", SimpleNamespace(submit=self.recorded)), agents, self.clock)
         self.said: list[Point] = []
 
     def run(self, handler: Any) -> Any:
+        self.submitted += 1
         told: list[Any] = []
         for command, answer in self.core.batch([Command(handler, told.append)]).answers:
             command.done(answer)
@@ -44,14 +51,21 @@ class World:
     def call(self, service: str, operation: str, **params: Any) -> Any:
         return self.run(lambda tx: SERVICES[service].operations[operation](tx, params, CALLER))
 
+    def submit(self, handler: Any) -> asyncio.Future[Any]:
+        future = self.runner.get_loop().create_future()
+        future.set_result(self.run(handler))
+        return future
+
+    async def recorded(self, handler: Any) -> None:
+        self.said += handler.keywords["points"]
+
     def tick(self, seconds: int = 1) -> list[Point]:
         """Seconds pass; what is said in them."""
-        said = []
+        before = len(self.said)
         for _ in range(seconds):
             self.clock.advance(1)
-            said += self.run(lambda tx: self.publisher.points(tx, []))
-        self.said += said
-        return said
+            self.runner.run(self.publisher.publish())
+        return self.said[before:]
 
     def samples(self, name: str, **dimensions: str) -> list[tuple[float, float]]:
         """Values and how often each counts."""
@@ -63,18 +77,34 @@ class World:
         return [pair for sample in found for pair in ([(sample, 1.0)] if isinstance(sample, float) else cast("Any", sample))]
 
 
+@pytest.fixture
+def world() -> Iterator[World]:
+    with asyncio.Runner() as runner:
+        yield World(runner)
+
+
 def average(samples: list[tuple[float, float]]) -> float:
     return sum(value * weight for value, weight in samples) / sum(weight for _, weight in samples)
 
 
-def test_an_idle_corral_says_nothing() -> None:
-    world = World()
+def test_an_idle_corral_says_nothing(world: World) -> None:
     world.run(lambda tx: tx.store.put_host(Hello("h", "boot", "host", "sim", 1024, 1024, [], []), tx.now_s))
     assert world.tick(120) == []
 
 
-def test_a_calm_queue_is_told_once_a_minute_and_its_average_is_true() -> None:
-    world = World()
+def test_where_nothing_happens_nothing_is_looked_at(world: World) -> None:
+    queue = world.call("sqs", "CreateQueue", QueueName="q")["QueueUrl"]
+    world.tick(30)
+    before = world.submitted
+    world.tick(20)
+    assert world.submitted - before <= 8, "every five seconds it asks which tasks there are to be measured, and looks after that"
+    world.call("sqs", "SendMessage", QueueUrl=queue, MessageBody="12345")
+    before = world.submitted
+    world.tick(20)
+    assert world.submitted - before >= 20, "a message grows older every second"
+
+
+def test_a_calm_queue_is_told_once_a_minute_and_its_average_is_true(world: World) -> None:
     queue = world.call("sqs", "CreateQueue", QueueName="q")["QueueUrl"]
     world.call("sqs", "SendMessage", QueueUrl=queue, MessageBody="12345")
     received = world.call("sqs", "ReceiveMessage", QueueUrl=queue)["Messages"][0]
@@ -94,8 +124,7 @@ def test_a_calm_queue_is_told_once_a_minute_and_its_average_is_true() -> None:
     assert world.samples("SentMessageSize") == [(5.0, 10.0)]
 
 
-def test_gpus_and_clusters_are_told_where_they_are_used() -> None:
-    world = World()
+def test_gpus_and_clusters_are_told_where_they_are_used(world: World) -> None:
     hello = Hello("h", "boot", "host", "sim", 2048, 1024, [GpuDevice(f"GPU-{at}", at, "Simulated", 1000) for at in range(2)], [])
     world.run(lambda tx: tx.store.put_host(hello, tx.now_s))
     world.history["GPU-0"] = deque([(world.clock.now_s(), GpuSample("GPU-0", 50.0, 100))])

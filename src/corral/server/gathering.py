@@ -23,7 +23,8 @@ class Gathering(Generic[T]):
 
     def flush(self) -> None:
         items, self._items = self._items, []
-        self._hand_over(items)
+        if items:  # they may have been handed over before their turn
+            self._hand_over(items)
 
     def _look(self, before: int) -> None:
         if before < len(self._items) < self._most:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -347,7 +348,8 @@ class HttpServer(uvicorn.Server):
         """uvicorn looks ten times a second whether to exit, most of what an idle Corral did. Here only the date is due."""
         while not await self.on_tick(0):  # which writes the date that answers carry
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._asked_to_exit.wait(), DATE_S)
+                async with asyncio.timeout(DATE_S - time.time() % DATE_S):  # when it changes
+                    await self._asked_to_exit.wait()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -45,11 +45,12 @@ class Lane(Generic[S]):
         self._on_orders = on_orders
         self._beside = {} if beside is None else beside  # filled when all lanes are made
         self._queue: SimpleQueue[list[Command] | None] = SimpleQueue()
-        self._submitted = Gathering[Command](self._queue.put, BATCH_MAX)
+        self._gathering = Gathering[Command](self._queue.put, BATCH_MAX)
         self._thread = threading.Thread(target=self._work, name=f"lane-{name}", daemon=True)
         self._readers: ThreadPoolExecutor | None = None
         self._mine = threading.local()
         self._releasing = False
+        self.submitted = 0  # commands so far
 
     def start(self) -> None:
         self._thread.start()
@@ -60,7 +61,14 @@ class Lane(Generic[S]):
         `on_wait` is called once the handler waits for something. Whoever cancels the future then is not waited for any more.
         """
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._submitted.add(Command(handler, partial(_settle, future), future.cancelled, on_wait))
+        self.submitted += 1
+        self._gathering.add(Command(handler, partial(_settle, future), future.cancelled, on_wait))
+        return future
+
+    def submit_at_once(self, handler: Callable[[Tx[S]], Any]) -> asyncio.Future[Any]:
+        """As `submit`, for what was gathered before: it waits for no others."""
+        future = self.submit(handler)
+        self._gathering.flush()
         return future
 
     async def read(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids) -> T:
@@ -80,7 +88,7 @@ class Lane(Generic[S]):
 
     def stop(self) -> None:
         """Finish what was submitted, then end the thread and close the store."""
-        self._submitted.flush()
+        self._gathering.flush()
         self._queue.put(None)
         self._thread.join()
         if self._readers is not None:
@@ -143,6 +151,8 @@ class Lane(Generic[S]):
         handed: dict[Command | None, list[asyncio.Future[Any]]] = {}
         for each in outbox.handed:
             handed.setdefault(each.command, []).append(self._beside[each.lane].submit(each.handler))
+        if outbox.orders and self._on_orders is not None:
+            self._on_orders(outbox.orders)  # before the answers: a host starts tasks while these are written
         for command, answer in outbox.answers:
             if command in handed:
                 done = asyncio.gather(*handed[command], return_exceptions=True)
@@ -152,8 +162,6 @@ class Lane(Generic[S]):
         for command in outbox.waiting:
             if command.on_wait is not None:
                 command.on_wait()
-        if outbox.orders and self._on_orders is not None:
-            self._on_orders(outbox.orders)
 
 
 def _answer_after(command: Command, answer: Any, done: asyncio.Future[list[Any]]) -> None:

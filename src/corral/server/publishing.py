@@ -1,7 +1,7 @@
 """Corral publishes itself, once a second: queues, clusters and GPUs, as metrics. The one ticker; where nothing is, it says nothing.
 
 What is as it was is said again once a minute only, and then counts for all the seconds in between: so averages are true, and an
-idle machine stays idle.
+idle machine stays idle. Where nobody has asked the core for anything and no message waits, nothing is looked at either.
 """
 
 from __future__ import annotations
@@ -52,21 +52,38 @@ class Publisher:
         self._sampled_s: dict[str, float] = {}  # GPU → when its last sample came
         self._measuring: asyncio.Task[list[Measured]] | None = None
         self._measured_s = 0.0
+        self._published_s = 0.0
+        self._submitted = 0  # commands to the state's lane up to the last time
+        self._has_messages = False
 
     async def run(self) -> None:
         while True:
             await asyncio.sleep(SECOND_S - self._clock.now_s() % SECOND_S)
             try:
-                await self._publish()
+                await self.publish()
             except ApiError as refusal:
                 log.warning("metrics of this second are missing: %s", refusal)
             except Exception:
                 log.exception("metrics of this second are missing")
 
-    async def _publish(self) -> None:
-        points = await self._state.submit(partial(self.points, measured=self._take_measured()))
-        if points:
+    async def publish(self) -> None:
+        """Say what there is to say of this second."""
+        measured = self._take_measured()
+        if not measured and self._is_as_it_was():
+            return
+        looked = self._state.submit(partial(self.points, measured=measured))
+        self._published_s, self._submitted = self._clock.now_s(), self._state.submitted
+        if points := await looked:
             await self._metrics.submit(partial(record, points=points, own=True))
+
+    def _is_as_it_was(self) -> bool:
+        """Whether a look would find nothing to say: levels change by commands, by samples, and while messages grow older."""
+        return (
+            not self._has_messages
+            and self._state.submitted == self._submitted
+            and self._clock.now_s() // MINUTE_S == self._published_s // MINUTE_S
+            and all(past[-1][0] <= self._sampled_s.get(gpu_id, 0.0) for gpu_id, past in self._agents.history.items())
+        )
 
     def _take_measured(self) -> list[Measured]:
         """What was measured since the last time. Hosts are asked beside us: one may take its time."""
@@ -91,7 +108,9 @@ class Publisher:
         return found
 
     def _of_queues(self, tx: Tx[Store]) -> Iterator[Point]:
-        for queue in tx.store.queues.activity(tx.now_s):
+        active = tx.store.queues.activity(tx.now_s)
+        self._has_messages = any(queue.visible or queue.in_flight or queue.delayed for queue in active)
+        for queue in active:
             level = measuring.level_of(queue)
             news = [*self._news(("queue", queue.region, queue.name), level, partial(measuring.level_points, level), tx.now_s)]
             if news or queue != level:

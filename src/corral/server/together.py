@@ -28,7 +28,7 @@ class Together:
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
         self._queue: SimpleQueue[list[_Body]] = SimpleQueue()
-        self._submitted = Gathering[_Body](self._queue.put, BATCH_MAX)
+        self._gathering = Gathering[_Body](self._queue.put, BATCH_MAX)
         self._thread: threading.Thread | None = None
 
     def store(self, data: bytes, algorithms: Collection[str]) -> asyncio.Future[Arrived]:
@@ -38,7 +38,7 @@ class Together:
             self._thread = threading.Thread(target=self._work, args=(loop,), name="small-blobs", daemon=True)
             self._thread.start()
         future: asyncio.Future[Arrived] = loop.create_future()
-        self._submitted.add(_Body(data, algorithms, future))
+        self._gathering.add(_Body(data, algorithms, future))
         return future
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
