@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from corral import aws
 from corral.blobs import Arriving, Blobs
+from corral.core import Tx
 from corral.errors import ApiError, api_error
 from corral.model.blob import Arrived, Slice
+from corral.server.lanes import Lane
 from corral.server.pulling import Pull
 from corral.server.sending import Connection
-from corral.server.together import Together
+from corral.server.together import Owner, Together
 
 SMALL_MAX_BYTES = 64 * 1024  # what is no larger and has come as a whole is written together with others
 PIECE_BYTES = 512 * 1024  # handed to the threads at once, about
@@ -56,23 +59,57 @@ class Intake:
         trailers = body.finish()
         return b"".join(parts), trailers
 
-    async def to_blob(
-        self, receive: Receive, body: aws.Body, algorithms: Collection[str], connection: Connection | None
-    ) -> tuple[Arrived, dict[str, str]]:
-        """A body of any size, and its trailers. What went wrong leaves nothing behind."""
-        waiting, size, more = list[bytes](), 0, True
-        while more and size < PIECE_BYTES:
+    async def store(
+        self,
+        receive: Receive,
+        body: aws.Body,
+        algorithms: Collection[str],
+        connection: Connection | None,
+        lane: Lane[Any],
+        owner: Callable[[Mapping[str, str], Arrived, Tx[Any]], Any],
+    ) -> Any:
+        """A body of any size becomes a blob, which its owner takes, in the lane, and with its trailers.
+
+        The owner's answer is ours. What went wrong leaves nothing behind.
+        """
+        waiting, size, more, left = list[bytes](), 0, True, None
+        while more and left is None and size < PIECE_BYTES:
             data, more = await next_piece(receive, connection)
             waiting.append(data)
             size += len(data)
             if more and connection is not None and (length := connection.length or 0) > REST_MAX_BYTES:
-                return await self._pulled(connection, receive, body, waiting, length - size, algorithms)
+                left = length - size
         if not more and size <= SMALL_MAX_BYTES:
             payload = b"".join([body.feed(piece) for piece in waiting])
-            trailers = body.finish()
-            return await self._together.store(payload, algorithms), trailers
+            small = self._together.store(payload, algorithms, lane, partial(owner, body.finish()))
+            return await self._taken(small.answer, lambda: small.arrived)
         if not more:
-            return await self._run(_all_at_once, self._blobs, body, waiting, algorithms)
+            arrived, trailers = await self._run(_all_at_once, self._blobs, body, waiting, algorithms)
+        elif connection is not None and left is not None:
+            arrived, trailers = await self._pulled(connection, receive, body, waiting, left, algorithms)
+        else:
+            arrived, trailers = await self._received(receive, body, waiting, algorithms)
+        return await self.give(arrived, lane, partial(owner, trailers))
+
+    async def give(self, arrived: Arrived, lane: Lane[Any], owner: Owner) -> Any:
+        """A blob that is there, to an owner. Nobody else knows of it: whom the owner refuses, it does not outlive."""
+        return await self._taken(lane.submit(partial(owner, arrived)), lambda: arrived)
+
+    async def _taken(self, answer: Awaitable[Any], arrived: Callable[[], Arrived | None]) -> Any:
+        """Whoever is cancelled here does not know whether the row will be there: the file stays, and a sweep will tell."""
+        try:
+            result = await answer
+        except Exception:
+            if (unwanted := arrived()) is not None:
+                await self.erase([unwanted.blob])
+            raise
+        if (owned := arrived()) is not None:
+            self._blobs.settled(owned.blob)
+        return result
+
+    async def _received(
+        self, receive: Receive, body: aws.Body, waiting: list[bytes], algorithms: Collection[str]
+    ) -> tuple[Arrived, dict[str, str]]:
         work = await self._begin(algorithms, body)
         try:
             await _receive(receive, work, waiting)
@@ -141,10 +178,6 @@ class Intake:
         """A blob made of parts of others."""
         with self._blobs.reading([each.blob for each in source]):
             return await self._run(_copied, self._blobs, source, algorithms)
-
-    def settled(self, blob: str) -> None:
-        """A row refers to it now."""
-        self._blobs.settled(blob)
 
     async def erase(self, blobs: Sequence[str]) -> None:
         await self._run(self._blobs.erase, blobs)

@@ -62,7 +62,7 @@ class Lane(Generic[S]):
         """
         future: asyncio.Future[Any] = self._loop.create_future()
         self.submitted += 1
-        self._gathering.add(Command(handler, partial(_settle, future), future.cancelled, on_wait))
+        self._gathering.add(self.command(handler, future, on_wait))
         return future
 
     def submit_at_once(self, handler: Callable[[Tx[S]], Any]) -> asyncio.Future[Any]:
@@ -70,6 +70,24 @@ class Lane(Generic[S]):
         future = self.submit(handler)
         self._gathering.flush()
         return future
+
+    def promise(self) -> asyncio.Future[Any]:
+        """What a command will answer that is still to be made, and handed over, by another thread. Call from the event loop."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        future.add_done_callback(self._count)
+        return future
+
+    def command(
+        self, handler: Callable[[Tx[S]], Any], answer: asyncio.Future[Any], on_wait: Callable[[], None] | None = None
+    ) -> Command:
+        return Command(handler, partial(_settle, answer), answer.cancelled, on_wait)
+
+    def hand_over(self, commands: list[Command]) -> None:
+        """Run them in the next transaction. For other threads: what the event loop has to do is gathered by `submit`."""
+        self._queue.put(commands)
+
+    def _count(self, _: asyncio.Future[Any]) -> None:
+        self.submitted += 1
 
     async def read(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids) -> T:
         """Run a heavy read beside the lane."""
@@ -80,6 +98,10 @@ class Lane(Generic[S]):
     def look(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids) -> T:
         """Run a read of a few rows right here, on the event loop: it sees what was committed, and asks no thread."""
         return self._read(handler, settings, ids)
+
+    def glance(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids) -> T:
+        """The same, for whoever reads one row at most, or needs no snapshot of all it reads."""
+        return handler(self._reading(settings, ids))
 
     def release(self) -> None:
         """Answer those who wait, with what there is: nobody should be kept while we go down."""
@@ -96,15 +118,18 @@ class Lane(Generic[S]):
         self._core.store.close()
 
     def _read(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids) -> T:
-        store = getattr(self._mine, "store", None)
-        if store is None:
-            store = self._mine.store = self._core.store.reader()
-        tx = Tx(store, self._clock.now_s(), ids, settings, final=False)
-        store.begin_reading()
+        tx = self._reading(settings, ids)
+        tx.store.begin_reading()
         try:
             return handler(tx)
         finally:
-            store.end_reading()
+            tx.store.end_reading()
+
+    def _reading(self, settings: Settings, ids: Ids) -> Tx[S]:
+        store = getattr(self._mine, "store", None)
+        if store is None:
+            store = self._mine.store = self._core.store.reader()
+        return Tx(store, self._clock.now_s(), ids, settings, final=False)
 
     def _work(self) -> None:
         stopping = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from hashlib import md5
 from hmac import compare_digest
 from typing import Any
@@ -133,32 +134,28 @@ class Streams:
         """A request whose bytes become a blob: looked at by its head, taken in, then committed."""
         service = SERVICES[call.service]
         admit, operation, lane = service.admit[call.operation], service.operations[call.operation], self._lanes[service.lane]
-        intake = lane.look(lambda tx: admit(tx, params, caller), self._settings, self._ids)
+        look = lane.look if "CopySource" in params else lane.glance  # what is copied must be as it was at one moment
+        intake = look(lambda tx: admit(tx, params, caller), self._settings, self._ids)
         if intake is None:
             return call.serialize(await lane.submit(lambda tx: operation(tx, params, caller)), request_id)
         params |= intake.params
         if isinstance(body, FormFile):
             body.allow(intake.least_bytes, intake.most_bytes)
+
+        def owner(trailers: Mapping[str, str], arrived: Arrived, tx: Tx[Any]) -> Any:
+            stated = {f"Checksum{HEADERS[name]}": value for name, value in trailers.items() if name in HEADERS}
+            return operation(tx, {**params, **stated, "Body": arrived}, caller)
+
         try:
             if intake.source is not None:
-                arrived = await self._intake.copy(intake.source, intake.algorithms)
+                copied = await self._intake.copy(intake.source, intake.algorithms)
+                answer = await self._intake.give(copied, lane, partial(owner, {}))
             else:
-                arrived, trailers = await self._intake.to_blob(receive, body, intake.algorithms, connection)
-                params |= {f"Checksum{HEADERS[name]}": value for name, value in trailers.items() if name in HEADERS}
+                answer = await self._intake.store(receive, body, intake.algorithms, connection, lane, owner)
         except OSError as error:
             log.exception("request %s: %s:%s could not be written", request_id, call.service, call.operation)
             raise ServiceUnavailable(f"Nothing was stored: the bytes could not be written ({error.strerror or error}).") from None
-        return call.serialize(await self._commit(lane, operation, params | {"Body": arrived}, caller, arrived), request_id)
-
-    async def _commit(self, lane: Lane[Any], operation: Operation, params: dict[str, Any], caller: Caller, arrived: Arrived) -> Any:
-        """Whoever is cancelled here does not know whether the row will be there: the file stays, and a sweep will tell."""
-        try:
-            result = await lane.submit(lambda tx: operation(tx, params, caller))
-        except Exception:
-            await self._intake.erase([arrived.blob])
-            raise
-        self._intake.settled(arrived.blob)
-        return result
+        return call.serialize(answer, request_id)
 
 
 def _check_digests(document: bytes, headers: Mapping[str, str]) -> None:

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from corral.blobs import Blobs
+from corral.core import Command, Tx
 from corral.model.blob import Arrived
 from corral.server.gathering import Gathering
+from corral.server.lanes import Lane
 
 BATCH_MAX = 64
+Owner = Callable[[Arrived, Tx[Any]], Any]  # gives a blob to somebody, in a transaction
 
 
-@dataclass(frozen=True, slots=True)
-class _Body:
+@dataclass(slots=True, eq=False)
+class Body:
     data: bytes
     algorithms: Collection[str]
-    future: asyncio.Future[Arrived]
+    lane: Lane[Any]
+    owner: Owner
+    answer: asyncio.Future[Any]  # the owner's
+    arrived: Arrived | None = None  # set by the thread, before the owner is asked
 
 
 class Together:
@@ -27,19 +35,19 @@ class Together:
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
-        self._queue: SimpleQueue[list[_Body]] = SimpleQueue()
-        self._gathering = Gathering[_Body](self._queue.put, BATCH_MAX)
+        self._queue: SimpleQueue[list[Body]] = SimpleQueue()
+        self._gathering = Gathering[Body](self._queue.put, BATCH_MAX)
         self._thread: threading.Thread | None = None
 
-    def store(self, data: bytes, algorithms: Collection[str]) -> asyncio.Future[Arrived]:
-        """Done when it is on disk. Call from the event loop."""
-        loop = asyncio.get_running_loop()
+    def store(self, data: bytes, algorithms: Collection[str], lane: Lane[Any], owner: Owner) -> Body:
+        """When it is on disk its owner takes it, in the lane: the event loop has no part in that. Call from the event loop."""
         if self._thread is None:
+            loop = asyncio.get_running_loop()
             self._thread = threading.Thread(target=self._work, args=(loop,), name="small-blobs", daemon=True)
             self._thread.start()
-        future: asyncio.Future[Arrived] = loop.create_future()
-        self._gathering.add(_Body(data, algorithms, future))
-        return future
+        body = Body(data, algorithms, lane, owner, lane.promise())
+        self._gathering.add(body)
+        return body
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         while True:
@@ -54,17 +62,25 @@ class Together:
                 stored = self._blobs.store([(body.data, body.algorithms) for body in bodies])
             except Exception as error:  # a fault of ours: whoever waits is told, and the next ones are served
                 stored = [error] * len(bodies)
-            try:
-                loop.call_soon_threadsafe(_deliver, bodies, stored)
-            except RuntimeError:  # the loop is closed: the process is going down, and nobody is listening
-                return
+            onward: dict[Lane[Any], list[Command]] = {}
+            failed = []
+            for body, found in zip(bodies, stored):
+                if isinstance(found, Arrived):
+                    body.arrived = found
+                    command = body.lane.command(partial(body.owner, found), body.answer)
+                    onward.setdefault(body.lane, []).append(command)
+                else:
+                    failed.append((body, found))
+            for lane, commands in onward.items():
+                lane.hand_over(commands)
+            if failed:
+                try:
+                    loop.call_soon_threadsafe(_tell, failed)
+                except RuntimeError:  # the loop is closed: the process is going down, and nobody is listening
+                    return
 
 
-def _deliver(bodies: Sequence[_Body], stored: Sequence[Arrived | Exception]) -> None:
-    for body, found in zip(bodies, stored):
-        if body.future.done():  # whoever asked has gone; the next start finds that no row refers to the file
-            continue
-        if isinstance(found, Exception):
-            body.future.set_exception(found)
-        else:
-            body.future.set_result(found)
+def _tell(failed: Sequence[tuple[Body, Exception]]) -> None:
+    for body, error in failed:
+        if not body.answer.done():  # whoever asked may have gone
+            body.answer.set_exception(error)

@@ -93,12 +93,7 @@ class Layers:
         if found != digest:
             await self._intake.erase([arrived.blob])
             raise DigestInvalid(f"The bytes that came have the digest {found}, not {digest}. Nothing of them is kept.")
-        try:
-            await self._state.submit(partial(_add, asked.caller, asked.name, digest, arrived))
-        except Exception:
-            await self._intake.erase([arrived.blob])
-            raise
-        self._intake.settled(arrived.blob)
+        await self._intake.give(arrived, self._state, partial(_add, asked.caller, asked.name, digest))
         return _made(asked.name, digest)
 
     def _upload(self, asked: Asked) -> Upload:
