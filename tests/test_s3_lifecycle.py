@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from corral.clock import VirtualClock
-from corral.core import Command, Core
+from corral.core import Command, Core, Tx
 from corral.decide.expiry import DAY_S, judge, midnight_after
 from corral.errors import ApiError
 from corral.ids import SeededIds
@@ -40,13 +40,19 @@ class World:
         self.ask("CreateBucket")
         if versions:
             self.ask("PutBucketVersioning", VersioningConfiguration={"Status": "Enabled"})
-        bucket = self.store.objects.bucket(BUCKET)
+        bucket = self.store.buckets.get(BUCKET)
         assert bucket is not None
         self.bucket_id = bucket.id
 
     def ask(self, operation: str, service: Any = s3, **params: Any) -> Any:
         params = {"Bucket": BUCKET, **params} if service is s3 else params
-        outbox = self.core.batch([Command(lambda tx: service.HANDLERS[operation](tx, params, CALLER), lambda answer: None)])
+
+        def handler(tx: Tx[Store]) -> Any:
+            admit = s3.ADMIT.get(operation) if service is s3 else None
+            admission = admit(tx, params, CALLER) if admit is not None else None
+            return service.HANDLERS[operation](tx, params | dict(admission.params if admission is not None else {}), CALLER)
+
+        outbox = self.core.batch([Command(handler, lambda answer: None)])
         assert not outbox.faults, outbox.faults
         ((_, answer),) = outbox.answers
         if isinstance(answer, ApiError):
@@ -55,7 +61,7 @@ class World:
 
     def put(self, key: str, size: int = 1, **params: Any) -> Any:
         arrived = Arrived(f"{self.store.objects.next_number():032x}", size, {MD5: b"m" * 16, "CRC64NVME": b"c" * 8})
-        return self.ask("PutObject", Key=key, Body=arrived, **params)
+        return self.ask("PutObject", Key=key, Body=arrived, ContentLength=size, **params)
 
     def rules(self, *rules: dict[str, Any]) -> None:
         given = [{"Status": "Enabled", "Filter": {"Prefix": ""}, "ID": str(at), **rule} for at, rule in enumerate(rules)]
@@ -245,7 +251,7 @@ def test_an_upload_that_is_completed_is_left_alone() -> None:
     world.rules({"AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}})
     upload = world.ask("CreateMultipartUpload", Key="a")["UploadId"]
     arrived = Arrived("f" * 32, 3, {MD5: b"m" * 16, "CRC64NVME": b"c" * 8})
-    part = world.ask("UploadPart", Key="a", UploadId=upload, PartNumber=1, Body=arrived)
+    part = world.ask("UploadPart", Key="a", UploadId=upload, PartNumber=1, Body=arrived, ContentLength=3)
     parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
     world.ask("CompleteMultipartUpload", Key="a", UploadId=upload, MultipartUpload=parts)
     assert world.store.expiries.next_s() is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import urllib.error
 import urllib.request
+from base64 import b64encode
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -282,6 +283,52 @@ def test_copies(s3, bucket):
     s3.copy_object(Bucket=other, Key="to", CopySource=source, CopySourceIfMatch=etag)
     s3.delete_object(Bucket=bucket, Key="from")  # the bytes are shared, and stay as long as somebody has them
     assert s3.get_object(Bucket=other, Key="to")["Body"].read() == TEXT
+
+
+def test_the_etag_of_what_kms_would_encrypt_is_no_md5(s3, bucket):
+    """As S3's: it says nothing of the bytes, and differs from put to put. A Content-MD5 is held against them all the same."""
+    md5 = hashlib.md5(TEXT)
+    kms = {"Bucket": bucket, "Body": TEXT, "ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "alias/mine"}
+    first, second = (s3.put_object(Key=key, ContentMD5=b64encode(md5.digest()).decode(), **kms)["ETag"] for key in "ab")
+    assert len({first, second, f'"{md5.hexdigest()}"'}) == 3
+    assert s3.get_object(Bucket=bucket, Key="a", IfMatch=first)["Body"].read() == TEXT
+    with refused("BadDigest"):
+        s3.put_object(Key="c", ContentMD5=b64encode(bytes(16)).decode(), **kms)
+    with refused("InvalidArgument", ArgumentName="x-amz-server-side-encryption"):
+        s3.put_object(Bucket=bucket, Key="c", Body=TEXT, SSEKMSKeyId="alias/mine")
+
+    plain = s3.copy_object(Bucket=bucket, Key="plain", CopySource=f"{bucket}/a")
+    assert plain["CopyObjectResult"]["ETag"] == f'"{md5.hexdigest()}"', "the copy has its own encryption: the bytes were read anew"
+    assert plain["CopyObjectResult"]["ChecksumCRC32"], "and has the kind of checksum that its source has"
+    back = s3.copy_object(Bucket=bucket, Key="back", CopySource=f"{bucket}/plain", ServerSideEncryption="aws:kms")
+    assert back["CopyObjectResult"]["ETag"] not in (first, second, f'"{md5.hexdigest()}"')
+    assert s3.get_object(Bucket=bucket, Key="back")["Body"].read() == TEXT
+
+    upload = {"Bucket": bucket, "Key": "parts"}
+    upload["UploadId"] = s3.create_multipart_upload(**upload, ServerSideEncryption="aws:kms:dsse")["UploadId"]
+    part = s3.upload_part(**upload, PartNumber=1, Body=TEXT)
+    assert part["ETag"] != f'"{md5.hexdigest()}"'
+    whole = s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]})
+    assert (whole["ServerSideEncryption"], whole["ETag"][-3:]) == ("aws:kms:dsse", '-1"')
+    assert s3.get_object(Bucket=bucket, Key="parts")["Body"].read() == TEXT
+
+
+def test_objects_have_the_encryption_of_their_bucket_if_they_ask_for_none(s3, bucket):
+    assert "ServerSideEncryption" not in s3.put_object(Bucket=bucket, Key="before", Body=TEXT), "nothing was said, nothing is done"
+    rule = {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": "k"}, "BucketKeyEnabled": True}
+    s3.put_bucket_encryption(Bucket=bucket, ServerSideEncryptionConfiguration={"Rules": [rule]})
+    shown = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "k", "BucketKeyEnabled": True}
+    upload = s3.create_multipart_upload(Bucket=bucket, Key="parts")
+    put = s3.put_object(Bucket=bucket, Key="x", Body=TEXT)
+    copied = s3.copy_object(Bucket=bucket, Key="copy", CopySource=f"{bucket}/before")
+    for said in (upload, put, copied, s3.head_object(Bucket=bucket, Key="x"), s3.head_object(Bucket=bucket, Key="copy")):
+        assert {name: said[name] for name in shown} == shown
+    assert put["ETag"] != f'"{hashlib.md5(TEXT).hexdigest()}"'
+    own = s3.put_object(Bucket=bucket, Key="own", Body=TEXT, ServerSideEncryption="AES256")
+    assert (own["ServerSideEncryption"], own["ETag"]) == ("AES256", f'"{hashlib.md5(TEXT).hexdigest()}"')
+    assert "SSEKMSKeyId" not in own
+    s3.delete_bucket_encryption(Bucket=bucket)
+    assert "ServerSideEncryption" not in s3.put_object(Bucket=bucket, Key="x", Body=TEXT)
 
 
 def test_a_copy_with_another_checksum(s3, bucket):

@@ -14,8 +14,8 @@ def filled(keys: list[str], *, older: int = 0) -> tuple[Store, int]:
     """A bucket with one current object for each key, and so many older versions of each."""
     store = Store(None)
     store.begin()
-    store.objects.add_bucket("b", "r", 1.0)
-    bucket = store.objects.bucket("b")
+    store.buckets.add("b", "r", 1.0)
+    bucket = store.buckets.get("b")
     assert bucket is not None
     for key in keys:
         for at in range(older + 1):

@@ -21,6 +21,7 @@ class Bucket:
     versioning: str  # "" (never), ENABLED or SUSPENDED
     has_lifecycle: bool = False  # rules
     has_notifications: bool = False
+    encryption: Mapping[str, Any] | None = None  # the document that says what holds for its objects, if it was told
 
 
 @dataclass(frozen=True, slots=True)

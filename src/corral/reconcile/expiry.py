@@ -58,7 +58,7 @@ def _look_at_upload(tx: Tx[Store], due: Due) -> int:
 
 def _look_at_key(tx: Tx[Store], due: Due) -> int:
     """How much was removed."""
-    bucket, key = tx.store.objects.bucket_numbered(due.bucket_id), due.key
+    bucket, key = tx.store.buckets.numbered(due.bucket_id), due.key
     rules, current = lifecycle.rules_of(tx, bucket.id), tx.store.objects.latest(bucket.id, key)
     if not rules or current is None:
         lifecycle.look_at(tx, due, None)

@@ -53,7 +53,7 @@ class Origins:
         name = aws.as_meant(request).path.lstrip("/").partition("/")[0]
 
         def find(tx: Tx[Store]) -> list[dict[str, object]] | None:
-            bucket = tx.store.objects.bucket(name)
+            bucket = tx.store.buckets.get(name)
             found = current(tx, bucket, CORS) if bucket is not None else None
             return None if found is None else found["CORSRules"]
 

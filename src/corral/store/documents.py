@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from corral.database import Database
+from corral.store.buckets import Buckets
 
 PARSED_MAX = 512
 # Those that act on objects, and the column of a bucket that says whether it has one: most have none, and nobody has to look.
@@ -17,8 +18,9 @@ ACTING = {"BucketLifecycleConfiguration": "has_lifecycle", "BucketNotificationCo
 class Documents:
     """A part of the state store: it shares the store's connection, transactions and savepoints."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, buckets: Buckets) -> None:
         self._database = database
+        self._buckets = buckets
 
     def put(self, bucket_id: int, kind: str, document: Any, now_s: float, name: str = "") -> None:
         """`document` None says that there is none, where there would be one by default."""
@@ -54,6 +56,7 @@ class Documents:
         return [(name, _parsed(text)) for name, text in rows]
 
     def _note(self, bucket_id: int, kind: str, there: bool) -> None:
+        self._buckets.forget()
         if kind in ACTING:
             self._database.execute(f"UPDATE bucket SET {ACTING[kind]} = ? WHERE id = ?", (there, bucket_id))
 

@@ -10,7 +10,6 @@ import orjson
 from corral.database import Row
 from corral.model.objects import Part, Upload, Version
 
-BUCKET_COLUMNS = "id, name, region, created_at, versioning, has_lifecycle, has_notifications"
 VERSION_COLUMNS = "number, key, id, latest, content, size, etag, modified_at, details, upload_id"
 PART_COLUMNS = "number, blob, size, etag, checksums, modified_at"
 UPLOAD_COLUMNS = "content, id, bucket, key, initiated_at, details"

@@ -1,4 +1,4 @@
-"""Buckets, versions of objects and their contents: their only SQL. The bytes themselves are files (`blobs/`)."""
+"""Versions of objects and their contents: their only SQL. The bytes themselves are files (`blobs/`)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from corral.model.blob import Slice
-from corral.model.objects import Bucket, Part, Version
-from corral.store.object_rows import BUCKET_COLUMNS, PART_COLUMNS, VERSION_COLUMNS, dumps, part_of, version_of
+from corral.model.objects import Part, Version
+from corral.store.object_rows import PART_COLUMNS, VERSION_COLUMNS, dumps, part_of, version_of
 from corral.store.uploads import Uploads
 
 NEWEST = "SELECT number FROM object_version WHERE bucket = ? AND key = ? ORDER BY number DESC LIMIT 1"
@@ -16,43 +16,17 @@ NEWEST = "SELECT number FROM object_version WHERE bucket = ? AND key = ? ORDER B
 class Objects(Uploads):
     """A part of the state store: it shares the store's connection, transactions and savepoints."""
 
-    # Buckets
-
-    def add_bucket(self, name: str, region: str, now_s: float) -> bool:
-        """False: there is one of this name."""
-        sql = "INSERT INTO bucket (name, region, created_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-        return self._database.execute(sql, (name, region, now_s)).rowcount == 1
-
-    def bucket(self, name: str) -> Bucket | None:
-        row = self._database.execute(f"SELECT {BUCKET_COLUMNS} FROM bucket WHERE name = ?", (name,)).fetchone()
-        return Bucket(*row) if row else None
-
-    def bucket_numbered(self, bucket_id: int) -> Bucket:
-        """One that is known to be there."""
-        return Bucket(*self._database.execute(f"SELECT {BUCKET_COLUMNS} FROM bucket WHERE id = ?", (bucket_id,)).fetchone())
-
-    def buckets(self, *, after: str = "", prefix: str = "", region: str | None = None, limit: int = -1) -> list[Bucket]:
-        """By name, from the one after `after` on; without a limit all of them."""
-        rows = self._database.execute(
-            f"SELECT {BUCKET_COLUMNS} FROM bucket WHERE name > ?1 AND name >= ?2 AND substr(name, 1, length(?2)) = ?2 "
-            "AND (?3 IS NULL OR region = ?3) ORDER BY name LIMIT ?4",
-            (after, prefix, region, limit),
-        )
-        return [Bucket(*row) for row in rows]
-
-    def set_versioning(self, bucket_id: int, versioning: str) -> None:
-        self._database.execute("UPDATE bucket SET versioning = ? WHERE id = ?", (versioning, bucket_id))
+    # Of a whole bucket
 
     def holds_versions(self, bucket_id: int) -> bool:
         """Whether any version or delete marker is in the bucket."""
         return self._database.execute("SELECT 1 FROM object_version WHERE bucket = ? LIMIT 1", (bucket_id,)).fetchone() is not None
 
-    def drop_bucket(self, bucket_id: int) -> bool:
-        """It holds no versions; uploads that were not completed go with it. True: there were some."""
+    def drop_uploads(self, bucket_id: int) -> bool:
+        """Those that were not completed. True: there were some."""
         uploads = self._database.execute("DELETE FROM upload WHERE bucket = ? RETURNING content", (bucket_id,)).fetchall()
         self._database.executemany("UPDATE content SET refs = 0 WHERE id = ?", uploads)
         self._drop_empty({content for (content,) in uploads})
-        self._database.execute("DELETE FROM bucket WHERE id = ?", (bucket_id,))
         return bool(uploads)
 
     # Versions

@@ -10,6 +10,7 @@ from corral.database import Migration, Row
 from corral.model.placement import Claim, Placement
 from corral.model.run import RunState
 from corral.model.task import MOVES, Ask, Run, Task, TaskState
+from corral.store.buckets import Buckets, Changes
 from corral.store.documents import Documents
 from corral.store.expiries import Expiries
 from corral.store.fleet import Fleet
@@ -58,7 +59,8 @@ class Store(Hosts):
         super().__init__(path, _script("schema.sql") + self.DATA, self.MIGRATIONS, checked=checked)
         self.queues = Queues(self)
         self.objects = Objects(self)
-        self.documents = Documents(self)
+        self.buckets = Buckets(self, Changes())
+        self.documents = Documents(self, self.buckets)
         self.expiries = Expiries(self)
         self.parameters = Parameters(self)
         self.images = Images(self)
@@ -78,6 +80,7 @@ class Store(Hosts):
     def commit(self) -> None:
         super().commit()
         self.queues.commit()
+        self.buckets.commit()
         self.fleet.committed()
         self._written.clear()
         for task_id, lives in self._moved:
@@ -88,6 +91,7 @@ class Store(Hosts):
         """Give the whole transaction up."""
         super().rollback()
         self.queues.rollback()
+        self.buckets.rollback()
         self._forget_written(0)
         self._moved.clear()
         self.rebuild()
@@ -97,10 +101,19 @@ class Store(Hosts):
         beside = super().reader()
         del beside.fleet
         beside.queues, beside.objects = Queues(beside, reads_only=True), Objects(beside)
-        beside.documents, beside.expiries, beside.parameters = Documents(beside), Expiries(beside), Parameters(beside)
-        beside.images = Images(beside)
+        beside.buckets = Buckets(beside, self.buckets.changes)
+        beside.documents, beside.expiries = Documents(beside, beside.buckets), Expiries(beside)
+        beside.parameters, beside.images = Parameters(beside), Images(beside)
         beside._kept, beside._kept_by_run, beside._kept_max = {}, {}, 0
         return beside
+
+    def begin_reading(self) -> None:
+        self.buckets.begin_reading()
+        super().begin_reading()
+
+    def end_reading(self) -> None:
+        super().end_reading()
+        self.buckets.end_reading()
 
     def savepoint(self) -> None:
         super().savepoint()
@@ -112,6 +125,7 @@ class Store(Hosts):
     def rollback_to_savepoint(self) -> None:
         super().rollback_to_savepoint()
         self.queues.rollback_to_savepoint()
+        self.buckets.rollback()
         self.fleet.undo_to(self._mark)
         self._forget_written(self._written_mark)
         del self._moved[self._moved_mark :]

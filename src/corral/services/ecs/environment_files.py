@@ -57,7 +57,7 @@ def _slices(tx: Tx[Store], value: str) -> tuple[Slice, ...]:
 
     named = OBJECT.fullmatch(value)
     assert named is not None
-    bucket = tx.store.objects.bucket(named[1])
+    bucket = tx.store.buckets.get(named[1])
     if bucket is None:
         raise NoSuchBucket("The specified bucket does not exist")
     version = existing_version(tx, bucket, named[2], None)

@@ -36,7 +36,7 @@ def create_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
     if params.get("ObjectLockEnabledForBucket"):
         raise unsupported("x-amz-bucket-object-lock-enabled", "Corral has no object lock")
     region = _region(params.get("CreateBucketConfiguration", {}).get("LocationConstraint"), caller.region)
-    is_new = tx.store.objects.add_bucket(name, region, tx.now_s)
+    is_new = tx.store.buckets.add(name, region, tx.now_s)
     if not is_new and (region, caller.region) != (FIRST_REGION, FIRST_REGION):  # there S3 says yes once more, as it always has
         message = "Your previous request to create the named bucket succeeded and you already own it."
         raise BucketAlreadyOwnedByYou(message, BucketName=name)
@@ -65,7 +65,8 @@ def delete_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
         if bucket.versioning:
             message += ". You must delete all versions in the bucket."
         raise BucketNotEmpty(message, BucketName=bucket.name)
-    thrown_away(tx, tx.store.objects.drop_bucket(bucket.id))
+    thrown_away(tx, tx.store.objects.drop_uploads(bucket.id))
+    tx.store.buckets.drop(bucket.id)
     return {}
 
 
@@ -79,7 +80,7 @@ def list_buckets(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
     if not 1 <= limit <= LISTED_MAX:
         raise InvalidArgument(f"max-buckets must be between 1 and {LISTED_MAX}", ArgumentName="max-buckets", ArgumentValue=limit)
     after, prefix = unwrap(params.get("ContinuationToken"), InvalidArgument), params.get("Prefix", "")
-    found = tx.store.objects.buckets(after=after, prefix=prefix, region=params.get("BucketRegion"), limit=limit + 1)
+    found = tx.store.buckets.named(after=after, prefix=prefix, region=params.get("BucketRegion"), limit=limit + 1)
     page = found[:limit]
     return {
         "Buckets": [_shown(bucket) for bucket in page],
@@ -100,7 +101,7 @@ def put_bucket_versioning(tx: Tx[Store], params: dict[str, Any], caller: Caller)
         raise unsupported("x-amz-mfa", "Corral has no devices to ask")
     if wanted.get("Status") not in (ENABLED, SUSPENDED):
         raise malformed_xml()
-    tx.store.objects.set_versioning(bucket.id, wanted["Status"])
+    tx.store.buckets.set_versioning(bucket.id, wanted["Status"])
     return {}
 
 

@@ -13,7 +13,7 @@ from corral.decide.policy import PolicyError, is_public, read
 from corral.errors import ApiError, api_error
 from corral.model.objects import ENABLED, Bucket
 from corral.services.caller import Caller
-from corral.services.s3 import acl
+from corral.services.s3 import acl, encryption
 from corral.services.s3.details import checked_tags, tag_set
 from corral.services.s3.documents import Document, Handler, Params, current, handlers, named_handlers
 from corral.services.s3.errors import InvalidArgument, InvalidRequest, malformed_xml, unsupported
@@ -30,7 +30,6 @@ POLICY_MAX_BYTES = 20 * 1024
 TAGS_MAX = 50
 CORS_RULES_MAX = 100
 CORS_METHODS = ("GET", "PUT", "POST", "DELETE", "HEAD")
-ALGORITHMS = ("AES256", "aws:kms", "aws:kms:dsse")
 OWNERSHIPS = ("BucketOwnerEnforced", "BucketOwnerPreferred", "ObjectWriter")
 RESOURCE = re.compile(r"arn:aws[a-z-]*:s3:::(?P<bucket>[^/]*)(?:/.*)?", re.S)
 
@@ -93,7 +92,7 @@ def _encryption(tx: Tx[Store], bucket: Bucket, params: Params, caller: Caller) -
         raise malformed_xml()
     for rule in document["Rules"]:
         by_default = rule.get("ApplyServerSideEncryptionByDefault", {"SSEAlgorithm": "AES256"})
-        _one_of(by_default["SSEAlgorithm"], ALGORITHMS)
+        _one_of(by_default["SSEAlgorithm"], encryption.METHODS)
         if "KMSMasterKeyID" in by_default and by_default["SSEAlgorithm"] == "AES256":
             raise InvalidArgument("a KMSMasterKeyID is not applicable if the default sse algorithm is not aws:kms or aws:kms:dsse")
     return {"Rules": [{"BucketKeyEnabled": False, **rule} for rule in document["Rules"]]}
@@ -142,7 +141,7 @@ def _checked(tags: list[dict[str, str]]) -> list[dict[str, str]]:
 def _logging(tx: Tx[Store], bucket: Bucket, params: Params, caller: Caller) -> Any:
     document = params["BucketLoggingStatus"]
     target = document.get("LoggingEnabled", {}).get("TargetBucket")
-    if target is not None and tx.store.objects.bucket(target) is None:
+    if target is not None and tx.store.buckets.get(target) is None:
         raise InvalidTargetBucketForLogging("The target bucket for logging does not exist")
     return document
 
@@ -194,7 +193,7 @@ _NO_POLICY = _missing("NoSuchBucketPolicy", "The bucket policy does not exist")
 
 POLICY = Document("BucketPolicy", _policy, "DeleteBucketPolicy", shown="Policy", missing=_NO_POLICY)
 ENCRYPTION = Document(
-    "BucketEncryption",
+    encryption.KIND,
     _encryption,
     "DeleteBucketEncryption",
     shown="ServerSideEncryptionConfiguration",

@@ -9,15 +9,15 @@ from urllib.parse import unquote
 
 from corral.core import Tx
 from corral.decide.preconditions import Conditions
-from corral.model.blob import MD5, Admission
+from corral.model.blob import Admission
 from corral.model.objects import Bucket, Version
 from corral.services.caller import Caller
-from corral.services.s3 import digests, versions
-from corral.services.s3.details import ENCRYPTION, HEADERS, TAGS, details_of, shown_encryption, tags_from_header
+from corral.services.s3 import digests, encryption, versions
+from corral.services.s3.details import HEADERS, TAGS, details_of, tags_from_header
 from corral.services.s3.errors import InvalidArgument, InvalidRequest
 from corral.services.s3.lifecycle import expiration
 from corral.services.s3.naming import check_key, existing_bucket, existing_version, quoted, shown_id
-from corral.services.s3.objects import PUT_MAX_BYTES, check_read, part_of
+from corral.services.s3.objects import DETAILS, PUT_MAX_BYTES, check_read, part_of
 from corral.store import Store
 
 COPY, REPLACE = "COPY", "REPLACE"
@@ -80,18 +80,20 @@ def span_of_source(version: Version, header: str | None) -> tuple[int, int]:
 
 
 def admit_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admission | None:
-    """Only a checksum that the source does not have makes it necessary to read the bytes."""
+    """Only a digest that the source does not have makes it necessary to read the bytes: a checksum, or the MD5 of an ETag."""
     algorithm = params.get("ChecksumAlgorithm")
-    if algorithm is None:
-        return None
-    digests.announced({"ChecksumAlgorithm": algorithm, "Trailers": [f"x-amz-checksum-{algorithm.lower()}"]})
-    source = source_of(tx, params, caller)
-    if digests.member_of(algorithm) in source.version.details:
+    if algorithm is not None:
+        digests.announced({"ChecksumAlgorithm": algorithm, "Trailers": [f"x-amz-checksum-{algorithm.lower()}"]})
+    bucket, source = existing_bucket(tx, params, caller), source_of(tx, params, caller)
+    before, details = source.version.details, _details(bucket, source.version, params)
+    has_md5 = encryption.has_md5(details)
+    if (algorithm is None or digests.member_of(algorithm) in before) and (encryption.has_md5(before) or not has_md5):
         return None
     _check_size(source.version.size)
     assert source.version.content is not None
     slices = tx.store.objects.slices(source.version.content, 0, source.version.size)
-    return Admission(digests.wanted(frozenset({algorithm})), slices, {"Source": source})
+    algorithms = frozenset({algorithm} if algorithm is not None else digests.algorithms_of(before))
+    return Admission(digests.wanted(algorithms, {}, md5=has_md5), slices, {"Source": source, DETAILS: details})
 
 
 def copy_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -103,14 +105,17 @@ def copy_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
     _check_size(version.size)
     _check_not_itself(source, bucket, params)
     versions.check_write(tx, bucket, key, params)
+    details = params[DETAILS] if arrived is not None else _details(bucket, version, params)
     assert version.content is not None
     if arrived is None:
         tx.store.objects.refer_to(version.content)
-        content, etag, checksums = version.content, version.etag, digests.kept(version.details)
+        content, checksums = version.content, digests.kept(version.details)
+        etag = version.etag if encryption.has_md5(details) else tx.ids.hex32()
     else:
         found = digests.check_arrived({}, arrived)
-        content = tx.store.objects.add_content(part_of(tx, 1, arrived, found))
-        etag, checksums = arrived.digests[MD5].hex(), digests.shown(found, digests.FULL_OBJECT)
+        part = part_of(tx, 1, arrived, found, details)
+        content, etag = tx.store.objects.add_content(part), part.etag
+        checksums = digests.shown(found, digests.FULL_OBJECT)
     copied = versions.add(
         tx,
         bucket,
@@ -118,7 +123,7 @@ def copy_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
         content=content,
         size=version.size,
         etag=etag,
-        details=_details(version, params) | checksums,
+        details=details | checksums,
         event_name="Copy",
         caller=caller,
     )
@@ -127,7 +132,7 @@ def copy_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
         "CopyObjectResult": result,
         **shown_id(bucket, copied),
         **source.shown_id,
-        **shown_encryption(copied.details),
+        **encryption.shown(copied.details),
         **expiration(tx, bucket, copied),
     }
 
@@ -139,7 +144,7 @@ def _check_size(size: int) -> None:
 
 
 def _check_not_itself(source: Source, bucket: Bucket, params: dict[str, Any]) -> None:
-    changes = ("StorageClass", "WebsiteRedirectLocation", *ENCRYPTION)
+    changes = ("StorageClass", "WebsiteRedirectLocation", *encryption.MEMBERS)
     is_itself = (source.bucket.id, source.version.key) == (bucket.id, params["Key"]) and source.version.latest
     if is_itself and params.get("MetadataDirective", COPY) == COPY and not any(name in params for name in changes):
         raise InvalidRequest(
@@ -148,9 +153,9 @@ def _check_not_itself(source: Source, bucket: Bucket, params: dict[str, Any]) ->
         )
 
 
-def _details(version: Version, params: dict[str, Any]) -> dict[str, Any]:
+def _details(bucket: Bucket, version: Version, params: dict[str, Any]) -> dict[str, Any]:
     """Headers and metadata, and tags, are the source's or the request's; the rest is the request's in any case."""
-    given = details_of(params)
+    given = details_of(bucket, params)
     for directive in ("MetadataDirective", "TaggingDirective"):
         if params.get(directive, COPY) not in (COPY, REPLACE):
             raise InvalidArgument(f"Unknown {directive}.", ArgumentName=directive, ArgumentValue=params[directive])

@@ -1,4 +1,4 @@
-"""What is kept of a request beside the bytes, and how it is shown: headers, metadata, encryption, tags."""
+"""What is kept of a request beside the bytes, and how it is shown: headers, metadata, tags."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
-from corral.model.objects import Version
-from corral.services.s3 import acl
+from corral.model.objects import Bucket, Version
+from corral.services.s3 import acl, encryption
 from corral.services.s3.errors import (
     InvalidArgument,
     InvalidRequest,
@@ -20,8 +20,6 @@ from corral.services.s3.errors import (
 
 HEADERS = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Expires")
 KEPT = (*HEADERS, "Metadata", "WebsiteRedirectLocation", "StorageClass")
-ENCRYPTION = ("ServerSideEncryption", "SSEKMSKeyId", "BucketKeyEnabled")  # kept and shown; nothing is encrypted
-METHODS = ("AES256", "aws:kms", "aws:kms:dsse")
 CONTENT_TYPE = "binary/octet-stream"  # of what came without one
 STANDARD = "STANDARD"
 STORAGE_CLASSES = frozenset(
@@ -36,7 +34,7 @@ _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 TAGS = "Tags"  # among the details: name → value
 
 
-def details_of(params: Mapping[str, Any]) -> dict[str, Any]:
+def details_of(bucket: Bucket, params: Mapping[str, Any]) -> dict[str, Any]:
     """What a new object keeps of the request that makes it."""
     for member in ("SSECustomerAlgorithm", "CopySourceSSECustomerAlgorithm"):
         if member in params:
@@ -47,13 +45,8 @@ def details_of(params: Mapping[str, Any]) -> dict[str, Any]:
     storage_class = params.get("StorageClass", STANDARD)
     if storage_class not in STORAGE_CLASSES:
         raise InvalidStorageClass("The storage class you specified is not valid", StorageClassRequested=storage_class)
-    if params.get("ServerSideEncryption", METHODS[0]) not in METHODS:
-        raise InvalidArgument(
-            "The encryption method specified is not supported",
-            ArgumentName="x-amz-server-side-encryption",
-            ArgumentValue=params["ServerSideEncryption"],
-        )
-    details = {name: params[name] for name in (*KEPT, *ENCRYPTION) if name in params} | acl.kept(params)
+    details = {name: params[name] for name in KEPT if name in params}
+    details |= encryption.asked_for(bucket, params) | acl.kept(params)
     if "Tagging" in params and isinstance(params["Tagging"], str):
         tags = tags_from_header(params["Tagging"])
         details |= {TAGS: tags} if tags else {}
@@ -62,17 +55,13 @@ def details_of(params: Mapping[str, Any]) -> dict[str, Any]:
 
 def shown_headers(version: Version) -> dict[str, Any]:
     """The members of GetObject's answer that were kept as they came."""
-    shown = {name: value for name, value in version.details.items() if name in KEPT or name in ENCRYPTION}
+    shown = {name: value for name, value in version.details.items() if name in KEPT} | encryption.shown(version.details)
     shown.setdefault("ContentType", CONTENT_TYPE)
     if shown.get("StorageClass") == STANDARD:
         del shown["StorageClass"]
     if tags := version.details.get(TAGS):
         shown["TagCount"] = len(tags)
     return shown
-
-
-def shown_encryption(details: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: details[name] for name in ENCRYPTION if name in details}
 
 
 def tags_from_header(text: str) -> dict[str, str]:

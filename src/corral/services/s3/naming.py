@@ -46,7 +46,7 @@ def check_key(key: str) -> None:
 
 def existing_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Bucket:
     """The bucket that a request names, if it is its sender's idea of whose it is."""
-    bucket = tx.store.objects.bucket(params["Bucket"])
+    bucket = tx.store.buckets.get(params["Bucket"])
     if bucket is None:
         raise NoSuchBucket("The specified bucket does not exist", BucketName=params["Bucket"])
     if params.get("ExpectedBucketOwner", caller.account) != caller.account:

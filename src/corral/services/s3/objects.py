@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from corral.core import Tx
 from corral.decide.byte_range import Unsatisfiable, span_of
 from corral.decide.preconditions import Conditions, failed
-from corral.model.blob import MD5, Admission, Arrived
+from corral.model.blob import Admission, Arrived
 from corral.model.objects import Bucket, Part, Version
 from corral.services.caller import Caller
-from corral.services.s3 import digests, versions
-from corral.services.s3.details import STANDARD, details_of, shown_encryption, shown_headers
+from corral.services.s3 import digests, encryption, versions
+from corral.services.s3.details import STANDARD, details_of, shown_headers
 from corral.services.s3.errors import (
     EntityTooLarge,
     InvalidArgument,
@@ -27,6 +28,7 @@ from corral.services.s3.naming import PAGE_MAX, check_key, existing_bucket, exis
 from corral.store import Store
 
 PUT_MAX_BYTES = 5 * 1024**3
+DETAILS = "Details"  # among the parameters: what admission has found that the new object keeps
 OVERRIDES = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Expires")
 
 
@@ -35,10 +37,14 @@ def admit_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admis
     bucket = existing_bucket(tx, params, caller)
     check_key(params["Key"])
     check_size(params)
-    details_of(params)
-    algorithms = digests.announced(params)
     versions.check_write(tx, bucket, params["Key"], params)
-    return Admission(digests.wanted(algorithms))
+    return admission(details_of(bucket, params), params)
+
+
+def admission(details: dict[str, Any], params: dict[str, Any]) -> Admission:
+    """The bytes of a new object, of which these are the details."""
+    algorithms = digests.wanted(digests.announced(params), params, md5=encryption.has_md5(details))
+    return Admission(algorithms, params={DETAILS: details})
 
 
 def put_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -48,7 +54,7 @@ def put_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
         "ETag": quoted(version.etag),
         **shown_id(bucket, version),
         **digests.kept(version.details),
-        **shown_encryption(version.details),
+        **encryption.shown(version.details),
         **expiration(tx, bucket, version),
     }
 
@@ -56,24 +62,25 @@ def put_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
 def store_object(
     tx: Tx[Store], bucket: Bucket, key: str, arrived: Arrived, params: dict[str, Any], caller: Caller, *, event_name: str
 ) -> Version:
-    """A new object of one blob; `params` are PutObject's, wherever they came from."""
+    """A new object of one blob; `params` are PutObject's, wherever they came from, and what `admission` has added."""
     checksums = digests.check_arrived(params, arrived)
     versions.check_write(tx, bucket, key, params)
+    part = part_of(tx, 1, arrived, checksums, params[DETAILS])
     return versions.add(
         tx,
         bucket,
         key,
-        content=tx.store.objects.add_content(part_of(tx, 1, arrived, checksums)),
-        size=arrived.size,
-        etag=arrived.digests[MD5].hex(),
-        details=details_of(params) | digests.shown(checksums, digests.FULL_OBJECT),
+        content=tx.store.objects.add_content(part),
+        size=part.size,
+        etag=part.etag,
+        details=params[DETAILS] | digests.shown(checksums, digests.FULL_OBJECT),
         event_name=event_name,
         caller=caller,
     )
 
 
-def part_of(tx: Tx[Store], number: int, arrived: Arrived, checksums: dict[str, str]) -> Part:
-    return Part(number, arrived.blob, arrived.size, arrived.digests[MD5].hex(), checksums, tx.now_s)
+def part_of(tx: Tx[Store], number: int, arrived: Arrived, checksums: dict[str, str], details: Mapping[str, Any]) -> Part:
+    return Part(number, arrived.blob, arrived.size, encryption.etag_of(tx, arrived, details), checksums, tx.now_s)
 
 
 def check_size(params: dict[str, Any]) -> None:

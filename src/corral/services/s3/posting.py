@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -11,11 +12,10 @@ from corral.decide.post_policy import Malformed, Unmet, check_fields
 from corral.errors import api_error
 from corral.model.blob import Admission
 from corral.services.caller import Caller
-from corral.services.s3 import digests
 from corral.services.s3.details import details_of
 from corral.services.s3.errors import AccessDenied, InvalidArgument, unsupported
 from corral.services.s3.naming import check_key, existing_bucket, location, quoted, shown_id
-from corral.services.s3.objects import PUT_MAX_BYTES, store_object
+from corral.services.s3.objects import PUT_MAX_BYTES, admission, store_object
 from corral.store import Store
 
 InvalidPolicyDocument = api_error("InvalidPolicyDocument")
@@ -59,10 +59,9 @@ def admit_form(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admissi
         raise InvalidArgument(message, ArgumentName="key")
     found = _as_put(fields) | {"Key": fields["key"].replace(FILENAME, params["FileName"])}
     check_key(found["Key"])
-    details_of(found)
-    algorithms = digests.wanted(digests.announced(found))
     most = PUT_MAX_BYTES if most is None else min(most, PUT_MAX_BYTES)
-    return Admission(algorithms, params=found, least_bytes=least, most_bytes=most)
+    as_put = admission(details_of(bucket, found), found)
+    return replace(as_put, params={**found, **as_put.params}, least_bytes=least, most_bytes=most)
 
 
 def post_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from corral.core import Tx
 from corral.model.blob import Admission
 from corral.model.objects import Bucket, Part, Upload, Version
 from corral.services.caller import Caller
-from corral.services.s3 import digests, lifecycle, versions
+from corral.services.s3 import digests, encryption, lifecycle, versions
 from corral.services.s3.contents import thrown_away
 from corral.services.s3.copying import source_of, span_of_source
-from corral.services.s3.details import STANDARD, details_of, shown_encryption
+from corral.services.s3.details import STANDARD, details_of
 from corral.services.s3.errors import (
     BadDigest,
     EntityTooLarge,
@@ -43,14 +43,14 @@ def create_multipart_upload(tx: Tx[Store], params: dict[str, Any], caller: Calle
     bucket, upload_id = existing_bucket(tx, params, caller), tx.ids.hex32() + tx.ids.hex32()
     check_key(params["Key"])
     checksum = _checksum_of_upload(params)
-    details = details_of(params)
+    details = details_of(bucket, params)
     tx.store.objects.add_upload(upload_id, bucket.id, params["Key"], tx.now_s, details | checksum)
     return {
         "Bucket": bucket.name,
         "Key": params["Key"],
         "UploadId": upload_id,
         **checksum,
-        **shown_encryption(details),
+        **encryption.shown(details),
         **lifecycle.upload_began(tx, bucket, params["Key"], upload_id),
     }
 
@@ -74,14 +74,14 @@ def admit_part(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admissi
     upload = _existing(tx, params, caller)[1]
     check_size(params)
     _check_number(params)
-    return Admission(digests.wanted(_algorithms(upload, digests.announced(params))))
+    return Admission(_digests(upload, digests.announced(params), params))
 
 
 def upload_part(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     upload, announced = _existing(tx, params, caller)[1], digests.stated(params)
     part = _put(tx, upload, params)
     shown = {algorithm: text for algorithm, text in part.checksums.items() if not announced or algorithm in announced}
-    return {"ETag": quoted(part.etag), **digests.shown(shown), **shown_encryption(upload.details)}
+    return {"ETag": quoted(part.etag), **digests.shown(shown), **encryption.shown(upload.details)}
 
 
 def admit_part_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admission:
@@ -91,14 +91,14 @@ def admit_part_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Ad
     first, size = span_of_source(source.version, params.get("CopySourceRange"))
     assert source.version.content is not None
     slices = tx.store.objects.slices(source.version.content, first, size)
-    return Admission(digests.wanted(_algorithms(upload, frozenset())), slices, {"Source": source})
+    return Admission(_digests(upload, frozenset(), {}), slices, {"Source": source})
 
 
 def upload_part_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     upload, source = _existing(tx, params, caller)[1], params["Source"]
     part = _put(tx, upload, params)
     copied = {"ETag": quoted(part.etag), "LastModified": int(part.modified_at_s), **digests.shown(part.checksums)}
-    return {"CopyPartResult": copied, **source.shown_id, **shown_encryption(upload.details)}
+    return {"CopyPartResult": copied, **source.shown_id, **encryption.shown(upload.details)}
 
 
 def complete_multipart_upload(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -233,20 +233,20 @@ def _check_number(params: dict[str, Any]) -> None:
         raise InvalidArgument(message, ArgumentName="partNumber", ArgumentValue=params["PartNumber"])
 
 
-def _algorithms(upload: Upload, announced: frozenset[str]) -> frozenset[str]:
-    """Those that the whole will need. An upload that names none gets the default one, whatever its parts bring."""
+def _digests(upload: Upload, announced: frozenset[str], params: dict[str, Any]) -> frozenset[str]:
+    """Those that the whole will need. An upload that names no checksum gets the default one, whatever its parts bring."""
     expected = upload.details.get(ALGORITHM)
     if expected is not None and announced and announced != {expected}:
         actual = ", ".join(sorted(announced)).lower()
         raise InvalidRequest(
             f"Checksum Type mismatch occurred, expected checksum Type: {expected.lower()}, actual checksum Type: {actual}"
         )
-    return announced | {expected or digests.DEFAULT}
+    return digests.wanted(announced | {expected or digests.DEFAULT}, params, md5=encryption.has_md5(upload.details))
 
 
 def _put(tx: Tx[Store], upload: Upload, params: dict[str, Any]) -> Part:
     arrived = params["Body"]
-    part = part_of(tx, params["PartNumber"], arrived, digests.check_arrived(params, arrived))
+    part = part_of(tx, params["PartNumber"], arrived, digests.check_arrived(params, arrived), upload.details)
     thrown_away(tx, tx.store.objects.put_part(upload, part))
     return part
 
@@ -312,7 +312,7 @@ def _completed(tx: Tx[Store], bucket: Bucket, version: Version) -> dict[str, Any
         "ETag": quoted(version.etag),
         **shown_id(bucket, version),
         **digests.kept(version.details),
-        **shown_encryption(version.details),
+        **encryption.shown(version.details),
         **lifecycle.expiration(tx, bucket, version),
     }
 
