@@ -135,7 +135,7 @@ async def _serve(options: argparse.Namespace) -> None:
     lookup = Keys(keys["access_key"], root, settings.session_key, store.live_tasks)
     app = App(settings, lanes, lookup, clock, names, lambda tx: status_of(tx, agents.samples, about, agents.history),
               Inside(settings, state, agents), blobs, store.live_tasks, channel)  # fmt: skip
-    server = HttpServer(app)
+    server = HttpServer(app, clock)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _ask_to_exit, server, *lanes.values())
     serving = asyncio.create_task(server.serve(sockets=listeners))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -330,13 +329,14 @@ class BoundedHttp(HttpToolsProtocol):
 class HttpServer(uvicorn.Server):
     """uvicorn on a socket of ours; signals are `server.main`'s."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, clock: Clock) -> None:
         config = uvicorn.Config(
             app, loop="none", http=BoundedHttp, lifespan="off", interface="asgi3", access_log=False, log_config=None,
             server_header=False, proxy_headers=False, timeout_keep_alive=75, timeout_graceful_shutdown=3,
             ws=websocket, ws_max_size=MESSAGE_MAX_BYTES, ws_per_message_deflate=False,  # type: ignore[arg-type]  # it makes one
         )  # fmt: skip
         super().__init__(config)
+        self._clock = clock
         self._asked_to_exit = asyncio.Event()
 
     def exit(self) -> None:
@@ -348,7 +348,7 @@ class HttpServer(uvicorn.Server):
         """uvicorn looks ten times a second whether to exit, most of what an idle Corral did. Here only the date is due."""
         while not await self.on_tick(0):  # which writes the date that answers carry
             with suppress(TimeoutError):
-                async with asyncio.timeout(DATE_S - time.time() % DATE_S):  # when it changes
+                async with asyncio.timeout(DATE_S - self._clock.now_s() % DATE_S):  # when it changes
                     await self._asked_to_exit.wait()
 
     @contextmanager
