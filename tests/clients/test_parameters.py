@@ -80,7 +80,7 @@ def test_several_at_once(ssm: Any) -> None:
         ({"Value": "x" * 8193, "Tier": "Advanced"}, "ValidationException", "8192"),
         ({"Type": "Number"}, "ValidationException", "enum value set"),
         ({"Type": None}, "ValidationException", "type is required"),
-        ({"AllowedPattern": "[0-9"}, "InvalidAllowedPatternException", "not closed"),
+        ({"AllowedPattern": "[0-9"}, "InvalidAllowedPatternException", "missing ]"),
         ({"AllowedPattern": r"^\d+$"}, "ParameterPatternMismatchException", r"^\d+$"),
         ({"DataType": "Text"}, "ValidationException", "data type is not supported"),
         ({"KeyId": "alias/mine"}, "ValidationException", "SecureString"),

