@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -317,6 +318,71 @@ def test_metrics_in_what_a_task_writes(client: Callable[..., Any], cloudwatch: A
     ecs.register_task_definition(family="emf", containerDefinitions=[container(["echo", line], log_prefix="emf")])
     wait_stopped(ecs, [ecs.run_task(taskDefinition="emf")["tasks"][0]["taskArn"]])
     assert 97.0 in gpu_load(cloudwatch)
+
+
+# Metrics that filters make of logs
+
+
+def put_filter(logs: Any, group: str, pattern: str, name: str, **said: Any) -> None:
+    transformation = {"metricNamespace": "Training", "metricName": name, "metricValue": "1", **said}
+    logs.put_metric_filter(logGroupName=group, filterName=name, filterPattern=pattern, metricTransformations=[transformation])
+
+
+def counted(cloudwatch: Any, name: str, *statistics: str, **dimensions: str) -> tuple[float, ...]:
+    points = cloudwatch.get_metric_statistics(
+        Namespace="Training", MetricName=name, Period=60, Statistics=statistics,
+        Dimensions=[{"Name": name, "Value": value} for name, value in dimensions.items()],
+        StartTime=time.time() - 3600, EndTime=time.time() + 60,
+    )["Datapoints"]  # fmt: skip
+    whole = {"Sum": sum, "SampleCount": sum, "Maximum": max}
+    return tuple(whole[statistic](point[statistic] for point in points) for statistic in statistics)
+
+
+def test_a_line_that_a_task_writes_sets_off_an_alarm_by_a_metric_filter(client: Callable[..., Any], cloudwatch: Any) -> None:
+    ecs, logs = client("ecs"), client("logs")
+    group = container(["true"], log_prefix="filtered")["logConfiguration"]["options"]["awslogs-group"]
+    with suppress(logs.exceptions.ResourceAlreadyExistsException):
+        logs.create_log_group(logGroupName=group)
+    put_filter(logs, group, '"loss is NaN"', "Diverged")
+    cloudwatch.put_metric_alarm(**config("diverged", Namespace="Training", MetricName="Diverged", Threshold=0.0, Statistic="Sum"))
+    lines = "echo step 1; echo the loss is NaN; echo step 3"
+    ecs.register_task_definition(family="filtered", containerDefinitions=[container(["sh", "-c", lines], log_prefix="filtered")])
+    wait_stopped(ecs, [ecs.run_task(taskDefinition="filtered")["tasks"][0]["taskArn"]])
+    assert counted(cloudwatch, "Diverged", "Sum", "SampleCount") == (1.0, 1.0)
+    assert state(cloudwatch, "diverged")["StateValue"] == "ALARM"
+    logs.delete_metric_filter(logGroupName=group, filterName="Diverged")
+    wait_stopped(ecs, [ecs.run_task(taskDefinition="filtered")["tasks"][0]["taskArn"]])
+    assert counted(cloudwatch, "Diverged", "Sum") == (1.0,)
+
+
+def test_values_dimensions_and_the_default_of_metric_filters(client: Callable[..., Any], cloudwatch: Any) -> None:
+    logs, group = client("logs"), "/tests/filters"
+    logs.create_log_group(logGroupName=group)
+    logs.create_log_stream(logGroupName=group, logStreamName="s")
+
+    def put(*messages: str) -> None:
+        now = int(time.time() * 1000)
+        logs.put_log_events(
+            logGroupName=group, logStreamName="s", logEvents=[{"timestamp": now, "message": message} for message in messages]
+        )
+
+    put('{"loss": 9, "model": "a"}')  # before there is a filter
+    put_filter(logs, group, "{ $.loss = * && $.model = * }", "Loss", metricValue="$.loss", dimensions={"Model": "$.model"})
+    put_filter(logs, group, "ERROR", "Errors", defaultValue=0)
+    put('{"loss": 0.5, "model": "a"}', '{"loss": 1.5, "model": "a"}', '{"loss": 7, "model": "b"}', '{"loss": 3}')
+    assert counted(cloudwatch, "Loss", "Sum", "Maximum", Model="a") == (2.0, 1.5)
+    assert counted(cloudwatch, "Loss", "Sum", Model="b") == (7.0,)
+    assert counted(cloudwatch, "Errors", "Sum", "SampleCount") == (0.0, 1.0)
+    put("ERROR 1", "fine", "ERROR 2")
+    assert counted(cloudwatch, "Errors", "Sum", "SampleCount") == (2.0, 3.0)
+    put_filter(logs, group, "ERROR", "Errors", metricValue="10")
+    put("ERROR 3")
+    assert counted(cloudwatch, "Errors", "Sum") == (12.0,)
+    logs.delete_log_group(logGroupName=group)
+    logs.create_log_group(logGroupName=group)
+    logs.create_log_stream(logGroupName=group, logStreamName="s")
+    put("ERROR 4")
+    assert counted(cloudwatch, "Errors", "Sum") == (12.0,)
 
 
 # What Corral makes itself

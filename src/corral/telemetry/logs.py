@@ -57,6 +57,7 @@ class MetricFilter:
     details: dict[str, Any]
 
 
+FILTERS_KEPT_MAX = 10_000
 GROUP_COLUMNS = "id, name, created_ms, retention_days, bytes, details"
 STREAMS = (
     "SELECT s.id, s.group_id, s.name, s.created_ms, s.first_ms, s.last_ms, s.ingested_ms, s.events, g.name, g.retention_days, "
@@ -73,6 +74,7 @@ class LogStore(Database):
 
     def __init__(self, path: Path | None, *, checked: bool = False) -> None:
         super().__init__(path, _script("logs.sql"), self.MIGRATIONS, checked=checked)
+        self._filters: dict[int, list[dict[str, Any]]] = {}  # of groups that events came to
 
     # Groups
 
@@ -120,6 +122,7 @@ class LogStore(Database):
 
     def drop_group(self, group_id: int) -> None:
         """Nobody finds it any more; its streams and their events are still to be purged."""
+        self._filters.clear()
         self.execute("DELETE FROM metric_filter WHERE group_id = ?", (group_id,))
         self.execute("UPDATE log_group SET name = NULL WHERE id = ?", (group_id,))
 
@@ -269,6 +272,7 @@ class LogStore(Database):
     # Metric filters
 
     def put_metric_filter(self, group_id: int, name: str, details: dict[str, Any], now_ms: int) -> None:
+        self._filters.clear()
         self.execute(
             "INSERT INTO metric_filter VALUES (?, ?, ?, ?) ON CONFLICT (group_id, name) DO UPDATE SET details = excluded.details",
             (group_id, name, now_ms, json.dumps(details)),
@@ -283,12 +287,31 @@ class LogStore(Database):
         )
         return [MetricFilter(group, name, created_ms, json.loads(details)) for group, name, created_ms, details in rows]
 
+    def filters_of(self, group_id: int) -> list[dict[str, Any]]:
+        """The details of each. Asked with every batch of events: most groups have none."""
+        found = self._filters.get(group_id)
+        if found is None:
+            rows = self.execute("SELECT details FROM metric_filter WHERE group_id = ? ORDER BY name", (group_id,))
+            if len(self._filters) >= FILTERS_KEPT_MAX:
+                self._filters.clear()
+            found = self._filters[group_id] = [json.loads(details) for (details,) in rows]
+        return found
+
+    def rollback(self) -> None:
+        super().rollback()
+        self._filters.clear()
+
+    def rollback_to_savepoint(self) -> None:
+        super().rollback_to_savepoint()
+        self._filters.clear()
+
     def metric_filter_counts(self, group_ids: Sequence[int]) -> dict[int, int]:
         sql = f"SELECT group_id, count(*) FROM metric_filter WHERE group_id IN ({_marks(group_ids)}) GROUP BY group_id"
         return dict(self.execute(sql, tuple(group_ids)).fetchall())
 
     def drop_metric_filter(self, group_id: int, name: str) -> bool:
         """False: there is none."""
+        self._filters.clear()
         return self.execute("DELETE FROM metric_filter WHERE group_id = ? AND name = ?", (group_id, name)).rowcount == 1
 
     # Runs' output

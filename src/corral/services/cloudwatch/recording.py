@@ -1,8 +1,9 @@
-"""The one way in for points: PutMetricData, EMF found in logs, and what Corral measures itself."""
+"""The one way in for points: PutMetricData, what is found in logs, and what Corral measures itself."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from corral.core import Tx
 from corral.decide.emf import embedded_points
@@ -35,5 +36,19 @@ def record(tx: Tx[MetricStore], points: Sequence[Point], *, own: bool = False) -
 
 def record_embedded(tx: Tx[MetricStore], *, region: str, events: Sequence[tuple[int, str]]) -> None:
     """Metrics found in log events, each with its time in milliseconds. Those of another age are left out, as CloudWatch does."""
-    found = [point for at_ms, message in events for point in embedded_points(message, region, at_ms)]
-    record(tx, [point for point in found if tx.now_s - PAST_S <= point.at_s <= tx.now_s + AHEAD_S])
+    _record_found(tx, [point for at_ms, message in events for point in embedded_points(message, region, at_ms)])
+
+
+def record_filtered(
+    tx: Tx[MetricStore], *, region: str, filters: Sequence[Mapping[str, Any]], events: Sequence[tuple[int, str]]
+) -> None:
+    """What metric filters make of log events."""
+    from corral.decide.metric_filter import filtered_points  # only here: few have such filters, and patterns are a language
+
+    _record_found(tx, [point for details in filters for point in filtered_points(details, region, events)])
+
+
+def _record_found(tx: Tx[MetricStore], found: Sequence[Point]) -> None:
+    points = [point for point in found if tx.now_s - PAST_S <= point.at_s <= tx.now_s + AHEAD_S]
+    if points:
+        record(tx, points)

@@ -1,4 +1,4 @@
-"""Metric filters: kept and shown, and tested against messages. They make no metrics yet."""
+"""Metric filters: kept and shown, and tested against messages. What comes in while they are there makes metrics (`taking`)."""
 
 from __future__ import annotations
 

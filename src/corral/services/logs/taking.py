@@ -7,7 +7,7 @@ from functools import partial
 
 from corral.core import Tx
 from corral.decide.emf import MARK
-from corral.services.cloudwatch.recording import record_embedded
+from corral.services.cloudwatch.recording import record_embedded, record_filtered
 from corral.services.logs.naming import now_ms
 from corral.telemetry import LogStore, Stream
 
@@ -22,3 +22,7 @@ def take(tx: Tx[LogStore], stream: Stream, events: Sequence[tuple[int, str]]) ->
     embedded = [event for event in events if MARK in event[1]]
     for at in range(0, len(embedded), AT_ONCE):
         tx.hand_over("metrics", partial(record_embedded, region=stream.region, events=embedded[at : at + AT_ONCE]))
+    if filters := tx.store.filters_of(stream.group_id):
+        for at in range(0, len(events), AT_ONCE):
+            some = events[at : at + AT_ONCE]
+            tx.hand_over("metrics", partial(record_filtered, region=stream.region, filters=filters, events=some))
