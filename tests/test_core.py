@@ -557,3 +557,20 @@ def test_a_database_error_in_the_middle_of_a_command_is_not_called_a_bug_of_the_
     assert [type(told) for told in world.told] == [str, ServiceUnavailable, str]
     assert world.clusters() == ["after", "before"]
     assert outbox.faults
+
+
+def test_after_what_only_looks_nothing_is_different_unless_something_was_due() -> None:
+    world = World({"due": lambda tx, name: None})
+
+    def look() -> Outbox:
+        return world.core.batch([Command(lambda tx: tx.store.cluster_names("r", "", 1), world.told.append, only_looks=True)])
+
+    assert not look().may_differ
+    assert world.batch(adds("a")).may_differ
+    world.batch(lambda tx: tx.due("due:x", tx.now_s + 1))
+    assert not look().may_differ
+    world.clock.advance(2)
+    assert look().may_differ
+    assert not look().may_differ
+    world.store.full = True
+    assert look().may_differ, "nobody knows"

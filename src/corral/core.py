@@ -146,6 +146,7 @@ class Command:
     done: Callable[[Any], None]  # called with the result, or with an exception
     gone: Callable[[], bool] = lambda: False  # whoever asked waits no longer: it is not asked again
     on_wait: Callable[[], None] | None = None  # for whoever carries the answer: it will take a while
+    only_looks: bool = False  # nothing is different after it
     waits_until_s: float | None = None  # set once it has answered with Wait
     keys: tuple[str, ...] = ()
     in_turn: bool = False
@@ -177,6 +178,7 @@ class Outbox:
     handed: list[Handed] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)  # tracebacks of our own bugs, for the log
     waiting: list[Command] = field(default_factory=list)  # those that have begun to wait
+    may_differ: bool = True  # something may be different after this, by commands or by time
 
 
 class Core(Generic[S]):
@@ -219,6 +221,7 @@ class Core(Generic[S]):
         ran = list(todo)  # everyone who saw what may not be committed, also those who wait on
         tx = Tx(self.store, now_s, self._ids, self._settings)
         rung = self._ring(tx)
+        by_time = bool(rung)
         try:
             self.store.begin()
             while True:  # once even without a command: something is due
@@ -230,6 +233,7 @@ class Core(Generic[S]):
                     tx.now_s = self._instant()
                 for key in self.store.take_due(now_s, tx._looks_left):
                     tx.mark(key)
+                    by_time = True
                 self._look_at_marks(tx, outbox)
                 todo = self._unpark_changed(tx)
                 if not todo:
@@ -243,6 +247,7 @@ class Core(Generic[S]):
         self._set_alarms(tx)
         outbox.orders = _by_host(tx._orders)
         outbox.handed = tx._handed
+        outbox.may_differ = by_time or not all(command.only_looks for command in ran)
         return outbox
 
     def _run(self, tx: Tx[S], command: Command, outbox: Outbox) -> None:

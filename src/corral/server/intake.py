@@ -81,7 +81,7 @@ class Intake:
                 left = length - size
         if not more and size <= SMALL_MAX_BYTES:
             payload = b"".join([body.feed(piece) for piece in waiting])
-            small = self._together.store(payload, algorithms, lane, partial(owner, body.finish()))
+            small = self._together.write(payload, algorithms, lane, partial(owner, body.finish()))
             return await self._taken(small.answer, lambda: small.arrived)
         if not more:
             arrived, trailers = await self._run(_all_at_once, self._blobs, body, waiting, algorithms)
@@ -101,7 +101,8 @@ class Intake:
             result = await answer
         except Exception:
             if (unwanted := arrived()) is not None:
-                await self.erase([unwanted.blob])
+                with suppress(OSError):  # then a sweep will
+                    await self.erase([unwanted.blob])
             raise
         if (owned := arrived()) is not None:
             self._blobs.settled(owned.blob)

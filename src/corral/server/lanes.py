@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -50,44 +50,35 @@ class Lane(Generic[S]):
         self._readers: ThreadPoolExecutor | None = None
         self._mine = threading.local()
         self._releasing = False
-        self.submitted = 0  # commands so far
+        self.changes = 0  # transactions after which something may be different; raised when they are committed
 
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, handler: Callable[[Tx[S]], Any], on_wait: Callable[[], None] | None = None) -> asyncio.Future[Any]:
+    def submit(
+        self, handler: Callable[[Tx[S]], Any], on_wait: Callable[[], None] | None = None, *, only_looks: bool = False
+    ) -> asyncio.Future[Any]:
         """Run in the next transaction; the future is done after its commit. Call from the event loop.
 
         `on_wait` is called once the handler waits for something. Whoever cancels the future then is not waited for any more.
         """
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self.submitted += 1
-        self._gathering.add(self.command(handler, future, on_wait))
-        return future
+        answer = self.promise()
+        self._gathering.add(Command(handler, partial(_settle, answer), answer.cancelled, on_wait, only_looks))
+        return answer
 
     def submit_at_once(self, handler: Callable[[Tx[S]], Any]) -> asyncio.Future[Any]:
-        """As `submit`, for what was gathered before: it waits for no others."""
-        future = self.submit(handler)
+        """As `submit`, for what was gathered before: it waits for no others, and takes those along that wait."""
+        answer = self.submit(handler)
         self._gathering.flush()
-        return future
+        return answer
 
     def promise(self) -> asyncio.Future[Any]:
-        """What a command will answer that is still to be made, and handed over, by another thread. Call from the event loop."""
-        future: asyncio.Future[Any] = self._loop.create_future()
-        future.add_done_callback(self._count)
-        return future
+        """What a command will answer that is still to be made, by another thread, which gives it to us with `take`."""
+        return self._loop.create_future()
 
-    def command(
-        self, handler: Callable[[Tx[S]], Any], answer: asyncio.Future[Any], on_wait: Callable[[], None] | None = None
-    ) -> Command:
-        return Command(handler, partial(_settle, answer), answer.cancelled, on_wait)
-
-    def hand_over(self, commands: list[Command]) -> None:
-        """Run them in the next transaction. For other threads: what the event loop has to do is gathered by `submit`."""
-        self._queue.put(commands)
-
-    def _count(self, _: asyncio.Future[Any]) -> None:
-        self.submitted += 1
+    def take(self, commands: Sequence[tuple[Callable[[Tx[S]], Any], asyncio.Future[Any]]]) -> None:
+        """Handlers, and where their answers were promised: run them in the next transaction. Other threads call this."""
+        self._queue.put([Command(handler, partial(_settle, answer), answer.cancelled) for handler, answer in commands])
 
     async def read(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids) -> T:
         """Run a heavy read beside the lane."""
@@ -100,7 +91,7 @@ class Lane(Generic[S]):
         return self._read(handler, settings, ids)
 
     def glance(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids) -> T:
-        """The same, for whoever reads one row at most, or needs no snapshot of all it reads."""
+        """The same without a snapshot: each statement sees its own moment. For whoever reads one row at most, or may be wrong."""
         return handler(self._reading(settings, ids))
 
     def release(self) -> None:
@@ -171,6 +162,7 @@ class Lane(Generic[S]):
         return commands, True
 
     def _deliver(self, outbox: Outbox) -> None:
+        self.changes += outbox.may_differ
         for fault in outbox.faults:
             log.error("%s", fault)
         handed: dict[Command | None, list[asyncio.Future[Any]]] = {}

@@ -1,7 +1,7 @@
 """Corral publishes itself, once a second: queues, clusters and GPUs, as metrics. The one ticker; where nothing is, it says nothing.
 
 What is as it was is said again once a minute only, and then counts for all the seconds in between: so averages are true, and an
-idle machine stays idle. Where nobody has asked the core for anything and no message waits, nothing is looked at either.
+idle machine stays idle. Where the state has not changed and no message waits, nothing is looked at either.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Publisher:
         self._measuring: asyncio.Task[list[Measured]] | None = None
         self._measured_s = 0.0
         self._published_s = 0.0
-        self._submitted = 0  # commands to the state's lane up to the last time
+        self._changes = 0  # of the state, before the last look
         self._has_messages = False
 
     async def run(self) -> None:
@@ -71,16 +71,17 @@ class Publisher:
         measured = self._take_measured()
         if not measured and self._is_as_it_was():
             return
-        looked = self._state.submit(partial(self.points, measured=measured))
-        self._published_s, self._submitted = self._clock.now_s(), self._state.submitted
-        if points := await looked:
+        now_s, changes = self._clock.now_s(), self._state.changes
+        points = await self._state.submit(partial(self.points, measured=measured), only_looks=True)
+        self._published_s, self._changes = now_s, changes
+        if points:
             await self._metrics.submit(partial(record, points=points, own=True))
 
     def _is_as_it_was(self) -> bool:
-        """Whether a look would find nothing to say: levels change by commands, by samples, and while messages grow older."""
+        """Whether a look would find nothing to say: levels change with the state, by samples, and while messages grow older."""
         return (
             not self._has_messages
-            and self._state.submitted == self._submitted
+            and self._state.changes == self._changes
             and self._clock.now_s() // MINUTE_S == self._published_s // MINUTE_S
             and all(past[-1][0] <= self._sampled_s.get(gpu_id, 0.0) for gpu_id, past in self._agents.history.items())
         )
@@ -97,7 +98,7 @@ class Publisher:
 
     async def _measure(self) -> list[Measured]:
         """What the runs of every host use."""
-        runs: dict[str, list[str]] = await self._state.submit(_live_runs)
+        runs: dict[str, list[str]] = await self._state.submit(_live_runs, only_looks=True)
         found = [await self._agents.measure(host_id, names) for host_id, names in runs.items()]
         return [each for each in found if each is not None]
 

@@ -135,23 +135,23 @@ class Streams:
         service = SERVICES[call.service]
         admit, operation, lane = service.admit[call.operation], service.operations[call.operation], self._lanes[service.lane]
         look = lane.look if "CopySource" in params else lane.glance  # what is copied must be as it was at one moment
-        intake = look(lambda tx: admit(tx, params, caller), self._settings, self._ids)
-        if intake is None:
+        admission = look(lambda tx: admit(tx, params, caller), self._settings, self._ids)
+        if admission is None:
             return call.serialize(await lane.submit(lambda tx: operation(tx, params, caller)), request_id)
-        params |= intake.params
+        params |= admission.params
         if isinstance(body, FormFile):
-            body.allow(intake.least_bytes, intake.most_bytes)
+            body.allow(admission.least_bytes, admission.most_bytes)
 
         def owner(trailers: Mapping[str, str], arrived: Arrived, tx: Tx[Any]) -> Any:
             stated = {f"Checksum{HEADERS[name]}": value for name, value in trailers.items() if name in HEADERS}
             return operation(tx, {**params, **stated, "Body": arrived}, caller)
 
         try:
-            if intake.source is not None:
-                copied = await self._intake.copy(intake.source, intake.algorithms)
+            if admission.source is not None:
+                copied = await self._intake.copy(admission.source, admission.algorithms)
                 answer = await self._intake.give(copied, lane, partial(owner, {}))
             else:
-                answer = await self._intake.store(receive, body, intake.algorithms, connection, lane, owner)
+                answer = await self._intake.store(receive, body, admission.algorithms, connection, lane, owner)
         except OSError as error:
             log.exception("request %s: %s:%s could not be written", request_id, call.service, call.operation)
             raise ServiceUnavailable(f"Nothing was stored: the bytes could not be written ({error.strerror or error}).") from None

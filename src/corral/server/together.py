@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from corral.blobs import Blobs
-from corral.core import Command, Tx
+from corral.core import Tx
 from corral.model.blob import Arrived
 from corral.server.gathering import Gathering
 from corral.server.lanes import Lane
@@ -39,7 +39,7 @@ class Together:
         self._gathering = Gathering[Body](self._queue.put, BATCH_MAX)
         self._thread: threading.Thread | None = None
 
-    def store(self, data: bytes, algorithms: Collection[str], lane: Lane[Any], owner: Owner) -> Body:
+    def write(self, data: bytes, algorithms: Collection[str], lane: Lane[Any], owner: Owner) -> Body:
         """When it is on disk its owner takes it, in the lane: the event loop has no part in that. Call from the event loop."""
         if self._thread is None:
             loop = asyncio.get_running_loop()
@@ -62,17 +62,16 @@ class Together:
                 stored = self._blobs.store([(body.data, body.algorithms) for body in bodies])
             except Exception as error:  # a fault of ours: whoever waits is told, and the next ones are served
                 stored = [error] * len(bodies)
-            onward: dict[Lane[Any], list[Command]] = {}
+            onward: dict[Lane[Any], list[tuple[Callable[[Tx[Any]], Any], asyncio.Future[Any]]]] = {}
             failed = []
             for body, found in zip(bodies, stored):
                 if isinstance(found, Arrived):
                     body.arrived = found
-                    command = body.lane.command(partial(body.owner, found), body.answer)
-                    onward.setdefault(body.lane, []).append(command)
+                    onward.setdefault(body.lane, []).append((partial(body.owner, found), body.answer))
                 else:
                     failed.append((body, found))
             for lane, commands in onward.items():
-                lane.hand_over(commands)
+                lane.take(commands)
             if failed:
                 try:
                     loop.call_soon_threadsafe(_tell, failed)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import orjson
 
 from corral.database import Database, Row
-from corral.model.objects import Bucket
+from corral.model.objects import ENCRYPTION, Bucket
 
-ENCRYPTION = "SELECT document FROM bucket_document AS d WHERE d.bucket = bucket.id AND d.kind = 'BucketEncryption'"
-COLUMNS = f"id, name, region, created_at, versioning, has_lifecycle, has_notifications, ({ENCRYPTION})"
+TOLD = f"SELECT document FROM bucket_document AS told WHERE told.bucket = bucket.id AND told.kind = '{ENCRYPTION}'"
+COLUMNS = f"id, name, region, created_at, versioning, has_lifecycle, has_notifications, ({TOLD})"
 
 
 @dataclass(slots=True)
@@ -33,9 +33,11 @@ class Buckets:
 
     def add(self, name: str, region: str, now_s: float) -> bool:
         """False: there is one of this name."""
-        self.forget()
         sql = "INSERT INTO bucket (name, region, created_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-        return self._database.execute(sql, (name, region, now_s)).rowcount == 1
+        if self._database.execute(sql, (name, region, now_s)).rowcount == 0:
+            return False
+        self.forget()
+        return True
 
     def get(self, name: str) -> Bucket | None:
         count = self.changes.count if self._reading_at is None else self._reading_at

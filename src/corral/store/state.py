@@ -108,12 +108,12 @@ class Store(Hosts):
         return beside
 
     def begin_reading(self) -> None:
-        self.buckets.begin_reading()
         super().begin_reading()
+        self.buckets.begin_reading()  # nothing was read yet, so the snapshot is still to come
 
     def end_reading(self) -> None:
-        super().end_reading()
         self.buckets.end_reading()
+        super().end_reading()
 
     def savepoint(self) -> None:
         super().savepoint()

@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 from corral.core import Tx
 from corral.decide.preconditions import Conditions
+from corral.errors import ServiceUnavailable
 from corral.model.blob import Admission
 from corral.model.objects import Bucket, Version
 from corral.services.caller import Caller
@@ -89,7 +90,7 @@ def admit_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admissi
     has_md5 = encryption.has_md5(details)
     if (algorithm is None or digests.member_of(algorithm) in before) and (encryption.has_md5(before) or not has_md5):
         return None
-    _check_size(source.version.size)
+    _check(tx, source, bucket, params)
     assert source.version.content is not None
     slices = tx.store.objects.slices(source.version.content, 0, source.version.size)
     algorithms = frozenset({algorithm} if algorithm is not None else digests.algorithms_of(before))
@@ -98,17 +99,16 @@ def admit_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admissi
 
 def copy_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     bucket, key = existing_bucket(tx, params, caller), params["Key"]
-    check_key(key)
     arrived = params.get("Body")
     source = params["Source"] if arrived is not None else source_of(tx, params, caller)
     version = source.version
-    _check_size(version.size)
-    _check_not_itself(source, bucket, params)
-    versions.check_write(tx, bucket, key, params)
+    _check(tx, source, bucket, params)
     details = params[DETAILS] if arrived is not None else _details(bucket, version, params)
     assert version.content is not None
     if arrived is None:
         tx.store.objects.refer_to(version.content)
+        if encryption.has_md5(details) and not encryption.has_md5(version.details):
+            raise ServiceUnavailable("The source or the encryption of the bucket has changed just now. Please try again.")
         content, checksums = version.content, digests.kept(version.details)
         etag = version.etag if encryption.has_md5(details) else tx.ids.hex32()
     else:
@@ -135,6 +135,14 @@ def copy_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
         **encryption.shown(copied.details),
         **expiration(tx, bucket, copied),
     }
+
+
+def _check(tx: Tx[Store], source: Source, bucket: Bucket, params: dict[str, Any]) -> None:
+    """Whether it may be copied there."""
+    check_key(params["Key"])
+    _check_size(source.version.size)
+    _check_not_itself(source, bucket, params)
+    versions.check_write(tx, bucket, params["Key"], params)
 
 
 def _check_size(size: int) -> None:

@@ -11,7 +11,6 @@ from corral.model.objects import Bucket
 from corral.services.s3.errors import InvalidArgument
 from corral.store import Store
 
-KIND = "BucketEncryption"  # the document that says what holds for a bucket's objects
 METHOD = "ServerSideEncryption"
 KEY_ID = "SSEKMSKeyId"
 MEMBERS = (METHOD, KEY_ID, "BucketKeyEnabled")
@@ -39,7 +38,7 @@ def asked_for(bucket: Bucket, params: Mapping[str, Any]) -> dict[str, Any]:
 def _by_default(bucket: Bucket) -> dict[str, Any]:
     if bucket.encryption is None:
         return {}
-    rule = bucket.encryption["Rules"][0]
+    rule = bucket.encryption["Rules"][0]  # as PutBucketEncryption keeps it: the one, and complete
     named = rule.get("ApplyServerSideEncryptionByDefault", {"SSEAlgorithm": OWN_KEYS})
     return {
         METHOD: named["SSEAlgorithm"],
