@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from corral.clock import VirtualClock
-from corral.core import Core, Tx
+from corral.core import Tx
 from corral.errors import ServiceUnavailable
 from corral.ids import SeededIds
 from corral.model.blob import Arrived
@@ -24,8 +23,7 @@ KMS = {"Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:km
 
 def test_an_etag_that_is_no_md5_is_not_taken_for_one() -> None:
     store = Store(None)
-    core = Core(store, settings=Settings(), clock=VirtualClock(), ids=SeededIds(Random(0)))
-    tx = Tx(store, 1.0, core._ids, core._settings)
+    tx = Tx(store, 1.0, SeededIds(Random(0)), Settings())
 
     def ask(operation: str, **params: Any) -> Any:
         return s3.HANDLERS[operation](tx, {"Bucket": BUCKET, **params}, CALLER)

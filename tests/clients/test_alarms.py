@@ -373,7 +373,7 @@ def test_values_dimensions_and_the_default_of_metric_filters(client: Callable[..
     assert counted(cloudwatch, "Loss", "Sum", "Maximum", Model="a") == (2.0, 1.5)
     assert counted(cloudwatch, "Loss", "Sum", Model="b") == (7.0,)
     assert counted(cloudwatch, "Errors", "Sum", "SampleCount") == (0.0, 1.0)
-    put("ERROR 1", "fine", "ERROR 2")
+    put("ERROR 1", *["fine"] * 500, "ERROR 2")
     assert counted(cloudwatch, "Errors", "Sum", "SampleCount") == (2.0, 3.0)
     put_filter(logs, group, "ERROR", "Errors", metricValue="10")
     put("ERROR 3")

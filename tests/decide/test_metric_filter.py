@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from corral.decide.metric_filter import filtered_points
+from corral.decide.metric_filter import Meter
 from corral.model.metric import Metric
 
 AT_MS = 1_700_000_040_000  # a whole minute
@@ -18,7 +18,9 @@ def points(pattern: str, *messages: str, **said: Any) -> list[tuple[float, Any]]
     transformation = {"metricNamespace": "N", "metricName": "M", "metricValue": "1", **said}
     details = {"filterPattern": pattern, "metricTransformations": [transformation]}
     events = [(AT_MS + 20_000 * number, message) for number, message in enumerate(messages)]
-    return [(point.at_s - AT_MS / 1000, point.sample) for point in filtered_points(details, "r", events)]
+    meter = Meter(details, "r")
+    found = [*meter.points(events[:2]), *meter.points(events[2:]), *meter.defaults()]
+    return [(point.at_s - AT_MS / 1000, point.sample) for point in found]
 
 
 @pytest.mark.parametrize(
@@ -31,9 +33,12 @@ def points(pattern: str, *messages: str, **said: Any) -> list[tuple[float, Any]]
         ("[ip, user, status = 4*, bytes]", ["1.2.3.4 me 404 1534", "1.2.3.4 me 200 9"], {"metricValue": "$bytes"}, [(0, 1534.0)]),
         ("[, , size]", ["a b 7"], {"metricValue": "$size"}, [(0, 7.0)]),
         ("x", ["x"], {"metricValue": "NaN"}, []),
+        ("x", ["x"], {"metricValue": "1_000"}, []),
+        ("x", ["x"], {"metricValue": "1e109"}, []),  # more than CloudWatch takes
         ("x", ["x"], {"metricValue": "$x"}, []),
         # By default: once for each minute of which no event matches.
         ("ERROR", ["a", "b", "c", "d", "ERROR", "e", "f"], {"defaultValue": 0.0}, [(80, 1.0), (0, 0.0), (120, 0.0)]),
+        ("ERROR", ["ERROR", "a", "b"], {"defaultValue": 0.0}, [(0, 1.0)]),  # whichever piece the match was in
         ("ERROR", ["a"], {"defaultValue": None}, []),
     ],
 )
@@ -48,6 +53,6 @@ def test_dimensions_and_unit() -> None:
     }  # fmt: skip
     pattern = "{ $.latency = * && $.kind = * && ($.name = * || $.name NOT EXISTS) }"
     events = [(AT_MS, LATENCY), (AT_MS, '{"latency": 1, "kind": "GET"}')]
-    [point] = filtered_points({"filterPattern": pattern, "metricTransformations": [transformation]}, "r", events)
+    [point] = Meter({"filterPattern": pattern, "metricTransformations": [transformation]}, "r").points(events)
     assert point.metric == Metric("r", "N", "M", (("Also", "x"), ("Kind", "GET")))
     assert (point.sample, point.unit) == (50.0, "Milliseconds")

@@ -12,15 +12,13 @@ from typing import Any
 
 import orjson
 
-from corral.model.metric import UNITS, Dimensions, Metric, Point, Sample
+from corral.model.metric import DIMENSION_VALUE_MAX, LARGEST, UNITS, Dimensions, Metric, Point, Sample
 
 MARK = "CloudWatchMetrics"  # every such event has it
 NAME_MAX = 255
-VALUE_MAX = 1024
 METRICS_MAX = 100  # of a directive
 VALUES_MAX = 100
 DIMENSIONS_MAX = 30
-LARGEST = 2.0**360
 
 
 def embedded_points(message: str, region: str, event_ms: int) -> Iterator[Point]:
@@ -54,7 +52,7 @@ def _dimension_sets(root: dict[str, Any], sets: Any) -> Iterator[Dimensions]:
         if not isinstance(keys, list) or len(keys) > DIMENSIONS_MAX:
             continue
         found = {key: str(root[key]) for key in keys if _is_name(key) and isinstance(root.get(key), str | int | float)}
-        if len(found) == len(keys) and all(0 < len(value) <= VALUE_MAX for value in found.values()):
+        if len(found) == len(keys) and all(0 < len(value) <= DIMENSION_VALUE_MAX for value in found.values()):
             yield tuple(sorted(found.items()))
 
 

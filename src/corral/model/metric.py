@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 Dimensions = tuple[tuple[str, str], ...]  # (name, value), sorted
 
+DIMENSION_VALUE_MAX = 1024  # characters
+LARGEST = 2.0**360  # of a value, either way
 UNITS = (
     "None", "Seconds", "Microseconds", "Milliseconds", "Bytes", "Kilobytes", "Megabytes", "Gigabytes", "Terabytes", "Bits",
     "Kilobits", "Megabits", "Gigabits", "Terabits", "Percent", "Count", "Bytes/Second", "Kilobytes/Second", "Megabytes/Second",

@@ -10,7 +10,7 @@ T = TypeVar("T")
 NULL = "null"  # the id of a version that was made while its bucket kept none
 ENABLED = "Enabled"
 SUSPENDED = "Suspended"
-ENCRYPTION = "BucketEncryption"  # the document of a bucket that says what holds for its objects
+BUCKET_ENCRYPTION = "BucketEncryption"  # the document of a bucket that says what holds for its objects
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import orjson
 
 from corral.database import Database, Row
-from corral.model.objects import ENCRYPTION, Bucket
+from corral.model.objects import BUCKET_ENCRYPTION, Bucket
 
-TOLD = f"SELECT document FROM bucket_document AS told WHERE told.bucket = bucket.id AND told.kind = '{ENCRYPTION}'"
+TOLD = f"SELECT document FROM bucket_document AS told WHERE told.bucket = bucket.id AND told.kind = '{BUCKET_ENCRYPTION}'"
 COLUMNS = f"id, name, region, created_at, versioning, has_lifecycle, has_notifications, ({TOLD})"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from corral.errors import api_error
-from corral.model.metric import Dimensions
+from corral.model.metric import DIMENSION_VALUE_MAX, Dimensions
 from corral.services.caller import Caller
 
 InvalidNextToken = api_error("InvalidNextToken")
@@ -17,7 +17,6 @@ MissingParameter = api_error("MissingRequiredParameterException")
 ValidationError = api_error("ValidationException")
 
 NAME_MAX = 255
-VALUE_MAX = 1024
 DIMENSIONS_MAX = 30
 PAGE_MAX = 100
 NAMESPACE = re.compile(r"[^:\x00-\x1f\x7f][\x20-\x7e]*")
@@ -45,7 +44,7 @@ def dimension_faults(listed: Iterable[Mapping[str, Any]], member: str) -> list[s
     for number, each in enumerate(listed, 1):
         names.append(each["Name"])
         found += text_faults(each["Name"], f"{member}.{number}.Name", NAME_MAX)
-        found += text_faults(each["Value"], f"{member}.{number}.Value", VALUE_MAX)
+        found += text_faults(each["Value"], f"{member}.{number}.Value", DIMENSION_VALUE_MAX)
         if each["Name"].startswith(":"):
             found.append(f"The parameter {member}.{number}.Name must not begin with a colon.")
     if len(set(names)) < len(names):

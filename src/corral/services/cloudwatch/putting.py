@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 from corral.core import Tx
-from corral.model.metric import UNITS, Metric, Point, Sample, StatisticSet
+from corral.model.metric import LARGEST, UNITS, Metric, Point, Sample, StatisticSet
 from corral.services.caller import Caller
 from corral.services.cloudwatch.naming import (
     NAME_MAX,
@@ -25,7 +25,6 @@ from corral.telemetry import MetricStore
 DATA_MAX = 1000
 VALUES_MAX = 150
 ENTITIES_MAX = 2
-LARGEST = 2.0**360
 ENTITY_KEYS = {"Type", "ResourceType", "Identifier", "Name", "Environment"}
 KNOWN_UNITS = frozenset(UNITS)
 

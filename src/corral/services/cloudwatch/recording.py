@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from corral.core import Tx
 from corral.decide.emf import embedded_points
 from corral.model.metric import Point
 from corral.telemetry import MetricStore
+
+if TYPE_CHECKING:
+    from corral.decide.metric_filter import Meter
 
 PAST_S = 14 * 86_400
 AHEAD_S = 2 * 3600
@@ -39,13 +42,10 @@ def record_embedded(tx: Tx[MetricStore], *, region: str, events: Sequence[tuple[
     _record_found(tx, [point for at_ms, message in events for point in embedded_points(message, region, at_ms)])
 
 
-def record_filtered(
-    tx: Tx[MetricStore], *, region: str, filters: Sequence[Mapping[str, Any]], events: Sequence[tuple[int, str]]
-) -> None:
-    """What metric filters make of log events."""
-    from corral.decide.metric_filter import filtered_points  # only here: few have such filters, and patterns are a language
-
-    _record_found(tx, [point for details in filters for point in filtered_points(details, region, events)])
+def record_filtered(tx: Tx[MetricStore], *, meters: Sequence[Meter], events: Sequence[tuple[int, str]], last: bool) -> None:
+    """What metric filters make of log events; `last`: there are no more of this batch."""
+    found = [point for meter in meters for point in meter.points(events)]
+    _record_found(tx, [*found, *(point for meter in meters for point in meter.defaults())] if last else found)
 
 
 def _record_found(tx: Tx[MetricStore], found: Sequence[Point]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from corral.core import Tx
 from corral.decide.emf import MARK
@@ -23,6 +24,13 @@ def take(tx: Tx[LogStore], stream: Stream, events: Sequence[tuple[int, str]]) ->
     for at in range(0, len(embedded), AT_ONCE):
         tx.hand_over("metrics", partial(record_embedded, region=stream.region, events=embedded[at : at + AT_ONCE]))
     if filters := tx.store.filters_of(stream.group_id):
-        for at in range(0, len(events), AT_ONCE):
-            some = events[at : at + AT_ONCE]
-            tx.hand_over("metrics", partial(record_filtered, region=stream.region, filters=filters, events=some))
+        _measure(tx, filters, stream.region, events)
+
+
+def _measure(tx: Tx[LogStore], filters: Sequence[Mapping[str, Any]], region: str, events: Sequence[tuple[int, str]]) -> None:
+    from corral.decide.metric_filter import Meter  # only here: few have such filters, and patterns are a language
+
+    meters = [Meter(details, region) for details in filters]
+    for at in range(0, len(events), AT_ONCE):
+        some, last = events[at : at + AT_ONCE], at + AT_ONCE >= len(events)
+        tx.hand_over("metrics", partial(record_filtered, meters=meters, events=some, last=last))

@@ -11,8 +11,7 @@ from typing import Any
 from corral.core import Tx
 from corral.decide.policy import PolicyError, is_public, read
 from corral.errors import ApiError, api_error
-from corral.model.objects import ENABLED, Bucket
-from corral.model.objects import ENCRYPTION as ENCRYPTION_KIND
+from corral.model.objects import BUCKET_ENCRYPTION, ENABLED, Bucket
 from corral.services.caller import Caller
 from corral.services.s3 import acl, encryption
 from corral.services.s3.details import checked_tags, tag_set
@@ -194,7 +193,7 @@ _NO_POLICY = _missing("NoSuchBucketPolicy", "The bucket policy does not exist")
 
 POLICY = Document("BucketPolicy", _policy, "DeleteBucketPolicy", shown="Policy", missing=_NO_POLICY)
 ENCRYPTION = Document(
-    ENCRYPTION_KIND,
+    BUCKET_ENCRYPTION,
     _encryption,
     "DeleteBucketEncryption",
     shown="ServerSideEncryptionConfiguration",
