@@ -6,8 +6,8 @@ from corral.core import Tx
 from corral.decide.lifecycle import advance
 from corral.model.run import RunState
 from corral.model.task import Run, Task
-from corral.services.ecs.containers import rules_of
 from corral.services.ecs.starting import start_of
+from corral.services.ecs.task_spec import rules_of, spec_of
 from corral.store import Store
 
 
@@ -18,7 +18,7 @@ def follow(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...]) -> No
     tx.store.change_task(before, progress.task)
     tx.changed(f"task:{before.id}")
     for run in progress.start:
-        tx.start(before.host_id, start_of(tx, progress.task, run))
+        tx.start(before.host_id, start_of(tx, progress.task, run, spec_of(tx, before)))
     for run in progress.stop:
         tx.stop(before.host_id, run.attempt_id)
     if progress.look_at_s is not None:
