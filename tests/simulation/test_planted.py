@@ -48,7 +48,7 @@ def stop_frees(tx: Tx[Store], params: dict[str, Any], caller: Any) -> dict[str, 
 
 def silence_ends_runs(tx: Tx[Store], host_id: str) -> None:
     """A host that is not heard of is taken for dead."""
-    hosts.look_at_host(tx, host_id)
+    STATE["host"](tx, host_id)
     host = tx.store.host(host_id)
     if host is not None and not host["connected"]:
         for task in tx.store.tasks_on(host_id):

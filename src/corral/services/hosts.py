@@ -83,18 +83,6 @@ def gpus_in_use(tx: Tx[Store], host_id: str, found: Mapping[str, Sequence[Foreig
         tx.mark(f"pool:{host['pool']}")
 
 
-def look_at_host(tx: Tx[Store], host_id: str) -> None:
-    """Reconciler: a host not heard of for a while gets nothing new. Its leases stay: its runs may well be alive."""
-    host = tx.store.host(host_id)
-    if host is None or not host["connected"]:
-        return
-    silent_at_s = host["seen_at"] + SILENT_S
-    if tx.now_s >= silent_at_s:
-        tx.store.host_silent(host_id)
-    else:
-        tx.due(f"host:{host_id}", silent_at_s)
-
-
 def _missing(task: Task, run: Run, rebooted: bool, now_s: float) -> Observed | None:
     """What became of a run that its host does not know; None: it is still to be started."""
     if run.state is RunState.STOPPED or run.waits:

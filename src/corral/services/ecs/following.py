@@ -30,15 +30,3 @@ def follow(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...]) -> No
 
 def _frees(before: tuple[Run, ...], after: tuple[Run, ...]) -> bool:
     return any(run.state is RunState.STOPPED and was.state is not RunState.STOPPED for run, was in zip(after, before))
-
-
-def look_at_task(tx: Tx[Store], task_id: str) -> None:
-    """Reconciler: a limit of a task may have been reached."""
-    task = tx.store.task(task_id)
-    if task is None or task.host_id is None:
-        return
-    progress = advance(task, task.runs, tx.now_s, rules_of(tx, task))
-    if progress.task != task:
-        follow(tx, task, task, task.runs)
-    elif progress.look_at_s is not None:
-        tx.due(f"task:{task_id}", progress.look_at_s)

@@ -1,4 +1,4 @@
-"""The scheduler: a release, a new host or a new claim wakes a pool, and its claims are served."""
+"""Pools of capacity, the scheduler: a release, a new host or a new claim wakes a pool, and its claims are served."""
 
 from __future__ import annotations
 
