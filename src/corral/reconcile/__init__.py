@@ -17,7 +17,7 @@ def _once_needed(module: str, name: str) -> Reconciler:
     """A reconciler of a service that many never use: it is imported when it is first needed, not at every start."""
 
     def look(tx: Tx[Any], key: str) -> None:
-        getattr(import_module(module), name)(tx, key)
+        getattr(import_module(f"{__name__}.{module}"), name)(tx, key)
 
     return look
 
@@ -29,18 +29,18 @@ STATE: dict[str, Reconciler] = {
     "task": look_at_task,
     "sweep": sweep_tasks,
     "deletion": finish_deletions,
-    "expiry": _once_needed("corral.reconcile.objects", "look_at_expiries"),
-    "lifecycle": _once_needed("corral.reconcile.objects", "walk_bucket"),
-    "piles": _once_needed("corral.reconcile.queues", "clear_piles"),
-    "retention": _once_needed("corral.reconcile.queues", "expire_messages"),
-    "duplicates": _once_needed("corral.reconcile.queues", "forget_duplicates"),
-    "layers": _once_needed("corral.reconcile.images", "drop_unused_layers"),
-    "repositories": _once_needed("corral.reconcile.images", "clear_left"),
-    "moves": _once_needed("corral.reconcile.queues", "move_messages"),
+    "expiry": _once_needed("objects", "look_at_expiries"),
+    "lifecycle": _once_needed("objects", "walk_bucket"),
+    "piles": _once_needed("queues", "clear_piles"),
+    "retention": _once_needed("queues", "expire_messages"),
+    "duplicates": _once_needed("queues", "forget_duplicates"),
+    "layers": _once_needed("images", "drop_unused_layers"),
+    "repositories": _once_needed("images", "clear_left"),
+    "moves": _once_needed("queues", "move_messages"),
 }
 METRICS: dict[str, Reconciler] = {
     "rollup": roll_up_metrics,
     "history": forget_history,
-    "alarm": _once_needed("corral.services.cloudwatch.judging", "look_at_alarm"),
+    "alarm": _once_needed("alarms", "look_at_alarm"),
 }
 LOGS: dict[str, Reconciler] = {"purge": purge_logs, "expire": expire_events, "sweep": sweep_logs}
