@@ -6,7 +6,7 @@ from itertools import islice
 
 from corral.core import Tx
 from corral.decide.place import serve
-from corral.services.ecs.launch import grant
+from corral.services.ecs.starting import grant
 from corral.store import Store
 
 GRANTS_MAX = 100  # about 5 ms of work; the rest follows in the next batch

@@ -11,7 +11,7 @@ from typing import Any
 
 from corral.core import Tx
 from corral.decide.place import place_newcomer, place_on, room_for_newcomer
-from corral.model.placement import Claim, Placement, Unplaceable
+from corral.model.placement import Placement, Unplaceable
 from corral.model.task import Task, TaskState
 from corral.services.ecs import fargate
 from corral.services.ecs.capacity import Capacity
@@ -21,13 +21,13 @@ from corral.services.ecs.environment_files import check_environment_files
 from corral.services.ecs.naming import HOST_PROVIDER, ClientException, InvalidParameterException, arn
 from corral.services.ecs.secrets import check_secrets
 from corral.services.ecs.starting import start_runs, with_gpus
-from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, spec_of, task_spec
+from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, task_spec
 from corral.store import Store
 
 REFUSED_IN_VOLUME = ("efsVolumeConfiguration", "fsxWindowsFileServerVolumeConfiguration", "configuredAtLaunch")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LaunchRequest:
     """Equal tasks to launch. Documents (the definition, overrides, constraints…) have ECS's shape."""
 
@@ -75,16 +75,6 @@ def launch(tx: Tx[Store], request: LaunchRequest) -> Launched:
     if tx.store.fleet.pool(prototype.pool).restless:
         tx.mark(f"pool:{prototype.pool}")  # somebody may have waited for this company
     return launched
-
-
-def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
-    """Place a task that has waited, and tell its host to start it."""
-    task = tx.store.task(claim.task_id)
-    assert task is not None, "the line of claims holds a task that is not there"
-    spec = spec_of(tx, task)
-    runs = with_gpus(tx, task.pool, task.runs, placement, spec, claim)
-    start_runs(tx, tx.store.place_task(task, placement, runs, tx.now_s), spec)
-    tx.changed(f"task:{task.id}")
 
 
 def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: Task) -> Launched:

@@ -21,6 +21,16 @@ from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, spec_of
 from corral.store import Store
 
 
+def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
+    """Place a task that has waited, and tell its host to start it."""
+    task = tx.store.task(claim.task_id)
+    assert task is not None, "the line of claims holds a task that is not there"
+    spec = spec_of(tx, task)
+    runs = with_gpus(tx, task.pool, task.runs, placement, spec, claim)
+    start_runs(tx, tx.store.place_task(task, placement, runs, tx.now_s), spec)
+    tx.changed(f"task:{task.id}")
+
+
 def with_gpus(
     tx: Tx[Store], pool_name: str, runs: tuple[Run, ...], placement: Placement, spec: TaskSpec, claim: Claim | None = None
 ) -> tuple[Run, ...]:
