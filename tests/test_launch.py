@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -142,9 +143,40 @@ def test_nothing_is_kept_of_a_definition_whose_registration_failed() -> None:
 
 
 def test_merged_definitions_are_kept_within_a_bound() -> None:
-    document = {"containerDefinitions": [MAIN]}
+    document = {"containerDefinitions": [{"cpu": 0, "essential": True, **MAIN}]}
     first = task_spec(document)
     assert task_spec(document) is first
     for number in range(SPECS_KEPT_MAX):
         task_spec(document, {"containerOverrides": [{"name": "main", "cpu": number}]})
     assert task_spec(document) is not first
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        {"command": ["sleep", "1"]},
+        {"environment": [{"name": "B", "value": "3"}, {"name": "C"}]},
+        {"environment": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "0"}]},
+        {"environmentFiles": [{"type": "s3", "value": "arn:aws:s3:::b/k.env"}]},
+        {"cpu": 512, "memory": 7, "memoryReservation": 5},
+        {"resourceRequirements": [{"type": "GPU", "value": "ALL"}]},
+        {"resourceRequirements": []},
+    ],
+    ids=lambda override: next(iter(override)),
+)
+def test_an_override_is_as_if_the_definition_said_it(override: dict[str, Any]) -> None:
+    side = {"name": "side", "image": "i", "command": ["true"], "cpu": 1, "essential": False, "environment": [], "privileged": True}
+    before = {"cpu": 0, "essential": True, **MAIN}
+    said = {**before, **override}
+    if "environment" in override:
+        pairs = {pair["name"]: pair.get("value", "") for pair in (*before["environment"], *override["environment"])}
+        said["environment"] = [{"name": name, "value": value} for name, value in pairs.items()]
+    document = {"containerDefinitions": [before, side], "memory": "64"}
+    found = task_spec(document, {"containerOverrides": [{"name": "main", **override}], "memory": "128", "taskRoleArn": "r"})
+    expected = task_spec({"containerDefinitions": [said, side], "memory": "128", "taskRoleArn": "r"})
+    for name in ("cpu", "memory", "ask", "is_plain", "rules", "runs", "role"):
+        assert getattr(found, name) == getattr(expected, name)
+    assert found.containers.keys() == expected.containers.keys()
+    for name, container in expected.containers.items():
+        for field in fields(container):
+            assert getattr(found.containers[name], field.name) == getattr(container, field.name)
