@@ -18,6 +18,7 @@ from corral.reconcile import STATE
 from corral.services import hosts
 from corral.services.ecs.handlers import HANDLERS
 from corral.services.ecs.starting import share_gpus, start_runs
+from corral.services.ecs.task_spec import spec_of
 from corral.store import HOST_POOL, Store
 from simulation.agenda import Steps, Stuck
 from simulation.checkers import Violation, everything
@@ -47,7 +48,7 @@ def stop_frees(tx: Tx[Store], params: dict[str, Any], caller: Any) -> dict[str, 
 
 def silence_ends_runs(tx: Tx[Store], host_id: str) -> None:
     """A host that is not heard of is taken for dead."""
-    hosts.look_at_host(tx, host_id)
+    STATE["host"](tx, host_id)
     host = tx.store.host(host_id)
     if host is not None and not host["connected"]:
         for task in tx.store.tasks_on(host_id):
@@ -91,7 +92,7 @@ def grant(tx: Tx[Store], claim: Claim) -> None:
     found = place(tx.store.fleet.pool(HOST_POOL), claim.ask)
     task = tx.store.task(claim.task_id)
     if isinstance(found, Placement) and task is not None:
-        start_runs(tx, tx.store.place_task(task, found, share_gpus(task.runs, found.gpu_ids), tx.now_s))
+        start_runs(tx, tx.store.place_task(task, found, share_gpus(task.runs, found.gpu_ids), tx.now_s), spec_of(tx, task))
 
 
 def all_claims(tx: Tx[Store], pool_name: str) -> list[Claim]:

@@ -10,7 +10,7 @@ from corral.ids import SeededIds
 from corral.model.settings import Settings
 from corral.model.task import TaskState
 from corral.reconcile import STATE
-from corral.reconcile.sweep import STOPPED_TASKS_S, SWEEP_EVERY_S
+from corral.reconcile.tasks import STOPPED_TASKS_S, SWEEP_EVERY_S
 from corral.services.caller import Caller
 from corral.services.ecs.handlers import HANDLERS
 from corral.store import Store

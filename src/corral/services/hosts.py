@@ -9,9 +9,9 @@ from corral.core import Tx
 from corral.decide.lifecycle import NEVER_STARTED, observe, stoppable
 from corral.model.run import SILENT_S, Foreign, Hello, Observed, RunState, run_of_attempt
 from corral.model.task import Run, Task, TaskState
-from corral.services.ecs.containers import rules_of
 from corral.services.ecs.following import follow
 from corral.services.ecs.starting import give_spare_gpus, start_of, start_runs
+from corral.services.ecs.task_spec import rules_of, spec_of
 from corral.store import Store
 
 REBOOTED = "the host was restarted while the task was on it"
@@ -42,7 +42,8 @@ def hello(tx: Tx[Store], said: Hello) -> None:
         if after.state is TaskState.STOPPED:
             continue
         if after.desired is TaskState.RUNNING:
-            start_runs(tx, after.but(runs=tuple(run for run in after.runs if run.attempt_id not in known)))
+            unknown_runs = tuple(run for run in after.runs if run.attempt_id not in known)
+            start_runs(tx, after.but(runs=unknown_runs), spec_of(tx, after))
         else:
             for run in stoppable(after.runs, rules_of(tx, after)):
                 tx.stop(said.host_id, run.attempt_id)
@@ -82,18 +83,6 @@ def gpus_in_use(tx: Tx[Store], host_id: str, found: Mapping[str, Sequence[Foreig
         tx.mark(f"pool:{host['pool']}")
 
 
-def look_at_host(tx: Tx[Store], host_id: str) -> None:
-    """Reconciler: a host not heard of for a while gets nothing new. Its leases stay: its runs may well be alive."""
-    host = tx.store.host(host_id)
-    if host is None or not host["connected"]:
-        return
-    silent_at_s = host["seen_at"] + SILENT_S
-    if tx.now_s >= silent_at_s:
-        tx.store.host_silent(host_id)
-    else:
-        tx.due(f"host:{host_id}", silent_at_s)
-
-
 def _missing(task: Task, run: Run, rebooted: bool, now_s: float) -> Observed | None:
     """What became of a run that its host does not know; None: it is still to be started."""
     if run.state is RunState.STOPPED or run.waits:
@@ -119,8 +108,7 @@ def _look_after(tx: Tx[Store], task: Task) -> None:
     if task.plain:
         return
     assert task.host_id is not None
+    spec = spec_of(tx, task)
     for run in task.runs:
-        if run.state is RunState.RUNNING:
-            spec = start_of(tx, task, run).spec
-            if spec.health is not None:
-                tx.check(task.host_id, spec)
+        if run.state is RunState.RUNNING and spec.containers[run.container].health_check is not None:
+            tx.check(task.host_id, start_of(tx, task, run, spec).spec)

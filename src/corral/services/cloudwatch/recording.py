@@ -29,7 +29,7 @@ def record(tx: Tx[MetricStore], points: Sequence[Point], *, own: bool = False) -
         tx.store.append(points, tx.now_s)
     watching = tx.store.alarms.watching
     if watching:
-        from corral.services.cloudwatch.judging import arrived  # only here: most have no alarms, and the judge is large
+        from corral.services.cloudwatch.arrivals import arrived  # only here: most have no alarms
 
         for point in points:
             if point.metric in watching:

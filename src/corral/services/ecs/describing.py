@@ -12,7 +12,7 @@ from corral.model.placement import Claim
 from corral.model.task import ALL_GPUS, Ask, Run, Task, TaskState
 from corral.services.ecs.fargate import STORAGE_GIB
 from corral.services.ecs.naming import HOST_PROVIDER, arn
-from corral.services.ecs.starting import containers_of, definition_key
+from corral.services.ecs.task_spec import ContainerSpec, spec_of
 from corral.store import Store, claim_of
 
 HOLDERS_NAMED_MAX = 3
@@ -49,7 +49,7 @@ def _why_waiting(tx: Tx[Store], task: Task, reasons: dict[tuple[str, Ask, bool],
 def _described(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) -> dict[str, Any]:
     account = tx.settings.account
     task_arn = task_arn_of(account, task)
-    containers = containers_of(tx, task)
+    spec = spec_of(tx, task)
     details, takes = task.details, takes_commands(task)
     pull_began_s, pull_ended_s = _pulled(task)
     shown = {  # what is None is left out by the wire
@@ -61,7 +61,7 @@ def _described(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) ->
         "desiredStatus": task.desired.value,
         "cpu": str(task.ask.cpu_units),
         "memory": str(task.ask.memory_mib),
-        "containers": [_container(task, task_arn, run, containers[run.container], waiting, takes=takes) for run in task.runs],
+        "containers": [_container(task, task_arn, run, spec.containers[run.container], waiting, takes=takes) for run in task.runs],
         "overrides": _overrides(task),
         "group": task.group,
         "attachments": _attachments(task),
@@ -89,7 +89,7 @@ def _described(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) ->
     if not details.get("launchType"):
         shown["capacityProviderName"] = details.get("capacityProviderName", HOST_PROVIDER)
     if task.launch_type == "FARGATE":
-        storage = tx.store.document(*definition_key(task)).get("ephemeralStorage", {"sizeInGiB": STORAGE_GIB})
+        storage = spec.document.get("ephemeralStorage", {"sizeInGiB": STORAGE_GIB})
         shown |= {"platformVersion": details["platformVersion"], "platformFamily": "Linux", "ephemeralStorage": storage}
     return shown
 
@@ -152,21 +152,17 @@ def _interfaces(task: Task, about: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def _container(
-    task: Task, task_arn: str, run: Run, container: dict[str, Any], waiting: str | None, *, takes: bool
+    task: Task, task_arn: str, run: Run, container: ContainerSpec, waiting: str | None, *, takes: bool
 ) -> dict[str, Any]:
     about = run.about or {}
     return {
+        **container.shown,
         "containerArn": f"{task_arn.replace(':task/', ':container/', 1)}/{run.id}",
         "taskArn": task_arn,
-        "name": run.container,
-        "image": container["image"],
         "lastStatus": run.state.value,
         "networkBindings": about.get("networkBindings", []),
         "networkInterfaces": _interfaces(task, about) if about else [],
         "healthStatus": run.health or "UNKNOWN",
-        "cpu": str(container["cpu"]),
-        "memory": str(container["memory"]) if "memory" in container else None,
-        "memoryReservation": str(container["memoryReservation"]) if "memoryReservation" in container else None,
         "exitCode": run.exit_code,
         "reason": run.reason or waiting,
         "gpuIds": list(run.gpu_ids) or None,

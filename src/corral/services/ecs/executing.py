@@ -23,6 +23,7 @@ from corral.services.caller import Caller
 from corral.services.ecs.describing import takes_commands, task_arn_of
 from corral.services.ecs.naming import InvalidParameterException, arn, find_cluster, short
 from corral.services.ecs.starting import start_of
+from corral.services.ecs.task_spec import spec_of
 from corral.store import Store
 
 TargetNotConnectedException = api_error("TargetNotConnectedException")
@@ -100,7 +101,7 @@ def order_of(tx: Tx[Store], permit: Permit) -> tuple[str, Execute]:
     if task is None or run is None or run.state is not RunState.RUNNING:
         raise InvalidParameterException("The container is not running any more.")
     host_id = _connected_host(tx, task)
-    return host_id, Execute(permit.session_id, start_of(tx, task, run).spec, permit.command, permit.interactive)
+    return host_id, Execute(permit.session_id, start_of(tx, task, run, spec_of(tx, task)).spec, permit.command, permit.interactive)
 
 
 def _run(task: Task, container: str | None) -> Run:

@@ -6,8 +6,8 @@ from corral.core import Tx
 from corral.decide.lifecycle import advance
 from corral.model.run import RunState
 from corral.model.task import Run, Task
-from corral.services.ecs.containers import rules_of
 from corral.services.ecs.starting import start_of
+from corral.services.ecs.task_spec import rules_of, spec_of
 from corral.store import Store
 
 
@@ -18,7 +18,7 @@ def follow(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...]) -> No
     tx.store.change_task(before, progress.task)
     tx.changed(f"task:{before.id}")
     for run in progress.start:
-        tx.start(before.host_id, start_of(tx, progress.task, run))
+        tx.start(before.host_id, start_of(tx, progress.task, run, spec_of(tx, before)))
     for run in progress.stop:
         tx.stop(before.host_id, run.attempt_id)
     if progress.look_at_s is not None:
@@ -30,15 +30,3 @@ def follow(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...]) -> No
 
 def _frees(before: tuple[Run, ...], after: tuple[Run, ...]) -> bool:
     return any(run.state is RunState.STOPPED and was.state is not RunState.STOPPED for run, was in zip(after, before))
-
-
-def look_at_task(tx: Tx[Store], task_id: str) -> None:
-    """Reconciler: a limit of a task may have been reached."""
-    task = tx.store.task(task_id)
-    if task is None or task.host_id is None:
-        return
-    progress = advance(task, task.runs, tx.now_s, rules_of(tx, task))
-    if progress.task != task:
-        follow(tx, task, task, task.runs)
-    elif progress.look_at_s is not None:
-        tx.due(f"task:{task_id}", progress.look_at_s)
