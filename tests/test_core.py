@@ -14,10 +14,11 @@ from corral.core import MARKS_MAX_PER_BATCH, RETRY_S, Command, Core, Outbox, Rec
 from corral.database import CommitFailed
 from corral.errors import ApiError, InternalFailure, ServiceUnavailable, api_error
 from corral.ids import SeededIds
+from corral.model.instance import HOST_POOL, host_instance_id
 from corral.model.run import GpuDevice, Hello, RunSpec, RunState, Start
 from corral.model.settings import Settings
 from corral.model.task import Ask, Run, Task, TaskState
-from corral.store import HOST_POOL, Store
+from corral.store import Store
 
 Refusal = api_error("Refusal")
 HELLO = Hello("h", "boot", "host", "sim", 1024, 1024, [GpuDevice(f"GPU-{at}", at, "Simulated", 1) for at in range(4)], [])
@@ -56,12 +57,12 @@ class World:
         return outbox
 
     def clusters(self) -> list[str]:
-        return self.store.cluster_names("r", "", 100)
+        return self.store.clusters.names("r", "", 100)
 
 
 def adds(name: str, answer: Any = None) -> Callable[[Tx[Store]], Any]:
     def handler(tx: Tx[Store]) -> Any:
-        tx.store.put_cluster("r", name, "ACTIVE", {})
+        tx.store.clusters.put("r", name, "ACTIVE", {})
         return answer or name
 
     return handler
@@ -78,9 +79,9 @@ def start_of(name: str) -> Start:
 
 def changes_everything(tx: Tx[Store]) -> None:
     """Rows, the index, a mark, a wake-up, an order."""
-    tx.store.put_cluster("r", "half-done", "ACTIVE", {})
-    tx.store.add_task(waiting_task("half-done"))
-    tx.store.fleet.take(HOST_POOL, "h", ["GPU-0"], 10, 10)
+    tx.store.clusters.put("r", "half-done", "ACTIVE", {})
+    tx.store.tasks.add(waiting_task("half-done"), (1.0,))
+    tx.store.fleet.take(HOST_POOL, host_instance_id("h"), ["GPU-0"], 10, 10)
     tx.mark("look:half-done")
     tx.due("look:half-done-later", tx.now_s)
     tx.changed("half-done")
@@ -94,7 +95,7 @@ def changes_everything(tx: Tx[Store]) -> None:
 def test_a_failing_command_leaves_nothing_and_its_neighbours_stay(raised: Exception, answer: type[ApiError]) -> None:
     looked: list[str] = []
     world = World({"look": lambda tx, name: looked.append(name)})
-    world.batch(lambda tx: tx.store.put_host(HELLO, tx.now_s))
+    world.batch(lambda tx: tx.store.hosts.put(HELLO, tx.now_s))
     world.told.clear()
     picture = world.store.fleet.picture()
 
@@ -108,8 +109,8 @@ def test_a_failing_command_leaves_nothing_and_its_neighbours_stay(raised: Except
         raise raised
 
     def after(tx: Tx[Store]) -> str:
-        assert tx.store.cluster("r", "before") is not None, "a later command sees its predecessors"
-        assert tx.store.cluster("r", "half-done") is None
+        assert tx.store.clusters.get("r", "before") is not None, "a later command sees its predecessors"
+        assert tx.store.clusters.get("r", "half-done") is None
         tx.mark("look:after")
         return adds("after")(tx)
 
@@ -197,7 +198,7 @@ def waits_for(key: str, until_s: float, finals: list[bool]) -> Callable[[Tx[Stor
 
     def handler(tx: Tx[Store]) -> str:
         finals.append(tx.final)
-        if tx.store.cluster("r", key) is not None:
+        if tx.store.clusters.get("r", key) is not None:
             return "there"
         if tx.final:
             return "time is over"
@@ -252,7 +253,7 @@ def test_a_key_named_twice_is_one() -> None:
     world = World()
 
     def handler(tx: Tx[Store]) -> str:
-        if tx.store.cluster("r", "x") is None:
+        if tx.store.clusters.get("r", "x") is None:
             raise Wait(["cluster:x", "cluster:x"], tx.now_s + 9)
         return "there"
 
@@ -290,7 +291,7 @@ def test_a_wait_takes_back_what_its_handler_wrote() -> None:
         changes_everything(tx)
         raise Wait(["never"], tx.now_s + 9)
 
-    world.store.put_host(HELLO, 0.0)
+    world.store.hosts.put(HELLO, 0.0)
     picture = world.store.fleet.picture()
     outbox = world.batch(handler)
     assert (world.clusters(), outbox.orders, outbox.answers) == ([], {}, [])
@@ -353,10 +354,10 @@ def test_a_reconciler_that_fails_is_tried_again_later_and_harms_nobody() -> None
             tries.append(tx.now_s)
             changes_everything(tx)
             raise RuntimeError("a fault of ours")
-        tx.store.put_cluster("r", f"looked-at-{name}", "ACTIVE", {})
+        tx.store.clusters.put("r", f"looked-at-{name}", "ACTIVE", {})
 
     world = World({"look": look})
-    world.store.put_host(HELLO, 0.0)
+    world.store.hosts.put(HELLO, 0.0)
     began_s = world.clock.now_s()
     outbox = world.batch(adds("first"), lambda tx: tx.mark("look:bad"), lambda tx: tx.mark("look:good"))
     assert world.clusters() == ["first", "looked-at-good"]
@@ -406,7 +407,7 @@ class Shelf:
                 return name
             if tx.final:
                 return f"{name} in vain"
-            tx.store.put_cluster("r", name, "ACTIVE", {})
+            tx.store.clusters.put("r", name, "ACTIVE", {})
             at_s = None if again_s is None else began_s + again_s
             raise Wait(["shelf"], began_s + until_s, again_s=at_s, in_turn=True, keep=keep)
 
@@ -502,7 +503,7 @@ def test_who_waits_may_keep_what_it_wrote() -> None:
 
 def test_a_failed_commit_is_told_to_everyone_in_the_batch_and_changes_nothing() -> None:
     world, finals = World(), []
-    world.batch(lambda tx: tx.store.put_host(HELLO, tx.now_s), waits_for("x", world.clock.now_s() + 9, finals))
+    world.batch(lambda tx: tx.store.hosts.put(HELLO, tx.now_s), waits_for("x", world.clock.now_s() + 9, finals))
     world.told.clear()
     picture = world.store.fleet.picture()
 
@@ -563,7 +564,7 @@ def test_after_what_only_looks_nothing_is_different_unless_something_was_due() -
     world = World({"due": lambda tx, name: None})
 
     def look() -> Outbox:
-        return world.core.batch([Command(lambda tx: tx.store.cluster_names("r", "", 1), world.told.append, only_looks=True)])
+        return world.core.batch([Command(lambda tx: tx.store.clusters.names("r", "", 1), world.told.append, only_looks=True)])
 
     assert not look().may_differ
     assert world.batch(adds("a")).may_differ

@@ -30,8 +30,8 @@ async def running() -> AsyncIterator[Lane[Store]]:
 
 def adds(tx: Tx[Store], name: str) -> list[str]:
     """All that are there then."""
-    tx.store.put_cluster("r", name, "ACTIVE", {})
-    return tx.store.cluster_names("r", "", 100)
+    tx.store.clusters.put("r", name, "ACTIVE", {})
+    return tx.store.clusters.names("r", "", 100)
 
 
 def test_commands_keep_their_order_whoever_hurries() -> None:
@@ -68,7 +68,7 @@ def test_another_thread_keeps_what_was_promised() -> None:
 def test_changes_are_counted_when_they_are_committed() -> None:
     async def scenario() -> None:
         async with running() as lane:
-            await lane.submit(lambda tx: tx.store.cluster_names("r", "", 100), only_looks=True)
+            await lane.submit(lambda tx: tx.store.clusters.names("r", "", 100), only_looks=True)
             assert lane.changes == 0
             await lane.submit(lambda tx: adds(tx, "a"))
             assert lane.changes == 1

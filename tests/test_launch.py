@@ -9,6 +9,7 @@ import pytest
 
 from corral.core import Command, Tx
 from corral.errors import ApiError
+from corral.model.instance import HOST_POOL, host_instance_id
 from corral.model.run import Start
 from corral.model.task import TaskState
 from corral.services.ecs.capacity import Capacity
@@ -16,7 +17,7 @@ from corral.services.ecs.handlers import HANDLERS
 from corral.services.ecs.launch import Launched, LaunchRequest, launch
 from corral.services.ecs.naming import InvalidParameterException
 from corral.services.ecs.task_spec import SPECS_KEPT_MAX, spec_of, task_spec
-from corral.store import HOST_POOL, Store
+from corral.store import Store
 from simulation.clients import CALLER
 from simulation.test_line import Small
 
@@ -28,8 +29,8 @@ MAIN = {
     "environment": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}],
     "resourceRequirements": [{"type": "GPU", "value": "1"}],
 }
-WAITS = Capacity("EC2", HOST_POOL, waits=True, providers=("host",) * 3)
-NOW = Capacity("EC2", HOST_POOL, waits=False)
+WAITS = Capacity("EC2", (HOST_POOL,), waits=True, providers=("host",) * 3)
+NOW = Capacity("EC2", (HOST_POOL,), waits=False)
 
 
 class World(Small):
@@ -59,7 +60,7 @@ class World(Small):
 
 
 def request(tx: Tx[Store], capacity: Capacity, **more: Any) -> LaunchRequest:
-    definition = tx.store.document(CALLER.region, "f", 1)
+    definition = tx.store.definitions.document(CALLER.region, "f", 1)
     return LaunchRequest(region=CALLER.region, cluster="default", definition=definition, revision=1, capacity=capacity, **more)
 
 
@@ -70,7 +71,7 @@ def test_whoever_waits_is_a_claim_and_the_others_are_placed_and_started() -> Non
     assert launched.failures == []
     assert {start.spec.task_id for start in world.started} == {task.id for task in launched.tasks[:2]}
     for task in launched.tasks:
-        assert world.store.task(task.id) == task
+        assert world.store.tasks.get(task.id) == task
         assert (task.group, task.started_by, task.details) == ("service:web", "ecs-svc/1", {"tags": [{"key": "k", "value": "v"}]})
 
 
@@ -78,12 +79,12 @@ def test_whoever_does_not_wait_fails_with_the_reason() -> None:
     launched = World().launch(NOW, count=3)
     assert [task.details for task in launched.tasks] == [{"launchType": "EC2"}] * 2
     [failure] = launched.failures
-    assert failure.instance_id == "h0" and failure.why is not None and failure.why.resource == "GPU"
+    assert failure.instance_id == host_instance_id("h0") and failure.why is not None and failure.why.resource == "GPU"
 
 
 def test_on_chosen_instances() -> None:
-    launched = World().launch(NOW, instance_ids=["h0", "nowhere"])
-    assert [task.host_id for task in launched.tasks] == ["h0"]
+    launched = World().launch(NOW, instance_ids=[host_instance_id("h0"), "nowhere"])
+    assert [task.instance_id for task in launched.tasks] == [host_instance_id("h0")]
     assert [(failure.instance_id, failure.why) for failure in launched.failures] == [("nowhere", None)]
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from corral.errors import Refused
+from corral.journal import Journal
 
 Migration = str  # a script that brings the schema before it to the next one; it may rebuild tables
 APPLICATION_ID = 0x636F7272  # "corr": tells our files from other SQLite files
@@ -90,11 +91,17 @@ def _quoted(path: Path) -> str:
 
 
 class Database:
-    """A connection that writes, and a way to open others that only read."""
+    """A connection that writes, and a way to open others that only read.
+
+    A subclass is composed of parts, which share its connection, its transactions and its journal: `_compose` lists them.
+    """
+
+    reads_only = False
 
     def __init__(self, path: Path | None, schema: str, migrations: Sequence[Migration], *, checked: bool = False) -> None:
         """`path` None is a database in memory. The schema's version is 1 plus the number of migrations."""
         self.path = path
+        self.journal = Journal()
         self._earliest_due: tuple[float | None] | None = None  # when something is due next, if anything is; None: look
         version = 1 + len(migrations)
         fresh = path is None or not path.exists() or path.stat().st_size == 0
@@ -116,6 +123,10 @@ class Database:
             self.connection.close()
             raise _unreadable(path, error) from error  # what only a writer finds out
         self._bring_up_to(version, schema, migrations, fresh=fresh)
+        self._compose()
+
+    def _compose(self) -> None:
+        """Attach the parts of this store: called once for the writer and once for each reader."""
 
     def _configure(self, connection: sqlite3.Connection) -> None:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000", "temp_store=MEMORY",
@@ -149,17 +160,20 @@ class Database:
             self.execute("COMMIT")
         except sqlite3.OperationalError as error:
             raise CommitFailed(str(error)) from error
+        self.journal.commit()
 
     def rollback(self) -> None:
         self._earliest_due = None
         if self.connection.in_transaction:
             self.execute("ROLLBACK")
+        self.journal.rollback()
 
     def savepoint(self) -> None:
         """As long as nothing is written, the beginning of the transaction will do: what a savepoint guards costs a copy."""
         self._has_savepoint = self.connection.total_changes != self._changes_before
         if self._has_savepoint:
             self.execute("SAVEPOINT command")
+        self.journal.savepoint()
 
     def release(self) -> None:
         if self._has_savepoint:
@@ -175,6 +189,7 @@ class Database:
         elif self.connection.total_changes != self._changes_before:
             self.execute("ROLLBACK")
             Database.begin(self)
+        self.journal.rollback_to_savepoint()
 
     # What is due
 
@@ -205,15 +220,18 @@ class Database:
         """The same store on a read-only connection of its own: it sees what was committed, from any thread."""
         if self.path is None:
             raise ValueError("a database in memory has no readers beside its writer")
-        beside = copy(self)
-        beside.connection = sqlite3.connect(
+        reader = copy(self)
+        reader.reads_only = True
+        reader.journal = Journal()
+        reader.connection = sqlite3.connect(
             f"file:{_quoted(self.path)}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
         )
-        beside.execute = beside.connection.execute
-        beside.executemany = beside.connection.executemany
-        beside.execute("PRAGMA busy_timeout=5000")
-        beside.execute("PRAGMA query_only=ON")
-        return beside
+        reader.execute = reader.connection.execute
+        reader.executemany = reader.connection.executemany
+        reader.execute("PRAGMA busy_timeout=5000")
+        reader.execute("PRAGMA query_only=ON")
+        reader._compose()
+        return reader
 
     def begin_reading(self) -> None:
         """One snapshot for all that follows, until `end_reading`."""

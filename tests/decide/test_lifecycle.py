@@ -42,7 +42,7 @@ def follow(before: Task) -> Progress:
 
 
 def task(*runs: Run, state: TaskState = TaskState.PENDING, desired: TaskState = TaskState.RUNNING) -> Task:
-    return Task("t", "us-east-1", "default", "arn", "hosts", state, desired, Ask(), 1.0, host_id="h", runs=runs)
+    return Task("t", "us-east-1", "default", "arn", "hosts", state, desired, Ask(), 1.0, instance_id="i", runs=runs)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ class Plan:
     run_s: float  # on average
     start_s: float
     with_rules: float  # the share of requests with placement constraints or strategies
+    with_instances: float  # the share of requests that launch or terminate an instance
 
 
 def draw(rng: Random) -> Plan:
@@ -83,4 +84,5 @@ def draw(rng: Random) -> Plan:
         run_s=rng.choice((0.2, 2.0, 8.0)),
         start_s=rng.choice((0.0, 0.02, 0.5)),
         with_rules=rng.choice((0.0, 0.3, 0.8)),
+        with_instances=rng.choice((0.0, 0.2, 0.4)),
     )

@@ -17,6 +17,7 @@ from corral.database import CommitFailed
 from corral.model.run import HEARTBEAT_S, Foreign, Hello, Observed, Orders, Report, Start
 from corral.services import hosts
 from corral.store import Store
+from corral.store.definitions import Definitions
 from simulation.agenda import Steps, Stuck, Waiting, go
 from simulation.host import Agent
 from simulation.link import Connection
@@ -34,6 +35,16 @@ class Crash(BaseException):
     """The process is gone, here and now: nobody may catch this but the world."""
 
 
+class SimDefinitions(Definitions):
+    def add(self, region: str, family: str, document: dict[str, Any]) -> int:
+        """ECS takes no restart period below a minute; runs here last seconds."""
+        containers = [
+            {**each, "restartPolicy": {**each["restartPolicy"], "restartAttemptPeriod": 1}} if "restartPolicy" in each else each
+            for each in document["containerDefinitions"]
+        ]
+        return super().add(region, family, {**document, "containerDefinitions": containers})
+
+
 class SimStore(Store):
     """The real store; its disk may be full, and the process may die on either side of a commit."""
 
@@ -46,13 +57,9 @@ class SimStore(Store):
         connection.execute("PRAGMA synchronous=OFF")  # the machine does not crash here, only the process
         connection.execute("PRAGMA wal_autocheckpoint=100")
 
-    def add_definition(self, region: str, family: str, document: dict[str, Any]) -> int:
-        """ECS takes no restart period below a minute; runs here last seconds."""
-        containers = [
-            {**each, "restartPolicy": {**each["restartPolicy"], "restartAttemptPeriod": 1}} if "restartPolicy" in each else each
-            for each in document["containerDefinitions"]
-        ]
-        return super().add_definition(region, family, {**document, "containerDefinitions": containers})
+    def _compose(self) -> None:
+        super()._compose()
+        self.definitions = SimDefinitions(self)
 
     def commit(self) -> None:
         trouble = self._trouble()
@@ -68,9 +75,9 @@ class SimStore(Store):
 def give_hosts_time(tx: Tx[Store]) -> None:
     """While the core was down nobody could be heard: silence is counted from now. The server does the same at its start."""
     tx.due("sweep:", tx.now_s)
-    for host in tx.store.hosts():
+    for host in tx.store.hosts.all():
         if host["connected"]:
-            tx.store.host_seen(host["id"], tx.now_s)
+            tx.store.hosts.seen(host["id"], tx.now_s)
             tx.due(f"host:{host['id']}", tx.now_s)
 
 

@@ -9,17 +9,21 @@ from typing import Any
 import pytest
 
 from corral.core import Command, Core, HostOrders, Outbox, Tx
-from corral.database import Database
 from corral.decide.place import place
-from corral.model.placement import Claim, Placement, Slot
+from corral.journal import Journal
+from corral.model.instance import Instance, InstanceState
+from corral.model.placement import TASK, Claim, Placement, Slot
 from corral.model.run import Hello, Observed, Report, RunSpec, Start
 from corral.model.task import Run, Task
 from corral.reconcile import STATE
-from corral.services import hosts
+from corral.services import hosts, instances
 from corral.services.ecs.handlers import HANDLERS
-from corral.services.ecs.starting import share_gpus, start_runs
+from corral.services.ecs.orders import host_of, start_runs
+from corral.services.ecs.starting import share_gpus
 from corral.services.ecs.task_spec import spec_of
-from corral.store import HOST_POOL, Store
+from corral.store import HOLD, Store
+from corral.store.instances import Instances
+from corral.store.tasks import Tasks
 from simulation.agenda import Steps, Stuck
 from simulation.checkers import Violation, everything
 from simulation.host import Engine
@@ -36,12 +40,12 @@ SEEDS_MAX = 240
 def stop_frees(tx: Tx[Store], params: dict[str, Any], caller: Any) -> dict[str, Any]:
     """StopTask gives the GPUs back at once, while the processes still end."""
     answer = HANDLERS["StopTask"](tx, params, caller)
-    task = tx.store.task(answer["task"]["taskArn"].rpartition("/")[2])
+    task = tx.store.tasks.get(answer["task"]["taskArn"].rpartition("/")[2])
     assert task is not None
     for run in task.runs:
         if tx.store.execute("DELETE FROM lease WHERE run_id = ?", (run.id,)).rowcount:
-            assert task.host_id is not None
-            tx.store.fleet.give(task.pool, task.host_id, run.gpu_ids, 0, 0)
+            assert task.instance_id is not None
+            tx.store.fleet.give(task.pool, task.instance_id, run.gpu_ids, 0, 0)
     tx.mark(f"pool:{task.pool}")
     return answer
 
@@ -49,9 +53,9 @@ def stop_frees(tx: Tx[Store], params: dict[str, Any], caller: Any) -> dict[str, 
 def silence_ends_runs(tx: Tx[Store], host_id: str) -> None:
     """A host that is not heard of is taken for dead."""
     STATE["host"](tx, host_id)
-    host = tx.store.host(host_id)
+    host = tx.store.hosts.get(host_id)
     if host is not None and not host["connected"]:
-        for task in tx.store.tasks_on(host_id):
+        for task in tx.store.tasks.on_host(host_id):
             hosts.report(tx, host_id, [Observed(run.id, stopped_at_s=tx.now_s, reason="silent") for run in task.runs])
 
 
@@ -60,55 +64,74 @@ def silence_ends_runs(tx: Tx[Store], host_id: str) -> None:
 
 class KeepsIndexOfFailedCommands(SimStore):
     def rollback_to_savepoint(self) -> None:
-        Database.rollback_to_savepoint(self)
+        journal, self.journal = self.journal, Journal()
+        super().rollback_to_savepoint()
+        self.journal = journal
 
 
 class KeepsIndexOfFailedBatches(SimStore):
     def rollback(self) -> None:
-        Database.rollback(self)
-        self.fleet.committed()
+        journal, self.journal = self.journal, Journal()
+        super().rollback()
+        self.journal = journal
+        journal._inverses.clear()
+        journal._effects.clear()
+
+
+def with_part(name: str, faulty: type[Any]) -> type[SimStore]:
+    """The store with a faulty part in place of the real one."""
+
+    class Faulty(SimStore):
+        def _compose(self) -> None:
+            super()._compose()
+            getattr(self, name).__class__ = faulty
+
+    return Faulty
 
 
 # GPUs that are kept away, and are not
 
 
-class OffersWhatIsHeld(SimStore):
-    def holds(self, host_id: str) -> dict[str, str]:
-        return {}
+class OffersWhatIsHeld(Instances):
+    def attributes(self, instance_id: str) -> dict[str, str]:
+        return {name: value for name, value in super().attributes(instance_id).items() if not name.startswith(HOLD)}
 
 
-class OffersWhatOthersUse(SimStore):
-    def _change_run(self, task: Task, was: Run, run: Run) -> None:
+class OffersWhatOthersUse(Tasks):
+    def _change_run(self, task: Task, was: Run, run: Run) -> tuple[str, ...]:
         """When its lease ends, a GPU is free, whoever else is on it."""
-        positions = self.fleet.pool(task.pool).slot(task.host_id or "").positions
+        positions = self._fleet.pool(task.pool).slot(task.instance_id or "").positions
         positions.update({gpu_id: 0 for gpu_id in run.gpu_ids if gpu_id not in positions})
-        super()._change_run(task, was, run)
+        return super()._change_run(task, was, run)
 
 
 # A line that is not one
 
 
-def grant(tx: Tx[Store], claim: Claim) -> None:
-    found = place(tx.store.fleet.pool(HOST_POOL), claim.ask)
-    task = tx.store.task(claim.task_id)
+def grant(tx: Tx[Store], pool_name: str, claim: Claim) -> None:
+    found = place(tx.store.fleet.pool(pool_name), claim.ask)
+    if isinstance(found, Placement) and claim.kind != TASK:
+        instances.grant(tx, claim, found)
+        return
+    task = tx.store.tasks.get(claim.id)
     if isinstance(found, Placement) and task is not None:
-        start_runs(tx, tx.store.place_task(task, found, share_gpus(task.runs, found.gpu_ids), tx.now_s), spec_of(tx, task))
+        start_runs(tx, tx.store.tasks.place(task, found, share_gpus(task.runs, found.gpu_ids), tx.now_s), spec_of(tx, task))
 
 
 def all_claims(tx: Tx[Store], pool_name: str) -> list[Claim]:
     lines = tx.store.fleet.pool(pool_name)._lines
-    return sorted(Claim(since_s, task_id, ask) for ask, line in lines.items() for since_s, task_id in line)
+    return sorted(Claim(*place, ask) for ask, line in lines.items() for place in line)
 
 
 def youngest_first(tx: Tx[Store], pool_name: str) -> None:
     for claim in reversed(all_claims(tx, pool_name)):
-        grant(tx, claim)
+        grant(tx, pool_name, claim)
 
 
 def nothing_kept(tx: Tx[Store], pool_name: str) -> None:
     """Oldest first, but whoever fits goes ahead of whoever does not."""
     for claim in all_claims(tx, pool_name):
-        grant(tx, claim)
+        grant(tx, pool_name, claim)
 
 
 # Starting and stopping across crashes
@@ -123,7 +146,7 @@ class ForgetsWithItsAgent(Engine):
 
 def hello_ignores_boots(tx: Tx[Store], said: Hello) -> None:
     """What was given to a host before it was restarted is given to it again."""
-    before = tx.store.host(said.host_id)
+    before = tx.store.hosts.get(said.host_id)
     hosts.hello(tx, replace(said, boot_id=before["boot_id"]) if before else said)
 
 
@@ -196,33 +219,34 @@ def many_agents(plan: Plan) -> Plan:
     return replace(plan, faults=("agent crash",), fault_every_s=0.5)
 
 
-class NobodyWaitsForAnybody(SimStore):
-    def place_task(self, task: Task, placement: Placement, runs: Sequence[Run], now_s: float) -> Task:
-        return super().place_task(task, placement, [run.but(waits=False) for run in runs], now_s)
+class NobodyWaitsForAnybody(Tasks):
+    def place(self, task: Task, placement: Placement, runs: Sequence[Run], now_s: float) -> Task:
+        return super().place(task, placement, [run.but(waits=False) for run in runs], now_s)
 
 
-class ForgetsWhoStartedAgain(SimStore):
+class ForgetsWhoStartedAgain(Tasks):
     """After a restart of the core a container is at its first attempt again."""
 
-    def _change_run(self, task: Task, was: Run, run: Run) -> None:
-        super()._change_run(task, was, run.but(restarts=0))
+    def _change_run(self, task: Task, was: Run, run: Run) -> tuple[str, ...]:
+        return super()._change_run(task, was, run.but(restarts=0))
 
 
-class FreesOnRestart(SimStore):
-    def _change_run(self, task: Task, was: Run, run: Run) -> None:
-        super()._change_run(task, was, run)
-        if run.restarts > was.restarts and self.execute("DELETE FROM lease WHERE run_id = ?", (run.id,)).rowcount:
-            assert task.host_id is not None
-            self.fleet.give(task.pool, task.host_id, run.gpu_ids, 0, 0)
+class FreesOnRestart(Tasks):
+    def _change_run(self, task: Task, was: Run, run: Run) -> tuple[str, ...]:
+        freed = super()._change_run(task, was, run)
+        if run.restarts > was.restarts and self._execute("DELETE FROM lease WHERE run_id = ?", (run.id,)).rowcount:
+            assert task.instance_id is not None
+            self._fleet.give(task.pool, task.instance_id, run.gpu_ids, 0, 0)
+        return freed
 
 
 def stops_all_at_once(tx: Tx[Store], params: dict[str, Any], caller: Any) -> dict[str, Any]:
     answer = HANDLERS["StopTask"](tx, params, caller)
-    task = tx.store.task(answer["task"]["taskArn"].rpartition("/")[2])
+    task = tx.store.tasks.get(answer["task"]["taskArn"].rpartition("/")[2])
     assert task is not None
-    if task.host_id is not None:
+    if task.instance_id is not None:
         for run in task.runs:
-            tx.stop(task.host_id, run.attempt_id)
+            tx.stop(host_of(tx, task), run.attempt_id)
     return answer
 
 
@@ -291,12 +315,12 @@ def rules_are_for_newcomers(tx: Tx[Store], pool_name: str) -> None:
     """The oldest who waits goes wherever there is room."""
     STATE["pool"](tx, pool_name)
     for claim in all_claims(tx, pool_name)[:1]:
-        grant(tx, replace(claim, ask=replace(claim.ask, rules=None)))
+        grant(tx, pool_name, replace(claim, ask=replace(claim.ask, rules=None)))
 
 
-class DrainsNobody(SimStore):
-    def _slot(self, host_id: str) -> Slot:
-        return replace(super()._slot(host_id), draining=False)
+class DrainsNobody(Instances):
+    def _slot(self, instance: Instance) -> Slot:
+        return replace(super()._slot(instance), draining=False)
 
 
 def stop_wakes_nobody(tx: Tx[Store], params: dict[str, Any], caller: Any) -> dict[str, Any]:
@@ -306,16 +330,48 @@ def stop_wakes_nobody(tx: Tx[Store], params: dict[str, Any], caller: Any) -> dic
     return answer
 
 
+# Instances that end
+
+
+def terminated_with_tasks_on_it(tx: Tx[Store], instance_id: str) -> None:
+    """An instance that shuts down does not wait for its tasks."""
+    instance = tx.store.instances.get(instance_id)
+    if instance is not None and instance.state is InstanceState.SHUTTING_DOWN:
+        tx.store.instances.terminate(instance, tx.now_s)
+
+
+def termination_wakes_nobody(tx: Tx[Store], instance_id: str) -> None:
+    """Claims do not hear of the GPUs that an instance gives back."""
+    STATE["instance"](tx, instance_id)
+    tx._marks.clear()
+
+
+def report_forgets_instances(tx: Tx[Store], host_id: str, runs: list[Observed]) -> None:
+    """The end of its last task does not end an instance that shuts down."""
+    hosts.report(tx, host_id, runs)
+    for key in [key for key in tx._marks if key.startswith("instance:")]:
+        del tx._marks[key]
+
+
+def many_instances(plan: Plan) -> Plan:
+    return replace(plan, with_instances=0.4)
+
+
 PLANTED: dict[str, Parts] = {
+    "an instance ends before its tasks": Parts(reconcilers={**STATE, "instance": terminated_with_tasks_on_it}, tune=many_instances),
+    "the GPUs of an ended instance are not offered": Parts(
+        reconcilers={**STATE, "instance": termination_wakes_nobody}, tune=many_instances
+    ),
+    "an instance never ends": Parts(report=report_forgets_instances, tune=many_instances),
     "who waits long enough may go anywhere": Parts(reconcilers={**STATE, "pool": rules_are_for_newcomers}),
-    "a draining host gets new tasks": Parts(store=DrainsNobody),
+    "a draining host gets new tasks": Parts(store=with_part("instances", DrainsNobody)),
     "nobody hears that a task leaves its group": Parts(handlers={**HANDLERS, "StopTask": stop_wakes_nobody}),
     "a lease is freed by StopTask": Parts(handlers={**HANDLERS, "StopTask": stop_frees}),
     "a lease is freed by silence": Parts(reconcilers={**STATE, "host": silence_ends_runs}),
     "the index is not rolled back with the savepoint": Parts(store=KeepsIndexOfFailedCommands),
-    "the index is not rebuilt after a failed commit": Parts(store=KeepsIndexOfFailedBatches),
-    "what is held is offered": Parts(store=OffersWhatIsHeld),
-    "what others use is offered when its lease ends": Parts(store=OffersWhatOthersUse),
+    "the index is not rolled back after a failed commit": Parts(store=KeepsIndexOfFailedBatches),
+    "what is held is offered": Parts(store=with_part("instances", OffersWhatIsHeld)),
+    "what others use is offered when its lease ends": Parts(store=with_part("tasks", OffersWhatOthersUse)),
     "the youngest claim first": Parts(reconcilers={**STATE, "pool": youngest_first}),
     "nothing is kept for a large claim": Parts(reconcilers={**STATE, "pool": nothing_kept}),
     "the engine forgets with its agent": Parts(engine=ForgetsWithItsAgent),
@@ -335,9 +391,9 @@ PLANTED: dict[str, Parts] = {
     "client tokens are forgotten": Parts(handlers={**HANDLERS, "RunTask": run_forgets_tokens}),
     "exit codes are embellished": Parts(report=report_says_all_went_well),
     "a new agent is not told whom to check": Parts(hello=hello_checks_nobody, tune=many_agents),
-    "nobody waits for anybody": Parts(store=NobodyWaitsForAnybody),
-    "restarts are forgotten": Parts(store=ForgetsWhoStartedAgain),
-    "a restart frees the GPUs": Parts(store=FreesOnRestart),
+    "nobody waits for anybody": Parts(store=with_part("tasks", NobodyWaitsForAnybody)),
+    "restarts are forgotten": Parts(store=with_part("tasks", ForgetsWhoStartedAgain)),
+    "a restart frees the GPUs": Parts(store=with_part("tasks", FreesOnRestart)),
     "all containers are stopped at once": Parts(handlers={**HANDLERS, "StopTask": stops_all_at_once}),
     "limits are not looked at": Parts(reconcilers={**STATE, "task": lambda tx, task_id: None}),
     "no host is ever silent": Parts(reconcilers={**STATE, "host": nobody_is_silent}),

@@ -13,6 +13,8 @@ from typing import Any
 from corral.clock import VirtualClock
 from corral.core import Core, Reconciler, Tx
 from corral.ids import SeededIds
+from corral.model.instance import HOST_POOL, InstanceState, host_instance_id
+from corral.model.placement import INSTANCE, TASK
 from corral.model.settings import Settings
 from corral.reconcile import STATE
 from corral.services import hosts
@@ -91,6 +93,8 @@ class World:
         self.plane.start()
         for number in range(FAMILIES):
             self.clients.register(f"f{number}")
+        if self.plan.with_instances:
+            self.clients.create_fleet()
         for host in self.hosts:
             self.agenda.after(self.down_s(), host.start_agent)
             self.agenda.after(5 * self.rng.random(), partial(self.clients.put_rack, host.id))
@@ -133,20 +137,22 @@ class World:
     def _stop_the_endless(self) -> None:
         if self.plane.up:
             self.clients.release_all()
-            rows = self.plane.store.execute("SELECT id, definition_arn FROM task WHERE desired = 'RUNNING' ORDER BY id").fetchall()
-            for task_id, definition_arn in rows:
+            rows = self.plane.store.execute("SELECT id, cluster, definition_arn FROM task WHERE desired = 'RUNNING' ORDER BY id")
+            for task_id, cluster, definition_arn in rows.fetchall():
                 if self._is_endless(definition_arn):
-                    self.clients.ask("StopTask", {"task": task_id, "reason": "the end"}, again=False)
-            for host in self.plane.store.hosts():
-                if host["status"] == "DRAINING":
-                    again = {"containerInstances": [host["id"]], "status": "ACTIVE"}
+                    self.clients.ask("StopTask", {"cluster": cluster, "task": task_id, "reason": "the end"}, again=False)
+            for instance in self.plane.store.instances.all():
+                if not instance.is_host and int(instance.id, 16) % 2:  # some end now, and some stay
+                    self.clients.terminate(instance.id)
+                if instance.status == "DRAINING" and instance.state is InstanceState.RUNNING:
+                    again = {"cluster": instance.cluster, "containerInstances": [instance.id], "status": "ACTIVE"}
                     self.clients.ask("UpdateContainerInstancesState", again, again=False)
         self.agenda.after(LOOK_EVERY_S, self._stop_the_endless)
 
     def _is_endless(self, definition_arn: str) -> bool:
         """Whether only a StopTask will end such a task."""
         family, _, revision = definition_arn.rpartition("/")[2].partition(":")
-        found = self.plane.store.definition(CALLER.region, family, int(revision))
+        found = self.plane.store.definitions.get(CALLER.region, family, int(revision))
         assert found is not None
         by_name = {container["name"]: container for container in found[2]["containerDefinitions"]}
 
@@ -163,30 +169,44 @@ class World:
         if not self.plane.up or any(request.again and request.answer is None for request in self.clients.requests):
             return False
         dead = {host.id for host in self.hosts if host.dead}
-        return not self.unfinished() and not any(host["connected"] for host in self.plane.store.hosts() if host["id"] in dead)
+        return not self.unfinished() and not any(host["connected"] for host in self.plane.store.hosts.all() if host["id"] in dead)
 
     def unfinished(self) -> list[str]:
-        """Tasks that have not stopped and could: on a living host, or waiting for less than a living host has."""
+        """Tasks that have not stopped and could: on a living host, or waiting for less than a living slot has. Instances too."""
         if not self.plane.up:
             return ["the core is down"]
         living = {host.id: host for host in self.hosts if not host.dead}
-        rows = self.plane.store.execute("SELECT id, state, host_id FROM task WHERE state != 'STOPPED' ORDER BY id")
-        return [
+        rows = self.plane.store.execute(
+            "SELECT task.id, task.state, instance.host_id FROM task LEFT JOIN instance ON instance.id = task.instance_id "
+            "WHERE task.state != 'STOPPED' ORDER BY task.id"
+        )
+        tasks = [
             f"{task_id} {state}"
             for task_id, state, host_id in rows.fetchall()
-            if host_id in living or (host_id is None and any(self._could_hold(host, task_id) for host in living.values()))
+            if host_id in living or (host_id is None and self._could_hold(living, TASK, task_id))
+        ]
+        return tasks + [
+            f"{instance.id} {instance.state}"
+            for instance in self.plane.store.instances.all()
+            if (instance.state is InstanceState.SHUTTING_DOWN and instance.host_id in living)
+            or (instance.state is InstanceState.PENDING and self._could_hold(living, INSTANCE, instance.id))
         ]
 
-    def _could_hold(self, host: Host, task_id: str) -> bool:
-        """Whether a living host would hold a waiting task if nothing else were on it."""
-        task = self.plane.store.task(task_id)
-        known = {slot.id: slot for slot in self.plane.store.fleet.pool("hosts").slots()}
-        if task is None or host.id not in known:
-            return task is not None
-        ask, size = task.ask, host.size
-        if len(host.gpus) < ask.least_gpus or size.cpu_units < ask.cpu_units or size.memory_mib < ask.memory_mib:
-            return False
-        return ask.rules is None or matches_all(ask.rules.member_of, known[host.id].attributes)
+    def _could_hold(self, living: Mapping[str, Host], kind: str, id: str) -> bool:
+        """Whether a slot of a living host would hold a claim if nothing else were on it."""
+        store = self.plane.store
+        claim = store.claims.get(kind, id)
+        assert claim is not None, f"{kind} {id} waits and has no claim"
+        task = store.tasks.get(id) if kind == TASK else None
+        pool, ask = store.fleet.pool(task.pool if task is not None else HOST_POOL), claim.ask
+        if pool is store.fleet.pool(HOST_POOL) and any(host_instance_id(host_id) not in pool for host_id in living):
+            return True  # a host that has not said hello yet
+        return any(
+            slot.total.gpus >= ask.least_gpus and slot.total.cpu_units >= ask.cpu_units and slot.total.memory_mib >= ask.memory_mib
+            and (ask.rules is None or matches_all(ask.rules.member_of, slot.attributes))
+            for slot in pool.slots()
+            if store.instances.host_of(slot.id) in living
+        )  # fmt: skip
 
     # What happens
 

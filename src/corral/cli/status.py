@@ -92,7 +92,7 @@ def _waiting(page: dict[str, Any], now: datetime | None) -> Table:
     table = _table("WAITING", "SINCE", "REASON")
     for claim in page["waiting"]:
         since = datetime.fromtimestamp(claim["sinceS"], UTC)
-        table.add_row(claim["task"][:SHORT_ID], age(since, now), with_short_ids(claim["reason"]))
+        table.add_row((claim.get("task", "")[:SHORT_ID] or claim["instance"]), age(since, now), with_short_ids(claim["reason"]))
     more = page["tasks"].get("PROVISIONING", 0) - len(page["waiting"])
     if more > 0:
         table.add_row("", "", f"and {more} more behind them")

@@ -125,7 +125,7 @@ class Task(Changeable):
     ask: Ask
     created_at_s: float
     version: int = 1
-    host_id: str | None = None
+    instance_id: str | None = None  # None: it waits for capacity
     placed_at_s: float | None = None
     started_at_s: float | None = None
     stopping_at_s: float | None = None

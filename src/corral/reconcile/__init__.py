@@ -7,6 +7,7 @@ from corral.core import Reconciler, Tx
 from corral.reconcile.alarm_history import forget_history
 from corral.reconcile.definitions import finish_deletions
 from corral.reconcile.hosts import look_at_host
+from corral.reconcile.instances import forget_terminated, look_at_instance
 from corral.reconcile.logs import expire_events, purge_logs, sweep_logs
 from corral.reconcile.metrics import roll_up_metrics
 from corral.reconcile.pools import look_at_pool
@@ -26,6 +27,8 @@ def _once_needed(module: str, name: str) -> Reconciler:
 STATE: dict[str, Reconciler] = {
     "pool": look_at_pool,
     "host": look_at_host,
+    "instance": look_at_instance,
+    "terminated": forget_terminated,
     "task": look_at_task,
     "sweep": sweep_tasks,
     "deletion": finish_deletions,

@@ -11,5 +11,5 @@ ROWS_MAX = 500
 
 def finish_deletions(tx: Tx[Store], _: str) -> None:
     """A stopped task refers to its definition as long as it is shown."""
-    if tx.store.drop_deleted_definitions(tx.settings.account, ROWS_MAX):
+    if tx.store.definitions.drop_deleted(tx.settings.account, ROWS_MAX):
         tx.due("deletion:", tx.now_s + LOOK_AGAIN_S)

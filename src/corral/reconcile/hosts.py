@@ -9,11 +9,11 @@ from corral.store import Store
 
 def look_at_host(tx: Tx[Store], host_id: str) -> None:
     """A host not heard of for a while gets nothing new. Its leases stay: its runs may well be alive."""
-    host = tx.store.host(host_id)
+    host = tx.store.hosts.get(host_id)
     if host is None or not host["connected"]:
         return
     silent_at_s = host["seen_at"] + SILENT_S
     if tx.now_s >= silent_at_s:
-        tx.store.host_silent(host_id)
+        tx.store.hosts.silent(host_id)
     else:
         tx.due(f"host:{host_id}", silent_at_s)

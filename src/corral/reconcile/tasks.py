@@ -15,8 +15,8 @@ ROWS_MAX = 500
 
 def look_at_task(tx: Tx[Store], task_id: str) -> None:
     """A limit of a task may have been reached."""
-    task = tx.store.task(task_id)
-    if task is None or task.host_id is None:
+    task = tx.store.tasks.get(task_id)
+    if task is None or task.instance_id is None:
         return
     progress = advance(task, task.runs, tx.now_s, rules_of(tx, task))
     if progress.task != task:
@@ -27,5 +27,5 @@ def look_at_task(tx: Tx[Store], task_id: str) -> None:
 
 def sweep_tasks(tx: Tx[Store], _: str) -> None:
     """Drop stopped tasks, and the client tokens of RunTask, some at a time."""
-    dropped = tx.store.drop_stopped_tasks(tx.now_s - STOPPED_TASKS_S, ROWS_MAX) + tx.store.drop_tokens(tx.now_s, ROWS_MAX)
+    dropped = tx.store.tasks.drop_stopped(tx.now_s - STOPPED_TASKS_S, ROWS_MAX) + tx.store.tokens.drop_expired(tx.now_s, ROWS_MAX)
     tx.due("sweep:", tx.now_s if dropped >= ROWS_MAX else tx.now_s + SWEEP_EVERY_S)

@@ -28,6 +28,7 @@ from corral.clock import WallClock
 from corral.core import Command, Core, Tx
 from corral.database import hold_folder, look_before_touching
 from corral.errors import Refused
+from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE
 from corral.model.settings import Settings
 from corral.node.docker_settings import GATEWAY as CONTAINERS_GATEWAY
 from corral.node.gpus import parse_gpus_flag
@@ -68,6 +69,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--gpus", default="auto")
     parser.add_argument("--exclude-gpus", default="")
     parser.add_argument("--runtime", choices=["auto", "process", "docker"], default="auto")
+    parser.add_argument("--cluster", default=DEFAULT_CLUSTER)
+    parser.add_argument("--instance-type", default=HOST_TYPE)
     parser.add_argument("--account", default="123456789012")
     parser.add_argument("--alarm-timing", choices=("fast", "aws"), default="fast")
     # Also from the environment: what stands on a command line is seen by every user of the machine.
@@ -96,6 +99,8 @@ async def _serve(options: argparse.Namespace) -> None:
     settings = Settings(
         account=options.account,
         runtime=options.runtime,
+        cluster=options.cluster,
+        instance_type=options.instance_type,
         endpoint_url=inside_url,
         session_key=_kept_key(data / "sessions.json", ENDS_SESSIONS),
         secrets_key=_kept_key(data / "secrets.json", LOSES_SECRETS),
@@ -131,10 +136,11 @@ async def _serve(options: argparse.Namespace) -> None:
     publisher = asyncio.create_task(Publisher(state, metrics, agents, clock).run())
 
     root = Secret(keys["secret_key"], None, None, f"arn:aws:iam::{settings.account}:root")
-    about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus}
-    lookup = Keys(keys["access_key"], root, settings.session_key, store.live_tasks)
+    about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus,
+             "cluster": settings.cluster, "instanceType": settings.instance_type}  # fmt: skip
+    lookup = Keys(keys["access_key"], root, settings.session_key, store.tasks.live)
     app = App(settings, lanes, lookup, clock, names, lambda tx: status_of(tx, agents.samples, about, agents.history),
-              Inside(settings, state, agents), blobs, store.live_tasks, channel)  # fmt: skip
+              Inside(settings, state, agents), blobs, store.tasks.live, channel)  # fmt: skip
     server = HttpServer(app, clock)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _ask_to_exit, server, *lanes.values())
@@ -168,9 +174,9 @@ def _look_now(tx: Tx[Any], keys: Sequence[str]) -> None:
 
 def _give_hosts_time(tx: Tx[Store]) -> None:
     """While we were down nobody could be heard: silence is counted from now."""
-    for host in tx.store.hosts():
+    for host in tx.store.hosts.all():
         if host["connected"]:
-            tx.store.host_seen(host["id"], tx.now_s)
+            tx.store.hosts.seen(host["id"], tx.now_s)
             tx.due(f"host:{host['id']}", tx.now_s)
 
 

@@ -17,6 +17,7 @@ import orjson
 from corral import aws
 from corral.core import Tx
 from corral.errors import ApiError, api_error
+from corral.model.instance import Instance
 from corral.model.settings import Settings
 from corral.model.task import Task
 from corral.server.agents import Agents
@@ -106,20 +107,20 @@ class Inside:
         return found
 
     async def _stats(self, run_id: str, *, whole_task: bool) -> dict[str, Any]:
-        def look(tx: Tx[Store]) -> tuple[Task, dict[str, Any]] | None:
+        def look(tx: Tx[Store]) -> tuple[Task, Instance] | None:
             task = metadata.task_inside(tx, run_id)
-            host = tx.store.host(task.host_id) if task is not None and task.host_id is not None else None
-            return (task, host) if task is not None and host is not None else None
+            instance = tx.store.instances.get(task.instance_id) if task is not None and task.instance_id is not None else None
+            return (task, instance) if task is not None and instance is not None else None
 
-        found: tuple[Task, dict[str, Any]] | None = await self._state.submit(look)
+        found: tuple[Task, Instance] | None = await self._state.submit(look)
         if found is None:
             raise NotFound("The task of this container has stopped.")
-        task, host = found
+        task, instance = found
         runs = [run for run in task.runs if whole_task or run.id == run_id]
-        measured = await self._agents.measure(host["id"], [run.attempt_id for run in runs])
+        measured = await self._agents.measure(str(instance.host_id), [run.attempt_id for run in runs])
         if measured is None:
             raise StatsUnavailable("The agent of this host does not answer; try again.")
-        stats = {run.id: metadata.stats(run, measured, host) for run in runs}
+        stats = {run.id: metadata.stats(run, measured, instance) for run in runs}
         if whole_task:
             return stats
         if (of_run := stats[run_id]) is None:

@@ -190,7 +190,7 @@ ROLE = Kind(
 
 def find_role(tx: Tx[Store], name: str) -> Document | None:
     """A role as it is kept, for whoever acts in it."""
-    return tx.store.paper(IAM.service, ROLE.word, "", name)
+    return tx.store.stored.get(IAM.service, ROLE.word, "", name)
 
 
 def create_service_linked_role(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def handlers(kind: Kind) -> dict[str, Handler]:
     def remove(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
         document = find(tx, caller, kind, params)
         kind.removable(tx, caller, document)
-        tx.store.drop_paper(*_place(kind, caller), document[kind.name])
+        tx.store.stored.drop(*_place(kind, caller), document[kind.name])
         return {}
 
     def tag(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def add(tx: Tx[Store], caller: Caller, kind: Kind, params: Params) -> Document:
     kept = {member: params[member] for member in (kind.name, *kind.keeps, kind.manner.tags) if member in params}
     document = {**kind.defaults, **kept, **kind.identity(tx, params, caller)}
     name = document[kind.name]
-    if not tx.store.add_paper(*_place(kind, caller), name, document, tx.now_s):
+    if not tx.store.stored.add(*_place(kind, caller), name, document, tx.now_s):
         raise kind.manner.exists(kind.word, name)
     return document
 
@@ -143,7 +143,7 @@ def add(tx: Tx[Store], caller: Caller, kind: Kind, params: Params) -> Document:
 def find(tx: Tx[Store], caller: Caller, kind: Kind, params: Params) -> Document:
     """The one that a request means, or the service's word for one that is not there."""
     given, own = kind.by_arn or (kind.name, kind.name)
-    document = tx.store.paper(*_place(kind, caller), params[given].rpartition("/")[2] if kind.by_arn else params[given])
+    document = tx.store.stored.get(*_place(kind, caller), params[given].rpartition("/")[2] if kind.by_arn else params[given])
     if document is None or document[own] != params[given]:
         raise kind.manner.missing(kind.word, params[given])
     return document
@@ -151,12 +151,12 @@ def find(tx: Tx[Store], caller: Caller, kind: Kind, params: Params) -> Document:
 
 def put(tx: Tx[Store], caller: Caller, kind: Kind, document: Document) -> None:
     """One that is there, as it is from now on."""
-    tx.store.change_paper(*_place(kind, caller), document[kind.name], document)
+    tx.store.stored.change(*_place(kind, caller), document[kind.name], document)
 
 
 def every(tx: Tx[Store], caller: Caller, kind: Kind) -> Iterator[Document]:
     """All of a kind, by name."""
-    return (document for _, document in tx.store.papers(*_place(kind, caller)))
+    return (document for _, document in tx.store.stored.listed(*_place(kind, caller)))
 
 
 def shown(tx: Tx[Store], caller: Caller, kind: Kind, document: Document) -> Document:
@@ -195,7 +195,7 @@ def _changer(kind: Kind, change: Change) -> Handler:
 def _selected(tx: Tx[Store], caller: Caller, kind: Kind, params: Params, after: str, limit: int) -> list[tuple[str, Document]]:
     found: list[tuple[str, Document]] = []
     while len(found) < limit:
-        rows = tx.store.papers(*_place(kind, caller), after, ROWS_PER_READ)
+        rows = tx.store.stored.listed(*_place(kind, caller), after, ROWS_PER_READ)
         found += [(name, document) for name, document in rows if kind.selects(params, document)]
         if len(rows) < ROWS_PER_READ:
             break

@@ -15,9 +15,9 @@ from corral.model.task import Ask, Run, Task, TaskState
 
 # Columns and the fields they are read into; a task's last four make its ask.
 TASK_FIELDS = (
-    "id", "region", "cluster", "definition_arn", "pool", "state", "desired", "created_at_s", "version", "host_id", "placed_at_s",
-    "started_at_s", "stopping_at_s", "stopped_at_s", "stop_code", "stopped_reason", "family", "group", "started_by", "details",
-    "plain", "time_limit_s", "launch_type", "gpus", "cpu_units", "memory_mib", "rules",
+    "id", "region", "cluster", "definition_arn", "pool", "state", "desired", "created_at_s", "version", "instance_id",
+    "placed_at_s", "started_at_s", "stopping_at_s", "stopped_at_s", "stop_code", "stopped_reason", "family", "group", "started_by",
+    "details", "plain", "time_limit_s", "launch_type", "gpus", "cpu_units", "memory_mib", "rules",
 )  # fmt: skip
 RUN_FIELDS = (
     "id", "task_id", "container", "position", "essential", "gpus", "state", "gpu_ids", "pid", "exit_code", "reason", "started_at_s",
@@ -39,7 +39,7 @@ def values_of_task(task: Task) -> tuple[Any, ...]:
     """For INSERT_TASK."""
     return (
         task.id, task.region, task.cluster, task.definition_arn, task.pool, task.state.value, task.desired.value,
-        task.created_at_s, task.version, task.host_id, task.placed_at_s, task.started_at_s, task.stopping_at_s,
+        task.created_at_s, task.version, task.instance_id, task.placed_at_s, task.started_at_s, task.stopping_at_s,
         task.stopped_at_s, task.stop_code, task.stopped_reason, task.family, task.group, task.started_by,
         dumps(task.details), task.plain, task.time_limit_s, task.launch_type,
         task.ask.gpus, task.ask.cpu_units, task.ask.memory_mib, _rules_text(task.ask.rules),

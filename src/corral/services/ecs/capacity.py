@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from corral.core import Tx
 from corral.decide.providers import Provider, distribute
-from corral.services.ecs.naming import DEFAULT_CLUSTER, DEFAULT_DETAILS, HOST_PROVIDER, InvalidParameterException
+from corral.model.instance import HOST_POOL, cluster_pool
+from corral.services.ecs.naming import InvalidParameterException
 from corral.services.ecs.providers import FARGATE_PROVIDERS, checked_strategy
-from corral.store import HOST_POOL
+from corral.services.ecs.slots import HOST_CLUSTER_DETAILS, HOST_PROVIDER, has_host, pools_of, slots_of
+from corral.store import Store
 
 NO_INSTANCES = "No Container Instances were found in your cluster."
-
-
-def pool_of(region: str, cluster: str) -> str:
-    """`default` is the hosts, in every region. Every other cluster has a pool of its own, in which nothing is yet."""
-    return HOST_POOL if cluster == DEFAULT_CLUSTER else f"{region}/{cluster}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +21,13 @@ class Capacity:
     """Where tasks get their capacity, and whether they wait for it."""
 
     launch_type: str  # EC2 or FARGATE
-    pool: str
+    pools: tuple[str, ...]  # a task that waits is a claim in the first; one that does not may take from each, in this order
     waits: bool  # else a task that does not fit now fails
     providers: tuple[str, ...] = ()  # the capacity provider of each task; empty: a launch type was asked for
 
 
 def capacity_of(
+    tx: Tx[Store],
     launch_type: str | None,
     strategy: list[dict[str, Any]] | None,
     region: str,
@@ -40,22 +39,24 @@ def capacity_of(
     if launch_type and strategy:
         raise InvalidParameterException("Specify either a launch type or a capacity provider strategy, not both.")
     if launch_type == "FARGATE":
-        return Capacity("FARGATE", HOST_POOL, waits=True)
+        return Capacity("FARGATE", (HOST_POOL,), waits=True)
     if launch_type == "MANAGED_INSTANCES":
         raise InvalidParameterException("Managed instances need a capacity provider strategy instead of a launch type.")
     if not launch_type and not strategy:
         strategy = about.get("defaultCapacityProviderStrategy")
-        if strategy == DEFAULT_DETAILS["defaultCapacityProviderStrategy"]:  # as almost everybody has it
-            return Capacity("EC2", HOST_POOL, waits=True, providers=(HOST_PROVIDER,) * count)
+        if strategy == HOST_CLUSTER_DETAILS["defaultCapacityProviderStrategy"]:  # the common case
+            return Capacity("EC2", (HOST_POOL,), waits=True, providers=(HOST_PROVIDER,) * count)
     if strategy:
-        return _through_providers(strategy, region, cluster, about, count)
-    if launch_type == "EXTERNAL" or cluster != DEFAULT_CLUSTER:
+        return _through_providers(tx, strategy, region, cluster, about, count)
+    if launch_type == "EXTERNAL" or not slots_of(tx, region, cluster):
         raise InvalidParameterException(NO_INSTANCES)
-    return Capacity("EC2", HOST_POOL, waits=False)
+    return Capacity("EC2", pools_of(tx, region, cluster), waits=False)
 
 
-def _through_providers(strategy: list[dict[str, Any]], region: str, cluster: str, about: dict[str, Any], count: int) -> Capacity:
-    known = {*FARGATE_PROVIDERS, *about.get("capacityProviders", ()), *([HOST_PROVIDER] if cluster == DEFAULT_CLUSTER else [])}
+def _through_providers(
+    tx: Tx[Store], strategy: list[dict[str, Any]], region: str, cluster: str, about: dict[str, Any], count: int
+) -> Capacity:
+    known = {*FARGATE_PROVIDERS, *about.get("capacityProviders", ()), *([HOST_PROVIDER] if has_host(tx, cluster) else [])}
     providers = [Provider(item["capacityProvider"], item["weight"], item["base"]) for item in checked_strategy(strategy, known)]
     if len(providers) > 1 and not any(provider.weight for provider in providers):
         raise InvalidParameterException(
@@ -63,5 +64,5 @@ def _through_providers(strategy: list[dict[str, Any]], region: str, cluster: str
             "At least one capacity provider must have a weight value greater than zero specified."
         )
     on_fargate = providers[0].name in FARGATE_PROVIDERS
-    launch_type, pool = ("FARGATE", HOST_POOL) if on_fargate else ("EC2", pool_of(region, cluster))
-    return Capacity(launch_type, pool, waits=True, providers=tuple(distribute(providers, count)))
+    pool = HOST_POOL if on_fargate or has_host(tx, cluster) else cluster_pool(region, cluster)
+    return Capacity("FARGATE" if on_fargate else "EC2", (pool,), waits=True, providers=tuple(distribute(providers, count)))

@@ -8,12 +8,14 @@ from typing import Any
 from corral.core import Tx
 from corral.decide.lifecycle import task_health
 from corral.decide.place import why_waiting
-from corral.model.placement import Claim
+from corral.model.instance import ec2_id
+from corral.model.placement import TASK, Claim
 from corral.model.task import ALL_GPUS, Ask, Run, Task, TaskState
 from corral.services.ecs.fargate import STORAGE_GIB
-from corral.services.ecs.naming import HOST_PROVIDER, arn
+from corral.services.ecs.naming import arn
+from corral.services.ecs.slots import HOST_PROVIDER
 from corral.services.ecs.task_spec import ContainerSpec, spec_of
-from corral.store import Store, claim_of
+from corral.store import Store
 
 HOLDERS_NAMED_MAX = 3
 
@@ -28,18 +30,25 @@ def why_waits(tx: Tx[Store], pool_name: str, claim: Claim) -> str:
     pool = tx.store.fleet.pool(pool_name)
     text = why_waiting(pool, claim)
     if claim.ask.gpus == ALL_GPUS or pool.free_gpus < claim.ask.gpus:
-        holders = tx.store.some_holders(pool_name, HOLDERS_NAMED_MAX + 1)
-        named = holders[:HOLDERS_NAMED_MAX]
-        if named:
-            more = " and others" if len(holders) > HOLDERS_NAMED_MAX else ""
-            text += f"; held by task{'s' * (len(named) > 1)} {', '.join(named)}{more}"
+        tasks, instances = tx.store.instances.some_holders(pool_name, HOLDERS_NAMED_MAX + 1)
+        holders = [*_named("task", tasks), *_named("instance", [ec2_id(instance_id) for instance_id in instances])]
+        if holders:
+            text += f"; held by {' and '.join(holders)}"
     return text
+
+
+def _named(kind: str, ids: list[str]) -> list[str]:
+    """`tasks a, b and others`; nothing where there are none."""
+    named = ids[:HOLDERS_NAMED_MAX]
+    more = " and others" if len(ids) > HOLDERS_NAMED_MAX else ""
+    return [f"{kind}{'s' * (len(named) > 1)} {', '.join(named)}{more}"] if named else []
 
 
 def _why_waiting(tx: Tx[Store], task: Task, reasons: dict[tuple[str, Ask, bool], str]) -> str | None:
     if task.state is not TaskState.PROVISIONING:
         return None
-    claim = claim_of(task)
+    claim = tx.store.claims.get(TASK, task.id)
+    assert claim is not None, "a task that waits has a claim"
     key = (task.pool, task.ask, tx.store.fleet.pool(task.pool).head(task.ask) == claim)
     if key not in reasons:
         reasons[key] = why_waits(tx, task.pool, claim)
@@ -75,7 +84,7 @@ def _described(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) ->
         "launchType": task.launch_type,
         "containerInstanceArn": _instance_arn(account, task),
         "startedBy": task.started_by,
-        "connectivity": "CONNECTED" if task.host_id else None,
+        "connectivity": "CONNECTED" if task.instance_id else None,
         "connectivityAt": task.placed_at_s,
         "pullStartedAt": pull_began_s,
         "pullStoppedAt": pull_ended_s,
@@ -96,9 +105,9 @@ def _described(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) ->
 
 def _instance_arn(account: str, task: Task) -> str | None:
     """A Fargate task is on no container instance that anybody could see."""
-    if task.host_id is None or task.launch_type != "EC2":
+    if task.instance_id is None or task.launch_type != "EC2":
         return None
-    return arn(account, task.region, f"container-instance/{task.cluster}/{task.host_id}")
+    return arn(account, task.region, f"container-instance/{task.cluster}/{task.instance_id}")
 
 
 def task_arn_of(account: str, task: Task) -> str:

@@ -10,17 +10,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from corral.core import Tx
+from corral.decide.claim_order import rank
 from corral.decide.place import place_newcomer, place_on, room_for_newcomer
 from corral.model.placement import Placement, Unplaceable
-from corral.model.task import Task, TaskState
+from corral.model.task import Ask, Task, TaskState
 from corral.services.ecs import fargate
 from corral.services.ecs.capacity import Capacity
 from corral.services.ecs.constraints import placement_rules
 from corral.services.ecs.containers import time_limit_s
 from corral.services.ecs.environment_files import check_environment_files
-from corral.services.ecs.naming import HOST_PROVIDER, ClientException, InvalidParameterException, arn
+from corral.services.ecs.naming import ClientException, InvalidParameterException, arn
+from corral.services.ecs.orders import start_runs
 from corral.services.ecs.secrets import check_secrets
-from corral.services.ecs.starting import start_runs, with_gpus
+from corral.services.ecs.slots import HOST_PROVIDER, find_slot
+from corral.services.ecs.starting import with_gpus
 from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, task_spec
 from corral.store import Store
 
@@ -72,8 +75,9 @@ def launch(tx: Tx[Store], request: LaunchRequest) -> Launched:
     _check_network(request)
     prototype = _prototype(tx, request, spec)
     launched = _on_instances(tx, request, spec, prototype) if request.instance_ids else _anywhere(tx, request, spec, prototype)
-    if tx.store.fleet.pool(prototype.pool).restless:
-        tx.mark(f"pool:{prototype.pool}")  # somebody may have waited for this company
+    for pool in {task.pool for task in launched.tasks}:
+        if tx.store.fleet.pool(pool).restless:
+            tx.mark(f"pool:{pool}")  # a claim may have waited for a task of this group
     return launched
 
 
@@ -86,31 +90,50 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
     draws = rules is not None and any(kind == "random" for kind, _ in rules.strategy)
     tasks: list[Task] = []
     failures: list[LaunchFailure] = []
-    pool, capacity = tx.store.fleet.pool(prototype.pool), request.capacity
-    find = room_for_newcomer if capacity.waits else place_newcomer
+    capacity, pool = request.capacity, prototype.pool
     found: Placement | Unplaceable | None = None
     for at in range(request.count):
         if at == 0 or isinstance(found, Placement):  # what one of equal tasks was refused, the next one would be too
-            found = find(pool, prototype.ask, tx.ids.hex32() if draws else "")
+            pool, found = _find(tx, capacity, prototype.ask, tx.ids.hex32() if draws else "")
         if isinstance(found, Unplaceable):
-            tried = next(iter(pool.slots()), None)  # ECS names one
+            tried = next(iter(tx.store.fleet.pool(pool).slots()), None)  # ECS names one
             failures.append(LaunchFailure(tried.id if tried else None, found))
         else:
             provider = capacity.providers[at] if capacity.providers else None
-            tasks.append(_add(tx, _through(prototype, provider), spec, found))
+            chosen = prototype if pool == prototype.pool else prototype.but(pool=pool)
+            tasks.append(_add(tx, _through(chosen, provider), spec, found))
     return Launched(tasks, failures)
+
+
+def _find(tx: Tx[Store], capacity: Capacity, ask: Ask, seed: str) -> tuple[str, Placement | Unplaceable | None]:
+    """A pool, and a placement in it. Without room: None for a task that waits, else the reason of the first pool with slots."""
+    first = capacity.pools[0]
+    if capacity.waits:
+        return first, room_for_newcomer(tx.store.fleet.pool(first), ask, seed)
+    refused: tuple[str, Unplaceable] | None = None
+    for name in capacity.pools:
+        pool = tx.store.fleet.pool(name)
+        if len(pool):
+            found = place_newcomer(pool, ask, seed)
+            if isinstance(found, Placement):
+                return name, found
+            refused = refused or (name, found)
+    return refused or (first, place_newcomer(tx.store.fleet.pool(first), ask, seed))
 
 
 def _on_instances(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: Task) -> Launched:
     """The caller chose the instances: placement rules do not apply."""
     tasks: list[Task] = []
     failures: list[LaunchFailure] = []
-    pool = tx.store.fleet.pool(prototype.pool)
-    known = {slot.id for slot in pool.slots()}
     for instance_id in request.instance_ids:
-        found = place_on(pool, prototype.ask, instance_id) if instance_id in known else None
+        member = find_slot(tx, request.region, request.cluster, instance_id)
+        if member is None:
+            failures.append(LaunchFailure(instance_id, None))
+            continue
+        pool = member[0]
+        found = place_on(tx.store.fleet.pool(pool), prototype.ask, instance_id)
         if isinstance(found, Placement):
-            tasks.append(_add(tx, prototype, spec, found))
+            tasks.append(_add(tx, prototype.but(pool=pool), spec, found))
         else:
             failures.append(LaunchFailure(instance_id, found))
     return Launched(tasks, failures)
@@ -122,11 +145,11 @@ def _add(tx: Tx[Store], prototype: Task, spec: TaskSpec, found: Placement | None
     runs = tuple([run.but(id=tx.ids.hex32_by_time(tx.now_s), task_id=task_id) for run in prototype.runs])
     if found is None:
         task = prototype.but(id=task_id, runs=runs)
-        tx.store.add_task(task)
+        tx.store.tasks.add(task, rank(task.created_at_s))
         return task
     runs = with_gpus(tx, prototype.pool, runs, found, spec)
-    task = prototype.but(id=task_id, runs=runs, state=TaskState.PENDING, host_id=found.slot_id, placed_at_s=tx.now_s)
-    tx.store.add_task(task)
+    task = prototype.but(id=task_id, runs=runs, state=TaskState.PENDING, instance_id=found.slot_id, placed_at_s=tx.now_s)
+    tx.store.tasks.add(task)
     start_runs(tx, task, spec)
     return task
 
@@ -150,7 +173,7 @@ def _prototype(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec) -> Task:
         region=request.region,
         cluster=request.cluster,
         definition_arn=arn(tx.settings.account, request.region, f"task-definition/{family}:{request.revision}"),
-        pool=capacity.pool,
+        pool=capacity.pools[0],
         state=TaskState.PROVISIONING,
         desired=TaskState.RUNNING,
         ask=spec.ask,
@@ -228,7 +251,9 @@ def _check_runnable(tx: Tx[Store], container: ContainerSpec) -> None:
 
 def _runs_containers(tx: Tx[Store]) -> bool:
     """Is there a Docker engine, as far as is known, or must there be one?"""
-    return tx.settings.runtime == "docker" or (tx.settings.runtime == "auto" and any(host["docker"] for host in tx.store.hosts()))
+    return tx.settings.runtime == "docker" or (
+        tx.settings.runtime == "auto" and any(host["docker"] for host in tx.store.hosts.all())
+    )
 
 
 def _check_network(request: LaunchRequest) -> None:

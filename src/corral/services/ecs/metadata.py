@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from corral.core import Tx
+from corral.model.instance import Instance
 from corral.model.run import Measured, RunState, Usage
 from corral.model.session import Credentials
 from corral.model.task import Run, Task, TaskState
@@ -26,13 +27,13 @@ KNOWN = {RunState.PENDING: "CREATED"}  # the agent's word for a container that i
 
 def task_inside(tx: Tx[Store], run_id: str) -> Task | None:
     """The task of a run, while it has not stopped: the endpoints go with the task."""
-    task = tx.store.task_of_run(run_id)
+    task = tx.store.tasks.of_run(run_id)
     return None if task is None or task.state is TaskState.STOPPED else task
 
 
 def credentials_inside(tx: Tx[Store], task_id: str) -> tuple[str, Credentials] | None:
     """(ARN of the role, keys); None when the task is not there, or no longer."""
-    task = tx.store.task(task_id)
+    task = tx.store.tasks.get(task_id)
     if task is None or task.state in (TaskState.STOPPED, TaskState.PROVISIONING):
         return None
     given, role = spec_of(tx, task).role, role_name(tx, task)
@@ -153,7 +154,7 @@ def _task_limits(task: Task, spec: TaskSpec) -> dict[str, Any] | None:
 # --- stats --------------------------------------------------------------------------------------------------------
 
 
-def stats(run: Run, measured: Measured, host: dict[str, Any]) -> dict[str, Any] | None:
+def stats(run: Run, measured: Measured, instance: Instance) -> dict[str, Any] | None:
     """In the shape of Docker's. None for a container that has no process now.
 
     A process has the network and the memory of its host: there are no counters of its own for the one, and the limit is the host's
@@ -169,11 +170,11 @@ def stats(run: Run, measured: Measured, host: dict[str, Any]) -> dict[str, Any] 
         "name": f"/{run.container}",
         "num_procs": 0,
         "pids_stats": {"current": now.threads},
-        "cpu_stats": _cpu(now, host),
-        "precpu_stats": _cpu(before, host) if before else {"cpu_usage": {"total_usage": 0}, "throttling_data": _UNTHROTTLED},
+        "cpu_stats": _cpu(now, instance),
+        "precpu_stats": _cpu(before, instance) if before else {"cpu_usage": {"total_usage": 0}, "throttling_data": _UNTHROTTLED},
         "memory_stats": {
             "usage": now.memory_bytes,
-            "limit": host["memory_mib"] * 2**20,
+            "limit": instance.memory_mib * 2**20,
             "stats": {"rss": now.memory_bytes},
         },
         "blkio_stats": {
@@ -189,12 +190,12 @@ def stats(run: Run, measured: Measured, host: dict[str, Any]) -> dict[str, Any] 
 _UNTHROTTLED = {"periods": 0, "throttled_periods": 0, "throttled_time": 0}
 
 
-def _cpu(usage: Usage, host: dict[str, Any]) -> dict[str, Any]:
+def _cpu(usage: Usage, instance: Instance) -> dict[str, Any]:
     user, system = round(usage.cpu_user_s * 1e9), round(usage.cpu_system_s * 1e9)
     return {
         "cpu_usage": {"total_usage": user + system, "usage_in_usermode": user, "usage_in_kernelmode": system},
         "system_cpu_usage": round(usage.host_cpu_s * 1e9),
-        "online_cpus": host["cpu_units"] // CPU_UNITS_PER_CORE,
+        "online_cpus": instance.cpu_units // CPU_UNITS_PER_CORE,
         "throttling_data": _UNTHROTTLED,
     }
 

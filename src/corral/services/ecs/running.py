@@ -12,7 +12,7 @@ import orjson
 
 from corral.core import Tx
 from corral.services.caller import Caller
-from corral.services.ecs.capacity import Capacity, capacity_of, pool_of
+from corral.services.ecs.capacity import Capacity, capacity_of
 from corral.services.ecs.constraints import failure_reason
 from corral.services.ecs.describing import described
 from corral.services.ecs.launch import LaunchFailure, LaunchRequest, launch
@@ -25,6 +25,7 @@ from corral.services.ecs.naming import (
     find_definition,
     short,
 )
+from corral.services.ecs.slots import pools_of
 from corral.services.ecs.tags import task_tags
 from corral.store import Store
 
@@ -48,7 +49,7 @@ def run_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str,
         tx,
         LaunchRequest(
             **_common(tx, params, caller, cluster),
-            capacity=capacity_of(launch_type, strategy, caller.region, cluster, about, count),
+            capacity=capacity_of(tx, launch_type, strategy, caller.region, cluster, about, count),
             count=count,
             platform_version=params.get("platformVersion"),
             placement_constraints=params.get("placementConstraints", ()),
@@ -70,7 +71,7 @@ def start_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
         tx,
         LaunchRequest(
             **_common(tx, params, caller, cluster),
-            capacity=Capacity("EC2", pool_of(caller.region, cluster), waits=False),
+            capacity=Capacity("EC2", pools_of(tx, caller.region, cluster), waits=False),
             instance_ids=[short(instance) for instance in instances],
         ),
     )
@@ -126,14 +127,14 @@ def _digest(params: dict[str, Any]) -> str:
 def _known(tx: Tx[Store], scope: str, params: dict[str, Any]) -> dict[str, Any] | None:
     """The reply to the same request sent before, with its tasks as they are now."""
     token = params.get("clientToken")
-    known = tx.store.remembered(scope, token, tx.now_s) if token else None
+    known = tx.store.tokens.get(scope, token, tx.now_s) if token else None
     if known is None:
         return None
     request, reply = known
     task_ids, failures = orjson.loads(reply)
     if request != _digest(params):
         raise ConflictException("The clientToken was used before with other parameters.", resourceIds=task_ids)
-    tasks = [task for task_id in task_ids if (task := tx.store.task(task_id)) is not None]
+    tasks = [task for task_id in task_ids if (task := tx.store.tasks.get(task_id)) is not None]
     return {"tasks": described(tx, tasks), "failures": failures}
 
 
@@ -141,4 +142,4 @@ def _remember(tx: Tx[Store], scope: str, params: dict[str, Any], task_ids: list[
     token = params.get("clientToken")
     if token:
         reply = orjson.dumps([task_ids, failures]).decode()
-        tx.store.remember(scope, token, _digest(params), reply, tx.now_s + TOKEN_S)
+        tx.store.tokens.put(scope, token, _digest(params), reply, tx.now_s + TOKEN_S)

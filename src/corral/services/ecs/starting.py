@@ -6,7 +6,6 @@ from typing import Any
 
 from corral.core import Tx
 from corral.decide.gpus import share
-from corral.decide.lifecycle import startable
 from corral.decide.place import spare_gpus
 from corral.model.placement import Claim, Placement, Slot
 from corral.model.run import LogTarget, RunSpec, RunState, Start
@@ -17,18 +16,8 @@ from corral.services.ecs.environment_files import files_of
 from corral.services.ecs.inside import environment_inside
 from corral.services.ecs.naming import arn, split_definition
 from corral.services.ecs.secrets import secrets_of
-from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, spec_of
+from corral.services.ecs.task_spec import ContainerSpec, TaskSpec
 from corral.store import Store
-
-
-def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
-    """Place a task that has waited, and tell its host to start it."""
-    task = tx.store.task(claim.task_id)
-    assert task is not None, "the line of claims holds a task that is not there"
-    spec = spec_of(tx, task)
-    runs = with_gpus(tx, task.pool, task.runs, placement, spec, claim)
-    start_runs(tx, tx.store.place_task(task, placement, runs, tx.now_s), spec)
-    tx.changed(f"task:{task.id}")
 
 
 def with_gpus(
@@ -38,29 +27,31 @@ def with_gpus(
     pool = tx.store.fleet.pool(pool_name)
     runs = share_gpus(runs, placement.gpu_ids, pool.slot(placement.slot_id))
     if any(run.gpus == FREE_GPUS for run in runs):
-        indexes = {str(gpu.index): gpu.gpu_id for gpu in tx.store.gpus(placement.slot_id)}
+        indexes = {str(gpu.index): gpu.gpu_id for gpu in tx.store.instances.gpus(placement.slot_id)}
         named = {run.id: visible_gpus(spec.containers[run.container].definition) for run in runs}
         runs = _share_spare(runs, spare_gpus(pool, placement, claim), named, indexes)
     return runs
 
 
-def give_spare_gpus(tx: Tx[Store], task_id: str, attempt_id: str, named: str) -> None:
-    """A run's image asks for GPUs in the old way, which its host found out: give it what nobody holds, and order it anew."""
-    task = tx.store.task(task_id)
-    assert task is not None and task.host_id is not None
+def give_spare_gpus(tx: Tx[Store], task_id: str, attempt_id: str, named: str) -> tuple[Task, Run] | None:
+    """A run's image asks for GPUs in the old way, which its host found out: give it what no task holds.
+
+    Return the task and the run, which must be started with them. None: the run has started or is to stop.
+    """
+    task = tx.store.tasks.get(task_id)
+    assert task is not None and task.instance_id is not None
     run = next((run for run in task.runs if run.attempt_id == attempt_id and run.state is RunState.PENDING), None)
     if run is None or task.desired is not TaskState.RUNNING:
-        return
+        return None
     if run.gpus != FREE_GPUS:  # else it was given them before, and did not hear of it
-        pool, placement = tx.store.fleet.pool(task.pool), Placement(task.host_id, ())
-        indexes = {str(gpu.index): gpu.gpu_id for gpu in tx.store.gpus(task.host_id)}
+        pool, placement = tx.store.fleet.pool(task.pool), Placement(task.instance_id, ())
+        indexes = {str(gpu.index): gpu.gpu_id for gpu in tx.store.instances.gpus(task.instance_id)}
         [run] = _share_spare((run.but(gpus=FREE_GPUS),), spare_gpus(pool, placement), {run.id: named}, indexes)
         after = task.but(runs=tuple(run if each.id == run.id else each for each in task.runs))
-        tx.store.change_task(task, after)
+        tx.store.tasks.change(task, after)
         tx.changed(f"task:{task.id}")
         task = after
-    assert task.host_id is not None
-    tx.start(task.host_id, start_of(tx, task, run, spec_of(tx, task)))
+    return task, run
 
 
 def share_gpus(runs: tuple[Run, ...], gpu_ids: tuple[str, ...], slot: Slot | None = None) -> tuple[Run, ...]:
@@ -88,13 +79,6 @@ def _share_spare(
             left = [gpu_id for gpu_id in left if gpu_id not in run.gpu_ids]
         shared.append(run)
     return tuple(shared)
-
-
-def start_runs(tx: Tx[Store], task: Task, spec: TaskSpec) -> None:
-    """Tell the host of a placed task to start what has not started."""
-    assert task.host_id is not None
-    for run in startable(task.runs):
-        tx.start(task.host_id, start_of(tx, task, run, spec))
 
 
 def start_of(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> Start:

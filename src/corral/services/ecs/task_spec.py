@@ -77,7 +77,7 @@ def task_spec(document: dict[str, Any], overrides: dict[str, Any] | None = None)
 def spec_of(tx: Tx[Store], task: Task) -> TaskSpec:
     family, revision = split_definition(task.definition_arn)
     assert revision is not None
-    return task_spec(tx.store.document(task.region, family, revision), task.details.get("overrides"))
+    return task_spec(tx.store.definitions.document(task.region, family, revision), task.details.get("overrides"))
 
 
 def rules_of(tx: Tx[Store], task: Task) -> Mapping[str, ContainerRules]:
