@@ -7,7 +7,7 @@ import re
 
 from corral import aws
 
-_OF_A_TASK = re.compile(r"/v2/credentials/[0-9a-f]{32}")  # server/inside.py
+_OF_A_TASK = re.compile(r"/v2/credentials/[0-9a-f]{32}")  # server/task_endpoints.py
 
 
 def is_for_registry(head: aws.Request) -> bool:

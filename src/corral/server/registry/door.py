@@ -1,43 +1,37 @@
-"""Who may come in to the registry, and where to.
+"""The registry's requests: who makes them, and which page they ask for.
 
 The password says who asks and which region's repositories are meant (`services/ecr/access.py`): the address is the same for all.
 """
 
 from __future__ import annotations
 
-import logging
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from corral import aws
-from corral.clock import Clock
-from corral.errors import ApiError, our_fault
+from corral.errors import ApiError
 from corral.ids import Ids
 from corral.model.settings import Settings
-from corral.server.intake import ClientGone, Intake, Receive
+from corral.server.authentication import Authentication
+from corral.server.intake import Intake, Receive
 from corral.server.lanes import Lane
 from corral.server.registry.asked import Asked, page_of, query_of
-from corral.server.registry.errors import VERSION, Denied, Unauthorized, Unsupported, refusal
+from corral.server.registry.errors import VERSION, Unauthorized, Unsupported, refusal
 from corral.server.registry.layers import Layers
 from corral.server.registry.manifests import Manifests
 from corral.services.caller import Caller
-from corral.services.ecr.access import USER, Access, access_of
+from corral.services.ecr.access import USER
 from corral.services.ecr.naming import RepositoryNotFoundException
 from corral.store import Store
 
-log = logging.getLogger("corral")
 Handler = Callable[[Asked], Awaitable[aws.Response]]
 
 
 class Registry:
-    def __init__(
-        self, settings: Settings, state: Lane[Store], clock: Clock, ids: Ids, intake: Intake, live_tasks: Container[str]
-    ) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._live_tasks = live_tasks
+    def __init__(self, settings: Settings, state: Lane[Store], ids: Ids, intake: Intake) -> None:
         layers, manifests = Layers(state, settings, ids, intake), Manifests(state, settings, ids)
-        self._pages: dict[str, dict[str, Handler]] = {
+        self.pages: dict[str, dict[str, Handler]] = {
             "": {"GET": _welcome, "HEAD": _welcome},
             "_catalog": {"GET": manifests.catalog},
             "tags": {"GET": manifests.tags},
@@ -58,38 +52,47 @@ class Registry:
             },
         }
 
-    async def answer(self, head: aws.Request, request_id: str, receive: Receive) -> aws.Response:
-        try:
-            access = self._admit(head)
-            page = page_of(head.path, access.region)
-            handler = self._pages[page.kind].get(head.method)
-            if handler is None:
-                raise Unsupported(f"{head.method} of {head.path} means nothing here.")
-            caller = Caller(self._settings.account, access.region, access.principal, task_id=access.task_id)
-            return await handler(Asked(head, receive, page, caller, query_of(head.query)))
-        except RepositoryNotFoundException as error:
-            create = f"aws ecr create-repository --repository-name {page.name} --region {access.region}"
-            return refusal(RepositoryNotFoundException(f"{error.message}. Create it with: {create}"))
-        except ApiError as error:
-            return refusal(error)
-        except ClientGone:
-            raise
-        except Exception:
-            log.exception("request %s: %s %s failed", request_id, head.method, head.path)
-            return refusal(our_fault())
+    def exchange(self, head: aws.Request, receive: Receive) -> RegistryRequest:
+        return RegistryRequest(head, receive, self)
 
-    def _admit(self, head: aws.Request) -> Access:
-        host = head.headers.get("host", "localhost")
-        access = access_of(self._settings.session_key, _password(head.headers.get("authorization", "")))
-        if access is None:
+
+@dataclass(slots=True, eq=False)
+class RegistryRequest:
+    """An exchange with the registry."""
+
+    head: aws.Request
+    receive: Receive
+    registry: Registry
+
+    @property
+    def action(self) -> str:
+        return f"registry:{self.head.method}"
+
+    async def authenticate(self, authentication: Authentication) -> aws.Identity:
+        headers = self.head.headers
+        identity = authentication.registry_password(_password(headers.get("authorization", "")))
+        if identity is None:
+            host = headers.get("host", "localhost")
             login = f"aws ecr get-login-password | docker login --username {USER} --password-stdin {host}"
             error = Unauthorized(f"Log in first: {login}")
             error.headers["WWW-Authenticate"] = f'Basic realm="http://{host}/",service="ecr.amazonaws.com"'
             raise error
-        ended = access.task_id is not None and access.task_id not in self._live_tasks
-        if ended or access.expires_at_s <= self._clock.now_s():
-            raise Denied("Your authorization token has expired. Reauthenticate and try again.")
-        return access
+        return identity
+
+    async def run(self, caller: Caller) -> aws.Response:
+        head = self.head
+        page = page_of(head.path, caller.region)
+        handler = self.registry.pages[page.kind].get(head.method)
+        if handler is None:
+            raise Unsupported(f"{head.method} of {head.path} means nothing here.")
+        try:
+            return await handler(Asked(head, self.receive, page, caller, query_of(head.query)))
+        except RepositoryNotFoundException as error:
+            create = f"aws ecr create-repository --repository-name {page.name} --region {caller.region}"
+            raise RepositoryNotFoundException(f"{error.message}. Create it with: {create}") from None
+
+    def refuse(self, error: ApiError) -> aws.Response:
+        return refusal(error)
 
 
 async def _welcome(_: Asked) -> aws.Response:
@@ -97,7 +100,7 @@ async def _welcome(_: Asked) -> aws.Response:
 
 
 def _password(authorization: str) -> str:
-    """Of basic authentication by Docker's user; nothing: it is none."""
+    """The password of Docker's user in basic authentication; empty if there is none."""
     scheme, _, encoded = authorization.partition(" ")
     try:
         user, _, password = b64decode(encoded.strip(), validate=True).decode().partition(":")
