@@ -1,6 +1,6 @@
 """The image registry: OCI's distribution API, version 2, as Docker speaks it. ECR shows the same images (`services/ecr/`).
 
-`door.py` is the way in. It is imported with the first request for it.
+`requests.py` authenticates and dispatches requests. It is imported with the first of them.
 """
 
 import re
