@@ -1,6 +1,6 @@
 """A run: one container of a task on a host, and what the core and a host's agent say to each other about it.
 
-The conversation is JSON lines over a stream socket.
+The conversation is JSON lines over a stream socket: each is a `ToCore` or a `ToAgent` with one member.
 
     agent → core    {"hello": Hello}            once per connection; `runs` is everything the engine knows
                     {"report": Report}          what happened since the last one; at most one is unanswered; empty = heartbeat
@@ -245,3 +245,25 @@ class Execute:
 class Declined:
     session_id: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToCore:
+    """A message from an agent."""
+
+    hello: Hello | None = None
+    report: Report | None = None
+    measured: Measured | None = None
+    declined: Declined | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToAgent:
+    """A message from the core."""
+
+    welcome: dict[str, Any] | None = None
+    ack: Ack | None = None
+    orders: Orders | None = None
+    measure: Measure | None = None
+    execute: Execute | None = None
+    quit: str | None = None

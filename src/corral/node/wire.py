@@ -1,4 +1,4 @@
-"""What the agent and the spawner say to each other: JSON lines over a stream socket.
+"""What the agent and the spawner say to each other: JSON lines over a stream socket, each a `ToSpawner` or a `FromSpawner`.
 
 agent → spawner     {"start": Launch}       idempotent by run id, until it is forgotten
                     {"stop": "run id"}      SIGTERM, the run's grace, SIGKILL; an unknown one is ignored
@@ -10,7 +10,7 @@ spawner → agent     {"runs": [Run], "all": bool}    first everything known, th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MESSAGE_MAX_BYTES = 8 * 1024 * 1024  # one Launch; Linux itself takes about 2 MiB of arguments and environment
 
@@ -48,3 +48,21 @@ class Run:
     @property
     def alive(self) -> bool:
         return self.stopped_at_s is None
+
+
+@dataclass(frozen=True, slots=True)
+class ToSpawner:
+    """A message from the agent: one of these."""
+
+    start: Launch | None = None
+    stop: str | None = None
+    forget: list[str] | None = None
+    quit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FromSpawner:
+    """A message from the spawner."""
+
+    runs: list[Run] = field(default_factory=list)
+    all: bool = False

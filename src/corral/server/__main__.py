@@ -34,14 +34,16 @@ from corral.node.docker_settings import GATEWAY as CONTAINERS_GATEWAY
 from corral.node.gpus import parse_gpus_flag
 from corral.reconcile import LOGS, METRICS, STATE
 from corral.server.agents import Agents
+from corral.server.authentication import Authentication
 from corral.server.channel import Channel
+from corral.server.front_door import FrontDoor
 from corral.server.http import App, HttpServer
-from corral.server.inside import Inside
+from corral.server.intake import Intake
 from corral.server.keeper import Keeper
-from corral.server.keys import Keys
 from corral.server.lanes import Lane
 from corral.server.publishing import Publisher
 from corral.server.status import status_of
+from corral.server.task_endpoints import TaskEndpoints
 from corral.store import Store
 from corral.telemetry import LogStore, MetricStore
 
@@ -138,10 +140,16 @@ async def _serve(options: argparse.Namespace) -> None:
     root = Secret(keys["secret_key"], None, None, f"arn:aws:iam::{settings.account}:root")
     about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus,
              "cluster": settings.cluster, "instanceType": settings.instance_type}  # fmt: skip
-    lookup = Keys(keys["access_key"], root, settings.session_key, store.tasks.live)
-    app = App(settings, lanes, lookup, clock, names, lambda tx: status_of(tx, agents.samples, about, agents.history),
-              Inside(settings, state, agents), blobs, store.tasks.live, channel)  # fmt: skip
-    server = HttpServer(app, clock)
+    front_door = FrontDoor(
+        settings,
+        lanes,
+        Authentication(keys["access_key"], root, settings.session_key, store.tasks.live, clock),
+        names,
+        Intake(blobs),
+        lambda tx: status_of(tx, agents.samples, about, agents.history),
+        TaskEndpoints(state, agents),
+    )
+    server = HttpServer(App(front_door, channel, blobs), clock)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _ask_to_exit, server, *lanes.values())
     serving = asyncio.create_task(server.serve(sockets=listeners))
