@@ -28,10 +28,12 @@ from corral.clock import WallClock
 from corral.core import Command, Core, Tx
 from corral.database import hold_folder, look_before_touching
 from corral.errors import Refused
+from corral.handovers import forget_finished
 from corral.model.settings import Settings
 from corral.node.docker_settings import GATEWAY as CONTAINERS_GATEWAY
 from corral.node.gpus import parse_gpus_flag
 from corral.reconcile import LOGS, METRICS, STATE
+from corral.reconcile.receivers import RECEIVERS
 from corral.server.agents import Agents
 from corral.server.channel import Channel
 from corral.server.http import App, HttpServer
@@ -112,13 +114,15 @@ async def _serve(options: argparse.Namespace) -> None:
     logs_core = Core(log_store, settings=settings, clock=clock, ids=names, reconcilers=LOGS)
     metrics_core = Core(metric_store, settings=settings, clock=clock, ids=names, reconcilers=METRICS)
     lanes: dict[str, Lane[Any]] = {}
-    state = Lane("state", state_core, clock, loop, on_orders=lambda orders: agents.deliver(orders), beside=lanes)
-    logs = Lane("logs", logs_core, clock, loop, beside=lanes)
-    metrics = Lane("metrics", metrics_core, clock, loop, beside=lanes)
+    state = Lane("state", state_core, clock, loop, on_orders=lambda orders: agents.deliver(orders), lanes=lanes,
+                 receivers=RECEIVERS["state"])  # fmt: skip
+    logs = Lane("logs", logs_core, clock, loop, lanes=lanes, receivers=RECEIVERS["logs"])
+    metrics = Lane("metrics", metrics_core, clock, loop, lanes=lanes, receivers=RECEIVERS["metrics"])
     lanes |= {"state": state, "logs": logs, "metrics": metrics}
     blobs = Blobs(data / "blobs", names)
     agents = Agents(data, options.gpus, state, logs, blobs, clock, excluded_gpus, options.runtime)
     state_core.batch([Command(_give_hosts_time, lambda answer: None)])  # before anything that is due
+    forget_finished((state_core, logs_core, metrics_core))
     for lane in lanes.values():
         lane.start()
     looks = ((state, ("sweep:",)), (logs, ("sweep:",)), (metrics, ("rollup:", "history:")))

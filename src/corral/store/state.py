@@ -19,6 +19,7 @@ from corral.store.images import Images
 from corral.store.objects import Objects
 from corral.store.parameters import Parameters
 from corral.store.queues import Queues
+from corral.store.scaling import ScalingRequests
 from corral.store.task_rows import (
     INSERT_RUN,
     INSERT_TASK,
@@ -52,7 +53,7 @@ class Store(Hosts):
     """Rows, and the fleet index that follows them."""
 
     # What came with version 3.
-    DATA = "".join(map(_script, ("queues.sql", "objects.sql", "buckets.sql", "parameters.sql", "images.sql")))
+    DATA = "".join(map(_script, ("queues.sql", "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql")))
     MIGRATIONS: tuple[Migration, ...] = (_script("to_2.sql"), _script("to_3.sql") + DATA)  # from each schema version to the next
 
     def __init__(self, path: Path | None, *, checked: bool = False) -> None:
@@ -64,6 +65,7 @@ class Store(Hosts):
         self.expiries = Expiries(self)
         self.parameters = Parameters(self)
         self.images = Images(self)
+        self.scaling = ScalingRequests(self)
         self._mark = 0
         self._kept: dict[str, Task] = {}  # unfinished tasks as their rows are, so that not every word on one reads them
         self._kept_max = TASKS_KEPT_MAX
@@ -104,6 +106,7 @@ class Store(Hosts):
         beside.buckets = Buckets(beside, self.buckets.changes)
         beside.documents, beside.expiries = Documents(beside, beside.buckets), Expiries(beside)
         beside.parameters, beside.images = Parameters(beside), Images(beside)
+        beside.scaling = ScalingRequests(beside)
         beside._kept, beside._kept_by_run, beside._kept_max = {}, {}, 0
         return beside
 
