@@ -96,7 +96,7 @@ class World:
     def start(self) -> None:
         self.lanes = {name: Lane(self, name) for name in ("from", "other", "to")}
         self.sender, self.receiver = self.lanes["from"], self.lanes["to"]
-        forget_finished(lane.core for lane in self.lanes.values())
+        forget_finished([lane.store for lane in self.lanes.values()])
         for lane in self.lanes.values():
             lane.delivery.start()
 
@@ -269,7 +269,7 @@ def test_a_failure_is_tried_again_and_holds_up_nobody(world: World, caplog: pyte
     world.settle()
     assert world.told == ["caused", "handed"], "its own work is done: it is not told of a failure elsewhere"
     assert world.receiver.clusters() == ["good"]
-    assert "break for the lane to was not received (try 1)" in caplog.text
+    assert "break for the lane to was not received (try 1; the next one in 1 s)" in caplog.text
     [failing] = world.sender.delivery.failing()
     assert (failing["lane"], failing["kind"], failing["tries"]) == ("to", "break", 1)
     waits: list[float] = []

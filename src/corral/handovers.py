@@ -11,15 +11,16 @@ Nothing here has a thread or reads a clock: `server/lanes.py` and the simulator 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import orjson
 
-from corral.core import Command, Core, Outcome, Receiver, Tx
-from corral.database import Handover
+from corral.core import Command, Core, Outcome, Owned, Receiver, Tx
+from corral.database import CommitFailed, Handover
 
 REMOVE_S = 1.0  # the row of what was received goes with the next transaction; if none comes, after this time
 RETRY_MIN_S = 1.0
@@ -37,12 +38,17 @@ def receive(tx: Tx[Any], receivers: Mapping[str, Receiver], handover: Handover, 
             receivers[handover.kind](tx, payload)
 
 
-def forget_finished(cores: Iterable[Core[Any]]) -> None:
+def forget_finished(stores: Sequence[Owned]) -> None:
     """At a start, before any lane runs: whatever is in no `outbox` will not be delivered again, so no `inbox` needs to know it."""
-    all_cores = list(cores)
-    undelivered = [handover for core in all_cores for handover in core.store.undelivered()]
-    for core in all_cores:
-        core.batch([Command(lambda tx: tx.store.keep_received(undelivered), lambda answer: None)])
+    undelivered = [handover for store in stores for handover in store.undelivered()]
+    for store in stores:
+        store.begin()
+        try:
+            store.keep_received(undelivered)
+            store.commit()
+        except (CommitFailed, sqlite3.OperationalError) as error:  # the disk is full: the next start does it
+            store.rollback()
+            log.warning("an inbox still has notes of finished hand-overs: %s", error)
 
 
 @dataclass(slots=True)
@@ -139,8 +145,8 @@ class Delivery:
         sending.error = str(error)
         wait_s = min(RETRY_MAX_S, RETRY_MIN_S * 2 ** (sending.tries - 1))
         log.error(
-            "%s for the lane %s was not received (try %d): %s. The next try is in %.0f s.",
-            sending.handover.kind, sending.handover.lane, sending.tries, error, wait_s,
+            "%s for the lane %s was not received (try %d; the next one in %.0f s): %s",
+            sending.handover.kind, sending.handover.lane, sending.tries, wait_s, error,
         )  # fmt: skip
         self._later(wait_s, partial(self._try, sending))
 

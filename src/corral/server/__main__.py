@@ -122,7 +122,7 @@ async def _serve(options: argparse.Namespace) -> None:
     blobs = Blobs(data / "blobs", names)
     agents = Agents(data, options.gpus, state, logs, blobs, clock, excluded_gpus, options.runtime)
     state_core.batch([Command(_give_hosts_time, lambda answer: None)])  # before anything that is due
-    forget_finished((state_core, logs_core, metrics_core))
+    forget_finished((store, log_store, metric_store))
     for lane in lanes.values():
         lane.start()
     looks = ((state, ("sweep:",)), (logs, ("sweep:",)), (metrics, ("rollup:", "history:")))
