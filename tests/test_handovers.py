@@ -271,7 +271,7 @@ def test_a_failure_is_tried_again_and_holds_up_nobody(world: World, caplog: pyte
     assert world.receiver.clusters() == ["good"]
     assert "break for the lane to was not received (try 1; the next one in 1 s)" in caplog.text
     [failing] = world.sender.delivery.failing()
-    assert (failing["lane"], failing["kind"], failing["tries"]) == ("to", "break", 1)
+    assert (failing["to"], failing["kind"], failing["tries"]) == ("to", "break", 1)
     waits: list[float] = []
     for _ in range(8):
         waits += world.sender.ring()

@@ -109,10 +109,10 @@ class Delivery:
         return [(command, value) for command, value in outcome.answers if command not in untried]
 
     def failing(self) -> list[dict[str, Any]]:
-        """Those that were tried in vain, for people to look at."""
+        """Those that were tried in vain, for people to look at. Other threads may ask."""
         return [
-            {"lane": sending.handover.lane, "kind": sending.handover.kind, "tries": sending.tries, "error": sending.error}
-            for sending in self._unfinished.values()
+            {"to": sending.handover.lane, "kind": sending.handover.kind, "tries": sending.tries, "error": sending.error}
+            for sending in list(self._unfinished.values())
             if sending.tries
         ]
 

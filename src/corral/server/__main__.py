@@ -137,7 +137,11 @@ async def _serve(options: argparse.Namespace) -> None:
     root = Secret(keys["secret_key"], None, None, f"arn:aws:iam::{settings.account}:root")
     about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus}
     lookup = Keys(keys["access_key"], root, settings.session_key, store.live_tasks)
-    app = App(settings, lanes, lookup, clock, names, lambda tx: status_of(tx, agents.samples, about, agents.history),
+
+    def failing() -> list[dict[str, Any]]:
+        return [each for lane in lanes.values() for each in lane.failing_handovers()]
+
+    app = App(settings, lanes, lookup, clock, names, lambda tx: status_of(tx, agents.samples, about, agents.history, failing()),
               Inside(settings, state, agents), blobs, store.live_tasks, channel)  # fmt: skip
     server = HttpServer(app, clock)
     for number in (signal.SIGINT, signal.SIGTERM):
