@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from corral.clock import VirtualClock
-from corral.core import MARKS_MAX_PER_BATCH, RETRY_S, Command, Core, Outbox, Reconciler, Tx, Wait
+from corral.core import MARKS_MAX_PER_BATCH, RETRY_S, Command, Core, Outcome, Reconciler, Tx, Wait
 from corral.database import CommitFailed
 from corral.errors import ApiError, InternalFailure, ServiceUnavailable, api_error
 from corral.ids import SeededIds
@@ -50,11 +50,11 @@ class World:
         )
         self.told: list[Any] = []
 
-    def batch(self, *handlers: Callable[[Tx[Any]], Any]) -> Outbox:
-        outbox = self.core.batch([Command(handler, self.told.append) for handler in handlers])
-        for command, answer in outbox.answers:
+    def batch(self, *handlers: Callable[[Tx[Any]], Any]) -> Outcome:
+        outcome = self.core.batch([Command(handler, self.told.append) for handler in handlers])
+        for command, answer in outcome.answers:
             command.done(answer)
-        return outbox
+        return outcome
 
     def clusters(self) -> list[str]:
         return self.store.clusters.names("r", "", 100)
@@ -114,22 +114,22 @@ def test_a_failing_command_leaves_nothing_and_its_neighbours_stay(raised: Except
         tx.mark("look:after")
         return adds("after")(tx)
 
-    outbox = world.batch(before, fails, after)
+    outcome = world.batch(before, fails, after)
     assert [type(told) if isinstance(told, Exception) else told for told in world.told] == ["before", answer, "after"]
     assert world.clusters() == ["after", "before"]
     assert looked == ["before", "after"]
-    assert [start.spec.run_id for start in outbox.orders["h"].start] == ["before"]
-    assert outbox.orders["h"].stop == []
+    assert [start.spec.run_id for start in outcome.orders["h"].start] == ["before"]
+    assert outcome.orders["h"].stop == []
     assert world.store.fleet.picture() == picture
     assert world.store.next_due_s() is None
-    assert bool(outbox.faults) == (answer is InternalFailure)
+    assert bool(outcome.faults) == (answer is InternalFailure)
 
 
 def test_a_secret_of_ours_does_not_reach_the_caller() -> None:
     world = World()
-    outbox = world.batch(lambda tx: 1 / 0)
+    outcome = world.batch(lambda tx: 1 / 0)
     assert "division" not in str(world.told[0])
-    assert "division by zero" in outbox.faults[0]
+    assert "division by zero" in outcome.faults[0]
 
 
 def test_answers_come_in_the_order_of_the_commands() -> None:
@@ -170,24 +170,6 @@ def test_a_host_that_begins_anew_is_told_nothing_from_before() -> None:
     assert (found["b"].stop, found["b"].anew) == (["2"], False)
     found = World().batch(before, begins_and_fails).orders
     assert ([start.spec.run_id for start in found["a"].start], found["a"].stop, found["a"].anew) == (["1"], [], False)
-
-
-def test_what_a_command_hands_over_leaves_with_it_and_only_if_it_was_committed() -> None:
-    def hands(tx: Tx[Store]) -> str:
-        tx.hand_over("logs", lambda tx: "done")
-        tx.mark("look:more")
-        return "handed"
-
-    def hands_and_fails(tx: Tx[Store]) -> None:
-        tx.hand_over("logs", lambda tx: "never")
-        raise Refusal("no")
-
-    world = World({"look": lambda tx, name: tx.hand_over("metrics", lambda tx: name)})
-    first, second = world.batch(hands, hands_and_fails).handed
-    assert (first.lane, first.handler(None), first.command.run) == ("logs", "done", hands)
-    assert (second.lane, second.handler(None), second.command) == ("metrics", "more", None)
-    world.store.full = True
-    assert world.batch(hands).handed == []
 
 
 # Waiting
@@ -293,8 +275,8 @@ def test_a_wait_takes_back_what_its_handler_wrote() -> None:
 
     world.store.hosts.put(HELLO, 0.0)
     picture = world.store.fleet.picture()
-    outbox = world.batch(handler)
-    assert (world.clusters(), outbox.orders, outbox.answers) == ([], {}, [])
+    outcome = world.batch(handler)
+    assert (world.clusters(), outcome.orders, outcome.answers) == ([], {}, [])
     assert world.store.fleet.picture() == picture
 
 
@@ -359,10 +341,10 @@ def test_a_reconciler_that_fails_is_tried_again_later_and_harms_nobody() -> None
     world = World({"look": look})
     world.store.hosts.put(HELLO, 0.0)
     began_s = world.clock.now_s()
-    outbox = world.batch(adds("first"), lambda tx: tx.mark("look:bad"), lambda tx: tx.mark("look:good"))
+    outcome = world.batch(adds("first"), lambda tx: tx.mark("look:bad"), lambda tx: tx.mark("look:good"))
     assert world.clusters() == ["first", "looked-at-good"]
-    assert outbox.orders == {}
-    assert "a fault of ours" in outbox.faults[0]
+    assert outcome.orders == {}
+    assert "a fault of ours" in outcome.faults[0]
     assert world.core.next_due_s() == pytest.approx(began_s + RETRY_S, abs=0.001)
     world.batch(adds("second"))
     assert len(tries) == 1
@@ -515,11 +497,11 @@ def test_a_failed_commit_is_told_to_everyone_in_the_batch_and_changes_nothing() 
         raise Refusal("no")
 
     world.store.full = True
-    outbox = world.batch(places, refuses, adds_and_says("x"), waits_for("z", world.clock.now_s() + 9, finals))
+    outcome = world.batch(places, refuses, adds_and_says("x"), waits_for("z", world.clock.now_s() + 9, finals))
     # `places`, the refusal, `adds`, the one that was woken, and the one that would have waited on what never was
     assert [type(told) for told in world.told] == [ServiceUnavailable] * 5
     assert "no space left" in str(world.told[0])
-    assert outbox.orders == {}
+    assert outcome.orders == {}
     assert (world.clusters(), world.core.next_due_s()) == ([], None)
     assert world.store.fleet.picture() == picture
     world.store.full = False
@@ -554,16 +536,16 @@ def test_what_was_due_in_a_batch_that_failed_is_still_due() -> None:
 
 def test_a_database_error_in_the_middle_of_a_command_is_not_called_a_bug_of_the_caller() -> None:
     world = World()
-    outbox = world.batch(adds("before"), lambda tx: tx.store.execute("SELECT * FROM no_such_table"), adds("after"))
+    outcome = world.batch(adds("before"), lambda tx: tx.store.execute("SELECT * FROM no_such_table"), adds("after"))
     assert [type(told) for told in world.told] == [str, ServiceUnavailable, str]
     assert world.clusters() == ["after", "before"]
-    assert outbox.faults
+    assert outcome.faults
 
 
 def test_after_what_only_looks_nothing_is_different_unless_something_was_due() -> None:
     world = World({"due": lambda tx, name: None})
 
-    def look() -> Outbox:
+    def look() -> Outcome:
         return world.core.batch([Command(lambda tx: tx.store.clusters.names("r", "", 1), world.told.append, only_looks=True)])
 
     assert not look().may_differ

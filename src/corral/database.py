@@ -5,11 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from copy import copy
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from corral.errors import Refused
 from corral.journal import Journal
@@ -25,6 +25,34 @@ DUE_SCHEMA = """
 CREATE TABLE due (key TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
 CREATE INDEX due_at ON due (at);
 """
+
+# What one store causes in another. The sender writes a row of `outbox` in the transaction of the cause and removes it when the
+# receiver has committed the effect. The receiver notes it in `inbox` in the transaction of the effect, so a second delivery does
+# nothing. `origin` is drawn anew each time a store is opened: a file that was restored from a copy counts its ids again, and the
+# same id then means another hand-over.
+HANDOVER_SCHEMA = """
+CREATE TABLE outbox (
+    id      INTEGER PRIMARY KEY,
+    origin  TEXT NOT NULL,
+    lane    TEXT NOT NULL,                      -- the receiver
+    kind    TEXT NOT NULL,                      -- which of its functions
+    key     TEXT,                               -- null, or what it is about: a later one about the same replaces it
+    payload BLOB NOT NULL                       -- JSON: a list of arguments
+);
+CREATE INDEX outbox_key ON outbox (lane, kind, key) WHERE key IS NOT NULL;
+CREATE TABLE inbox (origin TEXT NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (origin, id)) WITHOUT ROWID;
+"""
+
+
+class Handover(NamedTuple):
+    """A row of `outbox`."""
+
+    id: int
+    origin: str
+    lane: str
+    kind: str
+    key: str | None
+    payload: bytes
 
 
 class CommitFailed(Exception):
@@ -139,7 +167,7 @@ class Database:
             return
         self.execute("PRAGMA foreign_keys=OFF")  # a table that is rebuilt is dropped, and must not take others' rows with it
         self.execute("BEGIN IMMEDIATE")
-        for script in [schema + DUE_SCHEMA] if found == 0 else migrations[found - 1 :]:
+        for script in [schema + DUE_SCHEMA + HANDOVER_SCHEMA] if found == 0 else migrations[found - 1 :]:
             for statement in _statements(script):
                 self.execute(statement)
         if broken := self.execute("PRAGMA foreign_key_check").fetchone():
@@ -215,6 +243,38 @@ class Database:
             (at,) = self.execute("SELECT min(at) FROM due").fetchone()
             self._earliest_due = (None if at is None else float(at),)
         return self._earliest_due[0]
+
+    # Hand-overs to other stores, and from them
+
+    def undelivered(self) -> list[Handover]:
+        """Oldest first."""
+        return [Handover(*row) for row in self.execute("SELECT id, origin, lane, kind, key, payload FROM outbox ORDER BY id")]
+
+    def write_handover(self, handover: Handover) -> list[int]:
+        """Returns the ids of those that it replaces."""
+        replaced: list[int] = []
+        if handover.key is not None:
+            sql = "DELETE FROM outbox WHERE lane = ? AND kind = ? AND key = ? RETURNING id"
+            replaced = [row[0] for row in self.execute(sql, (handover.lane, handover.kind, handover.key)).fetchall()]
+        self.execute("INSERT INTO outbox (id, origin, lane, kind, key, payload) VALUES (?, ?, ?, ?, ?, ?)", handover)
+        return replaced
+
+    def drop_handovers(self, ids: Iterable[int]) -> None:
+        self.executemany("DELETE FROM outbox WHERE id = ?", [(each,) for each in ids])
+
+    def note_received(self, handover: Handover) -> bool:
+        """False: it was received before."""
+        return self.execute("INSERT OR IGNORE INTO inbox VALUES (?, ?)", (handover.origin, handover.id)).rowcount == 1
+
+    def forget_received(self, finished: Iterable[Handover]) -> None:
+        """Their sender has removed them, and will not send them again."""
+        self.executemany("DELETE FROM inbox WHERE origin = ? AND id = ?", [(each.origin, each.id) for each in finished])
+
+    def keep_received(self, undelivered: Iterable[Handover]) -> None:
+        """Forget all others: their senders have removed them."""
+        kept = {(each.origin, each.id) for each in undelivered}
+        gone = [row for row in self.execute("SELECT origin, id FROM inbox").fetchall() if row not in kept]
+        self.executemany("DELETE FROM inbox WHERE origin = ? AND id = ?", gone)
 
     def reader(self) -> Self:
         """The same store on a read-only connection of its own: it sees what was committed, from any thread."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from corral.core import Outbox, Tx
+from corral.core import Outcome, Tx
 from corral.decide.place import serve
 from corral.model.instance import HOST_POOL
 from corral.model.rules import Rules
@@ -189,7 +189,8 @@ class Checker:
     def rebooted(self, host: Host) -> None: ...
     def plane_started(self) -> None: ...
     def answered(self, request: Request, answer: Any) -> None: ...
-    def batch_done(self, outbox: Outbox) -> None: ...
+    def batch_done(self, outcome: Outcome) -> None: ...
+    def telemetry_done(self, outcome: Outcome) -> None: ...
     def rows_seen(self, rows: Rows) -> None: ...
     def finished(self) -> None: ...
 
@@ -203,7 +204,7 @@ class RowReader(Checker):
     def plane_started(self) -> None:
         self._look()
 
-    def batch_done(self, outbox: Outbox) -> None:
+    def batch_done(self, outcome: Outcome) -> None:
         self._look()
 
     def finished(self) -> None:
@@ -358,12 +359,12 @@ class OneAttemptAtATime(Checker):
 class LimitsAreKept(Checker):
     """After a batch no task runs on whose time was over before it."""
 
-    def batch_done(self, outbox: Outbox) -> None:
+    def batch_done(self, outcome: Outcome) -> None:
         late = self.world.plane.store.execute(
             "SELECT id FROM task WHERE desired = 'RUNNING' AND started_at + time_limit < ?",
             (self.world.clock.now_s() - WAIT_SLACK_S,),
         ).fetchone()
-        if late is not None and not outbox.faults:
+        if late is not None and not outcome.faults:
             raise Violation(f"the time limit of {late[0]} is over, and it runs on")
 
 
@@ -499,9 +500,9 @@ class IndexIsDerived(Checker):
     def __init__(self) -> None:
         self._batches = 0
 
-    def batch_done(self, outbox: Outbox) -> None:
+    def batch_done(self, outcome: Outcome) -> None:
         self._batches += 1
-        if self._batches % INDEX_EVERY == 0 or outbox.faults:
+        if self._batches % INDEX_EVERY == 0 or outcome.faults:
             self._compare()
 
     def finished(self) -> None:
@@ -552,9 +553,9 @@ class CountersEqualRows(Checker):
 class NobodyWaitsForNothing(Checker):
     """After a batch no claim is left that could be served: a wake-up was lost if one is."""
 
-    def batch_done(self, outbox: Outbox) -> None:
+    def batch_done(self, outcome: Outcome) -> None:
         store = self.world.plane.store
-        for name in store.fleet.pools_with_claims() if not outbox.faults else ():
+        for name in store.fleet.pools_with_claims() if not outcome.faults else ():
             due = store.execute("SELECT 1 FROM due WHERE key = ? AND at <= ?", (f"pool:{name}", self.world.clock.now_s()))
             could = next(serve(store.fleet.pool(name)), None)
             if could is not None and due.fetchone() is None:
@@ -765,7 +766,7 @@ class RunsWhatWasRegistered(Checker):
 class WaitsAreAnswered(Checker):
     """A long poll is answered when its time is over, if the core lives."""
 
-    def batch_done(self, outbox: Outbox) -> None:
+    def batch_done(self, outcome: Outcome) -> None:
         now_s, life = self.world.clock.now_s(), self.world.plane.life
         for request in self.world.clients.requests:
             if request.waits_since is not None and request.life == life:
@@ -777,8 +778,11 @@ class WaitsAreAnswered(Checker):
 class NoFaultsOfOurs(Checker):
     """The only tracebacks are those that the simulation asked for."""
 
-    def batch_done(self, outbox: Outbox) -> None:
-        for fault in outbox.faults:
+    def telemetry_done(self, outcome: Outcome) -> None:
+        self.batch_done(outcome)
+
+    def batch_done(self, outcome: Outcome) -> None:
+        for fault in outcome.faults:
             if "on purpose" not in fault and "says the simulation" not in fault:
                 raise Violation(f"the core has a fault of its own:\n{fault}")
 
@@ -858,12 +862,15 @@ def _id(task: dict[str, Any]) -> str:
 
 def everything() -> list[Checker]:
     """A fresh one of each."""
+    from simulation.handover_checkers import CountedOnce, NothingIsLeft, PoliciesAreAsked, StreamsAreOpen  # they are checkers too
+
     others: list[Checker] = [
         OneRunPerGpu(), StartedOnce(), LeaseWhileAlive(), KnownWhileAlive(), HoldsWhatItWasGiven(), InTheirOrder(),
         OneAttemptAtATime(), LimitsAreKept(), OnlyForward(), AcknowledgedStays(), TokensOnce(),
         RefusedLeavesNothing(), ExitCodes(), IndexIsDerived(), CountersEqualRows(), NobodyWaitsForNothing(),
         OldestFirst(), NoOvertaking(), KeptForTheOldest(), RulesHold(), WithheldIsNotGiven(), AllIsAll(),
         RunsWhatWasRegistered(), WaitsAreAnswered(),
-        NoFaultsOfOurs(), WaitingHasAReason(), OwnersHold(), InstancesOnlyForward(),
+        NoFaultsOfOurs(), WaitingHasAReason(), OwnersHold(), InstancesOnlyForward(), CountedOnce(), PoliciesAreAsked(),
+        StreamsAreOpen(), NothingIsLeft(),
     ]  # fmt: skip
     return [RowReader(others), *others]

@@ -12,13 +12,17 @@ from corral.errors import ApiError
 from corral.model.instance import DEFAULT_CLUSTER, HOST_POOL, host_instance_id
 from corral.services import instances
 from corral.services.caller import Caller
+from corral.services.cloudwatch import handlers as cloudwatch
 from corral.services.instances import InstanceRequest
+from corral.services.logs import handlers as logs
 from corral.store import HOLD, Store
 from simulation.host import ENDLESS
 
 if TYPE_CHECKING:
     from simulation.world import World
 
+HANDLERS = {"logs": logs.HANDLERS, "cloudwatch": cloudwatch.HANDLERS}
+LANE_OF = {"ecs": "state", "logs": "logs", "cloudwatch": "metrics"}
 CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
 AGAIN_S = 1.0
 FAMILIES = 6
@@ -36,6 +40,7 @@ class Request:
     params: dict[str, Any]
     caller: Caller = CALLER
     again: bool = True  # ask until there is an answer
+    service: str = "ecs"
     sent: int = 0
     answer: Any = None
     waits_since: float | None = None
@@ -270,8 +275,8 @@ class Clients:
             self._unheard(request)
             return
         life = request.life = world.plane.life
-        handler = world.parts.handlers[request.operation]
-        answer = world.plane.submit(lambda tx: handler(tx, dict(request.params), request.caller))
+        handler = (world.parts.handlers if request.service == "ecs" else HANDLERS[request.service])[request.operation]
+        answer = world.plane.submit(lambda tx: handler(tx, dict(request.params), request.caller), LANE_OF[request.service])
         if request.caller.wait_s:
             request.waits_since = world.clock.now_s()
         answer.then(partial(self._answered, request))

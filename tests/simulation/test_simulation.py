@@ -52,5 +52,6 @@ def test_a_run_has_something_to_check() -> None:
     for what in ("started", "ended", "welcomes", "StopTask", "RESOURCE:GPU", "fault reboot", "fault agent crash", "core crashes",
                  "fault disk full", "fault clock step", "fault link stall", "ServiceUnavailable", "healed", "finds", ".1 [",
                  "fault hold", "fault foreign process", "PutAttributes", "UpdateContainerInstancesState", "memberOf",
-                 "distinctInstance"):  # fmt: skip
+                 "distinctInstance", "fault crash between steps", "hands over points", "hands over scaling requests",
+                 "SetAlarmState", "PutLogEvents"):  # fmt: skip
         assert what in happened, what

@@ -12,6 +12,7 @@ from typing import Any
 
 from corral.clock import VirtualClock
 from corral.core import Core, Reconciler, Tx
+from corral.handovers import Delivery
 from corral.ids import SeededIds
 from corral.model.instance import HOST_POOL, InstanceState, host_instance_id
 from corral.model.placement import INSTANCE, TASK
@@ -24,7 +25,9 @@ from simulation.agenda import Agenda, Stuck
 from simulation.checkers import matches_all
 from simulation.clients import CALLER, FAMILIES, Clients
 from simulation.host import ENDLESS, Engine, Host
-from simulation.plane import Plane, SimStore
+from simulation.lanes import LANES, SimLogStore, SimMetricStore, SimStore
+from simulation.log_clients import LogClients
+from simulation.plane import Plane
 
 LIVENESS_S = 1500.0
 EVENTS_MAX = 20_000  # in each phase; hundreds are usual
@@ -37,7 +40,10 @@ class Parts:
     """What the world is made of: a test hands in a faulty one and sees whether anybody objects."""
 
     core: type[Core[Any]] = Core
+    delivery: type[Delivery] = Delivery
     store: type[SimStore] = SimStore
+    log_store: type[SimLogStore] = SimLogStore
+    metric_store: type[SimMetricStore] = SimMetricStore
     plane: type[Plane] = Plane
     engine: type[Engine] = Engine
     reconcilers: Mapping[str, Reconciler] = field(default_factory=lambda: STATE)
@@ -65,7 +71,8 @@ class World:
         self.checkers = checkers
         self.hosts = [Host(self, number, size) for number, size in enumerate(self.plan.hosts)]
         self.clients = Clients(self)
-        self.plane = self.parts.plane(self, folder / "life-0.db")
+        self.log_clients = LogClients(self)
+        self.plane = self.parts.plane(self, folder)
         for checker in checkers:
             checker.world = self
 
@@ -99,15 +106,17 @@ class World:
             self.agenda.after(self.down_s(), host.start_agent)
             self.agenda.after(5 * self.rng.random(), partial(self.clients.put_rack, host.id))
         self._stream(self.plan.requests)
+        self.log_clients.begin()
         self._break_something()
         self._run_until(lambda: self.agenda.now >= self.plan.safety_s)
         self.heal()
         deadline_s = self.agenda.now + LIVENESS_S
         self._run_until(lambda: self.settled() or self.agenda.now > deadline_s)
         if not self.settled():
-            raise Stuck(f"still unfinished: {self.unfinished()}")
+            raise Stuck(f"still unfinished: {self.unfinished()}, {self.plane.undelivered()} hand-overs")
         self.tell("finished")
-        self.plane.store.close()
+        for lane in self.plane.lanes.values():
+            lane.store.connection.close()
         return self.trace
 
     def _run_until(self, over: Callable[[], bool]) -> None:
@@ -120,7 +129,8 @@ class World:
     def heal(self) -> None:
         """Faults off. A random core of the hosts lives on; the rest stay dead for ever."""
         self.faulty = False
-        self.plane.trouble = None
+        self.plane.trouble.clear()
+        self.plane.steps_left.clear()
         living = [host for host in self.hosts if self.rng.random() < 0.6] or [self.rng.choice(self.hosts)]
         self.note("healed", [host.id[-2:] for host in living])
         for host in self.hosts:
@@ -169,7 +179,9 @@ class World:
         if not self.plane.up or any(request.again and request.answer is None for request in self.clients.requests):
             return False
         dead = {host.id for host in self.hosts if host.dead}
-        return not self.unfinished() and not any(host["connected"] for host in self.plane.store.hosts.all() if host["id"] in dead)
+        if self.unfinished() or any(host["connected"] for host in self.plane.store.hosts.all() if host["id"] in dead):
+            return False
+        return not self.plane.undelivered()
 
     def unfinished(self) -> list[str]:
         """Tasks that have not stopped and could: on a living host, or waiting for less than a living slot has. Instances too."""
@@ -244,7 +256,9 @@ class World:
             case "core crash" if self.plane.up:
                 self.plane.crash()
             case "crash before commit" | "crash after commit" | "disk full":
-                self.plane.trouble = fault
+                self.plane.trouble[self.rng.choice(LANES)] = fault
+            case "crash between steps" if self.plane.up:
+                self.plane.steps_left[self.rng.choice(LANES)] = self.rng.randrange(6)
             case "clock step":
                 step_s = self.rng.choice((0.5, 10.0, 40.0))
                 self.stepped_s += step_s
@@ -257,6 +271,7 @@ class World:
                 host.somebody_computes(self.rng.choice(host.gpus).gpu_id)
             case "failing command":
                 self.clients.fail_on_purpose()
+                self.log_clients.fail_on_purpose()
 
 
 def simulate(seed: int, checkers: Sequence[Any], parts: Parts | None = None) -> World:

@@ -21,7 +21,7 @@ from corral.decide.statistics import value_of
 from corral.errors import ApiError
 from corral.model.alarm import COMPOSITE, Alarm, AlarmState, Datapoint, Verdict
 from corral.model.metric import Summary
-from corral.services.cloudwatch.acting import ask, ask_again
+from corral.services.cloudwatch.acting import request_scaling, request_scaling_again
 from corral.services.cloudwatch.arrivals import may_speak_early
 from corral.services.cloudwatch.composites import look_at_composite
 from corral.services.cloudwatch.computing import compute
@@ -73,7 +73,7 @@ def _judge_windows(tx: Tx[MetricStore], alarm: Alarm, watched: Watched, end_s: i
         alarm = _move(tx, alarm, watched, verdict, "period" if fast else "")
     tx.store.alarms.set_judged(alarm.id, end_s)
     _wake_again(tx, alarm, watched, windows, end_s)
-    ask(tx, alarm, windows[-1][1], _newest(tx, watched)[1] if fast else None)
+    request_scaling(tx, alarm, windows[-1][1], _newest(tx, watched)[1] if fast else None)
 
 
 def _believed(tx: Tx[MetricStore], alarm: Alarm, watched: Watched, verdict: Verdict, end_s: int) -> bool:
@@ -111,13 +111,17 @@ def _judge_newest_second(tx: Tx[MetricStore], alarm: Alarm, watched: Watched) ->
         verdict = Verdict(AlarmState.ALARM, ((at_s, value),))
         alarm = _move(tx, alarm, watched, verdict, "newestSecond", newest_second_reason(at_s, value, watched.criteria))
     if alarm.state is AlarmState.ALARM:
-        ask_again(tx, alarm, value)
+        request_scaling_again(tx, alarm, value)
     return alarm
 
 
 def _judge_open_window(tx: Tx[MetricStore], alarm: Alarm, watched: Watched, end_s: int) -> Alarm:
     verdict = _spoken_early(tx, watched, end_s) if alarm.state is not AlarmState.ALARM else None
-    return alarm if verdict is None else _move(tx, alarm, watched, verdict, "open")
+    if verdict is None:
+        return alarm
+    alarm = _move(tx, alarm, watched, verdict, "open")
+    request_scaling(tx, alarm, verdict.points[-1][1] if verdict.points else None, None)
+    return alarm
 
 
 def _spoken_early(tx: Tx[MetricStore], watched: Watched, end_s: int) -> Verdict | None:

@@ -28,11 +28,13 @@ from corral.clock import WallClock
 from corral.core import Command, Core, Tx
 from corral.database import hold_folder, look_before_touching
 from corral.errors import Refused
+from corral.handovers import forget_finished
 from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE
 from corral.model.settings import Settings
 from corral.node.docker_settings import GATEWAY as CONTAINERS_GATEWAY
 from corral.node.gpus import parse_gpus_flag
 from corral.reconcile import LOGS, METRICS, STATE
+from corral.reconcile.receivers import RECEIVERS
 from corral.server.agents import Agents
 from corral.server.authentication import Authentication
 from corral.server.channel import Channel
@@ -119,13 +121,15 @@ async def _serve(options: argparse.Namespace) -> None:
     logs_core = Core(log_store, settings=settings, clock=clock, ids=names, reconcilers=LOGS)
     metrics_core = Core(metric_store, settings=settings, clock=clock, ids=names, reconcilers=METRICS)
     lanes: dict[str, Lane[Any]] = {}
-    state = Lane("state", state_core, clock, loop, on_orders=lambda orders: agents.deliver(orders), beside=lanes)
-    logs = Lane("logs", logs_core, clock, loop, beside=lanes)
-    metrics = Lane("metrics", metrics_core, clock, loop, beside=lanes)
+    state = Lane("state", state_core, clock, loop, on_orders=lambda orders: agents.deliver(orders), lanes=lanes,
+                 receivers=RECEIVERS["state"])  # fmt: skip
+    logs = Lane("logs", logs_core, clock, loop, lanes=lanes, receivers=RECEIVERS["logs"])
+    metrics = Lane("metrics", metrics_core, clock, loop, lanes=lanes, receivers=RECEIVERS["metrics"])
     lanes |= {"state": state, "logs": logs, "metrics": metrics}
     blobs = Blobs(data / "blobs", names)
     agents = Agents(data, options.gpus, state, logs, blobs, clock, excluded_gpus, options.runtime)
     state_core.batch([Command(_give_hosts_time, lambda answer: None)])  # before anything that is due
+    forget_finished((store, log_store, metric_store))
     for lane in lanes.values():
         lane.start()
     looks = ((state, ("sweep:",)), (logs, ("sweep:",)), (metrics, ("rollup:", "history:")))
@@ -140,13 +144,17 @@ async def _serve(options: argparse.Namespace) -> None:
     root = Secret(keys["secret_key"], None, None, f"arn:aws:iam::{settings.account}:root")
     about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus,
              "cluster": settings.cluster, "instanceType": settings.instance_type}  # fmt: skip
+
+    def failing() -> list[dict[str, Any]]:
+        return [each for lane in lanes.values() for each in lane.failing_handovers()]
+
     front_door = FrontDoor(
         settings,
         lanes,
         Authentication(keys["access_key"], root, settings.session_key, store.tasks.live, clock),
         names,
         Intake(blobs),
-        lambda tx: status_of(tx, agents.samples, about, agents.history),
+        lambda tx: status_of(tx, agents.samples, about, agents.history, failing()),
         TaskEndpoints(state, agents),
     )
     server = HttpServer(App(front_door, channel, blobs), clock)

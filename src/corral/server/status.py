@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -22,7 +22,11 @@ SAMPLE_STALE_S = 2 * HEARTBEAT_S  # an idle GPU is sampled once a heartbeat
 Past = Mapping[str, Iterable[tuple[float, GpuSample]]]
 
 
-def status_of(tx: Tx[Store], samples: dict[str, GpuSample], about: dict[str, Any], history: Past | None = None) -> dict[str, Any]:
+def status_of(
+    tx: Tx[Store], samples: dict[str, GpuSample], about: dict[str, Any], history: Past | None = None,
+    failing: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """`failing` are the hand-overs between lanes that were tried in vain."""
     hosts = []
     for host in tx.store.hosts.all():
         slot = tx.store.fleet.pool(HOST_POOL).slot(host_instance_id(host["id"]))
@@ -45,7 +49,10 @@ def status_of(tx: Tx[Store], samples: dict[str, GpuSample], about: dict[str, Any
     ]
     running = [_running(tx.store.tasks.get(task_id)) for task_id in tx.store.tasks.oldest_placed(TASKS_SHOWN_MAX)]
     counts = tx.store.tasks.counts()
-    return {"version": corral.__version__, **about, "tasks": counts, "hosts": hosts, "running": running, "waiting": waiting}
+    return {
+        "version": corral.__version__, **about, "tasks": counts, "hosts": hosts, "running": running, "waiting": waiting,
+        "failingHandovers": list(failing),
+    }  # fmt: skip
 
 
 def _gpus(tx: Tx[Store], host_id: str, samples: dict[str, GpuSample], history: Past) -> list[dict[str, Any]]:

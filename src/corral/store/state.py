@@ -19,10 +19,11 @@ from corral.store.instances import Instances
 from corral.store.objects import Objects
 from corral.store.parameters import Parameters
 from corral.store.queues import Queues
+from corral.store.scaling import ScalingRequests
 from corral.store.stored import StoredResources
 from corral.store.tasks import Tasks
 
-SCHEMA = ("schema.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql", "images.sql")
+SCHEMA = ("schema.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql")
 
 
 class Store(Database):
@@ -53,6 +54,7 @@ class Store(Database):
         self.expiries = Expiries(self)
         self.parameters = Parameters(self)
         self.images = Images(self)
+        self.scaling = ScalingRequests(self)
         if self.reads_only:
             del self.fleet  # a reader has rows only: the index belongs to the writer
         else:

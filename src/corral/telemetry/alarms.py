@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from corral.database import Database, Row
-from corral.model.alarm import Alarm, AlarmState, Ask, HistoryItem, Suppression
+from corral.model.alarm import Alarm, AlarmState, HistoryItem, ScalingRequest, Suppression
 from corral.model.metric import Metric
 
 COLUMNS = (
@@ -39,6 +39,7 @@ class Alarms:
         self._judged_s: dict[int, float] = {}
         self._wakes: list[tuple[float, int]] = []  # a heap; what is not in `_wake_s` is skipped
         self._wake_s: dict[int, float] = {}
+        self._requested: dict[int, tuple[ScalingRequest, ...]] = {}
         for row in self._execute(f"SELECT {COLUMNS} FROM alarm"):
             self._keep(_alarm(row))
             self.wake(row[0], 0.0)
@@ -46,6 +47,7 @@ class Alarms:
     def _read_again(self, alarm_id: int) -> None:
         """The inverse of every change: keep an alarm as its row is now."""
         self._forget(alarm_id)
+        self._requested.pop(alarm_id, None)
         row = self._execute(f"SELECT {COLUMNS} FROM alarm WHERE id = ?", (alarm_id,)).fetchone()
         if row is not None:
             self._keep(_alarm(row))
@@ -142,7 +144,7 @@ class Alarms:
     def change(self, alarm: Alarm, metrics: Iterable[Metric] = (), children: Iterable[tuple[str, bool]] = ()) -> None:
         """An alarm that is configured anew."""
         self.update(alarm)
-        for table in ("alarm_metric", "alarm_child", "alarm_ask"):
+        for table in ("alarm_metric", "alarm_child"):
             self._execute(f"DELETE FROM {table} WHERE alarm_id = ?", (alarm.id,))
         self._watch(alarm, metrics, children)
 
@@ -156,6 +158,7 @@ class Alarms:
     def remove(self, alarm: Alarm) -> None:
         self._execute("DELETE FROM alarm WHERE id = ?", (alarm.id,))
         self._forget(alarm.id)
+        self._requested.pop(alarm.id, None)
         self._database.journal.on_rollback(partial(self._read_again, alarm.id))
 
     def _watch(self, alarm: Alarm, metrics: Iterable[Metric], children: Iterable[tuple[str, bool]]) -> None:
@@ -177,21 +180,13 @@ class Alarms:
 
     # What they ask of scaling policies
 
-    def set_asks(self, alarm: Alarm, asks: Sequence[Ask], now_s: float) -> None:
-        """What this alarm asks for now, and nothing else. What is as it was is not written."""
-        if {ask.action: ask for ask in self.asks(alarm)} == {ask.action: ask for ask in asks}:
-            return
-        self._execute("DELETE FROM alarm_ask WHERE alarm_id = ?", (alarm.id,))
-        self._database.executemany(
-            "INSERT OR REPLACE INTO alarm_ask VALUES (?, ?, ?, ?, ?, ?)",
-            [(alarm.id, ask.action, ask.state.value, ask.period_value, ask.newest_value, now_s) for ask in asks],
-        )
+    def requested(self, alarm_id: int) -> tuple[ScalingRequest, ...] | None:
+        """What it asked for last; None: nobody remembers. It may then be asked for again, which changes nothing."""
+        return self._requested.get(alarm_id)
 
-    def asks(self, alarm: Alarm) -> list[Ask]:
-        rows = self._execute(
-            "SELECT action, state, period_value, newest_value FROM alarm_ask WHERE alarm_id = ? ORDER BY action", (alarm.id,)
-        )
-        return [Ask(action, AlarmState(state), period, newest) for action, state, period, newest in rows]
+    def set_requested(self, alarm_id: int, requests: Sequence[ScalingRequest]) -> None:
+        self._requested[alarm_id] = tuple(requests)
+        self._database.journal.on_rollback(partial(self._requested.pop, alarm_id, None))
 
     # History
 

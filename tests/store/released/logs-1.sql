@@ -1,5 +1,6 @@
 BEGIN TRANSACTION;
 CREATE TABLE due (key TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE inbox (origin TEXT NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (origin, id)) WITHOUT ROWID;
 CREATE TABLE log_event (
     stream_id   INTEGER NOT NULL,
     at_ms       INTEGER NOT NULL,
@@ -41,6 +42,14 @@ CREATE TABLE metric_filter (
     details    TEXT NOT NULL,                           -- JSON: pattern, transformations...
     PRIMARY KEY (group_id, name)
 ) WITHOUT ROWID;
+CREATE TABLE outbox (
+    id      INTEGER PRIMARY KEY,
+    origin  TEXT NOT NULL,
+    lane    TEXT NOT NULL,                      -- the receiver
+    kind    TEXT NOT NULL,                      -- which of its functions
+    key     TEXT,                               -- null, or what it is about: a later one about the same replaces it
+    payload BLOB NOT NULL                       -- JSON: a list of arguments
+);
 CREATE TABLE shipment (
     run_id     TEXT PRIMARY KEY,
     stream_id  INTEGER NOT NULL,
@@ -51,6 +60,7 @@ CREATE INDEX log_group_gone ON log_group (id) WHERE name IS NULL;
 CREATE INDEX log_stream_first ON log_stream (group_id, first_ms);
 CREATE INDEX shipment_age ON shipment (touched_ms);
 CREATE INDEX due_at ON due (at);
+CREATE INDEX outbox_key ON outbox (lane, kind, key) WHERE key IS NOT NULL;
 DELETE FROM "sqlite_sequence";
 INSERT INTO "sqlite_sequence" VALUES('log_group',1);
 INSERT INTO "sqlite_sequence" VALUES('log_stream',1);

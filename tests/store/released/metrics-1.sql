@@ -18,15 +18,6 @@ CREATE TABLE alarm (
     suppressed_until REAL,
     UNIQUE (region, name)
 );
-CREATE TABLE alarm_ask (
-    alarm_id     INTEGER NOT NULL REFERENCES alarm (id) ON DELETE CASCADE,
-    action       TEXT NOT NULL,
-    state        TEXT NOT NULL,
-    period_value REAL,
-    newest_value REAL,
-    asked_s      REAL NOT NULL,
-    PRIMARY KEY (alarm_id, action)
-) WITHOUT ROWID;
 CREATE TABLE alarm_child (
     alarm_id INTEGER NOT NULL REFERENCES alarm (id) ON DELETE CASCADE,
     child    TEXT NOT NULL,                     -- a name in the same region
@@ -58,6 +49,15 @@ CREATE TABLE dashboard (
 CREATE TABLE due (key TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
 CREATE TABLE flushed (number INTEGER NOT NULL);
 INSERT INTO "flushed" VALUES(0);
+CREATE TABLE inbox (origin TEXT NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (origin, id)) WITHOUT ROWID;
+CREATE TABLE outbox (
+    id      INTEGER PRIMARY KEY,
+    origin  TEXT NOT NULL,
+    lane    TEXT NOT NULL,                      -- the receiver
+    kind    TEXT NOT NULL,                      -- which of its functions
+    key     TEXT,                               -- null, or what it is about: a later one about the same replaces it
+    payload BLOB NOT NULL                       -- JSON: a list of arguments
+);
 CREATE TABLE packed (
     step_s       INTEGER NOT NULL,          -- 1, 60, 300 or 3600
     at_s         INTEGER NOT NULL,          -- when the first of the sixty steps begins
@@ -94,5 +94,6 @@ CREATE INDEX series_age ON series (active_s);
 CREATE INDEX alarm_history_of ON alarm_history (region, alarm, at_s, id);
 CREATE INDEX alarm_history_all ON alarm_history (region, at_s, id);
 CREATE INDEX due_at ON due (at);
+CREATE INDEX outbox_key ON outbox (lane, kind, key) WHERE key IS NOT NULL;
 DELETE FROM "sqlite_sequence";
 COMMIT;

@@ -130,6 +130,7 @@ CREATE TABLE image_tag (
     image INTEGER NOT NULL REFERENCES image (number),
     PRIMARY KEY (repository, tag)
 ) WITHOUT ROWID;
+CREATE TABLE inbox (origin TEXT NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (origin, id)) WITHOUT ROWID;
 CREATE TABLE instance (
     id            TEXT PRIMARY KEY,
     region        TEXT NOT NULL,            -- empty: a host's own instance, which joins its cluster in every region
@@ -213,6 +214,14 @@ CREATE TABLE object_version (
     modified_at REAL NOT NULL,
     details TEXT NOT NULL,
     upload_id TEXT
+);
+CREATE TABLE outbox (
+    id      INTEGER PRIMARY KEY,
+    origin  TEXT NOT NULL,
+    lane    TEXT NOT NULL,                      -- the receiver
+    kind    TEXT NOT NULL,                      -- which of its functions
+    key     TEXT,                               -- null, or what it is about: a later one about the same replaces it
+    payload BLOB NOT NULL                       -- JSON: a list of arguments
 );
 CREATE TABLE parameter (
     region TEXT NOT NULL,
@@ -303,6 +312,15 @@ CREATE TABLE run (
 );
 INSERT INTO "run" VALUES('run-placed','placed',0,'c',1,1,'PENDING','["GPU-h-0"]',NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL);
 INSERT INTO "run" VALUES('run-waiting','waiting',0,'c',1,1,'PENDING','[]',NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL);
+CREATE TABLE scaling_request (
+    policy       TEXT NOT NULL,                 -- ARN
+    alarm        TEXT NOT NULL,                 -- ARN
+    state        TEXT NOT NULL,                 -- of the alarm
+    period_value REAL,                          -- of the newest whole window
+    newest_value REAL,                          -- of the newest second, where Corral makes the metric itself
+    asked_s      REAL NOT NULL,
+    PRIMARY KEY (policy, alarm)
+) WITHOUT ROWID;
 CREATE TABLE stored_resource (
     service    TEXT NOT NULL,
     kind       TEXT NOT NULL,
@@ -407,6 +425,8 @@ CREATE INDEX image_order ON image (repository);
 CREATE INDEX image_subject ON image (repository, subject) WHERE subject IS NOT NULL;
 CREATE INDEX tag_of_image ON image_tag (image);
 CREATE INDEX part_of_image ON image_part (repository, digest);
+CREATE INDEX scaling_request_alarm ON scaling_request (alarm);
 CREATE INDEX due_at ON due (at);
+CREATE INDEX outbox_key ON outbox (lane, kind, key) WHERE key IS NOT NULL;
 DELETE FROM "sqlite_sequence";
 COMMIT;
