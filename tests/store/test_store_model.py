@@ -8,13 +8,14 @@ from __future__ import annotations
 import shutil
 import tempfile
 from copy import copy, deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from corral.decide.lifecycle import advance, observe
 from corral.decide.place import place
