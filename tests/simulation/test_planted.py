@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from corral.core import Command, Core, HostOrders, Outcome, Tx
 from corral.database import Handover
@@ -151,12 +152,12 @@ class ForgetsWithItsAgent(Engine):
 def hello_ignores_boots(tx: Tx[Store], said: Hello) -> None:
     """What was given to a host before it was restarted is given to it again."""
     before = tx.store.hosts.get(said.host_id)
-    hosts.hello(tx, replace(said, boot_id=before["boot_id"]) if before else said)
+    hosts.hello(tx, structs.replace(said, boot_id=before["boot_id"]) if before else said)
 
 
 def hello_starts_all_again(tx: Tx[Store], said: Hello) -> None:
     """Whatever the host knows, and it knows best."""
-    hosts.hello(tx, replace(said, runs=[]))
+    hosts.hello(tx, structs.replace(said, runs=[]))
 
 
 def hello_stops_nobody(tx: Tx[Store], said: Hello) -> None:
@@ -305,7 +306,7 @@ def run_forgets_tokens(tx: Tx[Store], params: dict[str, Any], caller: Any) -> di
 
 
 def report_says_all_went_well(tx: Tx[Store], host_id: str, runs: list[Observed]) -> None:
-    hosts.report(tx, host_id, [replace(seen, exit_code=0) if seen.exit_code else seen for seen in runs])
+    hosts.report(tx, host_id, [structs.replace(seen, exit_code=0) if seen.exit_code else seen for seen in runs])
 
 
 def nobody_is_silent(tx: Tx[Store], host_id: str) -> None:

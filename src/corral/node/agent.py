@@ -12,9 +12,10 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Coroutine
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from corral.clock import Clock
 from corral.model.run import (

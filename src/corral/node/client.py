@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import select
 import socket
+from typing import Any
 
-import msgspec
+import orjson
 
-from corral.node.wire import MESSAGE_MAX_BYTES, ToSpawner
+from corral.node.wire import MESSAGE_MAX_BYTES
 
 READ_BYTES = 256 * 1024
 UNSENT_MAX_BYTES = 64 * 1024 * 1024  # an agent that does not read is dropped; it is told everything when it returns
-
-_DECODE = msgspec.json.Decoder(ToSpawner).decode
 
 
 class Client:
@@ -35,7 +34,7 @@ class Client:
     def behind(self) -> bool:
         return bool(self._unsent)
 
-    def receive(self) -> list[ToSpawner]:
+    def receive(self) -> list[Any]:
         """The whole messages that have come."""
         self.dry = False
         try:
@@ -50,7 +49,7 @@ class Client:
             return []
         *lines, self._unread = (self._unread + data).split(b"\n")
         try:
-            messages = [_DECODE(line) for line in lines]
+            messages = [orjson.loads(line) for line in lines]
         except ValueError:
             self.broken = True
             return []

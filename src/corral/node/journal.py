@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import msgspec
+import orjson
 
 from corral.errors import Refused
 from corral.node.wire import Run
@@ -39,8 +40,8 @@ def replay(path: Path, boot_id: str) -> Replay:
     runs: dict[str, Run] = {}
     for number, line in enumerate(lines[1:], start=2):
         try:
-            _apply(_RECORDS.decode(line), runs)
-        except ValueError as error:
+            _apply(orjson.loads(line), runs)
+        except (ValueError, TypeError, KeyError) as error:
             if written_by == boot_id:
                 raise Refused(f"{path}, line {number} cannot be read ({error}); move the file away to go on") from None
             # a power cut may leave such lines, and what they told of has ended with it
@@ -49,7 +50,7 @@ def replay(path: Path, boot_id: str) -> Replay:
 
 def _boot_id_of(path: Path, line: bytes) -> str:
     try:
-        header = msgspec.json.decode(line)
+        header = orjson.loads(line)
         if header["corral_journal"] == VERSION:
             return str(header["boot_id"])
         raise Refused(f"{path} is of version {header['corral_journal']}, and this Corral reads version {VERSION}")
@@ -57,25 +58,13 @@ def _boot_id_of(path: Path, line: bytes) -> str:
         raise Refused(f"{path} is not a journal of Corral; move it away to go on") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One line after the first: one of these."""
-
-    run: Run | None = None
-    forget: list[str] | None = None
-
-
-_RECORDS = msgspec.json.Decoder(Record)
-
-
-def _apply(record: Record, runs: dict[str, Run]) -> None:
-    if record.run is not None:
-        runs[record.run.run_id] = record.run
-    elif record.forget is not None:
-        for run_id in record.forget:
-            runs.pop(run_id, None)
+def _apply(record: dict[str, Any], runs: dict[str, Run]) -> None:
+    if "run" in record:
+        run = Run(**record["run"])
+        runs[run.run_id] = run
     else:
-        raise ValueError("neither a run nor runs to forget")
+        for run_id in record["forget"]:
+            runs.pop(run_id, None)
 
 
 class Journal:
@@ -99,10 +88,10 @@ class Journal:
 
     def put(self, run: Run) -> bool:
         """True when it is on disk."""
-        return self._append(b'{"run":' + msgspec.json.encode(run) + b"}\n")
+        return self._append(b'{"run":' + orjson.dumps(run) + b"}\n")
 
     def forget(self, run_ids: list[str]) -> bool:
-        return self._append(msgspec.json.encode({"forget": run_ids}) + b"\n")
+        return self._append(orjson.dumps({"forget": run_ids}) + b"\n")
 
     def catch_up(self) -> bool:
         return self._append(b"")
@@ -126,8 +115,8 @@ class Journal:
     def rewrite(self, runs: dict[str, Run]) -> None:
         """Start afresh with what is worth keeping; the old file stays until the new one has its name."""
         fresh = self._path.with_suffix(".new")
-        header = msgspec.json.encode({"corral_journal": VERSION, "boot_id": self._boot_id}) + b"\n"
-        text = header + b"".join(b'{"run":' + msgspec.json.encode(run) + b"}\n" for run in runs.values())
+        header = orjson.dumps({"corral_journal": VERSION, "boot_id": self._boot_id}) + b"\n"
+        text = header + b"".join(b'{"run":' + orjson.dumps(run) + b"}\n" for run in runs.values())
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             if os.write(fd, text) < len(text):

@@ -30,7 +30,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
+import orjson
 
 from corral.clock import Clock, WallClock
 from corral.errors import Refused
@@ -228,7 +228,7 @@ class Spawner:
         runs = list(self._runs.values())
         for i in range(0, len(runs) + 1, RUNS_PER_MESSAGE):
             part = runs[i : i + RUNS_PER_MESSAGE]
-            self._send(client, msgspec.json.encode({"runs": part, "all": i + RUNS_PER_MESSAGE > len(runs)}) + b"\n")
+            self._send(client, orjson.dumps({"runs": part, "all": i + RUNS_PER_MESSAGE > len(runs)}) + b"\n")
 
     def _hear_out(self) -> None:
         """Read what lies unread of others: a dead agent's last orders come before what a new one is told of the state.
@@ -242,16 +242,17 @@ class Spawner:
 
     def _converse(self, client: Client) -> None:
         for message in client.receive():
-            if message.start is not None:
-                self._order(message.start)
-            elif message.stop is not None:
-                self._stop(message.stop)
-            elif message.forget is not None:
-                self._forget(message.forget)
-            elif message.quit:
-                self._quit()
-            else:
-                _log("a message from the agent was not understood")
+            match message:
+                case {"start": dict() as launch}:
+                    self._order(Launch(**launch))
+                case {"stop": str() as run_id}:
+                    self._stop(run_id)
+                case {"forget": list() as run_ids}:
+                    self._forget(run_ids)
+                case {"quit": _}:
+                    self._quit()
+                case _:
+                    _log(f"not understood: {str(message)[:200]}")
         self._send(client, b"")
 
     def _send(self, client: Client, data: bytes) -> None:
@@ -273,7 +274,7 @@ class Spawner:
             return
         changed = [self._runs[run_id] for run_id in self._changed if run_id in self._runs]
         self._changed.clear()
-        line = msgspec.json.encode({"runs": changed, "all": False}) + b"\n"
+        line = orjson.dumps({"runs": changed, "all": False}) + b"\n"
         for client in list(self._clients.values()):
             self._send(client, line)
 

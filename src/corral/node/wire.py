@@ -1,4 +1,4 @@
-"""What the agent and the spawner say to each other: JSON lines over a stream socket, each a `ToSpawner` or a `FromSpawner`.
+"""What the agent and the spawner say to each other: JSON lines over a stream socket.
 
 agent → spawner     {"start": Launch}       idempotent by run id, until it is forgotten
                     {"stop": "run id"}      SIGTERM, the run's grace, SIGKILL; an unknown one is ignored
@@ -48,16 +48,6 @@ class Run:
     @property
     def alive(self) -> bool:
         return self.stopped_at_s is None
-
-
-@dataclass(frozen=True, slots=True)
-class ToSpawner:
-    """A message from the agent: one of these."""
-
-    start: Launch | None = None
-    stop: str | None = None
-    forget: list[str] | None = None
-    quit: bool = False
 
 
 @dataclass(frozen=True, slots=True)

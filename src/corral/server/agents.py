@@ -9,13 +9,13 @@ import subprocess
 import sys
 from collections import deque
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from corral.blobs import Blobs
 from corral.clock import Clock
