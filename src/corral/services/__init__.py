@@ -32,6 +32,7 @@ class Service:
 
 WHERE = {  # the lane it works in, and the module with its tables
     "cloudwatch": ("metrics", "cloudwatch.handlers"),
+    "ec2": ("state", "ec2.handlers"),
     "ecr": ("state", "ecr.handlers"),
     "ecs": ("state", "ecs.handlers"),
     "iam": ("state", "iam"),
