@@ -436,12 +436,15 @@ def test_elastic_ips_and_a_nat_gateway(ec2, vpc):
 
 
 def test_an_elastic_ip_of_an_instance(ec2):
-    address, other = (ec2.allocate_address() for _ in range(2))
-    assert address["PublicIp"] != other["PublicIp"]
+    address, second = (ec2.allocate_address() for _ in range(2))
+    assert address["PublicIp"] != second["PublicIp"]
     target = {"AllocationId": address["AllocationId"], "InstanceId": "i-01234567890abcdef"}
     association = ec2.associate_address(**target)["AssociationId"]
     assert ec2.associate_address(**target)["AssociationId"] == association
-    assert refused(ec2.associate_address, **{**target, "InstanceId": "i-0fedcba9876543210"})[0] == "Resource.AlreadyAssociated"
+    other = {**target, "InstanceId": "i-0fedcba9876543210"}
+    assert refused(ec2.associate_address, **other, AllowReassociation=False)[0] == "Resource.AlreadyAssociated"
+    assert ec2.associate_address(**other)["AssociationId"] != association, "reassociation is automatic"
+    association = ec2.associate_address(**target)["AssociationId"]
     found = ec2.describe_addresses(Filters=[{"Name": "instance-id", "Values": ["i-01234567890abcdef"]}])["Addresses"]
     assert [each["AssociationId"] for each in found] == [association]
     ec2.disassociate_address(AssociationId=association)
@@ -618,7 +621,8 @@ def test_regions_are_apart(client, vpc):
     assert refused(elsewhere.describe_vpcs, VpcIds=[vpc])[0] == "InvalidVpcID.NotFound"
 
 
-def test_pages(ec2):
+def test_pages(client):
+    ec2 = client("ec2", parameter_validation=False)
     for at in range(12):
         new_vpc(ec2, f"10.{at}.0.0/16")
     assert refused(ec2.describe_vpcs, NextToken="nonsense")[0] == "InvalidNextToken"

@@ -35,7 +35,7 @@ WHERE = {  # the lane it works in, and the module with its tables
     "ec2": ("state", "ec2.handlers"),
     "ecr": ("state", "ecr.handlers"),
     "ecs": ("state", "ecs.handlers"),
-    "iam": ("state", "iam"),
+    "iam": ("state", "iam.handlers"),
     "logs": ("logs", "logs.handlers"),
     "s3": ("state", "s3.handlers"),
     "sqs": ("state", "sqs.handlers"),

@@ -19,13 +19,17 @@ from typing import Any
 import orjson
 
 from corral.core import Tx
+from corral.errors import api_error
 from corral.services import stored
 from corral.services.caller import Caller
 from corral.services.stored import Document, Params, ResourceType
+from corral.services.tags import is_reserved
 from corral.store import Store
 
 Properties = Mapping[str, Any]
 Attribute = str | Callable[[Tx[Store], Caller, Document], Any]  # a member of the document, or a function of it
+
+ValidationError = api_error("ValidationError")
 
 MODULES = {  # service → the module that has its TEMPLATE_TYPES
     "AWS::EC2": "ec2.templates",
@@ -41,7 +45,7 @@ class TemplateType:
     create: Callable[[Tx[Store], Caller, Properties], str]  # returns the physical id
     attributes: Callable[[Tx[Store], Caller, str], dict[str, Any]]  # of a physical id: attribute → value
     update: Callable[[Tx[Store], Caller, str, Properties, Properties], None]  # in place, from the old properties to the new
-    delete: Callable[[Tx[Store], Caller, str], None]
+    delete: Callable[[Tx[Store], Caller, str, Properties], None]
     name_property: str | None = None  # the property that a stack fills with a generated name when a template leaves it out
 
 
@@ -99,63 +103,72 @@ def stored_type(
     attributes: Mapping[str, Attribute],
     request: Callable[[Properties], Params] = dict,
     updates: Mapping[str, str] = MappingProxyType({}),
-    then: Callable[[Tx[Store], Caller, Document, Properties, Properties], None] = lambda tx, caller, document, old, new: None,
-    before_delete: Callable[[Tx[Store], Caller, Document], None] = lambda tx, caller, document: None,
+    applies: tuple[str, ...] = (),
+    apply: Callable[[Tx[Store], Caller, Document, Properties, Properties], None] = lambda tx, caller, document, old, new: None,
+    before_delete: Callable[[Tx[Store], Caller, Document, Properties], None] = lambda tx, caller, document, properties: None,
     physical_id: str | None = None,
-    tagged: bool = True,
     name_property: str | None = None,
 ) -> TemplateType:
     """The template type of a stored-only resource.
 
-    `request` turns properties into the request that creates the resource, `updates` maps properties to the members of the document
-    that they set, and `then` applies the other properties, after creation (with no old properties) and on update. `physical_id` is
-    the member that identifies the resource in a stack, where that is not its id.
+    `request` turns properties into the request that creates the resource. `updates` maps a property to the member of the document
+    that it sets, and `apply` handles the properties that `applies` names: after creation, when the old properties are empty, and on
+    update. Tags need no declaration. `physical_id` is the member that identifies the resource in a stack, if that is not its id.
     """
     member = physical_id or type_.id
 
-    def found(tx: Tx[Store], caller: Caller, name: str) -> Document:
-        named = [stored.get(tx, caller, type_, name)] if member == type_.id else stored.every(tx, caller, type_)
+    def found(tx: Tx[Store], caller: Caller, identity: str) -> Document:
+        named = [stored.get(tx, caller, type_, identity)] if member == type_.id else stored.every(tx, caller, type_)
         for document in named:
-            if document is not None and document[member] == name:
+            if document is not None and document[member] == identity:
                 return document
-        raise type_.style.missing(type_.name, name)
+        raise type_.style.missing(type_.name, identity)
 
-    def apply(tx: Tx[Store], caller: Caller, document: Document, old: Properties, new: Properties) -> None:
-        changed = {to: new[given] for given, to in updates.items() if given in new and old.get(given) != new[given]}
-        removed = [to for given, to in updates.items() if given in old and given not in new]
-        if changed or removed:
-            document = {member: value for member, value in document.items() if member not in removed} | changed
-            document |= {to: type_.defaults[to] for to in removed if to in type_.defaults}
-            stored.put(tx, caller, type_, document)
-        if tagged and old and old.get("Tags") != new.get("Tags"):
-            _replace_tags(tx, caller, type_, document, new.get("Tags", []))
-        then(tx, caller, document, old, new)
+    def set_properties(tx: Tx[Store], caller: Caller, document: Document, old: Properties, new: Properties) -> None:
+        given = {to: new[property_] for property_, to in updates.items() if property_ in new}
+        gone = [to for property_, to in updates.items() if property_ in old and property_ not in new]
+        kept = {member: value for member, value in document.items() if member not in gone}
+        document = {**kept, **{to: type_.defaults[to] for to in gone if to in type_.defaults}, **given}
+        stored.put(tx, caller, type_, document)
+        apply(tx, caller, document, old, new)
 
     def create(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
         document = stored.create(tx, caller, type_, request(properties))
-        apply(tx, caller, document, {}, properties)
+        set_properties(tx, caller, document, {}, properties)
         return str(document[member])
 
-    def update(tx: Tx[Store], caller: Caller, name: str, old: Properties, new: Properties) -> None:
-        apply(tx, caller, found(tx, caller, name), old, new)
+    def update(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+        for changed in (property_ for property_ in {**old, **new} if old.get(property_) != new.get(property_)):
+            if changed != "Tags" and changed not in updates and changed not in applies:
+                raise ValidationError(f"Corral cannot change {changed} of {name} {identity} in place: replace the resource.")
+        document = found(tx, caller, identity)
+        if old.get("Tags") != new.get("Tags"):
+            document = _with_tags(tx, caller, type_, document, new.get("Tags", []))
+        set_properties(tx, caller, document, old, new)
 
-    def read(tx: Tx[Store], caller: Caller, name: str) -> dict[str, Any]:
-        document = found(tx, caller, name)
+    def read(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
+        document = found(tx, caller, identity)
         return {
             attribute: document.get(source) if isinstance(source, str) else source(tx, caller, document)
             for attribute, source in attributes.items()
         }
 
-    def delete(tx: Tx[Store], caller: Caller, name: str) -> None:
-        document = found(tx, caller, name)
-        before_delete(tx, caller, document)
-        stored.delete(tx, caller, type_, found(tx, caller, name))
+    def delete(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+        before_delete(tx, caller, found(tx, caller, identity), properties)
+        stored.delete(tx, caller, type_, found(tx, caller, identity))
 
     return TemplateType(name, create, read, update, delete, name_property)
 
 
-def _replace_tags(tx: Tx[Store], caller: Caller, type_: ResourceType, document: Document, tags: list[dict[str, str]]) -> None:
+def never_updated(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+    """The update of a type of which every property forces a replacement."""
+
+
+def _with_tags(tx: Tx[Store], caller: Caller, type_: ResourceType, document: Document, tags: list[dict[str, str]]) -> Document:
+    """Replace the tags of a resource, except those that AWS reserves."""
     rules = type_.style.tags
     given = rules.of_pairs([(tag["Key"], tag["Value"]) for tag in tags])
-    kept = {key: value for key, value in stored.tags_of(type_, document).items() if key.lower().startswith("aws:")}
-    stored.set_tags(tx, caller, type_, document, kept | given)
+    kept = {key: value for key, value in stored.tags_of(type_, document).items() if is_reserved(key)}
+    document = {**document, type_.style.tags_member: rules.shown(kept | given)}
+    stored.put(tx, caller, type_, document)
+    return document

@@ -41,8 +41,6 @@ def _new(tx: Tx[Store], params: Params, caller: Caller) -> Document:
     return {
         "AllocationId": allocation_id,
         "PublicIp": str(BLOCK[at]),
-        "Domain": "vpc",
-        "PublicIpv4Pool": "amazon",
         "NetworkBorderGroup": params.get("NetworkBorderGroup", caller.region),
     }
 
@@ -59,6 +57,7 @@ ELASTIC_IP = ResourceType(
     one="Address",
     many="Addresses",
     new=_new,
+    defaults={"Domain": "vpc", "PublicIpv4Pool": "amazon"},
     ids="AllocationIds",
     check_delete=_check_delete,
     selects=filtered(
@@ -96,7 +95,7 @@ def associate_address(tx: Tx[Store], params: Params, caller: Caller) -> dict[str
     if "AssociationId" in address:
         if all(address.get(member) == value for member, value in target.items()):
             return {"AssociationId": address["AssociationId"]}
-        if not params.get("AllowReassociation"):
+        if not params.get("AllowReassociation", True):
             raise _already(address)
     association_id = new_id(tx, "eipassoc")
     put(tx, caller, ELASTIC_IP, {**_bare(address), "AssociationId": association_id, **target})

@@ -41,9 +41,13 @@ NOT_FOUND = {  # type → the error for an id that does not exist
 }
 
 
+_NOT_FOUND = {type_: (api_error(code), text) for type_, (code, text) in NOT_FOUND.items()}
+InvalidAssociationNotFound = _NOT_FOUND["association"][0]
+
+
 def not_found(type_: str, name: str) -> ApiError:
-    code, text = NOT_FOUND[type_]
-    return api_error(code)(text.format(name))
+    error, text = _NOT_FOUND[type_]
+    return error(text.format(name))
 
 
 def in_use(type_: str, name: str) -> ApiError:
