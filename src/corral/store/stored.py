@@ -1,4 +1,4 @@
-"""Stored-only resources: documents that are stored, shown and deleted, and have no work to do. Their only SQL."""
+"""Stored resources: one JSON document per row, for resources that do no work and hold no capacity."""
 
 from __future__ import annotations
 
@@ -8,43 +8,52 @@ import orjson
 
 from corral.database import Database
 
-KEY = "service = ? AND kind = ? AND region = ? AND name = ?"
+Document = dict[str, Any]
 
 
 class StoredResources:
-    """A part of the state store."""
+    """A part of the state store: it shares the store's connection, transactions and savepoints."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def add(self, service: str, kind: str, region: str, name: str, document: dict[str, Any], now_s: float) -> bool:
-        """False: there is one of this name, and it stays as it is."""
+    def add(self, service: str, type_: str, region: str, name: str, document: Document, now_s: float) -> bool:
+        """Return False, and change nothing, if the name is taken."""
         sql = "INSERT INTO stored_resource VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
-        return self._database.execute(sql, (service, kind, region, name, now_s, _dumps(document))).rowcount == 1
+        return self._changed(sql, (service, type_, region, name, now_s, _dumps(document)))
 
-    def change(self, service: str, kind: str, region: str, name: str, document: dict[str, Any]) -> bool:
-        """False: there is none of this name."""
-        sql = f"UPDATE stored_resource SET document = ? WHERE {KEY}"
-        return self._database.execute(sql, (_dumps(document), service, kind, region, name)).rowcount == 1
+    def change(self, service: str, type_: str, region: str, name: str, document: Document) -> bool:
+        """Return False if there is no such resource."""
+        sql = "UPDATE stored_resource SET document = ? WHERE service = ? AND type = ? AND region = ? AND name = ?"
+        return self._changed(sql, (_dumps(document), service, type_, region, name))
 
-    def drop(self, service: str, kind: str, region: str, name: str) -> bool:
-        """False: there was none of this name."""
-        return self._database.execute(f"DELETE FROM stored_resource WHERE {KEY}", (service, kind, region, name)).rowcount == 1
+    def put(self, service: str, type_: str, region: str, name: str, document: Document, now_s: float) -> None:
+        """Add the resource, or replace its document."""
+        if not self.add(service, type_, region, name, document, now_s):
+            self.change(service, type_, region, name, document)
 
-    def get(self, service: str, kind: str, region: str, name: str) -> dict[str, Any] | None:
-        sql = f"SELECT document FROM stored_resource WHERE {KEY}"
-        row = self._database.execute(sql, (service, kind, region, name)).fetchone()
+    def drop(self, service: str, type_: str, region: str, name: str) -> bool:
+        """Return False if there is no such resource."""
+        sql = "DELETE FROM stored_resource WHERE service = ? AND type = ? AND region = ? AND name = ?"
+        return self._changed(sql, (service, type_, region, name))
+
+    def get(self, service: str, type_: str, region: str, name: str) -> Document | None:
+        sql = "SELECT document FROM stored_resource WHERE service = ? AND type = ? AND region = ? AND name = ?"
+        row = self._database.execute(sql, (service, type_, region, name)).fetchone()
         return orjson.loads(row[0]) if row else None
 
-    def listed(self, service: str, kind: str, region: str, after: str = "", limit: int = -1) -> list[tuple[str, dict[str, Any]]]:
-        """(name, document) by name, from the one after `after` on; without a limit all of them."""
-        rows = self._database.execute(
-            "SELECT name, document FROM stored_resource WHERE service = ? AND kind = ? AND region = ? AND name > ? "
-            "ORDER BY name LIMIT ?",
-            (service, kind, region, after, limit),
+    def listed(self, service: str, type_: str, region: str, after: str = "", limit: int = -1) -> list[tuple[str, Document]]:
+        """(name, document) in the order of names, after the name `after`; without a limit all of them."""
+        sql = (
+            "SELECT name, document FROM stored_resource WHERE service = ? AND type = ? AND region = ? AND name > ? "
+            "ORDER BY name LIMIT ?"
         )
+        rows = self._database.execute(sql, (service, type_, region, after, limit))
         return [(name, orjson.loads(document)) for name, document in rows]
 
+    def _changed(self, sql: str, values: tuple[str | float, ...]) -> bool:
+        return self._database.execute(sql, values).rowcount == 1
 
-def _dumps(document: dict[str, Any]) -> str:
-    return orjson.dumps(document).decode()
+
+def _dumps(value: Any) -> str:
+    return orjson.dumps(value).decode()

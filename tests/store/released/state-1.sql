@@ -323,12 +323,12 @@ CREATE TABLE scaling_request (
 ) WITHOUT ROWID;
 CREATE TABLE stored_resource (
     service    TEXT NOT NULL,
-    kind       TEXT NOT NULL,
+    type       TEXT NOT NULL,
     region     TEXT NOT NULL,               -- empty for a service that has no regions
     name       TEXT NOT NULL,
     created_at REAL NOT NULL,
     document   TEXT NOT NULL,               -- JSON
-    PRIMARY KEY (service, kind, region, name)
+    PRIMARY KEY (service, type, region, name)
 ) WITHOUT ROWID;
 CREATE TABLE task (
     id             TEXT PRIMARY KEY,

@@ -162,8 +162,7 @@ def _instance(tx: Tx[Store], region: str, name: str) -> Tagged | None:
         return None
 
     def put(tags: list[Tag]) -> None:
-        if not tx.store.stored.add("ecs", "container-instance", region, instance_id, {"tags": tags}, tx.now_s):
-            tx.store.stored.change("ecs", "container-instance", region, instance_id, {"tags": tags})
+        tx.store.stored.put("ecs", "container-instance", region, instance_id, {"tags": tags}, tx.now_s)
 
     return Tagged(instance_tags(tx, region, instance_id), put)
 
