@@ -1,0 +1,3 @@
+from corral.aws.constraints.terms import Table, usual
+
+TABLE = Table(usual("InvalidParameterValue"))
