@@ -28,6 +28,7 @@ class Limit:
     pattern: str | None = None
     in_bytes: bool = False  # the length is counted in bytes of UTF-8
     code: str | None = None
+    status: int = 400
     text: str | None = None
     members: Mapping[str, str] = field(default_factory=dict)  # of the error: name -> format
 
@@ -134,4 +135,4 @@ def refusal(table: Table, operation: str, violations: list[Violation]) -> ApiErr
         return table.wording(operation, [each for each in violations if each.limit.text is None and each.limit.code is None])
     code = limit.code or table.wording(operation, [first]).code
     message = worded(first, limit.text) if limit.text is not None else detected([first])
-    return error_class(code)(message, **{name: worded(first, text) for name, text in limit.members.items()})
+    return error_class(code, limit.status)(message, **{name: worded(first, text) for name, text in limit.members.items()})
