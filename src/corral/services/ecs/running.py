@@ -41,9 +41,6 @@ from corral.services.ecs.starting import start_runs, with_gpus, with_overrides
 from corral.services.ecs.tags import task_tags
 from corral.store import Store
 
-COUNT_MAX = 10
-INSTANCES_MAX = 10
-STARTED_BY_MAX = 128
 TOKEN_S = 24 * 3600.0
 
 # Fields that would change what a task does and that Corral does not act on yet: refused by name, never ignored.
@@ -90,8 +87,6 @@ def start_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     revision, document = _active_definition(tx, caller, params)
     instances = params["containerInstances"]
-    if not 1 <= len(instances) <= INSTANCES_MAX:
-        raise InvalidParameterException(f"containerInstances must contain from 1 to {INSTANCES_MAX} entries.")
     way = Way("EC2", pool_of(caller.region, cluster), waits=False)
     prototype = _prototype(tx, caller, {**params, "launchType": "EC2"}, cluster, revision, document, way)
     pool = tx.store.fleet.pool(way.pool)
@@ -127,8 +122,6 @@ def _through(prototype: Task, way: Way, at: int) -> Task:
 
 def _count(params: dict[str, Any]) -> int:
     count = params.get("count", 1)
-    if not 1 <= count <= COUNT_MAX:
-        raise InvalidParameterException(f"Count must be between 1 and {COUNT_MAX}.")
     return int(count)
 
 
@@ -139,8 +132,6 @@ def _prototype(
     for field in REFUSED_IN_REQUEST:
         if params.get(field):
             raise InvalidParameterException(f"Corral does not serve {field} yet.")
-    if len(params.get("startedBy", "")) > STARTED_BY_MAX:
-        raise InvalidParameterException(f"startedBy can have up to {STARTED_BY_MAX} characters.")
     overrides = params.get("overrides", {})
     names = {container["name"] for container in document["containerDefinitions"]}
     for override in overrides.get("containerOverrides", ()):
