@@ -76,7 +76,8 @@ def shown_id(bucket: Bucket, version: Version) -> dict[str, str]:
 
 def limit_of(params: dict[str, Any], member: str) -> int:
     """How many a page may hold."""
-    return min(params.get(member, PAGE_MAX), PAGE_MAX)
+    limit: int = params.get(member, PAGE_MAX)
+    return min(limit, PAGE_MAX)
 
 
 def owner(caller: Caller) -> dict[str, str]:
