@@ -48,7 +48,7 @@ class Model:
     clusters: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
     definitions: dict[tuple[str, int], tuple[str, dict[str, Any]]] = field(default_factory=dict)
     revisions: dict[str, int] = field(default_factory=dict)  # of each family, the last number given
-    papers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    stored: dict[str, dict[str, Any]] = field(default_factory=dict)
     hosts: dict[str, dict[str, Any]] = field(default_factory=dict)
     tasks: dict[str, Task] = field(default_factory=dict)
     due: dict[str, float] = field(default_factory=dict)
@@ -177,20 +177,20 @@ class StoreMachine(RuleBasedStateMachine):
                 del self.now.definitions[key]
 
     @rule(name=NAMES, number=st.integers(0, 9))
-    def add_paper(self, name: str, number: int) -> None:
-        assert self.store.add_paper("s", "k", "r", name, {"number": number}, self.clock_s) == (name not in self.now.papers)
-        self.now.papers.setdefault(name, {"number": number})
+    def add_stored(self, name: str, number: int) -> None:
+        assert self.store.stored.add("s", "k", "r", name, {"number": number}, self.clock_s) == (name not in self.now.stored)
+        self.now.stored.setdefault(name, {"number": number})
 
     @rule(name=NAMES, number=st.integers(0, 9))
-    def change_paper(self, name: str, number: int) -> None:
-        assert self.store.change_paper("s", "k", "r", name, {"number": number}) == (name in self.now.papers)
-        if name in self.now.papers:
-            self.now.papers[name] = {"number": number}
+    def change_stored(self, name: str, number: int) -> None:
+        assert self.store.stored.change("s", "k", "r", name, {"number": number}) == (name in self.now.stored)
+        if name in self.now.stored:
+            self.now.stored[name] = {"number": number}
 
     @rule(name=NAMES)
-    def drop_paper(self, name: str) -> None:
-        assert self.store.drop_paper("s", "k", "r", name) == (name in self.now.papers)
-        self.now.papers.pop(name, None)
+    def drop_stored(self, name: str) -> None:
+        assert self.store.stored.drop("s", "k", "r", name) == (name in self.now.stored)
+        self.now.stored.pop(name, None)
 
     @rule(host_id=HOSTS, gpus=st.integers(0, 4), cpu_units=st.sampled_from((1024, 4096)))
     def put_host(self, host_id: str, gpus: int, cpu_units: int) -> None:
@@ -358,7 +358,7 @@ class StoreMachine(RuleBasedStateMachine):
         active_families = {family for (family, _), (status, _) in now.definitions.items() if status == "ACTIVE"}
         assert store.families("r", "", "ACTIVE", "", 9) == sorted(active_families)
         assert store.families("r", "", "ALL", "", 9) == sorted({family for family, _ in now.definitions})
-        assert dict(store.papers("s", "k", "r")) == now.papers
+        assert dict(store.stored.listed("s", "k", "r")) == now.stored
         assert {host["id"]: bool(host["connected"]) for host in store.hosts()} == {
             host_id: host["connected"] for host_id, host in now.hosts.items()
         }

@@ -1,4 +1,4 @@
-"""AWS IAM: roles, policies and instance profiles, on paper. Nothing here grants or denies anything yet."""
+"""AWS IAM: roles, policies and instance profiles, stored only. Policies are not enforced."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ import orjson
 from corral.core import Tx
 from corral.errors import api_error
 from corral.services.caller import Caller
-from corral.services.paper import (
-    Change,
+from corral.services.pages import Pages, among
+from corral.services.stored import (
     Document,
     Handler,
-    Kind,
-    Manner,
     Params,
-    add,
-    among,
+    ResourceType,
+    Selects,
+    ServiceStyle,
+    Update,
+    create,
     every,
     find,
     handlers,
-    page,
     put,
     shown,
 )
+from corral.services.tags import TagRules
 from corral.store import Store
 
 DeleteConflictException = api_error("DeleteConflictException", 409)
@@ -43,7 +44,6 @@ ValidationError = api_error("ValidationError")
 
 NAME = re.compile(r"[\w+=,.@-]{1,128}", re.ASCII)
 PATH = re.compile(r"/|/[!-\x7f]{0,510}/")
-TAGS_MAX = 50
 VERSIONS_MAX = 5
 AWS_POLICY = "arn:aws:iam::aws:policy/"
 SERVICE_ROLES = {  # names that are not simply made from the service's
@@ -65,18 +65,6 @@ MISSING = {
     "policy": "Policy {} does not exist or is not attachable.",
     "instance-profile": "Instance Profile {} cannot be found.",
 }
-
-
-def _check_tags(tags: list[dict[str, str]]) -> None:
-    if len(tags) > TAGS_MAX:
-        raise LimitExceededException(f"The number of tags has reached the maximum limit of {TAGS_MAX}.")
-    if len({tag["Key"].lower() for tag in tags}) != len(tags):
-        raise InvalidInputException("Duplicate tag keys found. Please note that Tag keys are case insensitive.")
-    for tag in tags:
-        if not 1 <= len(tag["Key"]) <= 128 or len(tag["Value"]) > 256:
-            raise ValidationError("Tag keys have from 1 to 128 characters, tag values at most 256.")
-        if tag["Key"].lower().startswith("aws:"):
-            raise InvalidInputException("Tag keys that begin with aws: are reserved.")
 
 
 def _check(params: Params) -> None:
@@ -125,16 +113,29 @@ def _on_path(params: Params, document: Document) -> bool:
     return str(document["Path"]).startswith(params.get("PathPrefix", "/"))
 
 
+def _selects_path(tx: Tx[Store], caller: Caller, params: Params) -> Selects:
+    return lambda document: _on_path(params, document)
+
+
 def _lower(member: str) -> str:
     return member[0].lower() + member[1:]
 
 
-IAM = Manner(
+PAGES = Pages(ValidationError, limit="MaxItems", token="Marker", next_token="Marker", truncated="IsTruncated")
+IAM = ServiceStyle(
     "iam",
     exists=lambda word, name: EntityAlreadyExistsException(EXISTS[word].format(name)),
     missing=lambda word, name: NoSuchEntityException(MISSING[word].format(name)),
-    invalid=ValidationError,
-    check_tags=_check_tags,
+    pages=PAGES,
+    tags=TagRules(
+        InvalidInputException,
+        errors={"count": LimitExceededException, "key": ValidationError, "value": ValidationError, "characters": ValidationError},
+        texts={
+            "count": "The number of tags has reached the maximum limit of {max}.",
+            "duplicate": "Duplicate tag keys found. Please note that Tag keys are case insensitive.",
+        },
+        keys_ignore_case=True,
+    ),
     regional=False,
 )
 
@@ -159,28 +160,28 @@ def _role_removable(tx: Tx[Store], caller: Caller, role: Document) -> None:
         raise DeleteConflictException("Cannot delete entity, must remove roles from instance profile first.")
 
 
-ROLE = Kind(
+ROLE = ResourceType(
     IAM,
     "role",
-    name="RoleName",
+    id="RoleName",
     one="Role",
     many="Roles",
-    identity=_identity("AROA", "role", "RoleId"),
-    keeps=("AssumeRolePolicyDocument", "Description", "MaxSessionDuration", "PermissionsBoundary"),
+    new=_identity("AROA", "role", "RoleId"),
+    members=("AssumeRolePolicyDocument", "Description", "MaxSessionDuration", "PermissionsBoundary"),
     defaults={"MaxSessionDuration": 3600, "_inline": {}, "_attached": []},  # policies by name; ARNs of policies
     unlisted=("Tags", "PermissionsBoundary", "RoleLastUsed"),
     check=_check,
-    removable=_role_removable,
-    selects=_on_path,
+    check_delete=_role_removable,
+    selects=_selects_path,
     view=_role_view,
-    make="CreateRole",
-    show="GetRole",
+    create="CreateRole",
+    get="GetRole",
     list="ListRoles",
-    remove="DeleteRole",
-    change={
-        "UpdateRole": Change({"Description": "Description", "MaxSessionDuration": "MaxSessionDuration"}),
-        "UpdateRoleDescription": Change({"Description": "Description"}, replies=True),
-        "UpdateAssumeRolePolicy": Change({"PolicyDocument": "AssumeRolePolicyDocument"}),
+    delete="DeleteRole",
+    update={
+        "UpdateRole": Update({"Description": "Description", "MaxSessionDuration": "MaxSessionDuration"}),
+        "UpdateRoleDescription": Update({"Description": "Description"}, returns_resource=True),
+        "UpdateAssumeRolePolicy": Update({"PolicyDocument": "AssumeRolePolicyDocument"}),
     },
     tag="TagRole",
     untag="UntagRole",
@@ -190,7 +191,7 @@ ROLE = Kind(
 
 def find_role(tx: Tx[Store], name: str) -> Document | None:
     """A role as it is kept, for whoever acts in it."""
-    return tx.store.paper(IAM.service, ROLE.word, "", name)
+    return tx.store.stored.get(IAM.service, ROLE.name, "", name)
 
 
 def create_service_linked_role(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
@@ -206,7 +207,7 @@ def create_service_linked_role(tx: Tx[Store], params: Params, caller: Caller) ->
         **({"Description": params["Description"]} if "Description" in params else {}),
     }
     try:
-        role = add(tx, caller, ROLE, wanted)
+        role = create(tx, caller, ROLE, wanted)
     except EntityAlreadyExistsException:
         raise InvalidInputException(
             f"Service role name {name} has been taken in this account, please try a different suffix."
@@ -234,7 +235,7 @@ def delete_role_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[st
 
 def list_role_policies(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     role = find(tx, caller, ROLE, params)
-    found, token = page(IAM, params, among({name: name for name in role["_inline"]}))
+    found, token = PAGES.page(params, among({name: name for name in role["_inline"]}))
     return {"PolicyNames": found, **token}
 
 
@@ -266,27 +267,27 @@ def _policy_removable(tx: Tx[Store], caller: Caller, policy: Document) -> None:
         )
 
 
-POLICY = Kind(
+POLICY = ResourceType(
     IAM,
     "policy",
-    name="PolicyName",
+    id="PolicyName",
     one="Policy",
     many="Policies",
-    identity=lambda tx, params, caller: {
+    new=lambda tx, params, caller: {
         **_identity("ANPA", "policy", "PolicyId")(tx, params, caller),
         "UpdateDate": tx.now_s,
         "DefaultVersionId": "v1",
         "_versions": {"v1": {"document": params["PolicyDocument"], "created_at": tx.now_s}},
         "_last_version": 1,
     },
-    keeps=("Description",),
+    members=("Description",),
     defaults={"PermissionsBoundaryUsageCount": 0, "IsAttachable": True},
     by_arn=("PolicyArn", "Arn"),
     check=_check,
-    removable=_policy_removable,
+    check_delete=_policy_removable,
     view=_policy_view,
-    make="CreatePolicy",
-    remove="DeletePolicy",
+    create="CreatePolicy",
+    delete="DeletePolicy",
     tag="TagPolicy",
     untag="UntagPolicy",
     list_tags="ListPolicyTags",
@@ -330,7 +331,7 @@ def list_policies(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, An
         for name, policy in known.items()
         if _on_path(params, policy) and (attached[policy["Arn"]] or not params.get("OnlyAttached"))
     }
-    found, token = page(IAM, params, among(chosen))
+    found, token = PAGES.page(params, among(chosen))
     hidden = ("Tags", "Description")
     listed = [{member: value for member, value in policy.items() if member not in hidden and member[0] != "_"} for policy in found]
     return {"Policies": [{**policy, "AttachmentCount": attached[policy["Arn"]]} for policy in listed], **token}
@@ -368,7 +369,7 @@ def get_policy_version(tx: Tx[Store], params: Params, caller: Caller) -> dict[st
 def list_policy_versions(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     policy = find(tx, caller, POLICY, params)
     by_number = {f"{int(name[1:]):09d}": _version(policy, name, document=False) for name in policy["_versions"]}
-    found, token = page(IAM, params, among(by_number))
+    found, token = PAGES.page(params, among(by_number))
     return {"Versions": found, **token}
 
 
@@ -432,7 +433,7 @@ def list_attached_role_policies(tx: Tx[Store], params: Params, caller: Caller) -
         for policy_arn, policy in policies.items()
         if _on_path(params, policy)
     }
-    found, token = page(IAM, params, among(named))
+    found, token = PAGES.page(params, among(named))
     return {"AttachedPolicies": found, **token}
 
 
@@ -444,7 +445,7 @@ def list_entities_for_policy(tx: Tx[Store], params: Params, caller: Caller) -> d
         for role in (every(tx, caller, ROLE) if wanted else ())
         if policy_arn in role["_attached"] and _on_path(params, role)
     }
-    found, token = page(IAM, params, among(roles))
+    found, token = PAGES.page(params, among(roles))
     return {"PolicyGroups": [], "PolicyUsers": [], "PolicyRoles": found, **token}
 
 
@@ -461,23 +462,23 @@ def _profile_removable(tx: Tx[Store], caller: Caller, profile: Document) -> None
         raise DeleteConflictException("Cannot delete entity, must remove roles from instance profile first.")
 
 
-PROFILE = Kind(
+PROFILE = ResourceType(
     IAM,
     "instance-profile",
-    name="InstanceProfileName",
+    id="InstanceProfileName",
     one="InstanceProfile",
     many="InstanceProfiles",
-    identity=_identity("AIPA", "instance-profile", "InstanceProfileId"),
+    new=_identity("AIPA", "instance-profile", "InstanceProfileId"),
     defaults={"_roles": []},
     unlisted=("Tags",),
     check=_check,
-    removable=_profile_removable,
-    selects=_on_path,
+    check_delete=_profile_removable,
+    selects=_selects_path,
     view=_profile_view,
-    make="CreateInstanceProfile",
-    show="GetInstanceProfile",
+    create="CreateInstanceProfile",
+    get="GetInstanceProfile",
     list="ListInstanceProfiles",
-    remove="DeleteInstanceProfile",
+    delete="DeleteInstanceProfile",
     tag="TagInstanceProfile",
     untag="UntagInstanceProfile",
     list_tags="ListInstanceProfileTags",
@@ -503,7 +504,7 @@ def remove_role_from_instance_profile(tx: Tx[Store], params: Params, caller: Cal
 def list_instance_profiles_for_role(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     name = find(tx, caller, ROLE, params)["RoleName"]
     profiles = {each["InstanceProfileName"]: each for each in every(tx, caller, PROFILE) if name in each["_roles"]}
-    found, token = page(IAM, params, among(profiles))
+    found, token = PAGES.page(params, among(profiles))
     return {"InstanceProfiles": [shown(tx, caller, PROFILE, profile) for profile in found], **token}
 
 

@@ -1,4 +1,4 @@
-"""Records: clusters, task definitions, and what is on paper. They hold no capacity, so no index follows them."""
+"""Records: clusters and task definitions. They hold no capacity, so no index follows them."""
 
 from __future__ import annotations
 
@@ -189,51 +189,6 @@ class Records(Database):
     def _forget_definition(self, key: tuple[str, str, int]) -> None:
         self._definitions.pop(key, None)
         self._unsettled.add(key)
-
-    # On paper
-
-    def add_paper(self, service: str, kind: str, region: str, name: str, document: dict[str, Any], now_s: float) -> bool:
-        """False: there is one of this name, and it stays as it is."""
-        return (
-            self.execute(
-                "INSERT INTO paper VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                (service, kind, region, name, now_s, _dumps(document)),
-            ).rowcount
-            == 1
-        )
-
-    def change_paper(self, service: str, kind: str, region: str, name: str, document: dict[str, Any]) -> bool:
-        """False: there is none of this name."""
-        return (
-            self.execute(
-                "UPDATE paper SET document = ? WHERE service = ? AND kind = ? AND region = ? AND name = ?",
-                (_dumps(document), service, kind, region, name),
-            ).rowcount
-            == 1
-        )
-
-    def drop_paper(self, service: str, kind: str, region: str, name: str) -> bool:
-        """False: there was none of this name."""
-        return (
-            self.execute(
-                "DELETE FROM paper WHERE service = ? AND kind = ? AND region = ? AND name = ?", (service, kind, region, name)
-            ).rowcount
-            == 1
-        )
-
-    def paper(self, service: str, kind: str, region: str, name: str) -> dict[str, Any] | None:
-        row = self.execute(
-            "SELECT document FROM paper WHERE service = ? AND kind = ? AND region = ? AND name = ?", (service, kind, region, name)
-        ).fetchone()
-        return orjson.loads(row[0]) if row else None
-
-    def papers(self, service: str, kind: str, region: str, after: str = "", limit: int = -1) -> list[tuple[str, dict[str, Any]]]:
-        """(name, document) by name, from the one after `after` on; without a limit all of them."""
-        rows = self.execute(
-            "SELECT name, document FROM paper WHERE service = ? AND kind = ? AND region = ? AND name > ? ORDER BY name LIMIT ?",
-            (service, kind, region, after, limit),
-        )
-        return [(name, orjson.loads(document)) for name, document in rows]
 
 
 def _dumps(value: Any) -> str:

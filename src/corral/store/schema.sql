@@ -27,15 +27,15 @@ CREATE TABLE task_definition_family (
     PRIMARY KEY (region, name)
 ) WITHOUT ROWID;
 
--- What is kept, shown and removed, and does nothing by itself; also records for which a table of their own is too much.
-CREATE TABLE paper (
+-- Resources that are stored only, and small records that need no table of their own.
+CREATE TABLE stored_resource (
     service    TEXT NOT NULL,
-    kind       TEXT NOT NULL,
+    type       TEXT NOT NULL,
     region     TEXT NOT NULL,               -- empty for a service that has no regions
     name       TEXT NOT NULL,
     created_at REAL NOT NULL,
     document   TEXT NOT NULL,               -- JSON
-    PRIMARY KEY (service, kind, region, name)
+    PRIMARY KEY (service, type, region, name)
 ) WITHOUT ROWID;
 
 CREATE TABLE host (

@@ -19,6 +19,7 @@ from corral.store.images import Images
 from corral.store.objects import Objects
 from corral.store.parameters import Parameters
 from corral.store.queues import Queues
+from corral.store.stored import StoredResources
 from corral.store.task_rows import (
     INSERT_RUN,
     INSERT_TASK,
@@ -63,6 +64,7 @@ class Store(Hosts):
         self.documents = Documents(self, self.buckets)
         self.expiries = Expiries(self)
         self.parameters = Parameters(self)
+        self.stored = StoredResources(self)
         self.images = Images(self)
         self._mark = 0
         self._kept: dict[str, Task] = {}  # unfinished tasks as their rows are, so that not every word on one reads them
@@ -104,6 +106,7 @@ class Store(Hosts):
         beside.buckets = Buckets(beside, self.buckets.changes)
         beside.documents, beside.expiries = Documents(beside, beside.buckets), Expiries(beside)
         beside.parameters, beside.images = Parameters(beside), Images(beside)
+        beside.stored = StoredResources(beside)
         beside._kept, beside._kept_by_run, beside._kept_max = {}, {}, 0
         return beside
 

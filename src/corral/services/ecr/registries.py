@@ -15,7 +15,7 @@ from corral.store import Store
 RegistryPolicyNotFoundException = api_error("RegistryPolicyNotFoundException")
 ScanNotFoundException = api_error("ScanNotFoundException")
 
-KIND = "registry"  # on paper
+KIND = "registry"  # stored only
 POLICY, SCANNING, REPLICATION, SETTINGS = "policy", "scanning", "replication", "settings"
 ACCOUNT_SETTINGS = {  # its values, the one that holds by itself first
     "BASIC_SCAN_TYPE_VERSION": ("AWS_NATIVE", "CLAIR"),
@@ -50,7 +50,7 @@ def get_registry_policy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -
 
 def delete_registry_policy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     reply = get_registry_policy(tx, params, caller)
-    tx.store.drop_paper("ecr", KIND, caller.region, POLICY)
+    tx.store.stored.drop("ecr", KIND, caller.region, POLICY)
     return reply
 
 
@@ -89,12 +89,12 @@ def put_account_setting(tx: Tx[Store], params: dict[str, Any], caller: Caller) -
 
 
 def _said(tx: Tx[Store], caller: Caller, name: str) -> dict[str, Any] | None:
-    return tx.store.paper("ecr", KIND, caller.region, name)
+    return tx.store.stored.get("ecr", KIND, caller.region, name)
 
 
 def _say(tx: Tx[Store], caller: Caller, name: str, document: dict[str, Any]) -> None:
-    if not tx.store.change_paper("ecr", KIND, caller.region, name, document):
-        tx.store.add_paper("ecr", KIND, caller.region, name, document, tx.now_s)
+    if not tx.store.stored.change("ecr", KIND, caller.region, name, document):
+        tx.store.stored.add("ecr", KIND, caller.region, name, document, tx.now_s)
 
 
 def _no_policy(caller: Caller) -> ApiError:

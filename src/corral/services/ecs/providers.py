@@ -59,7 +59,7 @@ def create_capacity_provider(tx: Tx[Store], params: dict[str, Any], caller: Call
         "tags": check_tags(params.get("tags", [])),
         "type": "EC2_AUTOSCALING",
     }
-    if not tx.store.add_paper("ecs", "capacity-provider", caller.region, name, document, tx.now_s):
+    if not tx.store.stored.add("ecs", "capacity-provider", caller.region, name, document, tx.now_s):
         raise ClientException(
             "The specified capacity provider already exists. To change the configuration of an existing capacity provider, "
             "update the capacity provider."
@@ -72,7 +72,7 @@ def update_capacity_provider(tx: Tx[Store], params: dict[str, Any], caller: Call
     document = _made(tx, caller, name)
     group = _group(document["autoScalingGroupProvider"], params.get("autoScalingGroupProvider", {}))
     document |= {"autoScalingGroupProvider": group, "updateStatus": "UPDATE_COMPLETE"}
-    tx.store.change_paper("ecs", "capacity-provider", caller.region, name, document)
+    tx.store.stored.change("ecs", "capacity-provider", caller.region, name, document)
     return {"capacityProvider": _shown(caller, document)}
 
 
@@ -81,7 +81,7 @@ def delete_capacity_provider(tx: Tx[Store], params: dict[str, Any], caller: Call
     document = _made(tx, caller, name)
     if tx.store.cluster_with_provider(caller.region, name) is not None:
         raise ResourceInUseException("The specified capacity provider is in use and cannot be removed.")
-    tx.store.drop_paper("ecs", "capacity-provider", caller.region, name)
+    tx.store.stored.drop("ecs", "capacity-provider", caller.region, name)
     return {"capacityProvider": _shown(caller, document | {"status": "INACTIVE", "updateStatus": "DELETE_COMPLETE"})}
 
 
@@ -92,7 +92,7 @@ def describe_capacity_providers(tx: Tx[Store], params: dict[str, Any], caller: C
         of_cluster = find_cluster(tx, caller, params["cluster"])[1].get("capacityProviders", [])
 
     def names(after: str, limit: int) -> list[str]:
-        made = [name for name, _ in tx.store.papers("ecs", "capacity-provider", caller.region)]
+        made = [name for name, _ in tx.store.stored.listed("ecs", "capacity-provider", caller.region)]
         there = sorted({*made, *BUILT_IN} if of_cluster is None else of_cluster)
         return [name for name in there if name > after][:limit]
 
@@ -160,7 +160,7 @@ def _made(tx: Tx[Store], caller: Caller, name: str) -> dict[str, Any]:
     """The document of a provider that somebody made, and may change."""
     if name in BUILT_IN:
         raise ClientException(f"The capacity provider {name} is reserved and cannot be changed or deleted.")
-    document = tx.store.paper("ecs", "capacity-provider", caller.region, name)
+    document = tx.store.stored.get("ecs", "capacity-provider", caller.region, name)
     if document is None:
         raise ClientException(NO_SUCH_PROVIDER)
     return document
@@ -170,7 +170,7 @@ def _document(tx: Tx[Store], caller: Caller, name: str) -> dict[str, Any] | None
     if name in BUILT_IN:
         kind = {"type": name} if name in FARGATE_PROVIDERS else {}
         return {"name": name, "status": "ACTIVE", "tags": [], **kind}
-    return tx.store.paper("ecs", "capacity-provider", caller.region, name)
+    return tx.store.stored.get("ecs", "capacity-provider", caller.region, name)
 
 
 def _shown(caller: Caller, document: dict[str, Any], *, tags: bool = True) -> dict[str, Any]:

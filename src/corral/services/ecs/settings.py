@@ -58,7 +58,7 @@ def list_account_settings(tx: Tx[Store], params: dict[str, Any], caller: Caller)
 
 def delete_account_setting(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     name, principal = params["name"], params.get("principalArn", caller.principal)
-    tx.store.drop_paper("ecs", "account-setting", caller.region, _key(name, principal))
+    tx.store.stored.drop("ecs", "account-setting", caller.region, _key(name, principal))
     return {"setting": _effective(tx, caller, name, principal) | {"principalArn": principal}}
 
 
@@ -73,8 +73,8 @@ def _put(tx: Tx[Store], caller: Caller, params: dict[str, Any], principal: str) 
         raise InvalidParameterException(f"The setting {name} is managed by AWS and cannot be changed.")
     if value not in SETTINGS[name][1]:
         raise InvalidParameterException(f"Invalid value '{value}' for the setting {name}: use {' or '.join(SETTINGS[name][1])}.")
-    if not tx.store.add_paper("ecs", "account-setting", caller.region, _key(name, principal), {"value": value}, tx.now_s):
-        tx.store.change_paper("ecs", "account-setting", caller.region, _key(name, principal), {"value": value})
+    if not tx.store.stored.add("ecs", "account-setting", caller.region, _key(name, principal), {"value": value}, tx.now_s):
+        tx.store.stored.change("ecs", "account-setting", caller.region, _key(name, principal), {"value": value})
     return {"setting": _shown(name, value, principal)}
 
 
@@ -87,7 +87,7 @@ def _effective(tx: Tx[Store], caller: Caller, name: str, principal: str) -> dict
 
 
 def _value(tx: Tx[Store], caller: Caller, name: str, principal: str) -> str | None:
-    kept = tx.store.paper("ecs", "account-setting", caller.region, _key(name, principal))
+    kept = tx.store.stored.get("ecs", "account-setting", caller.region, _key(name, principal))
     return kept["value"] if kept else None
 
 

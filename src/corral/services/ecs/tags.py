@@ -102,7 +102,7 @@ def is_reserved(text: str) -> bool:
 
 def instance_tags(tx: Tx[Store], region: str, host_id: str) -> list[Tag]:
     """A host has tags as a container instance, in each region its own."""
-    kept = tx.store.paper("ecs", "container-instance", region, host_id)
+    kept = tx.store.stored.get("ecs", "container-instance", region, host_id)
     return kept["tags"] if kept else []
 
 
@@ -161,19 +161,19 @@ def _instance(tx: Tx[Store], region: str, name: str) -> Tagged | None:
         return None
 
     def put(tags: list[Tag]) -> None:
-        if not tx.store.add_paper("ecs", "container-instance", region, host_id, {"tags": tags}, tx.now_s):
-            tx.store.change_paper("ecs", "container-instance", region, host_id, {"tags": tags})
+        if not tx.store.stored.add("ecs", "container-instance", region, host_id, {"tags": tags}, tx.now_s):
+            tx.store.stored.change("ecs", "container-instance", region, host_id, {"tags": tags})
 
     return Tagged(instance_tags(tx, region, host_id), put)
 
 
 def _provider(tx: Tx[Store], region: str, name: str) -> Tagged | None:
-    document = tx.store.paper("ecs", "capacity-provider", region, name)
+    document = tx.store.stored.get("ecs", "capacity-provider", region, name)
     if document is None:
         return None
 
     def put(tags: list[Tag]) -> None:
-        tx.store.change_paper("ecs", "capacity-provider", region, name, {**document, "tags": tags})
+        tx.store.stored.change("ecs", "capacity-provider", region, name, {**document, "tags": tags})
 
     return Tagged(document["tags"], put)
 

@@ -1,4 +1,4 @@
-"""On paper: a declaration is enough for a resource, in whatever manner its service speaks."""
+"""Stored-only resources: a declaration of the service's style and of the resource type gives all operations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from corral.errors import ApiError, api_error
 from corral.ids import SeededIds
 from corral.model.settings import Settings
 from corral.services.caller import Caller
-from corral.services.paper import Change, Kind, Manner, handlers
+from corral.services.pages import Pages
+from corral.services.stored import ResourceType, ServiceStyle, Update, handlers
+from corral.services.tags import TagRules
 from corral.store import Store
 
 Taken = api_error("Taken")
@@ -22,21 +24,12 @@ Wrong = api_error("Wrong")
 InUse = api_error("InUse")
 
 
-def no_more_than_two(tags: list[dict[str, str]]) -> None:
-    if len(tags) > 2:
-        raise Wrong("too many tags")
-
-
-SHELVES = Manner(
+LIBRARY = ServiceStyle(
     "library",
-    exists=lambda word, name: Taken(f"{word} {name}"),
-    missing=lambda word, name: Gone(f"{word} {name}"),
-    invalid=Wrong,
-    check_tags=no_more_than_two,
-    limit="MaxResults",
-    token="NextToken",
-    next_token="NextToken",
-    truncated=None,
+    exists=lambda type_, name: Taken(f"{type_} {name}"),
+    missing=lambda type_, name: Gone(f"{type_} {name}"),
+    pages=Pages(Wrong, limit="MaxResults", token="NextToken", next_token="NextToken"),
+    tags=TagRules(Wrong, max=2),
 )
 
 
@@ -45,23 +38,23 @@ def not_in_use(tx: Tx[Store], caller: Caller, document: dict[str, Any]) -> None:
         raise InUse(document["ShelfId"])
 
 
-SHELF = Kind(
-    SHELVES,
+SHELF = ResourceType(
+    LIBRARY,
     "shelf",
-    name="ShelfId",
+    id="ShelfId",
     one="Shelf",
     many="Shelves",
-    identity=lambda tx, params, caller: {"ShelfId": params.get("Name") or tx.ids.hex32(), "Owner": caller.account},
-    keeps=("Colour",),
+    new=lambda tx, params, caller: {"ShelfId": params.get("Name") or tx.ids.hex32(), "Owner": caller.account},
+    members=("Colour",),
     defaults={"Colour": "white", "_in_use": False},
     unlisted=("Owner",),
-    removable=not_in_use,
-    selects=lambda params, document: document["Colour"] == params.get("Colour", document["Colour"]),
-    make="CreateShelf",
-    show="GetShelf",
+    check_delete=not_in_use,
+    selects=lambda tx, caller, params: lambda document: document["Colour"] == params.get("Colour", document["Colour"]),
+    create="CreateShelf",
+    get="GetShelf",
     list="ListShelves",
-    remove="DeleteShelf",
-    change={"PaintShelf": Change({"NewColour": "Colour"}, replies=True), "UseShelf": Change({"InUse": "_in_use"})},
+    delete="DeleteShelf",
+    update={"PaintShelf": Update({"NewColour": "Colour"}, returns_resource=True), "UseShelf": Update({"InUse": "_in_use"})},
     tag="TagShelf",
     untag="UntagShelf",
     list_tags="ListShelfTags",

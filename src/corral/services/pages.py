@@ -1,0 +1,101 @@
+"""Pages: how a service splits a list into responses, declared once per service.
+
+A `Pages` names the members of requests and responses that carry the limit and the token, and holds the bounds of a page.
+`page` reads one page from `candidates`. A list that finds its rows in another way uses `limit_of`, `after` and `token`.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, urlsafe_b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from corral.errors import ApiError
+
+T = TypeVar("T")
+Params = Mapping[str, Any]
+Candidates = Callable[[str, int], list[tuple[str, T]]]
+"""(after, limit) → up to `limit` pairs of a sort key and an item, in the order of keys, that follow the key `after`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    invalid_token: type[ApiError]
+    limit: str | None = "maxResults"  # request member; None: the caller cannot choose the size of a page
+    token: str = "nextToken"  # request member
+    next_token: str = "nextToken"  # response member
+    truncated: str | None = None  # response member that says whether there are more
+    default: int | None = 100  # items of a page when the request has no limit; None: all of them
+    smallest: int = 1
+    largest: int = 1000
+    invalid_limit: Callable[[str, int, int, int], ApiError] | None = None  # (member, limit, smallest, largest) → the refusal
+    only_with_limit: bool = False  # SQS: a request without a limit gets one page of `default` items, and no token
+
+    def limit_of(self, params: Params) -> int | None:
+        """The size of a page; None: unlimited."""
+        given = params.get(self.limit) if self.limit is not None else None
+        if given is None:
+            return self.default
+        if not self.smallest <= given <= self.largest:
+            assert self.limit is not None
+            if self.invalid_limit is not None:
+                raise self.invalid_limit(self.limit, given, self.smallest, self.largest)
+            raise self.invalid_token(f"{self.limit} must be between {self.smallest} and {self.largest}.")
+        return int(given)
+
+    def after(self, params: Params) -> str:
+        """The key that the page follows; empty for the first page."""
+        given = params.get(self.token)
+        if given is None:
+            return ""
+        try:
+            return b64decode(given.encode(), altchars=b"-_", validate=True).decode()
+        except ValueError:
+            raise self.wrong_token() from None
+
+    def wrong_token(self) -> ApiError:
+        return self.invalid_token(f"{self.token} is not valid: pass the {self.next_token} of the previous response unchanged.")
+
+    def position(self, params: Params, read: Callable[[str], T]) -> T:
+        """The position that the token holds, for keys that are not plain text: `read` raises ValueError if it is not one."""
+        try:
+            return read(self.after(params))
+        except ValueError:
+            raise self.wrong_token() from None
+
+    def more(self, last: str | None) -> dict[str, Any]:
+        """The response members that say whether there are more: after the key `last`, or none."""
+        members: dict[str, Any] = {} if self.truncated is None else {self.truncated: last is not None}
+        if last is not None:
+            members[self.next_token] = token_of(last)
+        return members
+
+    def page(self, params: Params, candidates: Candidates[T]) -> tuple[list[T], dict[str, Any]]:
+        """The items of one page, and the response members that say whether there are more."""
+        limit = self.limit_of(params)
+        found = candidates(self.after(params), -1 if limit is None else limit + 1)
+        if limit is None or len(found) <= limit:
+            return [item for _, item in found], self.more(None)
+        unpaged = self.only_with_limit and (self.limit is None or params.get(self.limit) is None)
+        return [item for _, item in found[:limit]], self.more(None if unpaged else found[limit - 1][0])
+
+
+def token_of(key: str) -> str:
+    """An opaque token for a position."""
+    return urlsafe_b64encode(key.encode()).decode()
+
+
+def among(items: Mapping[str, T]) -> Candidates[T]:
+    """Candidates that are in memory already, by key."""
+
+    def candidates(after: str, limit: int) -> list[tuple[str, T]]:
+        keys = [key for key in sorted(items) if key > after]
+        return [(key, items[key]) for key in (keys if limit < 0 else keys[:limit])]
+
+    return candidates
+
+
+def names(listing: Callable[[str, int], list[str]]) -> Candidates[str]:
+    """Candidates that are their own keys."""
+    return lambda after, limit: [(name, name) for name in listing(after, limit)]

@@ -1,0 +1,59 @@
+"""Stored resources: one JSON document per row, for resources that do no work and hold no capacity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from corral.database import Database
+
+Document = dict[str, Any]
+
+
+class StoredResources:
+    """A part of the state store: it shares the store's connection, transactions and savepoints."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, service: str, type_: str, region: str, name: str, document: Document, now_s: float) -> bool:
+        """Return False, and change nothing, if the name is taken."""
+        sql = "INSERT INTO stored_resource VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+        return self._changed(sql, (service, type_, region, name, now_s, _dumps(document)))
+
+    def change(self, service: str, type_: str, region: str, name: str, document: Document) -> bool:
+        """Return False if there is no such resource."""
+        sql = "UPDATE stored_resource SET document = ? WHERE service = ? AND type = ? AND region = ? AND name = ?"
+        return self._changed(sql, (_dumps(document), service, type_, region, name))
+
+    def put(self, service: str, type_: str, region: str, name: str, document: Document, now_s: float) -> None:
+        """Add the resource, or replace its document."""
+        if not self.add(service, type_, region, name, document, now_s):
+            self.change(service, type_, region, name, document)
+
+    def drop(self, service: str, type_: str, region: str, name: str) -> bool:
+        """Return False if there is no such resource."""
+        sql = "DELETE FROM stored_resource WHERE service = ? AND type = ? AND region = ? AND name = ?"
+        return self._changed(sql, (service, type_, region, name))
+
+    def get(self, service: str, type_: str, region: str, name: str) -> Document | None:
+        sql = "SELECT document FROM stored_resource WHERE service = ? AND type = ? AND region = ? AND name = ?"
+        row = self._database.execute(sql, (service, type_, region, name)).fetchone()
+        return orjson.loads(row[0]) if row else None
+
+    def listed(self, service: str, type_: str, region: str, after: str = "", limit: int = -1) -> list[tuple[str, Document]]:
+        """(name, document) in the order of names, after the name `after`; without a limit all of them."""
+        sql = (
+            "SELECT name, document FROM stored_resource WHERE service = ? AND type = ? AND region = ? AND name > ? "
+            "ORDER BY name LIMIT ?"
+        )
+        rows = self._database.execute(sql, (service, type_, region, after, limit))
+        return [(name, orjson.loads(document)) for name, document in rows]
+
+    def _changed(self, sql: str, values: tuple[str | float, ...]) -> bool:
+        return self._database.execute(sql, values).rowcount == 1
+
+
+def _dumps(value: Any) -> str:
+    return orjson.dumps(value).decode()
