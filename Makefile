@@ -24,8 +24,8 @@ docker:
 	  $$SUDO apt-get update -q && $$SUDO apt-get install -y -q --no-install-recommends docker.io busybox-static; }
 
 lint: .venv/.test
-	$(BIN)/ruff check src tests bench
-	$(BIN)/ruff format --quiet --check src tests bench
+	$(BIN)/ruff check src tests bench tools
+	$(BIN)/ruff format --quiet --check src tests bench tools
 	$(BIN)/mypy
 
 bench: .venv/.test .peers/.installed redis docker

@@ -1,4 +1,4 @@
-"""IAM on paper: roles, policies, instance profiles, and what is attached to what."""
+"""IAM, stored only: roles, policies, instance profiles, and what is attached to what."""
 
 from __future__ import annotations
 

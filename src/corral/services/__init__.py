@@ -32,9 +32,10 @@ class Service:
 
 WHERE = {  # the lane it works in, and the module with its tables
     "cloudwatch": ("metrics", "cloudwatch.handlers"),
+    "ec2": ("state", "ec2.handlers"),
     "ecr": ("state", "ecr.handlers"),
     "ecs": ("state", "ecs.handlers"),
-    "iam": ("state", "iam"),
+    "iam": ("state", "iam.handlers"),
     "logs": ("logs", "logs.handlers"),
     "s3": ("state", "s3.handlers"),
     "sqs": ("state", "sqs.handlers"),

@@ -2,7 +2,8 @@
 
 A `ServiceStyle` says how a service names its errors, pages and tags. A `ResourceType` declares one type of resource: its id, the
 members it stores, and the operations that create, get, list, update, delete and tag it; `handlers(type)` returns those operations.
-An operation that a declaration cannot express is a plain handler, built from `create`, `find`, `put` and `every`.
+An operation that a declaration cannot express is a plain handler, built from `create`, `find`, `put` and `every`. `templates.py`
+gives the same types to CloudFormation.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ Handler = Callable[[Tx[Store], Params, Caller], dict[str, Any]]
 Selects = Callable[[Document], bool]  # of a resource as its type's `view` returns it
 
 ROWS_PER_READ = 100
+TOKEN = "_token"  # of the request that created a resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +69,12 @@ class ResourceType:
     by_arn: tuple[str, str] | None = None  # for requests that give an ARN: their member, and the document's member
     ids: str | None = None  # the member of a list request that names the resources it wants
     check: Callable[[Params], None] = lambda params: None  # refuses a create or update request
+    token: str | None = None  # the request member that makes a create request idempotent
+    created: Callable[[Tx[Store], Caller, Document], None] = lambda tx, caller, document: None  # creates what belongs to it
+    create_response: Callable[[Document], dict[str, Any]] | None = None  # None: the resource
     check_delete: Callable[[Tx[Store], Caller, Document], None] = lambda tx, caller, document: None  # refuses while in use
-    deleted: Callable[[Document], dict[str, Any]] = lambda document: {}  # the response of the delete operation
+    deleted: Callable[[Tx[Store], Caller, Document], None] = lambda tx, caller, document: None  # deletes what belongs to it
+    delete_response: Callable[[Document], dict[str, Any]] = lambda document: {}
     selects: Callable[[Tx[Store], Caller, Params], Selects] = _all  # which resources a list request wants
     view: Callable[[Tx[Store], Caller, Document], Document] = lambda tx, caller, document: document
     # Operations; None: the service has none
@@ -86,28 +92,21 @@ def handlers(type_: ResourceType) -> dict[str, Handler]:
     """The operations that a declaration names."""
 
     def create_one(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-        return {type_.one: shown(tx, caller, type_, create(tx, caller, type_, params))}
+        document = create(tx, caller, type_, params)
+        if type_.create_response is not None:
+            return type_.create_response(document)
+        return {type_.one: shown(tx, caller, type_, document)}
 
-    def get(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    def get_one(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
         return {type_.one: shown(tx, caller, type_, find(tx, caller, type_, params))}
 
     def list_many(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-        chosen = type_.selects(tx, caller, params)
-        if type_.ids is not None and params.get(type_.ids):
-            named = {each: type_.view(tx, caller, find(tx, caller, type_, {type_.id: each})) for each in params[type_.ids]}
-            candidates = among({each: view for each, view in named.items() if chosen(view)})
-        else:
-
-            def candidates(after: str, limit: int) -> list[tuple[str, Document]]:
-                return _selected(tx, caller, type_, chosen, after, limit)
-
-        found, more = type_.style.pages.page(params, candidates)
-        return {type_.many: [_visible(view, type_.unlisted) for view in found], **more}
+        return list_resources(tx, params, caller, type_)
 
     def delete_one(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
         document = find(tx, caller, type_, params)
         delete(tx, caller, type_, document)
-        return type_.deleted(document)
+        return type_.delete_response(document)
 
     def tag(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
         add_tags(tx, caller, type_, find(tx, caller, type_, params), params[type_.style.tags_member])
@@ -124,7 +123,7 @@ def handlers(type_: ResourceType) -> dict[str, Handler]:
         return {type_.style.tags_member: type_.style.tags.shown(dict(found)), **more}
 
     named = {
-        type_.create: create_one, type_.get: get, type_.list: list_many, type_.delete: delete_one, type_.tag: tag,
+        type_.create: create_one, type_.get: get_one, type_.list: list_many, type_.delete: delete_one, type_.tag: tag,
         type_.untag: untag, type_.list_tags: list_tags,
     }  # fmt: skip
     updates = {operation: _updater(type_, update) for operation, update in type_.update.items()}
@@ -132,7 +131,11 @@ def handlers(type_: ResourceType) -> dict[str, Handler]:
 
 
 def create(tx: Tx[Store], caller: Caller, type_: ResourceType, params: Params) -> Document:
-    """Store a new resource; raise the service's error if its id is taken."""
+    """Store a new resource; raise the service's error if its id is taken. A repeated token returns the resource of the first."""
+    if type_.token is not None and (token := params.get(type_.token)) is not None:
+        for document in every(tx, caller, type_):
+            if document.get(TOKEN) == token:
+                return document
     type_.check(params)
     style = type_.style
     tags = style.tags.read(style.given_tags(type_.name, params))
@@ -140,9 +143,12 @@ def create(tx: Tx[Store], caller: Caller, type_: ResourceType, params: Params) -
     document = {**type_.defaults, **given, **type_.new(tx, params, caller)}
     if tags:
         document[style.tags_member] = style.tags.shown(tags)
+    if type_.token is not None and type_.token in params:
+        document[TOKEN] = params[type_.token]
     name = document[type_.id]
     if not tx.store.stored.add(*_place(type_, caller), name, document, tx.now_s):
         raise style.exists(type_.name, name)
+    type_.created(tx, caller, document)
     return document
 
 
@@ -165,11 +171,31 @@ def delete(tx: Tx[Store], caller: Caller, type_: ResourceType, document: Documen
     """Delete a resource that nothing uses."""
     type_.check_delete(tx, caller, document)
     tx.store.stored.drop(*_place(type_, caller), document[type_.id])
+    type_.deleted(tx, caller, document)
+
+
+def get(tx: Tx[Store], caller: Caller, type_: ResourceType, name: str) -> Document | None:
+    return tx.store.stored.get(*_place(type_, caller), name)
 
 
 def every(tx: Tx[Store], caller: Caller, type_: ResourceType) -> Iterator[Document]:
     """All resources of a type, in the order of their ids."""
     return (document for _, document in tx.store.stored.listed(*_place(type_, caller)))
+
+
+def list_resources(tx: Tx[Store], params: Params, caller: Caller, type_: ResourceType) -> dict[str, Any]:
+    """The response of a list operation: the resources that the request names or selects, one page of them."""
+    chosen = type_.selects(tx, caller, params)
+    if type_.ids is not None and params.get(type_.ids):
+        named = {each: type_.view(tx, caller, find(tx, caller, type_, {type_.id: each})) for each in params[type_.ids]}
+        candidates = among({each: view for each, view in named.items() if chosen(view)})
+    else:
+
+        def candidates(after: str, limit: int) -> list[tuple[str, Document]]:
+            return _selected(tx, caller, type_, chosen, after, limit)
+
+    found, more = type_.style.pages.page(params, candidates)
+    return {type_.many: [_visible(view, type_.unlisted) for view in found], **more}
 
 
 def shown(tx: Tx[Store], caller: Caller, type_: ResourceType, document: Document) -> Document:

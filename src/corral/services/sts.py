@@ -1,6 +1,6 @@
 """AWS STS: who asks, and sessions for those who want one.
 
-Roles are on paper: their policies and trust are not enforced, so any role of this account may be assumed.
+Roles are stored only: their policies and trust are not enforced, so any role of this account may be assumed.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def get_access_key_info(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> 
 
 
 def _known_role(tx: Tx[Any], role: str) -> dict[str, Any] | None:
-    from corral.services.iam import find_role  # only here: every SDK asks who it is, and few make roles
+    from corral.services.iam.roles import find_role  # only here: every SDK asks who it is, and few make roles
 
     return find_role(tx, role)
 

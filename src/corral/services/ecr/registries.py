@@ -93,8 +93,7 @@ def _said(tx: Tx[Store], caller: Caller, name: str) -> dict[str, Any] | None:
 
 
 def _say(tx: Tx[Store], caller: Caller, name: str, document: dict[str, Any]) -> None:
-    if not tx.store.stored.change("ecr", KIND, caller.region, name, document):
-        tx.store.stored.add("ecr", KIND, caller.region, name, document, tx.now_s)
+    tx.store.stored.put("ecr", KIND, caller.region, name, document, tx.now_s)
 
 
 def _no_policy(caller: Caller) -> ApiError:

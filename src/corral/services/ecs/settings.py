@@ -73,8 +73,7 @@ def _put(tx: Tx[Store], caller: Caller, params: dict[str, Any], principal: str) 
         raise InvalidParameterException(f"The setting {name} is managed by AWS and cannot be changed.")
     if value not in SETTINGS[name][1]:
         raise InvalidParameterException(f"Invalid value '{value}' for the setting {name}: use {' or '.join(SETTINGS[name][1])}.")
-    if not tx.store.stored.add("ecs", "account-setting", caller.region, _key(name, principal), {"value": value}, tx.now_s):
-        tx.store.stored.change("ecs", "account-setting", caller.region, _key(name, principal), {"value": value})
+    tx.store.stored.put("ecs", "account-setting", caller.region, _key(name, principal), {"value": value}, tx.now_s)
     return {"setting": _shown(name, value, principal)}
 
 

@@ -1,0 +1,69 @@
+"""Filters of the Describe operations: one function for all resource types.
+
+A type declares the filters that it has as paths into its document: `State`, `Attachments[].VpcId`. Filters by tag come with every
+type. A resource is selected if each filter has a value that matches one of the resource's values; `*` and `?` are wildcards.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from corral.core import Tx
+from corral.services.caller import Caller
+from corral.services.ec2.style import InvalidParameterValue
+from corral.services.stored import Params, Selects
+from corral.store import Store
+
+COMMON = {"owner-id": "OwnerId", "tag-key": "Tags[].Key"}
+SPECIAL = re.compile(r"\\[*?\\]|[*?\[]")
+
+
+def filtered(paths: Mapping[str, str], member: str = "Filters") -> Callable[[Tx[Store], Caller, Params], Selects]:
+    """The `selects` of a resource type with these filters."""
+    known = {**COMMON, **paths}
+
+    def selects(tx: Tx[Store], caller: Caller, params: Params) -> Selects:
+        tests = [_test(each.get("Name", ""), each.get("Values", ()), known) for each in params.get(member, ())]
+        return lambda document: all(test(document) for test in tests)
+
+    return selects
+
+
+def _test(name: str, values: list[str], paths: Mapping[str, str]) -> Selects:
+    if not values:
+        raise InvalidParameterValue(f"The filter '{name}' must have at least one value.")
+    matches = [matcher(value) for value in values]
+    if name.startswith("tag:"):
+        key = name.removeprefix("tag:")
+        return lambda document: any(
+            match(tag["Value"]) for tag in document.get("Tags", ()) if tag["Key"] == key for match in matches
+        )
+    if name not in paths:
+        raise InvalidParameterValue(f"The filter '{name}' is invalid")
+    steps = paths[name].split(".")
+    return lambda document: any(match(value) for value in _values(document, steps) for match in matches)
+
+
+def _values(value: Any, steps: list[str]) -> Iterator[str]:
+    """The texts at a path; `name[]` goes into each element of a list."""
+    if not steps:
+        if isinstance(value, bool):
+            yield "true" if value else "false"
+        elif value is not None:
+            yield str(value)
+        return
+    name, is_list = steps[0].removesuffix("[]"), steps[0].endswith("[]")
+    inner = value.get(name) if isinstance(value, dict) else None
+    for each in (inner or ()) if is_list else (inner,):
+        yield from _values(each, steps[1:])
+
+
+def matcher(value: str) -> Callable[[str], bool]:
+    """Whether a text matches the value of a filter, in which a backslash makes a wildcard literal."""
+    if not SPECIAL.search(value):
+        return value.__eq__
+    pattern = SPECIAL.sub(lambda found: found[0] if found[0] in "*?" else f"[{found[0][-1]}]", value)
+    return lambda text: fnmatchcase(text, pattern)

@@ -1,0 +1,154 @@
+"""Internet gateways and NAT gateways. No traffic passes them."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+from typing import Any
+
+from corral.core import Tx
+from corral.errors import api_error
+from corral.services.caller import Caller
+from corral.services.ec2 import elastic_ips
+from corral.services.ec2.filters import filtered
+from corral.services.ec2.style import (
+    EC2,
+    DependencyViolation,
+    InvalidParameterValue,
+    ResourceAlreadyAssociated,
+    UnsupportedOperation,
+    every,
+    existing,
+    in_use,
+    new_id,
+    required,
+)
+from corral.services.stored import Document, Params, ResourceType, find, put
+from corral.store import Store
+
+GatewayNotAttached = api_error("Gateway.NotAttached")
+
+FIRST_HOST = 4  # the addresses before it are reserved in every subnet
+
+
+def _check_detached(tx: Tx[Store], caller: Caller, gateway: Document) -> None:
+    if gateway["Attachments"]:
+        raise in_use("internetGateway", gateway["InternetGatewayId"])
+
+
+INTERNET_GATEWAY = ResourceType(
+    EC2,
+    "internet-gateway",
+    id="InternetGatewayId",
+    one="InternetGateway",
+    many="InternetGateways",
+    new=lambda tx, params, caller: {"InternetGatewayId": new_id(tx, "igw"), "OwnerId": caller.account, "Attachments": []},
+    defaults={"Tags": []},
+    ids="InternetGatewayIds",
+    check_delete=_check_detached,
+    selects=filtered(
+        {
+            "internet-gateway-id": "InternetGatewayId",
+            "attachment.vpc-id": "Attachments[].VpcId",
+            "attachment.state": "Attachments[].State",
+        }
+    ),
+    create="CreateInternetGateway",
+    list="DescribeInternetGateways",
+    delete="DeleteInternetGateway",
+)
+
+
+def attach_internet_gateway(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    gateway, vpc_id = find(tx, caller, INTERNET_GATEWAY, params), params["VpcId"]
+    existing(tx, caller, "vpc", vpc_id)
+    if gateway["Attachments"]:
+        attached = gateway["Attachments"][0]["VpcId"]
+        raise ResourceAlreadyAssociated(f"resource {gateway['InternetGatewayId']} is already attached to network {attached}")
+    if gateway_of(tx, caller, vpc_id) is not None:
+        raise InvalidParameterValue(f"Network {vpc_id} already has an internet gateway attached")
+    put(tx, caller, INTERNET_GATEWAY, {**gateway, "Attachments": [{"VpcId": vpc_id, "State": "available"}]})
+    return {}
+
+
+def detach_internet_gateway(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    gateway, vpc_id = find(tx, caller, INTERNET_GATEWAY, params), params["VpcId"]
+    existing(tx, caller, "vpc", vpc_id)
+    if not any(each["VpcId"] == vpc_id for each in gateway["Attachments"]):
+        raise GatewayNotAttached(f"resource {gateway['InternetGatewayId']} is not attached to network {vpc_id}")
+    if any(nat["ConnectivityType"] == "public" for nat in every(tx, caller, "natgateway", VpcId=vpc_id)):
+        raise DependencyViolation(
+            f"Network {vpc_id} has some mapped public address(es). Please unmap those public address(es) before detaching the "
+            "gateway."
+        )
+    put(tx, caller, INTERNET_GATEWAY, {**gateway, "Attachments": []})
+    return {}
+
+
+def gateway_of(tx: Tx[Store], caller: Caller, vpc_id: str) -> Document | None:
+    for gateway in every(tx, caller, "internet-gateway"):
+        if any(each["VpcId"] == vpc_id for each in gateway["Attachments"]):
+            return gateway
+    return None
+
+
+def _new_nat(tx: Tx[Store], params: Params, caller: Caller) -> Document:
+    if params.get("AvailabilityMode", "zonal") != "zonal":
+        raise UnsupportedOperation("Corral has no regional NAT gateways: give a SubnetId.")
+    subnet = existing(tx, caller, "subnet", required(params, "SubnetId"))
+    is_public = params.get("ConnectivityType", "public") == "public"
+    address: Document = {
+        "NetworkInterfaceId": new_id(tx, "eni"),
+        "PrivateIp": _private_ip(tx, caller, subnet, params),
+        "IsPrimary": True,
+        "Status": "succeeded",
+    }
+    if is_public:
+        required(params, "AllocationId")
+        if gateway_of(tx, caller, subnet["VpcId"]) is None:
+            raise GatewayNotAttached(f"Network {subnet['VpcId']} has no Internet gateway attached")
+        address |= elastic_ips.associate(tx, caller, params["AllocationId"], address)
+    return {
+        "NatGatewayId": new_id(tx, "nat"),
+        "VpcId": subnet["VpcId"],
+        "State": "available",
+        "CreateTime": tx.now_s,
+        "ConnectivityType": "public" if is_public else "private",
+        "AvailabilityMode": "zonal",
+        "NatGatewayAddresses": [address],
+    }
+
+
+def _private_ip(tx: Tx[Store], caller: Caller, subnet: Document, params: Params) -> str:
+    taken = {
+        each["PrivateIp"]
+        for nat in every(tx, caller, "natgateway", SubnetId=subnet["SubnetId"])
+        for each in nat["NatGatewayAddresses"]
+    }
+    block = IPv4Network(subnet["CidrBlock"])
+    if "PrivateIpAddress" in params:
+        given: str = params["PrivateIpAddress"]
+        if given in taken or given not in map(str, block):
+            raise InvalidParameterValue(f"Address {given} is not a free address of subnet {subnet['SubnetId']}.")
+        return given
+    return next(address for at in range(FIRST_HOST, block.num_addresses - 1) if (address := str(block[at])) not in taken)
+
+
+NAT_GATEWAY = ResourceType(
+    EC2,
+    "natgateway",
+    id="NatGatewayId",
+    one="NatGateway",
+    many="NatGateways",
+    new=_new_nat,
+    members=("SubnetId",),
+    ids="NatGatewayIds",
+    token="ClientToken",
+    deleted=lambda tx, caller, nat: elastic_ips.disassociate(tx, caller, nat["NatGatewayAddresses"]),
+    delete_response=lambda nat: {"NatGatewayId": nat["NatGatewayId"]},
+    selects=filtered(
+        {"nat-gateway-id": "NatGatewayId", "state": "State", "subnet-id": "SubnetId", "vpc-id": "VpcId"}, member="Filter"
+    ),
+    create="CreateNatGateway",
+    list="DescribeNatGateways",
+    delete="DeleteNatGateway",
+)

@@ -1,0 +1,97 @@
+"""Security groups and their rules in CloudFormation templates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from corral.core import Tx
+from corral.services.caller import Caller
+from corral.services.ec2 import security_group_rules as rules
+from corral.services.ec2.security_groups import SECURITY_GROUP, find_group
+from corral.services.stored import Document, Params
+from corral.services.templates import Properties, TemplateType, stored_type
+from corral.store import Store
+
+SOURCES = {  # property of a rule → list and member of an IpPermission
+    "CidrIp": ("IpRanges", "CidrIp"),
+    "CidrIpv6": ("Ipv6Ranges", "CidrIpv6"),
+    "SourcePrefixListId": ("PrefixListIds", "PrefixListId"),
+    "DestinationPrefixListId": ("PrefixListIds", "PrefixListId"),
+    "SourceSecurityGroupId": ("UserIdGroupPairs", "GroupId"),
+    "DestinationSecurityGroupId": ("UserIdGroupPairs", "GroupId"),
+    "SourceSecurityGroupName": ("UserIdGroupPairs", "GroupName"),
+}
+EVERYTHING = {"IpProtocol": "-1", "CidrIp": "0.0.0.0/0"}  # the egress rule of a new group
+AUTHORIZE = {False: rules.authorize_security_group_ingress, True: rules.authorize_security_group_egress}
+REVOKE = {False: rules.revoke_security_group_ingress, True: rules.revoke_security_group_egress}
+EMBEDDED = {"SecurityGroupIngress": False, "SecurityGroupEgress": True}  # property of a group → whether its rules are egress rules
+
+
+def _permission(properties: Properties) -> Document:
+    """A rule's properties as an IpPermission; templates may write numbers as text."""
+    permission: Document = {"IpProtocol": str(properties["IpProtocol"])}
+    permission |= {name: int(properties[name]) for name in ("FromPort", "ToPort") if name in properties}
+    for name, (target, member) in SOURCES.items():
+        if name in properties:
+            source = {member: properties[name]}
+            if properties.get("Description"):
+                source["Description"] = properties["Description"]
+            permission[target] = [source]
+    return permission
+
+
+def _request(properties: Properties) -> Params:
+    request: Params = {"Description": properties["GroupDescription"], "GroupName": properties["GroupName"]}
+    if "VpcId" in properties:
+        request["VpcId"] = properties["VpcId"]
+    if properties.get("Tags"):
+        request["TagSpecifications"] = [{"ResourceType": SECURITY_GROUP.name, "Tags": properties["Tags"]}]
+    return request
+
+
+def _set_rules(tx: Tx[Store], caller: Caller, group: Document, old: Properties, new: Properties) -> None:
+    """Revoke the rules that are gone and authorize the new ones. Given egress rules replace the one that allows everything."""
+    for name, egress in EMBEDDED.items():
+        before = old.get(name) or ([EVERYTHING] if egress else [])
+        after = new.get(name) or ([EVERYTHING] if egress else [])
+        gone = [_permission(rule) for rule in before if rule not in after]
+        added = [_permission(rule) for rule in after if rule not in before]
+        if gone:
+            REVOKE[egress](tx, {"GroupId": group["GroupId"], "IpPermissions": gone}, caller)
+        if added:
+            AUTHORIZE[egress](tx, {"GroupId": group["GroupId"], "IpPermissions": added}, caller)
+
+
+def _rule_type(name: str, *, egress: bool) -> TemplateType:
+    def create(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+        given = {member: properties[member] for member in ("GroupId", "GroupName") if member in properties}
+        request = {"GroupId": find_group(tx, given, caller)["GroupId"], "IpPermissions": [_permission(properties)]}
+        return str(AUTHORIZE[egress](tx, request, caller)["SecurityGroupRules"][0]["SecurityGroupRuleId"])
+
+    def attributes(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
+        return {"Id": rules.find_rule(tx, caller, identity)[1]["SecurityGroupRuleId"]}
+
+    def update(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+        group, rule = rules.find_rule(tx, caller, identity)
+        rules.set_rule(tx, caller, group, rule, {**rule, "Description": new.get("Description", "")})
+
+    def delete(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+        group, rule = rules.find_rule(tx, caller, identity)
+        rules.set_rule(tx, caller, group, rule, None)
+
+    return TemplateType(name, create, attributes, update, delete)
+
+
+SECURITY_GROUP_TYPES = (
+    stored_type(
+        "AWS::EC2::SecurityGroup",
+        SECURITY_GROUP,
+        request=_request,
+        applies=tuple(EMBEDDED),
+        apply=_set_rules,
+        attributes={"GroupId": "GroupId", "Id": "GroupId", "VpcId": "VpcId"},
+        name_property="GroupName",
+    ),
+    _rule_type("AWS::EC2::SecurityGroupIngress", egress=False),
+    _rule_type("AWS::EC2::SecurityGroupEgress", egress=True),
+)

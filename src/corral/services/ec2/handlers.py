@@ -1,0 +1,91 @@
+"""EC2's operations: network resources that are stored only, and the regions and zones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from corral.core import Tx
+from corral.errors import api_error
+from corral.services.caller import Caller
+from corral.services.ec2 import (
+    default_vpc,
+    dhcp_options,
+    elastic_ips,
+    endpoints,
+    gateways,
+    key_pairs,
+    network_acls,
+    route_tables,
+    security_group_rules,
+    security_groups,
+    subnets,
+    tags,
+    vpcs,
+    zones,
+)
+from corral.services.stored import Handler, Params, handlers
+from corral.store import Store
+
+DryRunOperation = api_error("DryRunOperation", 412)
+
+PLAIN: dict[str, Handler] = {
+    "AssociateAddress": elastic_ips.associate_address,
+    "AssociateDhcpOptions": dhcp_options.associate_dhcp_options,
+    "AssociateRouteTable": route_tables.associate_route_table,
+    "AttachInternetGateway": gateways.attach_internet_gateway,
+    "AuthorizeSecurityGroupEgress": security_group_rules.authorize_security_group_egress,
+    "AuthorizeSecurityGroupIngress": security_group_rules.authorize_security_group_ingress,
+    "CreateDefaultSubnet": default_vpc.create_default_subnet,
+    "CreateDefaultVpc": default_vpc.create_default_vpc,
+    "CreateKeyPair": key_pairs.create_key_pair,
+    "CreateNetworkAclEntry": network_acls.create_network_acl_entry,
+    "CreateRoute": route_tables.create_route,
+    "CreateTags": tags.create_tags,
+    "DeleteKeyPair": key_pairs.delete_key_pair,
+    "DeleteNetworkAclEntry": network_acls.delete_network_acl_entry,
+    "DeleteRoute": route_tables.delete_route,
+    "DeleteSecurityGroup": security_groups.delete_security_group,
+    "DeleteTags": tags.delete_tags,
+    "DeleteVpcEndpoints": endpoints.delete_vpc_endpoints,
+    "DescribeAccountAttributes": default_vpc.describe_account_attributes,
+    "DescribeAddresses": elastic_ips.describe_addresses,
+    "DescribeAvailabilityZones": zones.describe_availability_zones,
+    "DescribeKeyPairs": key_pairs.describe_key_pairs,
+    "DescribeRegions": zones.describe_regions,
+    "DescribeSecurityGroupRules": security_group_rules.describe_security_group_rules,
+    "DescribeSecurityGroups": security_groups.describe_security_groups,
+    "DescribeTags": tags.describe_tags,
+    "DescribeVpcAttribute": vpcs.describe_vpc_attribute,
+    "DetachInternetGateway": gateways.detach_internet_gateway,
+    "DisassociateAddress": elastic_ips.disassociate_address,
+    "DisassociateRouteTable": route_tables.disassociate_route_table,
+    "ImportKeyPair": key_pairs.import_key_pair,
+    "ModifySecurityGroupRules": security_group_rules.modify_security_group_rules,
+    "ModifySubnetAttribute": subnets.modify_subnet_attribute,
+    "ModifyVpcAttribute": vpcs.modify_vpc_attribute,
+    "ModifyVpcEndpoint": endpoints.modify_vpc_endpoint,
+    "ReleaseAddress": elastic_ips.release_address,
+    "ReplaceNetworkAclAssociation": network_acls.replace_network_acl_association,
+    "ReplaceNetworkAclEntry": network_acls.replace_network_acl_entry,
+    "ReplaceRoute": route_tables.replace_route,
+    "ReplaceRouteTableAssociation": route_tables.replace_route_table_association,
+    "RevokeSecurityGroupEgress": security_group_rules.revoke_security_group_egress,
+    "RevokeSecurityGroupIngress": security_group_rules.revoke_security_group_ingress,
+    "UpdateSecurityGroupRuleDescriptionsEgress": security_group_rules.update_security_group_rule_descriptions_egress,
+    "UpdateSecurityGroupRuleDescriptionsIngress": security_group_rules.update_security_group_rule_descriptions_ingress,
+}
+
+
+def _operation(handler: Handler) -> Handler:
+    def operation(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+        default_vpc.ensure(tx, caller)
+        reply = handler(tx, params, caller)
+        if params.get("DryRun"):  # the error rolls back what the handler did
+            raise DryRunOperation("Request would have succeeded, but DryRun flag is set.")
+        return reply
+
+    return operation
+
+
+DECLARED = {name: handler for type_ in tags.TYPES.values() for name, handler in handlers(type_).items()}
+HANDLERS: dict[str, Handler] = {name: _operation(handler) for name, handler in (DECLARED | PLAIN).items()}

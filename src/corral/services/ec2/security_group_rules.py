@@ -1,0 +1,250 @@
+"""Rules of security groups: authorize, revoke, describe and change them. They are stored with their group and filter nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from corral.core import Tx
+from corral.errors import ApiError, api_error
+from corral.services.caller import Caller
+from corral.services.ec2.cidr import ipv4, ipv6
+from corral.services.ec2.filters import filtered
+from corral.services.ec2.security_groups import (
+    ANY_PROTOCOL,
+    SECURITY_GROUP,
+    TARGETS,
+    default_vpc_id,
+    find_group,
+    named_group,
+    new_rule,
+)
+from corral.services.ec2.style import EC2, PAGES, InvalidParameterValue, MissingParameter, every, existing, not_found
+from corral.services.pages import among
+from corral.services.stored import Document, Params, put
+from corral.store import Store
+
+InvalidPermissionDuplicate = api_error("InvalidPermission.Duplicate")
+InvalidPermissionNotFound = api_error("InvalidPermission.NotFound")
+RulesPerSecurityGroupLimitExceeded = api_error("RulesPerSecurityGroupLimitExceeded")
+
+RULES_MAX = 1_000
+PORT_MAX = 65_535
+NAMES = {"6": "tcp", "17": "udp", "1": "icmp", "58": "icmpv6", "all": ANY_PROTOCOL}
+SELECTS = filtered({"group-id": "GroupId", "security-group-rule-id": "SecurityGroupRuleId"})
+TYPE = "security-group-rule"
+
+
+def authorize_security_group_ingress(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    return _authorize(tx, params, caller, egress=False)
+
+
+def authorize_security_group_egress(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    return _authorize(tx, params, caller, egress=True)
+
+
+def revoke_security_group_ingress(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    return _revoke(tx, params, caller, egress=False)
+
+
+def revoke_security_group_egress(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    return _revoke(tx, params, caller, egress=True)
+
+
+def update_security_group_rule_descriptions_ingress(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    return _set_descriptions(tx, params, caller, egress=False)
+
+
+def update_security_group_rule_descriptions_egress(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    return _set_descriptions(tx, params, caller, egress=True)
+
+
+def describe_security_group_rules(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    rules = {rule["SecurityGroupRuleId"]: rule for group in every(tx, caller, "security-group") for rule in group["_rules"]}
+    if ids := params.get("SecurityGroupRuleIds"):
+        for rule_id in ids:
+            if rule_id not in rules:
+                raise not_found(TYPE, rule_id)
+        rules = {rule_id: rules[rule_id] for rule_id in ids}
+    chosen = SELECTS(tx, caller, params)
+    found, more = PAGES.page(params, among({rule_id: rule for rule_id, rule in rules.items() if chosen(rule)}))
+    return {"SecurityGroupRules": found, **more}
+
+
+def modify_security_group_rules(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    group = find_group(tx, params, caller)
+    for change in params["SecurityGroupRules"]:
+        given = change.get("SecurityGroupRule", {})
+        rule = _with_id(group, change["SecurityGroupRuleId"])
+        permission = {member: given[member] for member in ("IpProtocol", "FromPort", "ToPort") if member in given}
+        if "ReferencedGroupId" in given:
+            permission["UserIdGroupPairs"] = [{"GroupId": given["ReferencedGroupId"]}]
+        for member in ("CidrIpv4", "CidrIpv6", "PrefixListId"):
+            if member in given:
+                target, name = TARGETS[member]
+                permission[target] = [{name: given[member]}]
+        (made,) = _rules_of(tx, caller, group, {"IpPermissions": [permission]}, egress=rule["IsEgress"])
+        if "Description" in given:
+            made["Description"] = given["Description"]
+        kept = {member: rule[member] for member in ("SecurityGroupRuleId", "SecurityGroupRuleArn", "Tags") if member in rule}
+        group = {**group, "_rules": [{**made, **kept} if other is rule else other for other in group["_rules"]]}
+    put(tx, caller, SECURITY_GROUP, group)
+    return {"Return": True}
+
+
+def find_rule(tx: Tx[Store], caller: Caller, rule_id: str) -> tuple[Document, Document]:
+    """A rule's group and the rule."""
+    for group in every(tx, caller, "security-group"):
+        for rule in group["_rules"]:
+            if rule["SecurityGroupRuleId"] == rule_id:
+                return group, rule
+    raise not_found(TYPE, rule_id)
+
+
+def set_rule(tx: Tx[Store], caller: Caller, group: Document, rule: Document, changed: Document | None) -> None:
+    """Replace a rule of a group, or delete it."""
+    rules = (changed if other is rule else other for other in group["_rules"])
+    put(tx, caller, SECURITY_GROUP, {**group, "_rules": [other for other in rules if other is not None]})
+
+
+def _authorize(tx: Tx[Store], params: Params, caller: Caller, *, egress: bool) -> dict[str, Any]:
+    group = find_group(tx, params, caller)
+    tags = EC2.tags.read(EC2.given_tags(TYPE, params))
+    rules = list(_rules_of(tx, caller, group, params, egress=egress))
+    taken = {_key(rule) for rule in group["_rules"]}
+    if len({_key(rule) for rule in rules}) < len(rules):
+        raise InvalidParameterValue("The same permission must not appear multiple times")
+    for rule in rules:
+        if _key(rule) in taken:
+            raise _duplicate(rule)
+        if tags:
+            rule["Tags"] = EC2.tags.shown(tags)
+    if len(group["_rules"]) + len(rules) > RULES_MAX:
+        raise RulesPerSecurityGroupLimitExceeded("The maximum number of rules per security group has been reached.")
+    put(tx, caller, SECURITY_GROUP, {**group, "_rules": [*group["_rules"], *rules]})
+    return {"Return": True, "SecurityGroupRules": rules}
+
+
+def _revoke(tx: Tx[Store], params: Params, caller: Caller, *, egress: bool) -> dict[str, Any]:
+    group = find_group(tx, params, caller)
+    gone = _meant(tx, caller, group, params, egress=egress)
+    put(tx, caller, SECURITY_GROUP, {**group, "_rules": [rule for rule in group["_rules"] if rule not in gone]})
+    return {"Return": True, "RevokedSecurityGroupRules": [_revoked(rule) for rule in gone]}
+
+
+def _set_descriptions(tx: Tx[Store], params: Params, caller: Caller, *, egress: bool) -> dict[str, Any]:
+    group = find_group(tx, params, caller)
+    texts = {each["SecurityGroupRuleId"]: each.get("Description") for each in params.get("SecurityGroupRuleDescriptions", ())}
+    for rule_id in texts:
+        _with_id(group, rule_id)
+    if "IpPermissions" in params:
+        by_key = {_key(rule): rule for rule in group["_rules"]}
+        for given in _rules_of(tx, caller, group, params, egress=egress):
+            if _key(given) not in by_key:
+                raise InvalidPermissionNotFound("The specified rule does not exist in this security group.")
+            texts[by_key[_key(given)]["SecurityGroupRuleId"]] = given.get("Description")
+    rules = [
+        {**rule, "Description": texts[rule["SecurityGroupRuleId"]] or ""} if rule["SecurityGroupRuleId"] in texts else rule
+        for rule in group["_rules"]
+    ]
+    put(tx, caller, SECURITY_GROUP, {**group, "_rules": rules})
+    return {"Return": True}
+
+
+def _meant(tx: Tx[Store], caller: Caller, group: Document, params: Params, *, egress: bool) -> list[Document]:
+    """The rules of a group that a request names by id or by what they say."""
+    if ids := params.get("SecurityGroupRuleIds"):
+        return [_with_id(group, rule_id) for rule_id in ids]
+    by_key = {_key(rule): rule for rule in group["_rules"]}
+    keys = [_key(given) for given in _rules_of(tx, caller, group, params, egress=egress)]
+    if not all(key in by_key for key in keys):
+        raise InvalidPermissionNotFound("The specified rule does not exist in this security group.")
+    return [by_key[key] for key in keys]
+
+
+def _with_id(group: Document, rule_id: str) -> Document:
+    rules: list[Document] = group["_rules"]
+    for rule in rules:
+        if rule["SecurityGroupRuleId"] == rule_id:
+            return rule
+    raise not_found(TYPE, rule_id)
+
+
+def _key(rule: Document) -> tuple[Any, ...]:
+    """Two rules with the same key are the same rule."""
+    group_id = rule.get("ReferencedGroupInfo", {}).get("GroupId")
+    target = rule.get("CidrIpv4"), rule.get("CidrIpv6"), rule.get("PrefixListId"), group_id
+    return rule["IsEgress"], rule["IpProtocol"], rule["FromPort"], rule["ToPort"], *target
+
+
+def _rules_of(tx: Tx[Store], caller: Caller, group: Document, params: Params, *, egress: bool) -> Iterator[Document]:
+    """The rules that a request gives: a rule for each source or destination of each permission."""
+    given = params.get("IpPermissions") or _plain_permission(params)
+    for permission in given:
+        protocol, low, high = _ports(permission)
+        sources = [(member, source) for member, (target, _) in TARGETS.items() for source in permission.get(target, ())]
+        if not sources:
+            raise MissingParameter("The request must contain a CIDR range, a prefix list or a security group for each permission")
+        for member, source in sources:
+            value = _source(tx, caller, group, member, source)
+            members = {"IsEgress": egress, "IpProtocol": protocol, "FromPort": low, "ToPort": high, member: value}
+            if source.get("Description"):
+                members["Description"] = source["Description"]
+            yield new_rule(tx, caller, group["GroupId"], **members)
+
+
+def _plain_permission(params: Params) -> list[Document]:
+    """The permission of a request that has its members at the top."""
+    permission: Document = {member: params[member] for member in ("IpProtocol", "FromPort", "ToPort") if member in params}
+    if "CidrIp" in params:
+        return [{**permission, "IpRanges": [{"CidrIp": params["CidrIp"]}]}]
+    if "SourceSecurityGroupName" in params:
+        permission = permission or {"IpProtocol": ANY_PROTOCOL}
+        return [{**permission, "UserIdGroupPairs": [{"GroupName": params["SourceSecurityGroupName"]}]}]
+    raise MissingParameter("The request must contain the parameter ipPermissions")
+
+
+def _ports(permission: Document) -> tuple[str, int, int]:
+    if "IpProtocol" not in permission:
+        raise MissingParameter("The request must contain the parameter ipProtocol")
+    protocol = NAMES.get(permission["IpProtocol"].lower(), permission["IpProtocol"].lower())
+    if protocol not in NAMES.values() and not (protocol.isdigit() and int(protocol) <= 255):
+        raise InvalidParameterValue(f"Invalid value '{permission['IpProtocol']}' for IP protocol. Unknown protocol.")
+    low, high = permission.get("FromPort", -1), permission.get("ToPort", -1)
+    if protocol not in ("tcp", "udp"):
+        return (protocol, low, high) if protocol.startswith("icmp") else (protocol, -1, -1)
+    if not (0 <= low <= PORT_MAX and 0 <= high <= PORT_MAX):
+        raise InvalidParameterValue(f"Invalid value for portRange. Must specify both from and to ports with TCP/UDP: {low}-{high}.")
+    if low > high:
+        raise InvalidParameterValue(f"Invalid TCP/UDP port range ({low}:{high})")
+    return protocol, low, high
+
+
+def _source(tx: Tx[Store], caller: Caller, group: Document, member: str, source: Document) -> Any:
+    if member == "CidrIpv4":
+        return str(ipv4(source["CidrIp"], "cidrIp"))
+    if member == "CidrIpv6":
+        return str(ipv6(source["CidrIpv6"], "cidrIpv6"))
+    if member == "PrefixListId":
+        return source["PrefixListId"]
+    if "GroupId" in source:
+        other = existing(tx, caller, "security-group", source["GroupId"])
+    else:
+        vpc_id = source.get("VpcId") or group["VpcId"] or default_vpc_id(tx, caller)
+        other = named_group(tx, caller, source.get("GroupName", ""), vpc_id)
+    return {"GroupId": other["GroupId"], "UserId": caller.account}
+
+
+def _duplicate(rule: Document) -> ApiError:
+    peer = rule.get("CidrIpv4") or rule.get("CidrIpv6") or rule.get("PrefixListId") or rule["ReferencedGroupInfo"]["GroupId"]
+    protocol = "ALL" if rule["IpProtocol"] == ANY_PROTOCOL else rule["IpProtocol"].upper()
+    ports = f", from port: {rule['FromPort']}, to port: {rule['ToPort']}" if rule["IpProtocol"] in ("tcp", "udp") else ""
+    return InvalidPermissionDuplicate(f'the specified rule "peer: {peer}, {protocol}{ports}, ALLOW" already exists')
+
+
+def _revoked(rule: Document) -> Document:
+    hidden = ("GroupOwnerId", "ReferencedGroupInfo", "SecurityGroupRuleArn", "Tags")
+    shown = {member: value for member, value in rule.items() if member not in hidden}
+    if "ReferencedGroupInfo" in rule:
+        shown["ReferencedGroupId"] = rule["ReferencedGroupInfo"]["GroupId"]
+    return shown

@@ -1,0 +1,361 @@
+"""EC2's network resources in CloudFormation templates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from corral.core import Tx
+from corral.services.caller import Caller
+from corral.services.ec2 import default_vpc, dhcp_options, elastic_ips, endpoints, gateways, key_pairs, network_acls, route_tables
+from corral.services.ec2.cidr import destination
+from corral.services.ec2.group_templates import SECURITY_GROUP_TYPES
+from corral.services.ec2.network_acls import association_of, default_acl
+from corral.services.ec2.security_groups import DEFAULT, named_group
+from corral.services.ec2.style import InvalidAssociationNotFound, existing
+from corral.services.ec2.subnets import FLAGS, SUBNET
+from corral.services.ec2.vpcs import VPC
+from corral.services.ssm.parameters import delete_parameter, put_parameter
+from corral.services.stored import Document, Params, ResourceType, put
+from corral.services.templates import Properties, TemplateType, never_updated, stored_type
+from corral.store import Store
+
+DHCP_KEYS = {  # property → key of a DHCP option
+    "DomainName": "domain-name",
+    "DomainNameServers": "domain-name-servers",
+    "NtpServers": "ntp-servers",
+    "NetbiosNameServers": "netbios-name-servers",
+    "NetbiosNodeType": "netbios-node-type",
+    "Ipv6AddressPreferredLeaseTime": "ipv6-address-preferred-lease-time",
+}
+
+
+def tagged(type_: str, properties: Properties) -> Params:
+    """Properties as a request, with Tags as TagSpecifications."""
+    request = {name: value for name, value in properties.items() if name != "Tags"}
+    tags = properties.get("Tags")
+    return {**request, "TagSpecifications": [{"ResourceType": type_, "Tags": tags}]} if tags else request
+
+
+def _set_vpc_attributes(tx: Tx[Store], caller: Caller, vpc: Document, old: Properties, new: Properties) -> None:
+    given = {name: new[name] for name in ("EnableDnsSupport", "EnableDnsHostnames") if name in new}
+    put(tx, caller, VPC, {**vpc, "_attributes": {**vpc["_attributes"], **given}})
+
+
+def _route_request(identity: str, properties: Properties) -> Params:
+    return {**properties, "RouteTableId": identity.partition("|")[0]}
+
+
+def _create_route(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    route_tables.create_route(tx, dict(properties), caller)
+    return f"{properties['RouteTableId']}|{destination(dict(properties))[1]}"
+
+
+def _update_route(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+    route_tables.replace_route(tx, _route_request(identity, new), caller)
+
+
+def _delete_route(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    route_tables.delete_route(tx, _route_request(identity, properties), caller)
+
+
+def _attach(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    gateways.attach_internet_gateway(tx, dict(properties), caller)
+    return f"IGW|{properties['VpcId']}"
+
+
+def _attach_another(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+    gateways.detach_internet_gateway(tx, dict(old), caller)
+    gateways.attach_internet_gateway(tx, dict(new), caller)
+
+
+def _detach(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    gateways.detach_internet_gateway(tx, dict(properties), caller)
+
+
+def _associate_table(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    return str(route_tables.associate_route_table(tx, dict(properties), caller)["AssociationId"])
+
+
+def _disassociate_table(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    route_tables.disassociate_route_table(tx, {"AssociationId": identity}, caller)
+
+
+def _association_id(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
+    route_tables.find_association(tx, caller, identity)
+    return {"Id": identity}
+
+
+def _associate_instance(tx: Tx[Store], caller: Caller, address: Document, old: Properties, new: Properties) -> None:
+    """The instance of an address: associated, changed or removed."""
+    if "InstanceId" in new:
+        target = {"AllocationId": address["AllocationId"], "InstanceId": new["InstanceId"], "AllowReassociation": True}
+        elastic_ips.associate_address(tx, target, caller)
+    elif "InstanceId" in old:
+        elastic_ips.disassociate_address(tx, {"AllocationId": address["AllocationId"]}, caller)
+
+
+def _free_instance(tx: Tx[Store], caller: Caller, address: Document, properties: Properties) -> None:
+    if "InstanceId" in properties and "AssociationId" in address:
+        elastic_ips.disassociate_address(tx, {"AllocationId": address["AllocationId"]}, caller)
+
+
+def _associate_address(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    request = {"PublicIp" if name == "EIP" else name: value for name, value in properties.items()}
+    return str(elastic_ips.associate_address(tx, request, caller)["AssociationId"])
+
+
+def _address_association(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
+    return {"Id": elastic_ips.find_association(tx, caller, identity)["AssociationId"]}
+
+
+def _disassociate_address(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    """An association that was replaced ended when its successor took the address."""
+    with suppress(InvalidAssociationNotFound):
+        elastic_ips.disassociate_address(tx, {"AssociationId": identity}, caller)
+
+
+def _endpoint_request(properties: Properties) -> Params:
+    request = tagged("vpc-endpoint", properties)
+    if isinstance(request.get("PolicyDocument"), Mapping):
+        request["PolicyDocument"] = orjson.dumps(request["PolicyDocument"]).decode()
+    return request
+
+
+def _modify_endpoint(tx: Tx[Store], caller: Caller, endpoint: Document, old: Properties, new: Properties) -> None:
+    if not old:
+        return
+    request = _endpoint_request(new)
+    changes: Params = {"VpcEndpointId": endpoint["VpcEndpointId"]}
+    for member in ("RouteTableIds", "SubnetIds", "SecurityGroupIds"):
+        changes[f"Add{member}"] = [each for each in new.get(member, ()) if each not in old.get(member, ())]
+        changes[f"Remove{member}"] = [each for each in old.get(member, ()) if each not in new.get(member, ())]
+    for member in ("PrivateDnsEnabled", "IpAddressType", "DnsOptions", "PolicyDocument"):
+        if member in request:
+            changes[member] = request[member]
+    if "PolicyDocument" in old and "PolicyDocument" not in new:
+        changes["ResetPolicy"] = True
+    endpoints.modify_vpc_endpoint(tx, changes, caller)
+
+
+def _create_key_pair(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    """A generated private key goes to the Parameter Store, as on AWS."""
+    request = tagged("key-pair", properties)
+    if "PublicKeyMaterial" in properties:
+        material = properties["PublicKeyMaterial"].encode()
+        key_pairs.import_key_pair(tx, {**request, "PublicKeyMaterial": material}, caller)
+    else:
+        made = key_pairs.create_key_pair(tx, request, caller)
+        secret = {"Name": _key_parameter(made["KeyPairId"]), "Value": made["KeyMaterial"], "Type": "SecureString"}
+        put_parameter(tx, secret, caller)
+    return str(properties["KeyName"])
+
+
+def _key_attributes(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
+    document = key_pairs.named_key(tx, caller, identity)
+    return {name: document[name] for name in ("KeyPairId", "KeyFingerprint")}
+
+
+def _delete_key_pair(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    key_id = key_pairs.named_key(tx, caller, identity)["KeyPairId"]
+    key_pairs.delete_key_pair(tx, {"KeyPairId": key_id}, caller)
+    if "PublicKeyMaterial" not in properties:
+        delete_parameter(tx, {"Name": _key_parameter(key_id)}, caller)
+
+
+def _key_parameter(key_id: str) -> str:
+    return f"/ec2/keypair/{key_id}"
+
+
+def _entry_request(properties: Properties) -> Params:
+    request = {"Egress": False, **properties, "Protocol": str(properties["Protocol"]), "RuleNumber": int(properties["RuleNumber"])}
+    if "Icmp" in request:
+        request["IcmpTypeCode"] = request.pop("Icmp")
+    return request
+
+
+def _create_entry(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    request = _entry_request(properties)
+    network_acls.create_network_acl_entry(tx, request, caller)
+    return f"{request['NetworkAclId']}|{request['RuleNumber']}|{'egress' if request['Egress'] else 'ingress'}"
+
+
+def _update_entry(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+    network_acls.replace_network_acl_entry(tx, _entry_request(new), caller)
+
+
+def _delete_entry(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    network_acls.delete_network_acl_entry(tx, _entry_request(properties), caller)
+
+
+def _associate_acl(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    _, association = association_of(tx, caller, existing(tx, caller, "subnet", properties["SubnetId"]))
+    request = {"AssociationId": association["NetworkAclAssociationId"], "NetworkAclId": properties["NetworkAclId"]}
+    return str(network_acls.replace_network_acl_association(tx, request, caller)["NewAssociationId"])
+
+
+def _acl_association(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
+    return {"AssociationId": network_acls.find_association(tx, caller, identity)[1]["NetworkAclAssociationId"]}
+
+
+def _return_acl(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    """An association that was replaced ended when its successor took the subnet."""
+    with suppress(InvalidAssociationNotFound):
+        network_acls.return_to_default(tx, caller, identity)
+
+
+def _dhcp_request(properties: Properties) -> Params:
+    given = [(key, properties[name]) for name, key in DHCP_KEYS.items() if name in properties]
+    values = [(key, list(map(str, value)) if isinstance(value, list) else [str(value)]) for key, value in given]
+    tags = tagged("dhcp-options", {"Tags": properties.get("Tags")})
+    return {**tags, "DhcpConfigurations": [{"Key": key, "Values": listed} for key, listed in values]}
+
+
+def _associate_dhcp(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    dhcp_options.associate_dhcp_options(tx, dict(properties), caller)
+    return f"{properties['DhcpOptionsId']}|{properties['VpcId']}"
+
+
+def _disassociate_dhcp(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    """A VPC that uses other options by now keeps them."""
+    options_id, _, vpc_id = identity.partition("|")
+    if existing(tx, caller, "vpc", vpc_id)["DhcpOptionsId"] == options_id:
+        dhcp_options.associate_dhcp_options(tx, {"DhcpOptionsId": dhcp_options.DEFAULT, "VpcId": vpc_id}, caller)
+
+
+def _stored(name: str, type_: ResourceType, **more: Any) -> TemplateType:
+    return stored_type(name, type_, request=lambda properties: tagged(type_.name, properties), **more)
+
+
+def _in_default_network(type_: TemplateType) -> TemplateType:
+    """A template type that creates its region's default network first, as every EC2 request does."""
+
+    def create(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+        default_vpc.ensure(tx, caller)
+        return type_.create(tx, caller, properties)
+
+    return replace(type_, create=create)
+
+
+_TYPES = (
+    _stored(
+        "AWS::EC2::VPC",
+        VPC,
+        updates={"InstanceTenancy": "InstanceTenancy"},
+        applies=("EnableDnsSupport", "EnableDnsHostnames"),
+        apply=_set_vpc_attributes,
+        attributes={
+            "VpcId": "VpcId",
+            "CidrBlock": "CidrBlock",
+            "CidrBlockAssociations": lambda tx, caller, vpc: [each["AssociationId"] for each in vpc["CidrBlockAssociationSet"]],
+            "Ipv6CidrBlocks": lambda tx, caller, vpc: [each["Ipv6CidrBlock"] for each in vpc["Ipv6CidrBlockAssociationSet"]],
+            "DefaultNetworkAcl": lambda tx, caller, vpc: default_acl(tx, caller, vpc["VpcId"])["NetworkAclId"],
+            "DefaultSecurityGroup": lambda tx, caller, vpc: named_group(tx, caller, DEFAULT, vpc["VpcId"])["GroupId"],
+        },
+    ),
+    _stored(
+        "AWS::EC2::Subnet",
+        SUBNET,
+        updates={name: name for name in (*FLAGS, "PrivateDnsNameOptionsOnLaunch")},
+        attributes={
+            "SubnetId": "SubnetId",
+            "VpcId": "VpcId",
+            "CidrBlock": "CidrBlock",
+            "AvailabilityZone": "AvailabilityZone",
+            "AvailabilityZoneId": "AvailabilityZoneId",
+            "BlockPublicAccessStates": lambda tx, caller, subnet: {"InternetGatewayBlockMode": "off"},
+            "Ipv6CidrBlocks": lambda tx, caller, subnet: [each["Ipv6CidrBlock"] for each in subnet["Ipv6CidrBlockAssociationSet"]],
+            "NetworkAclAssociationId": lambda tx, caller, subnet: association_of(tx, caller, subnet)[1]["NetworkAclAssociationId"],
+        },
+    ),
+    _stored(
+        "AWS::EC2::InternetGateway",
+        gateways.INTERNET_GATEWAY,
+        attributes={"InternetGatewayId": "InternetGatewayId"},
+    ),
+    TemplateType(
+        "AWS::EC2::VPCGatewayAttachment", _attach, lambda tx, caller, identity: {"AttachmentType": "IGW"}, _attach_another, _detach
+    ),
+    _stored(
+        "AWS::EC2::RouteTable",
+        route_tables.ROUTE_TABLE,
+        attributes={"RouteTableId": "RouteTableId"},
+    ),
+    TemplateType(
+        "AWS::EC2::Route",
+        _create_route,
+        lambda tx, caller, identity: {"CidrBlock": identity.partition("|")[2]},
+        _update_route,
+        _delete_route,
+    ),
+    TemplateType("AWS::EC2::SubnetRouteTableAssociation", _associate_table, _association_id, never_updated, _disassociate_table),
+    _stored(
+        "AWS::EC2::EIP",
+        elastic_ips.ELASTIC_IP,
+        updates={"Domain": "Domain", "PublicIpv4Pool": "PublicIpv4Pool"},
+        applies=("InstanceId",),
+        apply=_associate_instance,
+        before_delete=_free_instance,
+        physical_id="PublicIp",
+        attributes={"AllocationId": "AllocationId", "PublicIp": "PublicIp"},
+    ),
+    TemplateType("AWS::EC2::EIPAssociation", _associate_address, _address_association, never_updated, _disassociate_address),
+    _stored(
+        "AWS::EC2::NatGateway",
+        gateways.NAT_GATEWAY,
+        updates={"MaxDrainDurationSeconds": "_max_drain_duration_s"},
+        attributes={
+            "NatGatewayId": "NatGatewayId",
+            "EniId": lambda tx, caller, nat: nat["NatGatewayAddresses"][0]["NetworkInterfaceId"],
+            "AutoProvisionZones": "AutoProvisionZones",
+            "AutoScalingIps": "AutoScalingIps",
+            "RouteTableId": "RouteTableId",
+        },
+    ),
+    stored_type(
+        "AWS::EC2::VPCEndpoint",
+        endpoints.VPC_ENDPOINT,
+        request=_endpoint_request,
+        applies=(
+            "RouteTableIds",
+            "SubnetIds",
+            "SecurityGroupIds",
+            "PrivateDnsEnabled",
+            "IpAddressType",
+            "DnsOptions",
+            "PolicyDocument",
+        ),
+        apply=_modify_endpoint,
+        attributes={
+            "Id": "VpcEndpointId",
+            "CreationTimestamp": "CreationTimestamp",
+            "NetworkInterfaceIds": "NetworkInterfaceIds",
+            "DnsEntries": lambda tx, caller, endpoint: [each["DnsName"] for each in endpoint["DnsEntries"]],
+        },
+    ),
+    TemplateType("AWS::EC2::KeyPair", _create_key_pair, _key_attributes, never_updated, _delete_key_pair),
+    _stored(
+        "AWS::EC2::NetworkAcl",
+        network_acls.NETWORK_ACL,
+        attributes={"Id": "NetworkAclId"},
+    ),
+    TemplateType(
+        "AWS::EC2::NetworkAclEntry", _create_entry, lambda tx, caller, identity: {"Id": identity}, _update_entry, _delete_entry
+    ),
+    TemplateType("AWS::EC2::SubnetNetworkAclAssociation", _associate_acl, _acl_association, never_updated, _return_acl),
+    stored_type(
+        "AWS::EC2::DHCPOptions",
+        dhcp_options.DHCP_OPTIONS,
+        request=_dhcp_request,
+        attributes={"DhcpOptionsId": "DhcpOptionsId"},
+    ),
+    TemplateType(
+        "AWS::EC2::VPCDHCPOptionsAssociation", _associate_dhcp, lambda tx, caller, identity: {}, never_updated, _disassociate_dhcp
+    ),
+    *SECURITY_GROUP_TYPES,
+)
+TEMPLATE_TYPES = tuple(map(_in_default_network, _TYPES))

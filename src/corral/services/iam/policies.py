@@ -1,0 +1,233 @@
+"""Managed policies, their versions, and the roles they are attached to.
+
+AWS's own policies are known by their ARN alone: they can be attached and listed, and have no document here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b32encode
+from collections import Counter
+from typing import Any
+from urllib.parse import quote
+
+from corral.core import Tx
+from corral.services.caller import Caller
+from corral.services.iam.roles import ROLE
+from corral.services.iam.style import (
+    IAM,
+    NAME,
+    PAGES,
+    DeleteConflictException,
+    LimitExceededException,
+    NoSuchEntityException,
+    check,
+    identity_of,
+    on_path,
+)
+from corral.services.pages import among
+from corral.services.stored import Document, Params, ResourceType, every, find, put, shown
+from corral.store import Store
+
+VERSIONS_MAX = 5
+AWS_POLICY = "arn:aws:iam::aws:policy/"
+
+
+def attachments(tx: Tx[Store], caller: Caller) -> Counter[str]:
+    return Counter(policy_arn for role in every(tx, caller, ROLE) for policy_arn in role["_attached"])
+
+
+def _policy_view(tx: Tx[Store], caller: Caller, policy: Document) -> Document:
+    return {**policy, "AttachmentCount": attachments(tx, caller)[policy["Arn"]]}
+
+
+def _policy_removable(tx: Tx[Store], caller: Caller, policy: Document) -> None:
+    if attachments(tx, caller)[policy["Arn"]]:
+        raise DeleteConflictException("Cannot delete a policy attached to entities.")
+    if len(policy["_versions"]) > 1:
+        raise DeleteConflictException(
+            "This policy has more than one version. Before you delete a policy, you must delete the policy's versions. "
+            "The default version is deleted with the policy."
+        )
+
+
+POLICY = ResourceType(
+    IAM,
+    "policy",
+    id="PolicyName",
+    one="Policy",
+    many="Policies",
+    new=lambda tx, params, caller: {
+        **identity_of("ANPA", "policy", "PolicyId")(tx, params, caller),
+        "UpdateDate": tx.now_s,
+        "DefaultVersionId": "v1",
+        "_versions": {"v1": {"document": params["PolicyDocument"], "created_at": tx.now_s}},
+        "_last_version": 1,
+    },
+    members=("Description",),
+    defaults={"PermissionsBoundaryUsageCount": 0, "IsAttachable": True},
+    by_arn=("PolicyArn", "Arn"),
+    check=check,
+    check_delete=_policy_removable,
+    view=_policy_view,
+    create="CreatePolicy",
+    delete="DeletePolicy",
+    tag="TagPolicy",
+    untag="UntagPolicy",
+    list_tags="ListPolicyTags",
+)
+
+
+def _aws_policy(policy_arn: str) -> Document:
+    path, _, name = policy_arn.removeprefix(AWS_POLICY).rpartition("/")
+    digest = hashlib.sha256(policy_arn.encode()).digest()
+    return {
+        "PolicyName": name,
+        "PolicyId": "ANPA" + b32encode(digest).decode()[:17],
+        "Arn": policy_arn,
+        "Path": f"/{path}/" if path else "/",
+        "DefaultVersionId": "v1",
+        "PermissionsBoundaryUsageCount": 0,
+        "IsAttachable": True,
+    }
+
+
+def find_policy(tx: Tx[Store], params: Params, caller: Caller) -> Document:
+    """A policy of AWS or one made here."""
+    policy_arn = params["PolicyArn"]
+    if policy_arn.startswith(AWS_POLICY) and NAME.fullmatch(policy_arn.rpartition("/")[2]):
+        return _aws_policy(policy_arn)
+    return find(tx, caller, POLICY, params)
+
+
+def get_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    return {"Policy": shown(tx, caller, POLICY, find_policy(tx, params, caller))}
+
+
+def list_policies(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    """Own policies, and those of AWS that are attached to something: the others are not known here by name."""
+    attached = attachments(tx, caller)
+    known = {policy["PolicyName"]: policy for policy in every(tx, caller, POLICY)} if params.get("Scope") != "AWS" else {}
+    if params.get("Scope") != "Local":
+        known |= {policy_arn: _aws_policy(policy_arn) for policy_arn in attached if policy_arn.startswith(AWS_POLICY)}
+    chosen = {
+        name: policy
+        for name, policy in known.items()
+        if on_path(params, policy) and (attached[policy["Arn"]] or not params.get("OnlyAttached"))
+    }
+    found, token = PAGES.page(params, among(chosen))
+    hidden = ("Tags", "Description")
+    listed = [{member: value for member, value in policy.items() if member not in hidden and member[0] != "_"} for policy in found]
+    return {"Policies": [{**policy, "AttachmentCount": attached[policy["Arn"]]} for policy in listed], **token}
+
+
+def create_policy_version(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    policy = find(tx, caller, POLICY, params)
+    check(params)
+    if len(policy["_versions"]) >= VERSIONS_MAX:
+        raise LimitExceededException(
+            f"A managed policy can have up to {VERSIONS_MAX} versions. Before you create a new version, you must delete an "
+            "existing version."
+        )
+    number = policy["_last_version"] + 1
+    version = {"document": params["PolicyDocument"], "created_at": tx.now_s}
+    policy = {
+        **policy,
+        "_versions": {**policy["_versions"], f"v{number}": version},
+        "_last_version": number,
+        "UpdateDate": tx.now_s,
+    }
+    if params.get("SetAsDefault"):
+        policy["DefaultVersionId"] = f"v{number}"
+    put(tx, caller, POLICY, policy)
+    return {"PolicyVersion": _version(policy, f"v{number}", document=False)}
+
+
+def get_policy_version(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    if params["PolicyArn"].startswith(AWS_POLICY):
+        raise NoSuchEntityException(f"Corral does not have the documents of AWS's own policies: {params['PolicyArn']}.")
+    policy = _with_version(tx, params, caller)
+    return {"PolicyVersion": _version(policy, params["VersionId"], document=True)}
+
+
+def list_policy_versions(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    policy = find(tx, caller, POLICY, params)
+    by_number = {f"{int(name[1:]):09d}": _version(policy, name, document=False) for name in policy["_versions"]}
+    found, token = PAGES.page(params, among(by_number))
+    return {"Versions": found, **token}
+
+
+def delete_policy_version(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    policy = _with_version(tx, params, caller)
+    if params["VersionId"] == policy["DefaultVersionId"]:
+        raise DeleteConflictException("Cannot delete the default version of a policy.")
+    left = {name: version for name, version in policy["_versions"].items() if name != params["VersionId"]}
+    put(tx, caller, POLICY, {**policy, "_versions": left})
+    return {}
+
+
+def set_default_policy_version(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    policy = _with_version(tx, params, caller)
+    put(tx, caller, POLICY, {**policy, "DefaultVersionId": params["VersionId"], "UpdateDate": tx.now_s})
+    return {}
+
+
+def _with_version(tx: Tx[Store], params: Params, caller: Caller) -> Document:
+    policy = find(tx, caller, POLICY, params)
+    if params["VersionId"] not in policy["_versions"]:
+        raise NoSuchEntityException(
+            f"Policy {params['PolicyArn']} version {params['VersionId']} does not exist or is not attachable."
+        )
+    return policy
+
+
+def _version(policy: Document, name: str, *, document: bool) -> Document:
+    version = policy["_versions"][name]
+    return {
+        "VersionId": name,
+        "IsDefaultVersion": name == policy["DefaultVersionId"],
+        "CreateDate": version["created_at"],
+        **({"Document": quote(version["document"], safe="")} if document else {}),
+    }
+
+
+# Attachments
+
+
+def attach_role_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    role, policy = find(tx, caller, ROLE, params), find_policy(tx, params, caller)
+    if policy["Arn"] not in role["_attached"]:
+        put(tx, caller, ROLE, {**role, "_attached": [*role["_attached"], policy["Arn"]]})
+    return {}
+
+
+def detach_role_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    role, policy_arn = find(tx, caller, ROLE, params), params["PolicyArn"]
+    if policy_arn not in role["_attached"]:
+        raise NoSuchEntityException(f"Policy {policy_arn} was not found.")
+    put(tx, caller, ROLE, {**role, "_attached": [other for other in role["_attached"] if other != policy_arn]})
+    return {}
+
+
+def list_attached_role_policies(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    role = find(tx, caller, ROLE, params)
+    policies = {policy_arn: find_policy(tx, {"PolicyArn": policy_arn}, caller) for policy_arn in role["_attached"]}
+    named = {
+        policy_arn: {"PolicyName": policy["PolicyName"], "PolicyArn": policy_arn}
+        for policy_arn, policy in policies.items()
+        if on_path(params, policy)
+    }
+    found, token = PAGES.page(params, among(named))
+    return {"AttachedPolicies": found, **token}
+
+
+def list_entities_for_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    policy_arn = find_policy(tx, params, caller)["Arn"]
+    wanted = params.get("EntityFilter", "Role") == "Role" and params.get("PolicyUsageFilter") != "PermissionsBoundary"
+    roles = {
+        role["RoleName"]: {"RoleName": role["RoleName"], "RoleId": role["RoleId"]}
+        for role in (every(tx, caller, ROLE) if wanted else ())
+        if policy_arn in role["_attached"] and on_path(params, role)
+    }
+    found, token = PAGES.page(params, among(roles))
+    return {"PolicyGroups": [], "PolicyUsers": [], "PolicyRoles": found, **token}

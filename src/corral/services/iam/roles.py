@@ -1,0 +1,137 @@
+"""Roles and their inline policies."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+
+from corral.core import Tx
+from corral.services.caller import Caller
+from corral.services.iam.style import (
+    IAM,
+    PAGES,
+    DeleteConflictException,
+    EntityAlreadyExistsException,
+    InvalidInputException,
+    NoSuchEntityException,
+    check,
+    identity_of,
+    selects_path,
+)
+from corral.services.pages import among
+from corral.services.stored import Document, Params, ResourceType, Update, create, find, put, shown
+from corral.store import Store
+
+SERVICE_ROLES = {  # service → the end of the role's name, where it is not the service's name
+    "autoscaling.amazonaws.com": "AutoScaling",
+    "batch.amazonaws.com": "Batch",
+    "ecs.amazonaws.com": "ECS",
+    "ecs.application-autoscaling.amazonaws.com": "ApplicationAutoScaling_ECSService",
+    "spot.amazonaws.com": "EC2Spot",
+}
+
+
+def _role_view(tx: Tx[Store], caller: Caller, role: Document) -> Document:
+    view = {**role, "AssumeRolePolicyDocument": quote(role["AssumeRolePolicyDocument"], safe=""), "RoleLastUsed": {}}
+    if "PermissionsBoundary" in role:
+        boundary = {"PermissionsBoundaryType": "PermissionsBoundaryPolicy", "PermissionsBoundaryArn": role["PermissionsBoundary"]}
+        view["PermissionsBoundary"] = boundary
+    return view
+
+
+def _role_removable(tx: Tx[Store], caller: Caller, role: Document) -> None:
+    if role["_attached"]:
+        raise DeleteConflictException("Cannot delete entity, must detach all policies first.")
+    if role["_inline"]:
+        raise DeleteConflictException("Cannot delete entity, must delete policies first.")
+    profiles = tx.store.stored.listed(IAM.service, "instance-profile", "")
+    if any(role["RoleName"] in profile["_roles"] for _, profile in profiles):
+        raise DeleteConflictException("Cannot delete entity, must remove roles from instance profile first.")
+
+
+ROLE = ResourceType(
+    IAM,
+    "role",
+    id="RoleName",
+    one="Role",
+    many="Roles",
+    new=identity_of("AROA", "role", "RoleId"),
+    members=("AssumeRolePolicyDocument", "Description", "MaxSessionDuration", "PermissionsBoundary"),
+    defaults={"MaxSessionDuration": 3600, "_inline": {}, "_attached": []},  # policies by name; ARNs of policies
+    unlisted=("Tags", "PermissionsBoundary", "RoleLastUsed"),
+    check=check,
+    check_delete=_role_removable,
+    selects=selects_path,
+    view=_role_view,
+    create="CreateRole",
+    get="GetRole",
+    list="ListRoles",
+    delete="DeleteRole",
+    update={
+        "UpdateRole": Update({"Description": "Description", "MaxSessionDuration": "MaxSessionDuration"}),
+        "UpdateRoleDescription": Update({"Description": "Description"}, returns_resource=True),
+        "UpdateAssumeRolePolicy": Update({"PolicyDocument": "AssumeRolePolicyDocument"}),
+    },
+    tag="TagRole",
+    untag="UntagRole",
+    list_tags="ListRoleTags",
+)
+
+
+def find_role(tx: Tx[Store], name: str) -> Document | None:
+    """A stored role, for STS."""
+    return tx.store.stored.get(IAM.service, ROLE.name, "", name)
+
+
+def create_service_linked_role(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    service = params["AWSServiceName"]
+    name = "AWSServiceRoleFor" + SERVICE_ROLES.get(service, service.partition(".")[0].title())
+    if "CustomSuffix" in params:
+        name += f"_{params['CustomSuffix']}"
+    trust = {"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}
+    wanted = {
+        "RoleName": name,
+        "Path": f"/aws-service-role/{service}/",
+        "AssumeRolePolicyDocument": orjson.dumps({"Version": "2012-10-17", "Statement": [trust]}).decode(),
+        **({"Description": params["Description"]} if "Description" in params else {}),
+    }
+    try:
+        role = create(tx, caller, ROLE, wanted)
+    except EntityAlreadyExistsException:
+        raise InvalidInputException(
+            f"Service role name {name} has been taken in this account, please try a different suffix."
+        ) from None
+    return {"Role": shown(tx, caller, ROLE, role)}
+
+
+def put_role_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    role = find(tx, caller, ROLE, params)
+    check(params)
+    put(tx, caller, ROLE, {**role, "_inline": {**role["_inline"], params["PolicyName"]: params["PolicyDocument"]}})
+    return {}
+
+
+def get_role_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    role, name = _with_inline(tx, params, caller)
+    return {"RoleName": role["RoleName"], "PolicyName": name, "PolicyDocument": quote(role["_inline"][name], safe="")}
+
+
+def delete_role_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    role, name = _with_inline(tx, params, caller)
+    put(tx, caller, ROLE, {**role, "_inline": {other: text for other, text in role["_inline"].items() if other != name}})
+    return {}
+
+
+def list_role_policies(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    role = find(tx, caller, ROLE, params)
+    found, token = PAGES.page(params, among({name: name for name in role["_inline"]}))
+    return {"PolicyNames": found, **token}
+
+
+def _with_inline(tx: Tx[Store], params: Params, caller: Caller) -> tuple[Document, str]:
+    role, name = find(tx, caller, ROLE, params), params["PolicyName"]
+    if name not in role["_inline"]:
+        raise NoSuchEntityException(f"The role policy with name {name} cannot be found.")
+    return role, name

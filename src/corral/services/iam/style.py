@@ -1,0 +1,113 @@
+"""How IAM names its ids, errors, pages and tags, and what it checks."""
+
+from __future__ import annotations
+
+import re
+from base64 import b32encode
+from collections.abc import Callable
+
+import orjson
+
+from corral.core import Tx
+from corral.errors import api_error
+from corral.services.caller import Caller
+from corral.services.pages import Pages
+from corral.services.stored import Document, Params, Selects, ServiceStyle
+from corral.services.tags import TagRules
+from corral.store import Store
+
+DeleteConflictException = api_error("DeleteConflictException", 409)
+EntityAlreadyExistsException = api_error("EntityAlreadyExistsException", 409)
+InvalidInputException = api_error("InvalidInputException")
+LimitExceededException = api_error("LimitExceededException", 409)
+MalformedPolicyDocumentException = api_error("MalformedPolicyDocumentException")
+NoSuchEntityException = api_error("NoSuchEntityException", 404)
+ValidationError = api_error("ValidationError")
+
+NAME = re.compile(r"[\w+=,.@-]{1,128}", re.ASCII)
+PATH = re.compile(r"/|/[!-\x7f]{0,510}/")
+NAME_MEMBERS = ("RoleName", "PolicyName", "InstanceProfileName")
+DOCUMENT_MEMBERS = ("AssumeRolePolicyDocument", "PolicyDocument")
+EXISTS = {
+    "role": "Role with name {} already exists.",
+    "policy": "A policy called {} already exists. Duplicate names are not allowed.",
+    "instance-profile": "Instance Profile {} already exists.",
+}
+MISSING = {
+    "role": "The role with name {} cannot be found.",
+    "policy": "Policy {} does not exist or is not attachable.",
+    "instance-profile": "Instance Profile {} cannot be found.",
+}
+
+
+def check(params: Params) -> None:
+    for member in NAME_MEMBERS:
+        if member in params and not NAME.fullmatch(params[member]):
+            raise ValidationError(
+                f"The specified value for {_lower(member)} is invalid. It must contain only alphanumeric characters and/or the "
+                "following: +=,.@_-"
+            )
+    if not PATH.fullmatch(params.get("Path", "/")):
+        raise ValidationError(
+            "The specified value for path is invalid. It must begin and end with / and contain only ASCII characters."
+        )
+    if not 3600 <= params.get("MaxSessionDuration", 3600) <= 43_200:
+        raise ValidationError("The requested MaxSessionDuration must be between 3600 and 43200 seconds.")
+    for member in DOCUMENT_MEMBERS:
+        if member in params:
+            _check_policy(params[member])
+
+
+def _check_policy(text: str) -> None:
+    try:
+        document = orjson.loads(text)
+    except ValueError:
+        raise MalformedPolicyDocumentException("Syntax errors in policy.") from None
+    if not isinstance(document, dict) or "Statement" not in document:
+        raise MalformedPolicyDocumentException("Syntax errors in policy: it has no Statement.")
+
+
+def identity_of(prefix: str, word: str, member: str) -> Callable[[Tx[Store], Params, Caller], Document]:
+    """Id, ARN and date of a new resource: `AROA…`, `arn:aws:iam::ACCOUNT:role/PATH/NAME`."""
+
+    def identity(tx: Tx[Store], params: Params, caller: Caller) -> Document:
+        path = params.get("Path", "/")
+        return {
+            "Path": path,
+            member: prefix + b32encode(bytes.fromhex(tx.ids.hex32())).decode()[:17],
+            "Arn": f"arn:aws:iam::{caller.account}:{word}{path}{params[member.removesuffix('Id') + 'Name']}",
+            "CreateDate": tx.now_s,
+        }
+
+    return identity
+
+
+def on_path(params: Params, document: Document) -> bool:
+    return str(document["Path"]).startswith(params.get("PathPrefix", "/"))
+
+
+def selects_path(tx: Tx[Store], caller: Caller, params: Params) -> Selects:
+    return lambda document: on_path(params, document)
+
+
+def _lower(member: str) -> str:
+    return member[0].lower() + member[1:]
+
+
+PAGES = Pages(ValidationError, limit="MaxItems", token="Marker", next_token="Marker", truncated="IsTruncated")
+IAM = ServiceStyle(
+    "iam",
+    exists=lambda type_, name: EntityAlreadyExistsException(EXISTS[type_].format(name)),
+    missing=lambda type_, name: NoSuchEntityException(MISSING[type_].format(name)),
+    pages=PAGES,
+    tags=TagRules(
+        InvalidInputException,
+        errors={"count": LimitExceededException, "key": ValidationError, "value": ValidationError, "characters": ValidationError},
+        texts={
+            "count": "The number of tags has reached the maximum limit of {max}.",
+            "duplicate": "Duplicate tag keys found. Please note that Tag keys are case insensitive.",
+        },
+        keys_ignore_case=True,
+    ),
+    regional=False,
+)

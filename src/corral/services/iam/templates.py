@@ -1,0 +1,196 @@
+"""IAM's resources in CloudFormation templates. Users and groups are not served."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from corral.core import Tx
+from corral.services.caller import Caller
+from corral.services.iam import policies, roles
+from corral.services.iam.instance_profiles import INSTANCE_PROFILE
+from corral.services.iam.policies import POLICY, VERSIONS_MAX
+from corral.services.iam.roles import ROLE
+from corral.services.iam.style import InvalidInputException, check
+from corral.services.stored import Document, Params, find, put
+from corral.services.templates import Properties, TemplateType, stored_type
+from corral.store import Store
+
+DOCUMENTS = ("AssumeRolePolicyDocument", "PolicyDocument")
+
+
+def _text(document: Any) -> str:
+    return document if isinstance(document, str) else orjson.dumps(document).decode()
+
+
+def _request(properties: Properties) -> Params:
+    """Properties as a request: policy documents are text."""
+    if properties.get("Users") or properties.get("Groups"):
+        raise InvalidInputException("Corral does not serve IAM users and groups: attach the policy to Roles.")
+    return {name: _text(value) if name in DOCUMENTS else value for name, value in properties.items()}
+
+
+def _changed(old: Properties, new: Properties, member: str) -> tuple[list[Any], list[Any]]:
+    """The elements of a list that are gone, and those that are new."""
+    before, after = old.get(member) or [], new.get(member) or []
+    return [each for each in before if each not in after], [each for each in after if each not in before]
+
+
+def _set_role(tx: Tx[Store], caller: Caller, role: Document, old: Properties, new: Properties) -> None:
+    if old and "AssumeRolePolicyDocument" in new:
+        request = {"RoleName": role["RoleName"], "PolicyDocument": _text(new["AssumeRolePolicyDocument"])}
+        check(request)
+        put(tx, caller, ROLE, {**role, "AssumeRolePolicyDocument": request["PolicyDocument"]})
+    gone, added = _changed(old, new, "ManagedPolicyArns")
+    for arn in gone:
+        policies.detach_role_policy(tx, {"RoleName": role["RoleName"], "PolicyArn": arn}, caller)
+    for arn in added:
+        policies.attach_role_policy(tx, {"RoleName": role["RoleName"], "PolicyArn": arn}, caller)
+    gone, added = _changed(old, new, "Policies")
+    for policy in gone:
+        roles.delete_role_policy(tx, {"RoleName": role["RoleName"], "PolicyName": policy["PolicyName"]}, caller)
+    for policy in added:
+        _put_inline(tx, caller, role["RoleName"], policy)
+
+
+def _empty_role(tx: Tx[Store], caller: Caller, role: Document, properties: Properties) -> None:
+    _set_role(tx, caller, role, properties, {})
+
+
+def _put_inline(tx: Tx[Store], caller: Caller, role: str, policy: Properties) -> None:
+    request = {"RoleName": role, "PolicyName": policy["PolicyName"], "PolicyDocument": _text(policy["PolicyDocument"])}
+    roles.put_role_policy(tx, request, caller)
+
+
+def _managed_request(properties: Properties) -> Params:
+    request = _request(properties)
+    return {**request, "PolicyName": request.pop("ManagedPolicyName")}
+
+
+def _set_managed(tx: Tx[Store], caller: Caller, policy: Document, old: Properties, new: Properties) -> None:
+    """A changed document is a new default version; the oldest version makes room for it."""
+    arn = policy["Arn"]
+    if old and "PolicyDocument" in new and old.get("PolicyDocument") != new["PolicyDocument"]:
+        if len(policy["_versions"]) >= VERSIONS_MAX:
+            oldest = min(
+                (name for name in policy["_versions"] if name != policy["DefaultVersionId"]), key=lambda name: int(name[1:])
+            )
+            policies.delete_policy_version(tx, {"PolicyArn": arn, "VersionId": oldest}, caller)
+        version = {"PolicyArn": arn, "PolicyDocument": _text(new["PolicyDocument"]), "SetAsDefault": True}
+        policies.create_policy_version(tx, version, caller)
+    gone, added = _changed(old, new, "Roles")
+    for role in gone:
+        policies.detach_role_policy(tx, {"RoleName": role, "PolicyArn": arn}, caller)
+    for role in added:
+        policies.attach_role_policy(tx, {"RoleName": role, "PolicyArn": arn}, caller)
+
+
+def _empty_managed(tx: Tx[Store], caller: Caller, policy: Document, properties: Properties) -> None:
+    _set_managed(tx, caller, policy, {"Roles": properties.get("Roles", [])}, {})
+    for name in policy["_versions"]:
+        if name != policy["DefaultVersionId"]:
+            policies.delete_policy_version(tx, {"PolicyArn": policy["Arn"], "VersionId": name}, caller)
+
+
+def _set_profile(tx: Tx[Store], caller: Caller, profile: Document, old: Properties, new: Properties) -> None:
+    names = [find(tx, caller, ROLE, {"RoleName": name})["RoleName"] for name in new.get("Roles", [])]
+    put(tx, caller, INSTANCE_PROFILE, {**profile, "_roles": names})
+
+
+def _empty_profile(tx: Tx[Store], caller: Caller, profile: Document, properties: Properties) -> None:
+    put(tx, caller, INSTANCE_PROFILE, {**profile, "_roles": []})
+
+
+# Inline policies: AWS::IAM::Policy is put on several roles, AWS::IAM::RolePolicy on one.
+
+
+def _create_policy(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    _update_policy(tx, caller, properties["PolicyName"], {}, properties)
+    return str(properties["PolicyName"])
+
+
+def _update_policy(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+    _request(new)
+    kept = set(new.get("Roles", [])) if old.get("PolicyName") == new["PolicyName"] else set()
+    for role in old.get("Roles", []):
+        if role not in kept:
+            roles.delete_role_policy(tx, {"RoleName": role, "PolicyName": old["PolicyName"]}, caller)
+    for role in new.get("Roles", []):
+        _put_inline(tx, caller, role, new)
+
+
+def _delete_policy(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    for role in properties.get("Roles", []):
+        roles.delete_role_policy(tx, {"RoleName": role, "PolicyName": properties["PolicyName"]}, caller)
+
+
+def _create_role_policy(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    _put_inline(tx, caller, properties["RoleName"], properties)
+    return f"{properties['PolicyName']}|{properties['RoleName']}"
+
+
+def _update_role_policy(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+    _put_inline(tx, caller, new["RoleName"], new)
+
+
+def _delete_role_policy(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+    roles.delete_role_policy(tx, dict(properties), caller)
+
+
+_linked = stored_type(
+    "AWS::IAM::ServiceLinkedRole", ROLE, updates={"Description": "Description"}, attributes={"RoleName": "RoleName"}
+)
+
+
+def _create_linked(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+    return str(roles.create_service_linked_role(tx, dict(properties), caller)["Role"]["RoleName"])
+
+
+TEMPLATE_TYPES = (
+    stored_type(
+        "AWS::IAM::Role",
+        ROLE,
+        request=_request,
+        updates={name: name for name in ("Description", "MaxSessionDuration", "PermissionsBoundary")},
+        applies=("AssumeRolePolicyDocument", "ManagedPolicyArns", "Policies"),
+        apply=_set_role,
+        before_delete=_empty_role,
+        attributes={"Arn": "Arn", "RoleId": "RoleId"},
+        name_property="RoleName",
+    ),
+    stored_type(
+        "AWS::IAM::ManagedPolicy",
+        POLICY,
+        request=_managed_request,
+        applies=("PolicyDocument", "Roles"),
+        apply=_set_managed,
+        before_delete=_empty_managed,
+        physical_id="Arn",
+        attributes={
+            "PolicyArn": "Arn",
+            "PolicyId": "PolicyId",
+            "DefaultVersionId": "DefaultVersionId",
+            "IsAttachable": "IsAttachable",
+            "CreateDate": "CreateDate",
+            "UpdateDate": "UpdateDate",
+            "PermissionsBoundaryUsageCount": "PermissionsBoundaryUsageCount",
+            "AttachmentCount": lambda tx, caller, policy: policies.attachments(tx, caller)[policy["Arn"]],
+        },
+        name_property="ManagedPolicyName",
+    ),
+    stored_type(
+        "AWS::IAM::InstanceProfile",
+        INSTANCE_PROFILE,
+        applies=("Roles",),
+        apply=_set_profile,
+        before_delete=_empty_profile,
+        attributes={"Arn": "Arn"},
+        name_property="InstanceProfileName",
+    ),
+    TemplateType("AWS::IAM::Policy", _create_policy, lambda tx, caller, name: {"Id": name}, _update_policy, _delete_policy),
+    TemplateType(
+        "AWS::IAM::RolePolicy", _create_role_policy, lambda tx, caller, name: {}, _update_role_policy, _delete_role_policy
+    ),
+    TemplateType("AWS::IAM::ServiceLinkedRole", _create_linked, _linked.attributes, _linked.update, _linked.delete),
+)

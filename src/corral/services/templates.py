@@ -1,0 +1,174 @@
+"""Resource types of CloudFormation templates: what a stack does with each of them, by type name and without HTTP.
+
+A `TemplateType` creates a resource from template properties and returns its physical id, which is also what `Ref` returns; it
+returns the values of `Fn::GetAtt`, updates in place, and deletes. `stored_type` makes one from the declaration of a stored-only
+resource. `facts(name)` says which properties a type has and which of them force a replacement: AWS's own schemas, generated into
+template_facts.json by tools/template_facts.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import orjson
+
+from corral.core import Tx
+from corral.errors import api_error
+from corral.services import stored
+from corral.services.caller import Caller
+from corral.services.stored import Document, Params, ResourceType
+from corral.services.tags import is_reserved
+from corral.store import Store
+
+Properties = Mapping[str, Any]
+Attribute = str | Callable[[Tx[Store], Caller, Document], Any]  # a member of the document, or a function of it
+
+ValidationError = api_error("ValidationError")
+
+MODULES = {  # service → the module that has its TEMPLATE_TYPES
+    "AWS::EC2": "ec2.templates",
+    "AWS::ECR": "ecr.templates",
+    "AWS::ECS": "ecs.templates",
+    "AWS::IAM": "iam.templates",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateType:
+    name: str  # "AWS::EC2::VPC"
+    create: Callable[[Tx[Store], Caller, Properties], str]  # returns the physical id
+    attributes: Callable[[Tx[Store], Caller, str], dict[str, Any]]  # of a physical id: attribute → value
+    update: Callable[[Tx[Store], Caller, str, Properties, Properties], None]  # in place, from the old properties to the new
+    delete: Callable[[Tx[Store], Caller, str, Properties], None]
+    name_property: str | None = None  # the property that a stack fills with a generated name when a template leaves it out
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    properties: frozenset[str]
+    required: frozenset[str]
+    replaced_by: frozenset[str]  # a change of one of these properties replaces the resource; "A/B" is B inside A
+    attributes: frozenset[str]
+
+
+def template_type(name: str) -> TemplateType | None:
+    """The type of this name; None: Corral does not declare it."""
+    service = name.rpartition("::")[0]
+    return _types(service).get(name) if service in MODULES else None
+
+
+def template_types() -> Iterator[TemplateType]:
+    for service in MODULES:
+        yield from _types(service).values()
+
+
+@cache
+def _types(service: str) -> dict[str, TemplateType]:
+    module = import_module(f"{__package__}.{MODULES[service]}")
+    return {type_.name: type_ for type_ in module.TEMPLATE_TYPES}
+
+
+@cache
+def _all_facts() -> dict[str, Any]:
+    found: dict[str, Any] = orjson.loads(Path(__file__).with_name("template_facts.json").read_bytes())
+    return found
+
+
+@cache
+def facts(name: str) -> Facts:
+    return Facts(**{part: frozenset(names) for part, names in _all_facts()[name].items()})
+
+
+def replacing_properties(name: str, old: Properties, new: Properties) -> list[str]:
+    """The changed properties for which a resource must be replaced; empty: it can be updated in place."""
+    return sorted(path for path in facts(name).replaced_by if _at(old, path) != _at(new, path))
+
+
+def _at(properties: Any, path: str) -> Any:
+    for part in path.split("/"):
+        properties = properties.get(part) if isinstance(properties, Mapping) else None
+    return properties
+
+
+def stored_type(
+    name: str,
+    type_: ResourceType,
+    *,
+    attributes: Mapping[str, Attribute],
+    request: Callable[[Properties], Params] = dict,
+    updates: Mapping[str, str] = MappingProxyType({}),
+    applies: tuple[str, ...] = (),
+    apply: Callable[[Tx[Store], Caller, Document, Properties, Properties], None] = lambda tx, caller, document, old, new: None,
+    before_delete: Callable[[Tx[Store], Caller, Document, Properties], None] = lambda tx, caller, document, properties: None,
+    physical_id: str | None = None,
+    name_property: str | None = None,
+) -> TemplateType:
+    """The template type of a stored-only resource.
+
+    `request` turns properties into the request that creates the resource. `updates` maps a property to the member of the document
+    that it sets, and `apply` handles the properties that `applies` names: after creation, when the old properties are empty, and on
+    update. Tags need no declaration. `physical_id` is the member that identifies the resource in a stack, if that is not its id.
+    """
+    member = physical_id or type_.id
+
+    def found(tx: Tx[Store], caller: Caller, identity: str) -> Document:
+        named = [stored.get(tx, caller, type_, identity)] if member == type_.id else stored.every(tx, caller, type_)
+        for document in named:
+            if document is not None and document[member] == identity:
+                return document
+        raise type_.style.missing(type_.name, identity)
+
+    def set_properties(tx: Tx[Store], caller: Caller, document: Document, old: Properties, new: Properties) -> None:
+        given = {to: new[property_] for property_, to in updates.items() if property_ in new}
+        gone = [to for property_, to in updates.items() if property_ in old and property_ not in new]
+        kept = {member: value for member, value in document.items() if member not in gone}
+        document = {**kept, **{to: type_.defaults[to] for to in gone if to in type_.defaults}, **given}
+        stored.put(tx, caller, type_, document)
+        apply(tx, caller, document, old, new)
+
+    def create(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
+        document = stored.create(tx, caller, type_, request(properties))
+        set_properties(tx, caller, document, {}, properties)
+        return str(document[member])
+
+    def update(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+        for changed in (property_ for property_ in {**old, **new} if old.get(property_) != new.get(property_)):
+            if changed != "Tags" and changed not in updates and changed not in applies:
+                raise ValidationError(f"Corral cannot change {changed} of {name} {identity} in place: replace the resource.")
+        document = found(tx, caller, identity)
+        if old.get("Tags") != new.get("Tags"):
+            document = _with_tags(tx, caller, type_, document, new.get("Tags", []))
+        set_properties(tx, caller, document, old, new)
+
+    def read(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
+        document = found(tx, caller, identity)
+        return {
+            attribute: document.get(source) if isinstance(source, str) else source(tx, caller, document)
+            for attribute, source in attributes.items()
+        }
+
+    def delete(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
+        before_delete(tx, caller, found(tx, caller, identity), properties)
+        stored.delete(tx, caller, type_, found(tx, caller, identity))
+
+    return TemplateType(name, create, read, update, delete, name_property)
+
+
+def never_updated(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
+    """The update of a type of which every property forces a replacement."""
+
+
+def _with_tags(tx: Tx[Store], caller: Caller, type_: ResourceType, document: Document, tags: list[dict[str, str]]) -> Document:
+    """Replace the tags of a resource, except those that AWS reserves."""
+    rules = type_.style.tags
+    given = rules.of_pairs([(tag["Key"], tag["Value"]) for tag in tags])
+    kept = {key: value for key, value in stored.tags_of(type_, document).items() if is_reserved(key)}
+    document = {**document, type_.style.tags_member: rules.shown(kept | given)}
+    stored.put(tx, caller, type_, document)
+    return document

@@ -1,0 +1,410 @@
+"""Every resource type that templates may have: created, referred to, updated in place, replaced and deleted, without HTTP.
+
+`CASES` has a case for each declared type; a type without one fails. A case names resources that must exist first, by their key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import pytest
+
+from corral.clock import VirtualClock
+from corral.core import Tx
+from corral.errors import ApiError
+from corral.ids import SeededIds
+from corral.model.settings import Settings
+from corral.services import SERVICES
+from corral.services.caller import Caller
+from corral.services.templates import facts, replacing_properties, template_type, template_types
+from corral.store import Store
+
+CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
+ALLOW = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}]}
+DENY = {"Version": "2012-10-17", "Statement": [{"Effect": "Deny", "Action": "*", "Resource": "*"}]}
+REGISTRY = {
+    "Version": "2012-10-17",
+    "Statement": [{"Sid": "a", "Effect": "Allow", "Principal": {"AWS": "*"}, "Action": ["ecr:ReplicateImage"], "Resource": ["*"]}],
+}
+GROUP = "arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:u:autoScalingGroupName/fleet"
+
+
+@dataclass(frozen=True)
+class Case:
+    properties: dict[
+        str, Any
+    ]  # a value {"Ref": key} is the physical id of a needed resource, {"GetAtt": [key, name]} its attribute
+    needs: Mapping[str, str | tuple[str, dict[str, Any]]] = field(
+        default_factory=dict
+    )  # key → type, with other properties than its case
+    changed: dict[str, Any] = field(default_factory=dict)  # properties that are updated in place; None removes one
+    replacing: dict[str, Any] = field(default_factory=dict)  # properties that force a replacement; empty: none does
+    starts: str = ""  # what the physical id begins with
+    shown: tuple[str, dict[str, Any], str] | None = None  # (operation, request, a text that its response has after the update)
+
+
+TAGS = {"Tags": [{"Key": "a", "Value": "1"}]}
+OTHER_TAGS = {"Tags": [{"Key": "b", "Value": "2"}]}
+VPC, SUBNET, TABLE, GATEWAY = "AWS::EC2::VPC", "AWS::EC2::Subnet", "AWS::EC2::RouteTable", "AWS::EC2::InternetGateway"
+ACL, SG, EIP, ATTACHED = "AWS::EC2::NetworkAcl", "AWS::EC2::SecurityGroup", "AWS::EC2::EIP", "AWS::EC2::VPCGatewayAttachment"
+ROLE = "AWS::IAM::Role"
+IN_VPC = {"VpcId": {"Ref": "vpc"}}
+
+CASES: dict[str, Case] = {
+    VPC: Case(
+        {"CidrBlock": "10.0.0.0/16", "EnableDnsHostnames": True, **TAGS},
+        changed={"EnableDnsSupport": False, "InstanceTenancy": "default", **OTHER_TAGS},
+        replacing={"CidrBlock": "10.1.0.0/16"},
+        starts="vpc-0",
+        shown=("ec2:DescribeVpcs", {"Filters": [{"Name": "tag-key", "Values": ["b"]}]}, "10.0.0.0/16"),
+    ),
+    SUBNET: Case(
+        {**IN_VPC, "CidrBlock": "10.0.1.0/24", "AvailabilityZone": "us-east-1b", **TAGS},
+        needs={"vpc": VPC},
+        changed={"MapPublicIpOnLaunch": True, **OTHER_TAGS},
+        replacing={"CidrBlock": "10.0.3.0/24"},
+        starts="subnet-0",
+        shown=("ec2:DescribeSubnets", {"Filters": [{"Name": "tag:b", "Values": ["2"]}]}, "'MapPublicIpOnLaunch': True"),
+    ),
+    GATEWAY: Case(dict(TAGS), changed=OTHER_TAGS, starts="igw-0", shown=("ec2:DescribeInternetGateways", {}, "'b'")),
+    ATTACHED: Case(
+        {**IN_VPC, "InternetGatewayId": {"Ref": "gateway"}},
+        needs={"vpc": VPC, "second": VPC, "gateway": GATEWAY, "other": GATEWAY},
+        changed={"InternetGatewayId": {"Ref": "other"}},
+        replacing={"VpcId": {"Ref": "second"}, "InternetGatewayId": {"Ref": "gateway"}},
+        starts="IGW|vpc-0",
+    ),
+    TABLE: Case(
+        {**IN_VPC, **TAGS},
+        needs={"vpc": VPC, "second": VPC},
+        changed=OTHER_TAGS,
+        replacing={"VpcId": {"Ref": "second"}},
+        starts="rtb-0",
+    ),
+    "AWS::EC2::Route": Case(
+        {"RouteTableId": {"Ref": "table"}, "DestinationCidrBlock": "0.0.0.0/0", "NetworkInterfaceId": "eni-01"},
+        needs={"vpc": VPC, "table": TABLE},
+        changed={"NetworkInterfaceId": "eni-02"},
+        replacing={"DestinationCidrBlock": "1.0.0.0/8"},
+        starts="rtb-0",
+        shown=("ec2:DescribeRouteTables", {}, "eni-02"),
+    ),
+    "AWS::EC2::SubnetRouteTableAssociation": Case(
+        {"RouteTableId": {"Ref": "table"}, "SubnetId": {"Ref": "subnet"}},
+        needs={"vpc": VPC, "table": TABLE, "subnet": SUBNET, "second": (SUBNET, {**IN_VPC, "CidrBlock": "10.0.2.0/24"})},
+        replacing={"SubnetId": {"Ref": "second"}},
+        starts="rtbassoc-0",
+    ),
+    SG: Case(
+        {
+            **IN_VPC,
+            **TAGS,
+            "GroupName": "web",
+            "GroupDescription": "web",
+            "SecurityGroupIngress": [{"IpProtocol": "tcp", "FromPort": "80", "ToPort": "80", "CidrIp": "0.0.0.0/0"}],
+        },
+        needs={"vpc": VPC},
+        changed={
+            **OTHER_TAGS,
+            "SecurityGroupIngress": [{"IpProtocol": "tcp", "FromPort": 443, "ToPort": 443, "CidrIp": "10.0.0.0/8"}],
+            "SecurityGroupEgress": [{"IpProtocol": "udp", "FromPort": 53, "ToPort": 53, "CidrIpv6": "::/0"}],
+        },
+        replacing={"GroupDescription": "other", "GroupName": "other"},
+        starts="sg-0",
+        shown=("ec2:DescribeSecurityGroups", {"Filters": [{"Name": "egress.ip-permission.to-port", "Values": ["53"]}]}, "'web'"),
+    ),
+    "AWS::EC2::SecurityGroupIngress": Case(
+        {"GroupId": {"Ref": "group"}, "IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "SourceSecurityGroupId": {"Ref": "group"}},
+        needs={"vpc": VPC, "group": SG},
+        changed={"Description": "ssh"},
+        replacing={"FromPort": 21},
+        starts="sgr-0",
+        shown=("ec2:DescribeSecurityGroupRules", {}, "ssh"),
+    ),
+    "AWS::EC2::SecurityGroupEgress": Case(
+        {"GroupId": {"Ref": "group"}, "IpProtocol": "-1", "CidrIpv6": "::/0"},
+        needs={"vpc": VPC, "group": SG},
+        changed={"Description": "all"},
+        replacing={"CidrIpv6": "2001:db8::/32"},
+        starts="sgr-0",
+    ),
+    EIP: Case(
+        {"Domain": "vpc", **TAGS},
+        changed={"InstanceId": "i-01", "Domain": None, **OTHER_TAGS},
+        replacing={"NetworkBorderGroup": "us-east-1-x"},
+        starts="198.1",
+        shown=("ec2:DescribeAddresses", {}, "i-01"),
+    ),
+    "AWS::EC2::EIPAssociation": Case(
+        {"AllocationId": {"GetAtt": ["address", "AllocationId"]}, "InstanceId": "i-01"},
+        needs={"address": EIP},
+        replacing={"InstanceId": "i-02"},
+        starts="eipassoc-0",
+    ),
+    "AWS::EC2::NatGateway": Case(
+        {"SubnetId": {"Ref": "subnet"}, "AllocationId": {"GetAtt": ["address", "AllocationId"]}, **TAGS},
+        needs={"vpc": VPC, "subnet": SUBNET, "gateway": GATEWAY, "attached": ATTACHED, "address": EIP},
+        changed={"MaxDrainDurationSeconds": 60, **OTHER_TAGS},
+        replacing={"ConnectivityType": "private"},
+        starts="nat-0",
+    ),
+    "AWS::EC2::VPCEndpoint": Case(
+        {**IN_VPC, "ServiceName": "com.amazonaws.us-east-1.s3", "RouteTableIds": [{"Ref": "table"}], "PolicyDocument": ALLOW},
+        needs={"vpc": VPC, "table": TABLE, "second": TABLE},
+        changed={"RouteTableIds": [{"Ref": "second"}], "PolicyDocument": DENY, **TAGS},
+        replacing={"ServiceName": "com.amazonaws.us-east-1.dynamodb"},
+        starts="vpce-0",
+        shown=("ec2:DescribeVpcEndpoints", {}, "Deny"),
+    ),
+    "AWS::EC2::KeyPair": Case({"KeyName": "key", "KeyType": "ed25519", **TAGS}, replacing={"KeyName": "key2"}, starts="key"),
+    ACL: Case(
+        {**IN_VPC, **TAGS},
+        needs={"vpc": VPC, "second": VPC},
+        changed=OTHER_TAGS,
+        replacing={"VpcId": {"Ref": "second"}},
+        starts="acl-0",
+    ),
+    "AWS::EC2::NetworkAclEntry": Case(
+        {"NetworkAclId": {"Ref": "acl"}, "RuleNumber": 100, "Protocol": -1, "RuleAction": "allow", "CidrBlock": "0.0.0.0/0"},
+        needs={"vpc": VPC, "acl": ACL},
+        changed={"RuleAction": "deny", "Protocol": 1, "Icmp": {"Code": -1, "Type": -1}},
+        replacing={"RuleNumber": 200},
+        starts="acl-0",
+        shown=("ec2:DescribeNetworkAcls", {"Filters": [{"Name": "entry.icmp.code", "Values": ["-1"]}]}, "deny"),
+    ),
+    "AWS::EC2::SubnetNetworkAclAssociation": Case(
+        {"NetworkAclId": {"Ref": "acl"}, "SubnetId": {"Ref": "subnet"}},
+        needs={"vpc": VPC, "subnet": SUBNET, "acl": ACL, "second": ACL},
+        replacing={"NetworkAclId": {"Ref": "second"}},
+        starts="aclassoc-0",
+    ),
+    "AWS::EC2::DHCPOptions": Case(
+        {"DomainName": "corral.test", "DomainNameServers": ["AmazonProvidedDNS"], "NetbiosNodeType": 2, **TAGS},
+        changed=OTHER_TAGS,
+        replacing={"DomainName": "other.test"},
+        starts="dopt-0",
+    ),
+    "AWS::EC2::VPCDHCPOptionsAssociation": Case(
+        {**IN_VPC, "DhcpOptionsId": {"Ref": "options"}},
+        needs={"vpc": VPC, "options": "AWS::EC2::DHCPOptions", "second": "AWS::EC2::DHCPOptions"},
+        replacing={"DhcpOptionsId": {"Ref": "second"}},
+        starts="dopt-0",
+    ),
+    ROLE: Case(
+        {
+            "RoleName": "role",
+            "AssumeRolePolicyDocument": ALLOW,
+            "ManagedPolicyArns": ["arn:aws:iam::aws:policy/One"],
+            "Policies": [{"PolicyName": "inline", "PolicyDocument": ALLOW}],
+            **TAGS,
+        },
+        changed={
+            "AssumeRolePolicyDocument": DENY,
+            "ManagedPolicyArns": ["arn:aws:iam::aws:policy/Two"],
+            "Policies": [{"PolicyName": "inline", "PolicyDocument": DENY}],
+            "MaxSessionDuration": 7200,
+            **OTHER_TAGS,
+        },
+        replacing={"RoleName": "role2", "Path": "/other/"},
+        starts="role",
+        shown=("iam:ListAttachedRolePolicies", {"RoleName": "role"}, "policy/Two"),
+    ),
+    "AWS::IAM::ManagedPolicy": Case(
+        {"ManagedPolicyName": "managed", "PolicyDocument": ALLOW, "Roles": [{"Ref": "role"}]},
+        needs={"role": ROLE},
+        changed={"PolicyDocument": DENY, "Roles": []},
+        replacing={"ManagedPolicyName": "managed2"},
+        starts="arn:aws:iam::123456789012:policy/managed",
+        shown=("iam:ListPolicies", {"Scope": "Local"}, "'DefaultVersionId': 'v2'"),
+    ),
+    "AWS::IAM::Policy": Case(
+        {"PolicyName": "inline2", "PolicyDocument": ALLOW, "Roles": [{"Ref": "role"}]},
+        needs={"role": ROLE},
+        changed={"PolicyDocument": DENY},
+        starts="inline2",
+        shown=("iam:GetRolePolicy", {"RoleName": "role", "PolicyName": "inline2"}, "Deny"),
+    ),
+    "AWS::IAM::RolePolicy": Case(
+        {"PolicyName": "inline3", "PolicyDocument": ALLOW, "RoleName": {"Ref": "role"}},
+        needs={"role": ROLE},
+        changed={"PolicyDocument": DENY},
+        replacing={"PolicyName": "other"},
+        starts="inline3|role",
+    ),
+    "AWS::IAM::InstanceProfile": Case(
+        {"InstanceProfileName": "profile", "Roles": [{"Ref": "role"}]},
+        needs={"role": ROLE},
+        changed={"Roles": []},
+        replacing={"InstanceProfileName": "profile2"},
+        starts="profile",
+    ),
+    "AWS::IAM::ServiceLinkedRole": Case(
+        {"AWSServiceName": "ecs.amazonaws.com", "Description": "d"},
+        changed={"Description": "other"},
+        replacing={"CustomSuffix": "x"},
+        starts="AWSServiceRoleForECS",
+        shown=("iam:GetRole", {"RoleName": "AWSServiceRoleForECS"}, "other"),
+    ),
+    "AWS::ECS::CapacityProvider": Case(
+        {"Name": "fleet", "AutoScalingGroupProvider": {"AutoScalingGroupArn": GROUP}, **TAGS},
+        changed={
+            "AutoScalingGroupProvider": {
+                "AutoScalingGroupArn": GROUP,
+                "ManagedScaling": {"Status": "ENABLED", "TargetCapacity": 50},
+            },
+            **OTHER_TAGS,
+        },
+        replacing={"Name": "fleet2"},
+        starts="fleet",
+        shown=("ecs:DescribeCapacityProviders", {"capacityProviders": ["fleet"]}, "'targetCapacity': 50"),
+    ),
+    "AWS::ECR::RegistryPolicy": Case(
+        {"PolicyText": REGISTRY},
+        changed={"PolicyText": {**REGISTRY, "Statement": [{**REGISTRY["Statement"][0], "Sid": "changed"}]}},  # type: ignore[dict-item]
+        starts="123456789012",
+        shown=("ecr:GetRegistryPolicy", {}, "changed"),
+    ),
+}
+
+
+class Stack:
+    """Resources of one test, created in order."""
+
+    def __init__(self) -> None:
+        self.store = Store(None)
+        self.clock, self.ids = VirtualClock(), SeededIds(Random(1))
+        self.resources: dict[str, tuple[str, str, dict[str, Any]]] = {}  # key → type, physical id, properties
+
+    @property
+    def tx(self) -> Tx[Store]:
+        return Tx(self.store, self.clock.now_s(), self.ids, Settings())
+
+    def create(self, key: str, type_name: str, properties: dict[str, Any]) -> str:
+        type_ = template_type(type_name)
+        assert type_ is not None
+        values = self.resolved(properties)
+        identity = type_.create(self.tx, CALLER, values)
+        self.resources[key] = type_name, identity, values
+        return identity
+
+    def update(self, key: str, properties: dict[str, Any]) -> None:
+        type_name, identity, old = self.resources[key]
+        type_, new = template_type(type_name), self.resolved(properties)
+        assert type_ is not None and replacing_properties(type_name, old, new) == []
+        type_.update(self.tx, CALLER, identity, old, new)
+        self.resources[key] = type_name, identity, new
+
+    def attributes(self, key: str) -> dict[str, Any]:
+        type_name, identity, _ = self.resources[key]
+        type_ = template_type(type_name)
+        assert type_ is not None
+        return type_.attributes(self.tx, CALLER, identity)
+
+    def delete(self, key: str) -> None:
+        type_name, identity, properties = self.resources.pop(key)
+        type_ = template_type(type_name)
+        assert type_ is not None
+        type_.delete(self.tx, CALLER, identity, properties)
+
+    def resolved(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            if value.keys() == {"Ref"}:
+                return self.resources[value["Ref"]][1]
+            if value.keys() == {"GetAtt"}:
+                return self.attributes(value["GetAtt"][0])[value["GetAtt"][1]]
+            return {name: self.resolved(inner) for name, inner in value.items()}
+        return [self.resolved(inner) for inner in value] if isinstance(value, list) else value
+
+    def call(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+        service, _, name = operation.partition(":")
+        return SERVICES[service].operations[name](self.tx, params, CALLER)
+
+
+def rows(stack: Stack) -> set[tuple[str, ...]]:
+    return {tuple(row) for row in stack.store.execute("SELECT service, type, region, name FROM stored_resource")}
+
+
+def changed(case: Case) -> dict[str, Any]:
+    merged = {**case.properties, **case.changed}
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def test_every_type_has_a_case():
+    assert {type_.name for type_ in template_types()} == set(CASES)
+    assert template_type("AWS::EC2::Instance") is None and template_type("Custom::Thing") is None
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_resource_of_a_stack(name: str):
+    case, stack = CASES[name], Stack()
+    stack.call("ec2:DescribeVpcs", {})  # the default network, which no stack deletes
+    untouched = rows(stack)
+    for key, needed in case.needs.items():
+        type_name, properties = (needed, CASES[needed].properties) if isinstance(needed, str) else needed
+        stack.create(key, type_name, properties)
+    before = rows(stack)
+
+    identity = stack.create("it", name, case.properties)
+    assert identity.startswith(case.starts)
+    assert facts(name).attributes <= stack.attributes("it").keys()
+    assert set(case.properties) | set(case.changed) | set(case.replacing) <= facts(name).properties
+    assert facts(name).required <= set(case.properties)
+
+    stack.update("it", changed(case))
+    stack.attributes("it")
+    if case.shown is not None:
+        operation, request, text = case.shown
+        assert text in str(stack.call(operation, request))
+
+    assert bool(case.replacing) == bool(facts(name).replaced_by)
+    if case.replacing:  # the successor is created first
+        properties = {**changed(case), **case.replacing}
+        assert replacing_properties(name, stack.resolved(changed(case)), stack.resolved(properties)) != []
+        assert stack.create("successor", name, properties) != identity
+        stack.delete("it")
+        stack.attributes("successor")
+    stack.delete("successor" if case.replacing else "it")
+    assert rows(stack) == before
+    for key in reversed(case.needs):
+        stack.delete(key)
+    assert rows(stack) == untouched
+
+
+def test_a_nested_property_can_force_a_replacement():
+    old = {"Name": "fleet", "AutoScalingGroupProvider": {"AutoScalingGroupArn": GROUP, "ManagedScaling": {"Status": "ENABLED"}}}
+    new = {"Name": "fleet", "AutoScalingGroupProvider": {"AutoScalingGroupArn": GROUP, "ManagedScaling": {"Status": "DISABLED"}}}
+    assert replacing_properties("AWS::ECS::CapacityProvider", old, new) == []
+    new = {"Name": "fleet", "AutoScalingGroupProvider": {"AutoScalingGroupArn": "other"}}
+    assert replacing_properties("AWS::ECS::CapacityProvider", old, new) == ["AutoScalingGroupProvider/AutoScalingGroupArn"]
+
+
+def test_what_cannot_be_changed_in_place_is_refused():
+    stack = Stack()
+    stack.create("vpc", VPC, CASES[VPC].properties)
+    stack.create("it", SUBNET, CASES[SUBNET].properties)
+    with pytest.raises(
+        ApiError, match=r"cannot change Ipv6CidrBlock of AWS::EC2::Subnet subnet-\w+ in place: replace the resource"
+    ):
+        stack.update("it", {**CASES[SUBNET].properties, "Ipv6CidrBlock": "2001:db8::/64"})
+
+
+def test_a_dependency_refuses_the_deletion():
+    stack = Stack()
+    stack.create("vpc", VPC, CASES[VPC].properties)
+    stack.create("subnet", SUBNET, CASES[SUBNET].properties)
+    with pytest.raises(ApiError) as refused:
+        stack.delete("vpc")
+    assert refused.value.code == "DependencyViolation"
+
+
+def test_the_private_key_of_a_key_pair_is_a_parameter():
+    stack = Stack()
+    stack.create("key", "AWS::EC2::KeyPair", {"KeyName": "k", "KeyType": "ed25519"})
+    name = f"/ec2/keypair/{stack.attributes('key')['KeyPairId']}"
+    assert "PRIVATE KEY" in stack.call("ssm:GetParameter", {"Name": name, "WithDecryption": True})["Parameter"]["Value"]
+    stack.delete("key")
+    with pytest.raises(ApiError):
+        stack.call("ssm:GetParameter", {"Name": name})

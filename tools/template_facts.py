@@ -1,0 +1,64 @@
+"""Generate src/corral/services/template_facts.json from the resource provider schemas that AWS publishes, as cfn-lint ships them.
+
+    pip download --no-deps cfn-lint==1.58.0
+    python tools/template_facts.py cfn_lint-1.58.0-py3-none-any.whl
+
+The file holds facts only, for the resource types that Corral declares: which properties a type has, which are required, which
+force a replacement when they change, and which GetAtt returns. A type that is not in the file yet is added to TYPES.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+TYPES = {
+    "AWS::EC2": (
+        "DHCPOptions EIP EIPAssociation InternetGateway KeyPair NatGateway NetworkAcl NetworkAclEntry Route RouteTable "
+        "SecurityGroup SecurityGroupEgress SecurityGroupIngress Subnet SubnetNetworkAclAssociation SubnetRouteTableAssociation VPC "
+        "VPCDHCPOptionsAssociation VPCEndpoint VPCGatewayAttachment"
+    ),
+    "AWS::ECR": "RegistryPolicy",
+    "AWS::ECS": "CapacityProvider",
+    "AWS::IAM": "InstanceProfile ManagedPolicy Policy Role RolePolicy ServiceLinkedRole",
+}
+TARGET = Path(__file__).parent.parent / "src/corral/services/template_facts.json"
+PREFIX = "/properties/"
+
+
+def names(schema: dict[str, Any], member: str) -> list[str]:
+    """Top-level properties of a list of JSON pointers; a pointer into a property keeps its path."""
+    return sorted(pointer.removeprefix(PREFIX) for pointer in schema.get(member, ()))
+
+
+def facts(schema: dict[str, Any]) -> dict[str, list[str]]:
+    read_only = [name for name in names(schema, "readOnlyProperties") if "/" not in name]
+    return {
+        "properties": sorted(schema["properties"].keys() - set(read_only)),
+        "required": sorted(schema.get("required") or ()),
+        "replaced_by": names(schema, "createOnlyProperties"),
+        "attributes": read_only,
+    }
+
+
+def main(wheel: Path) -> None:
+    wanted = {f"{service}::{name}" for service, listed in TYPES.items() for name in listed.split()}
+    found: dict[str, Any] = {}
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if name.startswith("cfnlint/data/schemas/resources/") and name.endswith(".json"):
+                schema = json.loads(archive.read(name))
+                if schema["typeName"] in wanted:
+                    found[schema["typeName"]] = facts(schema)
+    assert found.keys() == wanted, f"not in {wheel.name}: {sorted(wanted - found.keys())}"
+    source = f"AWS resource provider schemas of {'-'.join(wheel.name.split('-')[:2])} (MIT-0), {datetime.date.today()}"
+    lines = [f'  "{name}": {json.dumps(found[name])}' for name in sorted(found)]
+    TARGET.write_text("{\n" + f'  "source": {json.dumps(source)},\n' + ",\n".join(lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
