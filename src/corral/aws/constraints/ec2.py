@@ -3,7 +3,7 @@
 Value (large) for parameter instanceTenancy is invalid. Valid values: default, dedicated, host.
 """
 
-from corral.aws.constraints.terms import Table, Unchecked, Violation, shown
+from corral.aws.constraints.terms import Table, Violation, shown
 from corral.aws.faults import error_class
 from corral.errors import ApiError
 
@@ -19,4 +19,4 @@ def _wording(operation: str, violations: list[Violation]) -> ApiError:
     )
 
 
-TABLE = Table(_wording, {":InstanceType": Unchecked("Corral has types of its own, such as corral.host, and AWS adds others")})
+TABLE = Table(_wording)
