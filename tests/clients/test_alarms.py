@@ -103,7 +103,7 @@ def test_the_aws_command(aws: Callable[..., Any]) -> None:
         (config("w", ComparisonOperator="GreaterThanUpperThreshold"), "ValidationError", "anomaly detection"),
         (config("w", AlarmActions=["page me"]), "ValidationError", "Invalid arn syntax: page me"),
         (config("w", AlarmActions=[f"{TOPIC}{at}" for at in range(6)]), "ValidationError", "less than or equal to 5"),
-        (config("w", Unit="Miles"), "InvalidParameterValue", "Miles"),
+        (config("w", Unit="Miles"), "ValidationError", "Miles"),
         (config("w", Dimensions=[{"Name": "a", "Value": "b"}] * 2), "InvalidParameterValue", "dimension"),
         (config("w", Metrics=[{"Id": "a", "Expression": "1"}]), "InvalidParameterCombination", "MetricName and Metrics"),
         (config("w", Tags=[{"Key": "aws:x", "Value": ""}]), "InvalidParameterValue", "aws:"),

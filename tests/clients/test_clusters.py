@@ -130,7 +130,7 @@ def test_capacity_providers(client):
     )["capacityProvider"]
     assert changed["autoScalingGroupProvider"]["managedScaling"]["targetCapacity"] == 90
     assert changed["autoScalingGroupProvider"]["managedTerminationProtection"] == "ENABLED"
-    with pytest.raises(ecs.exceptions.ClientException, match="between 1 and 100"):
+    with pytest.raises(ecs.exceptions.ClientException, match="less than or equal to 100"):
         ecs.update_capacity_provider(name="gpus", autoScalingGroupProvider={"managedScaling": {"targetCapacity": 101}})
 
     shown = ecs.describe_capacity_providers()["capacityProviders"]

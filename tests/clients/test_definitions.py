@@ -120,7 +120,7 @@ REFUSED: list[tuple[str, list[dict[str, Any]], dict[str, Any], str]] = [
     ),
     ("f", [plain(portMappings=[{"containerPort": 80}])], {"networkMode": "none"}, "not supported when networkMode=none"),
     ("f", [plain(logConfiguration={"logDriver": "awslogs"})], {}, "Log driver awslogs requires options"),
-    ("f", [plain(logConfiguration={"logDriver": "paper"})], {}, "'logConfiguration.logDriver' failed to satisfy constraint"),
+    ("f", [plain(logConfiguration={"logDriver": "paper"})], {}, "1.member.logConfiguration.logDriver' failed"),
     ("f", [plain(healthCheck={"command": ["true"]})], {}, "The command must begin with CMD or CMD-SHELL"),
     ("f", [plain(healthCheck={"command": ["CMD", "true"], "interval": 4})], {}, "Invalid 'healthCheck.interval' setting"),
     ("f", [plain(healthCheck={"command": ["CMD", "true"], "timeout": 61})], {}, "Invalid 'healthCheck.timeout' setting"),
@@ -129,7 +129,7 @@ REFUSED: list[tuple[str, list[dict[str, Any]], dict[str, Any], str]] = [
     ("f", [plain(startTimeout=0)], {}, "Invalid 'startTimeout' setting"),
     ("f", [plain(stopTimeout=-1)], {}, "Invalid 'stopTimeout' setting"),
     ("f", [plain(restartPolicy={"enabled": True, "restartAttemptPeriod": 59})], {}, "'restartPolicy.restartAttemptPeriod'"),
-    ("f", [plain(ulimits=[{"name": "files", "softLimit": 1, "hardLimit": 1}])], {}, "'ulimits.name' failed to satisfy constraint"),
+    ("f", [plain(ulimits=[{"name": "files", "softLimit": 1, "hardLimit": 1}])], {}, "1.member.ulimits.1.member.name' failed"),
     ("f", [plain(ulimits=[{"name": "nofile", "softLimit": 2, "hardLimit": 1}])], {}, "above its hardLimit"),
     ("f", [plain(resourceRequirements=[{"type": "GPU", "value": "half"}])], {}, "Invalid GPU value"),
     ("f", [plain(resourceRequirements=[{"type": "InferenceAccelerator", "value": "x"}])], {}, "Unknown inference accelerator 'x'"),
@@ -146,7 +146,7 @@ def depending(condition: str, *, essential: bool = False, **other: Any) -> list[
 
 
 REFUSED += [
-    ("f", depending("READY"), {}, "'dependsOn.condition' failed to satisfy constraint"),
+    ("f", depending("READY"), {}, ".member.dependsOn.1.member.condition' failed to satisfy constraint"),
     ("f", depending("START")[:1], {}, "Cannot depend on container + 'other' because it does not exist"),
     ("f", depending("SUCCESS", essential=True), {}, "SUCCESS or COMPLETE condition cannot be an essential container"),
     ("f", depending("COMPLETE", essential=True), {}, "SUCCESS or COMPLETE condition cannot be an essential container"),

@@ -70,8 +70,8 @@ def test_tags_are_seen_where_the_resource_is_described(client, taggable):
     ("tags", "words"),
     [
         ([{"value": "without a key"}], "from 1 to 128"),
-        ([{"key": "k" * 129, "value": ""}], "from 1 to 128"),
-        ([{"key": "k", "value": "v" * 257}], "at most 256"),
+        ([{"key": "k" * 129, "value": ""}], "length less than or equal to 128"),
+        ([{"key": "k", "value": "v" * 257}], "length less than or equal to 256"),
         ([{"key": "AWS:k", "value": ""}], "reserved"),
         ([{"key": "k", "value": "aws:v"}], "reserved"),
         ([{"key": "k"}, {"key": "k"}], "unique"),

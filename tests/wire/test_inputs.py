@@ -24,7 +24,8 @@ def test_we_read_what_botocore_sends(service: str, protocol: str, operation: str
         request = sent_by_botocore(service, protocol, operation, as_datetimes(shape, params) if shape else {})
         call = recognise(request)
         assert (call.service, call.operation, call.protocol) == (service, operation, protocol)
-        assert comparable(call.params()) == comparable(params), seed
+        read = call.codecs.parse(call.request, call.located)  # the values are random: constraints have a test of their own
+        assert comparable(read) == comparable(params), seed
         identity = verify(request, lookup, time.time(), signing_name=call.signing_name)
         assert (identity.region, identity.service) == (REGION, model.signing_name)
 

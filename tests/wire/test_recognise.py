@@ -233,11 +233,16 @@ def test_rest_json_binds_every_place() -> None:
             "lambda",
             "rest-json",
             "Invoke",
-            {"FunctionName": "a/b c", "InvocationType": "Event", "Qualifier": "$LATEST", "Payload": b"\x00\xff"},
+            {
+                "FunctionName": "arn:aws:lambda:eu-west-1:000000000000:function:f",
+                "InvocationType": "Event",
+                "Qualifier": "$LATEST",
+                "Payload": b"\x00\xff",
+            },
         )
     )
     assert call.params() == {
-        "FunctionName": "a/b c",
+        "FunctionName": "arn:aws:lambda:eu-west-1:000000000000:function:f",
         "InvocationType": "Event",
         "Qualifier": "$LATEST",
         "Payload": b"\x00\xff",

@@ -15,6 +15,7 @@ from typing import Any
 
 from corral.aws import catalogue
 from corral.aws.catalogue import Service
+from corral.aws.constraints import Check, compile_check, table_of
 from corral.aws.faults import Misfit, refusal, unknown_operation, unrecognised, unserved_operation
 from corral.aws.form import pairs_from_body, pairs_from_text
 from corral.aws.http import Request, Response, plain_body
@@ -46,6 +47,12 @@ class Operation:
         """The parser of its input."""
         with _COMPILING:
             return PROTOCOLS[self.protocol].parser(self._model(), _compiled(self.service, self.protocol))
+
+    @cached_property
+    def check(self) -> Check | None:
+        """The check of its input's constraints; None if it has none."""
+        with _COMPILING:
+            return compile_check(self._model(), table_of(self.service, self.protocol))
 
     @cached_property
     def serialize(self) -> Serialize:
@@ -101,12 +108,16 @@ class Call:
         """The input; raises an ApiError for anything that does not fit the model.
 
         Required members are there and types are right: timestamps are float seconds since the epoch, blobs are bytes.
-        Lengths, ranges, patterns and enums are left to the services, for AWS's differ in what they enforce and say.
+        Lengths, ranges, enums and patterns are those of the model and of the service's table in `aws/constraints`.
         """
         try:
-            return self.codecs.parse(self.request, self.located)
+            params = self.codecs.parse(self.request, self.located)
         except Misfit as misfit:
             raise refusal(misfit, self.service, self.protocol) from None
+        check = self.codecs.check
+        if check is not None:
+            check(params)
+        return params
 
     def serialize(self, result: Mapping[str, Any], request_id: str) -> Response:
         """A handler's result; raises WrongResult when it does not fit the model, which is a bug."""

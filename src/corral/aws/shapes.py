@@ -15,6 +15,7 @@ _ON_THE_WIRE = (
     "queryName", "flattened", "location", "payload", "streaming", "timestampFormat", "xmlNamespace", "resultWrapper",
     "xmlAttribute", "eventstream", "jsonvalue",
 )  # fmt: skip
+_TERMS = ("min", "max", "enum", "pattern")
 
 
 class Shape:
@@ -59,6 +60,16 @@ class Shape:
     def value(self) -> Shape:
         """What a map's values are."""
         return referred(self._said["value"], self._shapes)
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """Its constraints: `min`, `max`, `enum` and `pattern`, those that it has."""
+        return {word: self._said[word] for word in _TERMS if word in self._said}
+
+    @property
+    def is_sensitive(self) -> bool:
+        """Whether its value must not be repeated in error texts."""
+        return bool(self._said.get("sensitive", False))
 
     @property
     def is_document_type(self) -> bool:

@@ -16,7 +16,7 @@ from corral.services.cloudwatch.acting import request_scaling, withdraw_requests
 from corral.services.cloudwatch.alarm_members import ACTIONS
 from corral.services.cloudwatch.composites import children_of, suppression_shown
 from corral.services.cloudwatch.history import say_configured
-from corral.services.cloudwatch.naming import InvalidNextToken, ValidationError, alarm_arn, dimensions_of, page_size
+from corral.services.cloudwatch.naming import PAGE_MAX, InvalidNextToken, ValidationError, alarm_arn, dimensions_of
 from corral.services.cloudwatch.transitions import set_state
 from corral.services.cloudwatch.watched import config_of, watched_by
 from corral.services.tokens import unwrap, wrap
@@ -24,7 +24,6 @@ from corral.telemetry import MetricStore
 
 InvalidFormat = api_error("InvalidFormatFault")
 ResourceNotFound = api_error("ResourceNotFound", 404)
-ALARMS_MAX = 100
 RELATIVES = ("ChildrenOfAlarmName", "ParentsOfAlarmName")
 FILTERS = ("AlarmNames", "AlarmNamePrefix", "AlarmTypes", "StateValue", "ActionPrefix")
 Shown = Callable[[Alarm], dict[str, Any]]
@@ -32,14 +31,12 @@ Shown = Callable[[Alarm], dict[str, Any]]
 
 def describe_alarms(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """By name. Composite alarms are shown only to those who ask for them."""
-    limit, after = page_size(params), unwrap(params.get("NextToken"), InvalidNextToken)
+    limit, after = params.get("MaxRecords", PAGE_MAX), unwrap(params.get("NextToken"), InvalidNextToken)
     relative = next((member for member in RELATIVES if member in params), None)
     if relative is not None:
         return _relatives(tx, params, caller, relative, after, limit)
     if "AlarmNames" in params and "AlarmNamePrefix" in params:
         raise ValidationError("AlarmNamePrefix and AlarmNames are mutually exclusive parameters.")
-    if len(params.get("AlarmNames", ())) > ALARMS_MAX:
-        raise ValidationError(f"At most {ALARMS_MAX} AlarmNames may be given.")
     kinds, state, prefix = params.get("AlarmTypes") or [METRIC], params.get("StateValue"), params.get("ActionPrefix", "")
     found = (
         alarm
@@ -66,8 +63,6 @@ def describe_alarms_for_metric(tx: Tx[MetricStore], params: dict[str, Any], call
 def delete_alarms(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """All of them or none. One that is not there is no error beside others that are."""
     names = dict.fromkeys(params["AlarmNames"])
-    if len(names) > ALARMS_MAX:
-        raise ValidationError(f"At most {ALARMS_MAX} alarms may be deleted at once.")
     found = [alarm for name in names if (alarm := tx.store.alarms.get(caller.region, name)) is not None]
     if names and not found:
         raise ResourceNotFound(f"Alarms do not exist: {', '.join(names)}")

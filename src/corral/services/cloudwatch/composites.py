@@ -9,7 +9,7 @@ from corral.core import Tx
 from corral.decide.alarm import Rule, RuleError, alarms_of, evaluate, parse_rule
 from corral.model.alarm import COMPOSITE, Alarm, AlarmState
 from corral.services.caller import Caller
-from corral.services.cloudwatch.alarm_members import check_actions, check_name, kept_config, other_kind
+from corral.services.cloudwatch.alarm_members import check_actions, kept_config, other_kind
 from corral.services.cloudwatch.history import say_configured
 from corral.services.cloudwatch.naming import ValidationError, alarm_arn
 from corral.services.cloudwatch.reasons import composite_reason, composite_reason_data
@@ -29,7 +29,6 @@ RULES_KEPT = 1000
 
 def put_composite_alarm(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     name, alarms = params["AlarmName"], tx.store.alarms
-    check_name(name)
     check_actions(params, UNFIT, "a composite alarm")
     _check_suppressor(tx, params, caller)
     try:
@@ -71,8 +70,6 @@ def _check_suppressor(tx: Tx[MetricStore], params: dict[str, Any], caller: Calle
     for member in PERIODS:
         if member not in params:
             raise ValidationError(f"{member} is required when ActionsSuppressor is specified.")
-        if params[member] < 0:
-            raise ValidationError(f"{member} must be 0 or greater.")
     suppressor = name_of(params["ActionsSuppressor"])
     if tx.store.alarms.get(caller.region, suppressor) is None:
         raise ValidationError(f"Could not save the composite alarm as its actions suppressor [{suppressor}] does not exist")

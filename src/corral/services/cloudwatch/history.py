@@ -8,7 +8,7 @@ from typing import Any
 from corral.core import Tx
 from corral.model.alarm import METRIC, Alarm, HistoryItem
 from corral.services.caller import Caller
-from corral.services.cloudwatch.naming import InvalidNextToken, page_size
+from corral.services.cloudwatch.naming import PAGE_MAX, InvalidNextToken
 from corral.services.tokens import unwrap, wrap
 from corral.telemetry import MetricStore
 
@@ -17,7 +17,7 @@ PAST_TENSE = {"Create": "created", "Update": "updated", "Delete": "deleted"}
 
 
 def describe_alarm_history(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    limit, ascending = page_size(params), params.get("ScanBy") == "TimestampAscending"
+    limit, ascending = params.get("MaxRecords", PAGE_MAX), params.get("ScanBy") == "TimestampAscending"
     found = tx.store.alarms.history(
         caller.region,
         name=params.get("AlarmName"),

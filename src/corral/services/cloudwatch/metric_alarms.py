@@ -8,12 +8,11 @@ from corral.core import Tx
 from corral.decide.alarm.judge import COMPARISONS
 from corral.decide.metric_math import Series
 from corral.decide.metric_sql import Select
-from corral.decide.statistics import SIMPLE, parse_statistic
-from corral.model.alarm import METRIC, Alarm, Missing
-from corral.model.metric import UNITS
+from corral.decide.statistics import parse_statistic
+from corral.model.alarm import METRIC, Alarm
 from corral.services.caller import Caller
 from corral.services.cloudwatch.acting import withdraw_requests
-from corral.services.cloudwatch.alarm_members import check_actions, check_name, kept_config, other_kind
+from corral.services.cloudwatch.alarm_members import check_actions, kept_config, other_kind
 from corral.services.cloudwatch.computing import compute
 from corral.services.cloudwatch.history import say_configured
 from corral.services.cloudwatch.naming import (
@@ -45,7 +44,6 @@ HOUR_S = 3600
 def put_metric_alarm(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """A new alarm, or a new configuration of one, whose state stays as it is."""
     name, alarms = params["AlarmName"], tx.store.alarms
-    check_name(name)
     _check_unserved(params)
     _check_what(tx, params, caller.region)
     _check_how(params)
@@ -99,11 +97,8 @@ def _check_what(tx: Tx[MetricStore], params: dict[str, Any], region: str) -> Non
         )
     if "Statistic" not in params and "ExtendedStatistic" not in params:
         raise MissingParameter("At least one of the parameters Statistic or ExtendedStatistic must be specified.")
-    if params.get("Statistic", "Sum") not in SIMPLE:
-        raise InvalidParameterValue(f"The parameter Statistic must be a value in the set [ {', '.join(SIMPLE)} ].")
     if "ExtendedStatistic" in params:
         _check_statistic(params["ExtendedStatistic"], "ExtendedStatistic")
-    _check_unit(params.get("Unit"))
     _check_dimensions(params.get("Dimensions", []))
     _check_period(params["Period"])
 
@@ -144,17 +139,10 @@ def _check_how(params: dict[str, Any]) -> None:
             f"Use one of {', '.join(COMPARISONS)}."
         )
     periods = params["EvaluationPeriods"]
-    if periods < 1 or params.get("DatapointsToAlarm", 1) < 1:
-        raise ValidationError("EvaluationPeriods and DatapointsToAlarm must be greater than or equal to 1.")
     if params.get("DatapointsToAlarm", 1) > periods:
         raise ValidationError(
             f"DatapointsToAlarm ({params['DatapointsToAlarm']}) must be less than or equal to EvaluationPeriods ({periods})."
         )
-    if params.get("TreatMissingData", "missing") not in list(Missing):
-        raise ValidationError(f"The value {params['TreatMissingData']} for parameter TreatMissingData is not supported.")
-    if params.get("EvaluateLowSampleCountPercentile", "evaluate") not in ("evaluate", "ignore"):
-        said = params["EvaluateLowSampleCountPercentile"]
-        raise ValidationError(f"The value {said} for parameter EvaluateLowSampleCountPercentile is not supported.")
     period_s = next(query["MetricStat"]["Period"] for query in queries_of(params) if "MetricStat" in query)
     back_s = periods * period_s
     if back_s > WEEK_S:
@@ -166,18 +154,13 @@ def _check_how(params: dict[str, Any]) -> None:
 
 
 def _check_period(period_s: int) -> None:
-    if period_s not in SHORT_PERIODS_S and (period_s < 1 or period_s % 60):
+    if period_s not in SHORT_PERIODS_S and period_s % 60:
         raise ValidationError("Period must be 10, 20, 30 or a multiple of 60.")
 
 
 def _check_statistic(text: str, member: str) -> None:
     if parse_statistic(text) is None:
         raise ValidationError(f"The value {text} for parameter {member} is not supported.")
-
-
-def _check_unit(unit: str | None) -> None:
-    if unit is not None and unit not in UNITS:
-        raise InvalidParameterValue(f"The value {unit} for parameter Unit is not supported.")
 
 
 def _check_dimensions(listed: list[dict[str, Any]]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from corral.errors import api_error
-from corral.model.metric import DIMENSION_VALUE_MAX, Dimensions
+from corral.model.metric import Dimensions
 from corral.services.caller import Caller
 
 InvalidNextToken = api_error("InvalidNextToken")
@@ -16,10 +16,7 @@ InvalidParameterValue = api_error("InvalidParameterValueException")
 MissingParameter = api_error("MissingRequiredParameterException")
 ValidationError = api_error("ValidationException")
 
-NAME_MAX = 255
-DIMENSIONS_MAX = 30
-PAGE_MAX = 100
-NAMESPACE = re.compile(r"[^:\x00-\x1f\x7f][\x20-\x7e]*")
+PAGE_MAX = 100  # alarms or items of their history
 TEXT = re.compile(r"[\x20-\x7e]*")  # ASCII, without control characters
 
 
@@ -28,10 +25,8 @@ def dimensions_of(listed: Iterable[Mapping[str, Any]]) -> Dimensions:
     return tuple(sorted((each["Name"], each["Value"]) for each in listed))
 
 
-def text_faults(value: str, member: str, most: int) -> list[str]:
+def text_faults(value: str, member: str) -> list[str]:
     """What is wrong with the name or value of a metric or dimension, in CloudWatch's words."""
-    if not 1 <= len(value) <= most:
-        return [f"The parameter {member} must have a length between 1 and {most} characters."]
     if not TEXT.fullmatch(value):
         return [f"The parameter {member} must contain only ASCII characters."]
     if not value.strip():
@@ -43,26 +38,14 @@ def dimension_faults(listed: Iterable[Mapping[str, Any]], member: str) -> list[s
     found, names = [], []
     for number, each in enumerate(listed, 1):
         names.append(each["Name"])
-        found += text_faults(each["Name"], f"{member}.{number}.Name", NAME_MAX)
-        found += text_faults(each["Value"], f"{member}.{number}.Value", DIMENSION_VALUE_MAX)
+        found += text_faults(each["Name"], f"{member}.{number}.Name")
+        found += text_faults(each["Value"], f"{member}.{number}.Value")
         if each["Name"].startswith(":"):
             found.append(f"The parameter {member}.{number}.Name must not begin with a colon.")
     if len(set(names)) < len(names):
         found.append("No metric may specify the same dimension name twice.")
-    if len(names) > DIMENSIONS_MAX:
-        found.append(f"The collection {member.removesuffix('.member')} must not have a size greater than {DIMENSIONS_MAX}.")
     return found
 
 
 def alarm_arn(caller: Caller, name: str) -> str:
     return f"arn:aws:cloudwatch:{caller.region}:{caller.account}:alarm:{name}"
-
-
-def page_size(params: Mapping[str, Any]) -> int:
-    limit: int = params.get("MaxRecords", PAGE_MAX)
-    if not 1 <= limit <= PAGE_MAX:
-        raise ValidationError(
-            f"1 validation error detected: Value '{limit}' at 'maxRecords' failed to satisfy constraint: "
-            f"Member must have value {'greater than or equal to 1' if limit < 1 else f'less than or equal to {PAGE_MAX}'}"
-        )
-    return limit

@@ -7,11 +7,9 @@ from math import isfinite
 from typing import Any
 
 from corral.core import Tx
-from corral.model.metric import LARGEST, UNITS, Metric, Point, Sample, StatisticSet
+from corral.model.metric import LARGEST, Metric, Point, Sample, StatisticSet
 from corral.services.caller import Caller
 from corral.services.cloudwatch.naming import (
-    NAME_MAX,
-    NAMESPACE,
     InvalidParameterCombination,
     InvalidParameterValue,
     MissingParameter,
@@ -23,16 +21,11 @@ from corral.services.cloudwatch.recording import AHEAD_S, PAST_S, record
 from corral.telemetry import MetricStore
 
 DATA_MAX = 1000
-VALUES_MAX = 150
-ENTITIES_MAX = 2
 ENTITY_KEYS = {"Type", "ResourceType", "Identifier", "Name", "Environment"}
-KNOWN_UNITS = frozenset(UNITS)
 
 
 def put_metric_data(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     namespace: str = params["Namespace"]
-    if len(namespace) > NAME_MAX or not NAMESPACE.fullmatch(namespace):
-        raise InvalidParameterValue(f"The value {namespace} for parameter Namespace is invalid.")
     groups = _groups(params)
     if not any(data for _, _, data in groups):
         raise MissingParameter("The parameter MetricData is required.")
@@ -60,8 +53,6 @@ def put_metric_data(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller)
 def _groups(params: dict[str, Any]) -> list[tuple[str, dict[str, Any] | None, list[dict[str, Any]]]]:
     """(where they stand in the request, their entity, the data)"""
     entities = params.get("EntityMetricData", [])
-    if len(entities) > ENTITIES_MAX:
-        raise InvalidParameterValue(f"The collection EntityMetricData must not have a size greater than {ENTITIES_MAX}.")
     found: list[tuple[str, dict[str, Any] | None, list[dict[str, Any]]]] = [
         ("MetricData.member", None, params.get("MetricData", []))
     ]
@@ -85,13 +76,9 @@ def _point(tx: Tx[MetricStore], region: str, namespace: str, datum: dict[str, An
     name, listed = datum["MetricName"], datum.get("Dimensions", ())
     metric = Metric(region, namespace, name, dimensions_of(listed) if listed else ())
     if not tx.store.knows(metric):  # what is known was looked at when it came first
-        faults += text_faults(name, f"{member}.MetricName", NAME_MAX)
+        faults += text_faults(name, f"{member}.MetricName")
         faults += dimension_faults(listed, f"{member}.Dimensions.member")
     unit, resolution_s = datum.get("Unit", "None"), datum.get("StorageResolution", 60)
-    if unit not in KNOWN_UNITS:
-        faults.append(f"The parameter {member}.Unit must be a value in the set [ {', '.join((*UNITS[1:], UNITS[0]))} ].")
-    if resolution_s not in (1, 60):
-        faults.append(f"The parameter {member}.StorageResolution must be a value in the set [ 1, 60 ].")
     at_s = tx.now_s
     if "Timestamp" in datum:
         at_s = datum["Timestamp"]
@@ -134,8 +121,6 @@ def _counted(datum: dict[str, Any], member: str, faults: list[str]) -> Sample:
     counts = [float(count) for count in datum.get("Counts", [1.0] * len(values))]
     if not values:
         raise MissingParameter(f"The parameter {member}.Values must not be empty.")
-    if len(values) > VALUES_MAX:
-        faults.append(f"The collection {member}.Values must not have a size greater than {VALUES_MAX}.")
     if len(counts) != len(values):
         faults.append(f"The parameters {member}.Values and {member}.Counts must be of the same size.")
     _check_numbers(values, f"{member}.Values", faults)

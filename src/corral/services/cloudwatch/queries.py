@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +11,8 @@ from corral.decide.metric_math import Expression, InvalidExpression, names_in
 from corral.decide.metric_sql import InvalidQuery, Select
 from corral.decide.periods import is_period
 from corral.decide.statistics import Statistic, parse_statistic
-from corral.model.metric import UNITS, Metric
+from corral.model.metric import Metric
 from corral.services.cloudwatch.naming import ValidationError, dimension_faults, dimensions_of
-
-ID = re.compile(r"[a-z][A-Za-z0-9_]{0,254}")
-QUERIES_MAX = 500
-EXPRESSION_MAX = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +37,6 @@ def parse_queries(listed: Sequence[dict[str, Any]], region: str, member: str = "
     """In the order in which they were given."""
     if not listed:
         raise ValidationError(f"The parameter {member} must contain at least one query.")
-    if len(listed) > QUERIES_MAX:
-        raise ValidationError(f"The collection {member} must not have a size greater than {QUERIES_MAX}.")
     queries = [_query(each, region, f"{member}.member.{number}") for number, each in enumerate(listed, 1)]
     if len({query.id for query in queries}) < len(queries):
         raise ValidationError(f"The values for parameter id in {member} are not unique.")
@@ -83,11 +76,6 @@ def needs(query: Query) -> list[str]:
 
 def _query(each: dict[str, Any], region: str, member: str) -> Query:
     id = each["Id"]
-    if not ID.fullmatch(id):
-        raise ValidationError(
-            f"The value {id} for parameter {member}.Id is invalid: it must begin with a lowercase letter "
-            "and contain only letters, numbers and underscores."
-        )
     if ("MetricStat" in each) is ("Expression" in each):
         both = f"{member}.MetricStat and {member}.Expression"
         if "Expression" in each:
@@ -113,15 +101,11 @@ def _metric_stat(each: dict[str, Any], region: str, member: str) -> MetricStat:
     statistic = parse_statistic(said)
     if statistic is None:
         raise ValidationError(f"The value {said} for parameter {where}.Stat is not supported.")
-    if unit is not None and unit not in UNITS:
-        raise ValidationError(f"The value {unit} for parameter {where}.Unit is not supported.")
     series = Metric(region, metric["Namespace"], metric["MetricName"], dimensions_of(metric.get("Dimensions", ())))
     return MetricStat(series, statistic, each["Period"], said, unit)
 
 
 def _expression(id: str, text: str, period_s: int | None) -> Expression | Select:
-    if len(text) > EXPRESSION_MAX:
-        raise ValidationError(f"Error in expression '{id}': An expression has at most {EXPRESSION_MAX} characters.")
     try:
         if not metric_sql.is_query(text):
             return metric_math.parse(text)

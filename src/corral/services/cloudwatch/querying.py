@@ -35,12 +35,7 @@ def get_metric_data(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller)
     if start_s > end_s:
         raise ValidationError("The parameter EndTime must be greater than StartTime.")
     limit = params.get("MaxDatapoints", DATAPOINTS_MAX)
-    if not 1 <= limit <= DATAPOINTS_MAX:
-        raise ValidationError(f"The parameter MaxDatapoints must be between 1 and {DATAPOINTS_MAX}.")
-    scan = params.get("ScanBy", "TimestampDescending")
-    if scan not in ("TimestampDescending", "TimestampAscending"):
-        raise ValidationError("The parameter ScanBy must be a value in the set [ TimestampDescending, TimestampAscending ].")
-    descending = scan == "TimestampDescending"
+    descending = params.get("ScanBy", "TimestampDescending") == "TimestampDescending"
     around = Surroundings(tx.now_s, _zone_s(params), caller.account)
     computed = compute(tx, caller.region, queries, start_s, end_s)
     results = [

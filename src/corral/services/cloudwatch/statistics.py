@@ -8,7 +8,7 @@ from typing import Any
 from corral.core import Tx
 from corral.decide.periods import first_period, is_kept, is_period
 from corral.decide.statistics import SIMPLE, Statistic, parse_statistic, value_of
-from corral.model.metric import UNITS, Metric, Summary
+from corral.model.metric import Metric, Summary
 from corral.services.caller import Caller
 from corral.services.cloudwatch.naming import (
     InvalidParameterCombination,
@@ -20,7 +20,6 @@ from corral.services.cloudwatch.naming import (
 from corral.telemetry import MetricStore
 
 DATAPOINTS_MAX = 1440
-EXTENDED_MAX = 10
 
 
 def get_metric_statistics(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -48,13 +47,6 @@ def _statistics(params: dict[str, Any]) -> dict[str, Statistic]:
     simple, extended = params.get("Statistics", []), params.get("ExtendedStatistics", [])
     if not simple and not extended:
         raise MissingParameter("At least one of the parameters Statistics and ExtendedStatistics must be specified.")
-    for number, name in enumerate(simple, 1):
-        if name not in SIMPLE:
-            raise InvalidParameterValue(
-                f"The parameter Statistics.member.{number} must be a value in the set [ {', '.join(SIMPLE)} ]."
-            )
-    if len(extended) > EXTENDED_MAX:
-        raise InvalidParameterValue(f"The collection ExtendedStatistics must not have a size greater than {EXTENDED_MAX}.")
     found: dict[str, Statistic] = {}
     for name in (*simple, *extended):
         statistic = parse_statistic(name)
@@ -71,9 +63,6 @@ def _window(tx: Tx[MetricStore], params: dict[str, Any]) -> tuple[int, int, int]
         raise InvalidParameterValue("The parameter Period must be 1, 5, 10, 20, 30 or a multiple of 60.")
     if params["StartTime"] >= params["EndTime"]:
         raise InvalidParameterValue("The parameter StartTime must be less than the parameter EndTime.")
-    unit = params.get("Unit")
-    if unit is not None and unit not in UNITS:
-        raise InvalidParameterValue(f"The parameter Unit must be a value in the set [ {', '.join((*UNITS[1:], UNITS[0]))} ].")
     start_s, end_s = first_period(params["StartTime"], period_s, tx.now_s), ceil(params["EndTime"])
     asked = ceil((params["EndTime"] - params["StartTime"]) / period_s)
     if asked > DATAPOINTS_MAX:

@@ -11,26 +11,21 @@ from corral.model.image import Image, Repository
 from corral.services.caller import Caller
 from corral.services.ecr import pushing
 from corral.services.ecr.naming import (
+    PAGE,
     ImageAlreadyExistsException,
     ImageNotFoundException,
     InvalidParameterException,
     after_of,
-    check_count,
-    check_enum,
     check_unpaged,
     identity,
-    limit_of,
     meant,
     violated,
 )
 from corral.services.tokens import wrap
 from corral.store import Store
 
-IDS_MAX = 100
-LAYERS_MAX = 100
 TAG = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,299}")
 TAGGED = {"ANY": None, "TAGGED": True, "UNTAGGED": False}
-STATUSES = ("ACTIVE", "ARCHIVED", "ACTIVATING", "ANY")
 DIGITS_MAX = 18  # of a number that SQLite takes
 ACTIVE = "ACTIVE"  # all are: there is no archive here
 
@@ -41,9 +36,9 @@ class Unmeant(Exception):
 
 def list_images(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Each image once for each of its tags, or once without one."""
-    repository, limit = meant(tx, params, caller), limit_of(params)
+    repository, limit = meant(tx, params, caller), params.get("maxResults", PAGE)
     number, _, tag = after_of(params).partition("/")
-    found = tx.store.images.names(repository.id, (_number(number), tag), limit + 1, TAGGED[_status(params)])
+    found = tx.store.images.names(repository.id, (_number(number), tag), limit + 1, _is_tagged(params))
     page = found[:limit] if _is_about_active(params) else []
     token = {"nextToken": wrap(f"{page[-1].number}/{page[-1].tag}")} if page and len(found) > limit else {}
     return {"imageIds": [_id(each.digest, each.tag or None) for each in page], **token}
@@ -54,11 +49,10 @@ def describe_images(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
     repository = meant(tx, params, caller)
     if (ids := params.get("imageIds")) is not None:
         check_unpaged(params, "imageIds", "filter")
-        check_count(ids, "imageIds", IDS_MAX)
         named = {image.number: image for image in (_existing(tx, repository, each, caller) for each in ids)}
         return {"imageDetails": [_details(caller, repository, image) for image in named.values()]}
-    limit = limit_of(params)
-    found = tx.store.images.images(repository.id, _number(after_of(params)), limit + 1, TAGGED[_status(params)])
+    limit = params.get("maxResults", PAGE)
+    found = tx.store.images.images(repository.id, _number(after_of(params)), limit + 1, _is_tagged(params))
     page = found[:limit] if _is_about_active(params) else []
     token = {"nextToken": wrap(str(page[-1].number))} if page and len(found) > limit else {}
     return {"imageDetails": [_details(caller, repository, image) for image in page], **token}
@@ -67,7 +61,6 @@ def describe_images(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
 def batch_get_image(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Manifests, byte by byte as they were pushed. None is converted: its digest would be another."""
     repository, accepted = meant(tx, params, caller), params.get("acceptedMediaTypes")
-    check_count(params["imageIds"], "imageIds", IDS_MAX)
     images, failures = list[dict[str, Any]](), list[dict[str, Any]]()
     for given in params["imageIds"]:
         try:
@@ -84,11 +77,7 @@ def batch_get_image(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
 def put_image(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """An image whose layers the registry has; or another tag for one."""
     repository, tag = meant(tx, params, caller), params.get("imageTag")
-    if tag is not None and not TAG.fullmatch(tag):
-        raise violated("imageTag", f"must satisfy regular expression '{TAG.pattern}'")
     body = params["imageManifest"].encode()
-    if not 1 <= len(body) <= pushing.MANIFEST_MAX_BYTES:
-        raise violated("imageManifest", f"must have a length of 1 to {pushing.MANIFEST_MAX_BYTES} bytes")
     pushed = pushing.put_image(tx, repository, body, params.get("imageManifestMediaType"), tag, params.get("imageDigest"))
     if pushed.was_there:
         and_tag = f" and tag '{tag}'" if tag is not None else ""
@@ -102,7 +91,6 @@ def put_image(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
 def batch_delete_image(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """By digest an image goes with all its tags; by tag only the tag goes, and with its last one the image."""
     repository = meant(tx, params, caller)
-    check_count(params["imageIds"], "imageIds", IDS_MAX)
     deleted, failures = list[dict[str, Any]](), list[dict[str, Any]]()
     for given in params["imageIds"]:
         try:
@@ -114,7 +102,6 @@ def batch_delete_image(tx: Tx[Store], params: dict[str, Any], caller: Caller) ->
 
 def batch_check_layer_availability(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     repository = meant(tx, params, caller)
-    check_count(params["layerDigests"], "layerDigests", LAYERS_MAX)
     layers, failures = list[dict[str, Any]](), list[dict[str, Any]]()
     for digest in params["layerDigests"]:
         if not DIGEST.fullmatch(digest):
@@ -219,16 +206,12 @@ def _failure(given: dict[str, str], unmeant: Unmeant) -> dict[str, Any]:
     return {"imageId": given, "failureCode": code, "failureReason": why}
 
 
-def _status(params: dict[str, Any]) -> str:
-    status: str = params.get("filter", {}).get("tagStatus", "ANY")
-    check_enum(status, "tagStatus", tuple(TAGGED))
-    return status
+def _is_tagged(params: dict[str, Any]) -> bool | None:
+    return TAGGED[params.get("filter", {}).get("tagStatus", "ANY")]
 
 
 def _is_about_active(params: dict[str, Any]) -> bool:
-    status = params.get("filter", {}).get("imageStatus", ACTIVE)
-    check_enum(status, "imageStatus", STATUSES)
-    return status in (ACTIVE, "ANY")
+    return params.get("filter", {}).get("imageStatus", ACTIVE) in (ACTIVE, "ANY")
 
 
 def _number(token: str) -> int:

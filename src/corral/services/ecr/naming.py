@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,17 +23,9 @@ ReferencedImagesNotFoundException = api_error("ReferencedImagesNotFoundException
 RepositoryNotFoundException = api_error("RepositoryNotFoundException")
 
 NAME = re.compile(r"(?:[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*/)*[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*")
-NAME_MIN, NAME_MAX = 2, 256
-PAGE_DEFAULT, PAGE_MAX = 100, 1000
+NAME_MAX = 256  # characters
+PAGE = 100
 HERE = re.compile(r"localhost|127\..*|::1|169\.254\.170\.2")  # what this machine is called by its programs, and by its containers
-
-
-def check_name(name: str) -> None:
-    """Refuse a name that no repository may have."""
-    if not NAME_MIN <= len(name) <= NAME_MAX:
-        raise violated("repositoryName", f"must have a length of {NAME_MIN} to {NAME_MAX} characters")
-    if not NAME.fullmatch(name):
-        raise violated("repositoryName", f"must satisfy regular expression '{NAME.pattern}'")
 
 
 def find(tx: Tx[Store], caller: Caller, name: str) -> Repository:
@@ -48,7 +39,6 @@ def find(tx: Tx[Store], caller: Caller, name: str) -> Repository:
 def meant(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Repository:
     """The repository that a request is about. There is one registry, the caller's own."""
     name = params["repositoryName"]
-    check_name(name)
     if params.get("registryId", caller.account) != caller.account:
         raise _no_repository(name, params["registryId"])
     return find(tx, caller, name)
@@ -75,13 +65,6 @@ def registry(tx: Tx[Store], caller: Caller) -> str:
     return f"{host}:{address.port or 80}"
 
 
-def limit_of(params: dict[str, Any]) -> int:
-    limit: int = params.get("maxResults", PAGE_DEFAULT)
-    if not 1 <= limit <= PAGE_MAX:
-        raise violated("maxResults", f"must be between 1 and {PAGE_MAX}")
-    return limit
-
-
 def after_of(params: dict[str, Any]) -> str:
     return unwrap(params.get("nextToken"), InvalidParameterException)
 
@@ -91,16 +74,6 @@ def check_unpaged(params: dict[str, Any], named: str, *others: str) -> None:
     for member in ("nextToken", "maxResults", *others):
         if member in params:
             raise violated(member, f"cannot be used together with {named}")
-
-
-def check_count(given: Sequence[Any], member: str, most: int) -> None:
-    if not 1 <= len(given) <= most:
-        raise violated(member, f"must have 1 to {most} members")
-
-
-def check_enum(value: str, member: str, values: Sequence[str]) -> None:
-    if value not in values:
-        raise violated(member, f"must satisfy enum value set: [{', '.join(values)}]")
 
 
 def violated(member: str, rule: str) -> ApiError:

@@ -18,9 +18,6 @@ from corral.store import Store
 LifecyclePolicyNotFoundException = api_error("LifecyclePolicyNotFoundException")
 RepositoryPolicyNotFoundException = api_error("RepositoryPolicyNotFoundException")
 
-POLICY_MAX = 10_240  # characters
-LIFECYCLE_MAX = 30_720
-
 Handler = Callable[[Tx[Store], dict[str, Any], Caller], dict[str, Any]]
 
 
@@ -32,7 +29,6 @@ class Text:
     put: str
     get: str
     delete: str
-    longest: int
     check: Callable[[str], None]
     word: str  # "Repository policy": in messages
     missing: type[ApiError]
@@ -51,11 +47,11 @@ def check_policy(text: str, word: str) -> None:
 TEXTS = (
     Text(
         "lifecyclePolicyText", "PutLifecyclePolicy", "GetLifecyclePolicy", "DeleteLifecyclePolicy",
-        LIFECYCLE_MAX, lifecycle.check, "Lifecycle policy", LifecyclePolicyNotFoundException,
+        lifecycle.check, "Lifecycle policy", LifecyclePolicyNotFoundException,
     ),
     Text(
         "policyText", "SetRepositoryPolicy", "GetRepositoryPolicy", "DeleteRepositoryPolicy",
-        POLICY_MAX, lambda text: check_policy(text, "repository"), "Repository policy", RepositoryPolicyNotFoundException,
+        lambda text: check_policy(text, "repository"), "Repository policy", RepositoryPolicyNotFoundException,
     ),
 )  # fmt: skip
 
@@ -63,7 +59,6 @@ TEXTS = (
 def handlers(text: Text) -> dict[str, Handler]:
     def put(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         repository, given = meant(tx, params, caller), params[text.member]
-        check_length(given, text.member, text.longest)
         text.check(given)
         tx.store.images.set_repository(replace(repository, about={**repository.about, text.member: given}))
         return {**identity(caller, repository), text.member: given}
@@ -85,11 +80,6 @@ def handlers(text: Text) -> dict[str, Handler]:
         return reply
 
     return {text.put: put, text.get: get, text.delete: delete}
-
-
-def check_length(text: str, member: str, longest: int) -> None:
-    if len(text) > longest:
-        raise violated(member, f"must have a length of at most {longest} characters")
 
 
 HANDLERS = {operation: handler for text in TEXTS for operation, handler in handlers(text).items()}

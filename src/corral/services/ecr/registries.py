@@ -8,8 +8,8 @@ from corral.core import Tx
 from corral.errors import ApiError, api_error
 from corral.services.caller import Caller
 from corral.services.ecr.images import as_given, existing
-from corral.services.ecr.naming import check_enum, violated
-from corral.services.ecr.policies import POLICY_MAX, check_length, check_policy
+from corral.services.ecr.naming import violated
+from corral.services.ecr.policies import check_policy
 from corral.store import Store
 
 RegistryPolicyNotFoundException = api_error("RegistryPolicyNotFoundException")
@@ -17,9 +17,6 @@ ScanNotFoundException = api_error("ScanNotFoundException")
 
 KIND = "registry"  # stored only
 POLICY, SCANNING, REPLICATION, SETTINGS = "policy", "scanning", "replication", "settings"
-SCAN_TYPES = ("BASIC", "ENHANCED")
-SCAN_RULES_MAX = 2
-REPLICATION_RULES_MAX = 25
 ACCOUNT_SETTINGS = {  # its values, the one that holds by itself first
     "BASIC_SCAN_TYPE_VERSION": ("AWS_NATIVE", "CLAIR"),
     "REGISTRY_POLICY_SCOPE": ("V2", "V1"),
@@ -34,14 +31,11 @@ def describe_registry(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
 
 def put_replication_configuration(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     replication = params["replicationConfiguration"]
-    if len(replication["rules"]) > REPLICATION_RULES_MAX:
-        raise violated("replicationConfiguration", f"must have at most {REPLICATION_RULES_MAX} rules")
     _say(tx, caller, REPLICATION, replication)
     return {"replicationConfiguration": replication}
 
 
 def put_registry_policy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    check_length(params["policyText"], "policyText", POLICY_MAX)
     check_policy(params["policyText"], "registry")
     _say(tx, caller, POLICY, {"policyText": params["policyText"]})
     return {"registryId": caller.account, "policyText": params["policyText"]}
@@ -67,9 +61,6 @@ def get_registry_scanning_configuration(tx: Tx[Store], params: dict[str, Any], c
 
 def put_registry_scanning_configuration(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     scanning = {"scanType": params.get("scanType", "BASIC"), "rules": params.get("rules", [])}
-    check_enum(scanning["scanType"], "scanType", SCAN_TYPES)
-    if len(scanning["rules"]) > SCAN_RULES_MAX:
-        raise violated("rules", f"must have at most {SCAN_RULES_MAX} members")
     _say(tx, caller, SCANNING, scanning)
     return {"registryScanningConfiguration": scanning}
 
@@ -84,21 +75,17 @@ def describe_image_scan_findings(tx: Tx[Store], params: dict[str, Any], caller: 
 
 
 def get_account_setting(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    name = _setting(params)
+    name = params["name"]
     value = (_said(tx, caller, SETTINGS) or {}).get(name, ACCOUNT_SETTINGS[name][0])
     return {"name": name, "value": value}
 
 
 def put_account_setting(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    name, value = _setting(params), params["value"]
-    check_enum(value, "value", ACCOUNT_SETTINGS[name])
+    name, value = params["name"], params["value"]
+    if value not in ACCOUNT_SETTINGS[name]:
+        raise violated("value", f"must satisfy enum value set: [{', '.join(ACCOUNT_SETTINGS[name])}]")
     _say(tx, caller, SETTINGS, {**(_said(tx, caller, SETTINGS) or {}), name: value})
     return {"name": name, "value": value}
-
-
-def _setting(params: dict[str, Any]) -> str:
-    check_enum(params["name"], "name", tuple(ACCOUNT_SETTINGS))
-    return str(params["name"])
 
 
 def _said(tx: Tx[Store], caller: Caller, name: str) -> dict[str, Any] | None:

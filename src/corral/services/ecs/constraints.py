@@ -10,7 +10,6 @@ from corral.model.rules import Rules
 from corral.services.ecs.naming import ClientException, InvalidParameterException
 
 CONSTRAINTS_MAX = 10
-STRATEGIES_MAX = 5
 
 REASONS = {
     "AGENT": "AGENT",
@@ -38,8 +37,6 @@ def placement_rules(
         raise InvalidParameterException(
             f"A task can have up to {CONSTRAINTS_MAX} placement constraints, those of its task definition included."
         )
-    if len(strategies) > STRATEGIES_MAX:
-        raise InvalidParameterException(f"A task can have up to {STRATEGIES_MAX} placement strategies.")
     expressions = tuple(dict.fromkeys(_expressions(constraints)))
     distinct = any(constraint.get("type") == "distinctInstance" for constraint in constraints)
     steps = tuple(_step(strategy) for strategy in strategies)
@@ -56,8 +53,6 @@ def placement_rules(
 def check_definition_constraints(constraints: Iterable[dict[str, Any]]) -> None:
     """A task definition may have memberOf alone."""
     constraints = list(constraints)
-    if len(constraints) > CONSTRAINTS_MAX:
-        raise ClientException(f"A task definition can have up to {CONSTRAINTS_MAX} placement constraints.")
     for constraint in constraints:
         if constraint.get("type") != "memberOf":
             raise ClientException(f"constraint.type '{constraint.get('type')}' is not supported.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import orjson
@@ -11,32 +11,21 @@ import orjson
 from corral.services.ecs.constraints import check_definition_constraints
 from corral.services.ecs.containers import dependencies
 from corral.services.ecs.environment_files import check_environment_files
-from corral.services.ecs.naming import ClientException, InvalidParameterException
+from corral.services.ecs.naming import ClientException
 
 Document = dict[str, Any]
 Container = dict[str, Any]
 
-NAME = re.compile(r"[a-zA-Z0-9_-]{1,255}")
 PORTS = re.compile(r"(\d{1,5})-(\d{1,5})")
-CONTAINERS_MAX = 10
 DOCUMENT_MAX_BYTES = 65_536
 TASK_CPU_UNITS = (128, 196_608)
-MEMORY_MIN_MIB = 6
 PORT_MAX = 65_535
 
-NETWORK_MODES = ("bridge", "host", "awsvpc", "none")
-COMPATIBILITIES = ("EC2", "FARGATE", "EXTERNAL", "MANAGED_INSTANCES")
-CONDITIONS = ("START", "COMPLETE", "SUCCESS", "HEALTHY")
-LOG_DRIVERS = ("json-file", "syslog", "journald", "gelf", "fluentd", "awslogs", "splunk", "awsfirelens")
 FARGATE_LOG_DRIVERS = ("awslogs", "splunk", "awsfirelens")
 NOT_ON_FARGATE = (
     "privileged", "links", "dockerSecurityOptions", "disableNetworking", "dnsServers", "dnsSearchDomains", "extraHosts",
 )  # fmt: skip
 NOT_IN_FARGATE_LINUX = ("devices", "sharedMemorySize", "tmpfs", "maxSwap", "swappiness")
-ULIMITS = (
-    "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio", "rttime",
-    "sigpending", "stack",
-)  # fmt: skip
 
 # CPU units of a Fargate task → the memory in MiB that it may have with them.
 FARGATE_SIZES: dict[int, Collection[int]] = {
@@ -127,16 +116,7 @@ def _not_on_fargate(container: Container) -> str | None:
 
 
 def _check_task(document: Document) -> None:
-    one_of("networkMode", document.get("networkMode"), NETWORK_MODES)
-    one_of("pidMode", document.get("pidMode"), ("host", "task"))
-    one_of("ipcMode", document.get("ipcMode"), ("host", "task", "none"))
-    for given in document.get("requiresCompatibilities", ()):
-        one_of("requiresCompatibilities", given, COMPATIBILITIES)
     containers = document["containerDefinitions"]
-    if not containers:
-        raise ClientException("Container list cannot be empty.")
-    if len(containers) > CONTAINERS_MAX:
-        raise ClientException(f"A task definition can have at most {CONTAINERS_MAX} containers.")
     names = [container.get("name", "") for container in containers]
     if len(set(names)) != len(names):
         raise ClientException("Container names must be unique within a task definition.")
@@ -153,8 +133,6 @@ def _check_task(document: Document) -> None:
         if reserved > int(document["memory"]):
             raise ClientException("The sum of all container 'memory' values cannot be greater than the value of the task 'memory'.")
     check_definition_constraints(document.get("placementConstraints", ()))
-    if not 21 <= document.get("ephemeralStorage", {}).get("sizeInGiB", 21) <= 200:
-        raise ClientException("Invalid 'ephemeralStorage' setting for task. 'sizeInGiB' must be between 21 and 200.")
     proxied = document.get("proxyConfiguration", {}).get("containerName")
     if proxied is not None and proxied not in names:
         raise ClientException(f"Proxy configuration names the container '{proxied}', which does not exist.")
@@ -163,8 +141,8 @@ def _check_task(document: Document) -> None:
 def _check_volumes(document: Document) -> None:
     names = [volume.get("name") for volume in document.get("volumes", ())]
     for name in names:
-        if not name or not NAME.fullmatch(name):
-            raise ClientException("Volume name should have up to 255 letters, digits, hyphens and underscores.")
+        if name is None:
+            raise ClientException("Volume name should not be null or empty.")
         if names.count(name) > 1:
             raise ClientException(f"Volume names must be unique within a task definition: '{name}'.")
     for volume in document.get("volumes", ()):
@@ -174,8 +152,8 @@ def _check_volumes(document: Document) -> None:
 
 
 def _check_name_and_image(container: Container, _: Document) -> None:
-    if not NAME.fullmatch(container.get("name", "")):
-        raise ClientException("Container.name contains invalid characters: use up to 255 letters, digits, hyphens and underscores.")
+    if "name" not in container:
+        raise ClientException("Container.name should not be null or empty.")
     if not container.get("image"):
         raise ClientException("Container.image should not be null or empty.")
 
@@ -186,30 +164,21 @@ def _check_sizes(container: Container, document: Document) -> None:
         raise ClientException(
             f"Invalid setting for container '{name}'. At least one of 'memory' or 'memoryReservation' must be specified."
         )
-    if any(value is not None and value < MEMORY_MIN_MIB for value in (hard, soft)):
-        raise ClientException(
-            f"Invalid setting for container '{name}'. 'memory' and 'memoryReservation' must be at least {MEMORY_MIN_MIB} MiB."
-        )
     if hard is not None and soft is not None and hard < soft:
         raise ClientException(f"Invalid setting for container '{name}'. 'memory' must not be less than 'memoryReservation'.")
-    if container["cpu"] < 0:
-        raise ClientException(f"Invalid 'cpu' setting for container '{name}'.")
 
 
 def _check_devices(container: Container, document: Document) -> None:
     known = {accelerator["deviceName"] for accelerator in document.get("inferenceAccelerators", ())}
     for need in container.get("resourceRequirements", ()):
-        one_of("resourceRequirements.type", need["type"], ("GPU", "InferenceAccelerator", "NeuronDevice"))
         if need["type"] == "InferenceAccelerator" and need.get("value") not in known:
             raise ClientException(f"Unknown inference accelerator '{need.get('value')}' for container '{container['name']}'.")
 
 
 def _check_logging(container: Container, _: Document) -> None:
     logging = container.get("logConfiguration")
-    if logging:
-        one_of("logConfiguration.logDriver", logging["logDriver"], LOG_DRIVERS)
-        if logging["logDriver"] == "awslogs" and not logging.get("options", {}).get("awslogs-group"):
-            raise ClientException("Log driver awslogs requires options: awslogs-group, awslogs-region")
+    if logging and logging["logDriver"] == "awslogs" and not logging.get("options", {}).get("awslogs-group"):
+        raise ClientException("Log driver awslogs requires options: awslogs-group, awslogs-region")
 
 
 def _check_environment(container: Container, _: Document) -> None:
@@ -236,7 +205,6 @@ def _check_network(container: Container, document: Document) -> None:
         raise ClientException("Port mappings are not supported when networkMode=none.")
     seen = set()
     for mapping in container["portMappings"]:
-        one_of("portMappings.protocol", mapping.get("protocol"), ("tcp", "udp"))
         port, host_port = mapping.get("containerPort"), mapping.get("hostPort", 0)
         if port is None:
             _check_port_range(name, mapping.get("containerPortRange"))
@@ -282,28 +250,15 @@ def _check_health(container: Container, _: Document) -> None:
             f"Invalid 'healthCheck' setting for container '{container['name']}'. The command must begin with CMD or CMD-SHELL and "
             "name what to run, or be NONE."
         )
-    for field, low, high in (("interval", 5, 300), ("timeout", 2, 60), ("retries", 1, 10), ("startPeriod", 0, 300)):
-        _in_range(container, f"healthCheck.{field}", health.get(field), low, high)
-
-
-def _check_timeouts(container: Container, _: Document) -> None:
-    _in_range(container, "startTimeout", container.get("startTimeout"), 1, 86_400)
-    _in_range(container, "stopTimeout", container.get("stopTimeout"), 0, 86_400)
-    policy = container.get("restartPolicy", {})
-    _in_range(container, "restartPolicy.restartAttemptPeriod", policy.get("restartAttemptPeriod"), 60, 1800)
-    if len(policy.get("ignoredExitCodes", ())) > 50:
-        raise ClientException(f"Container '{container['name']}': at most 50 ignoredExitCodes are allowed.")
 
 
 def _check_limits(container: Container, _: Document) -> None:
     names = [limit["name"] for limit in container.get("ulimits", ())]
     for limit in container.get("ulimits", ()):
-        one_of("ulimits.name", limit["name"], ULIMITS)
         if names.count(limit["name"]) > 1:
             raise ClientException(f"Container '{container['name']}': the ulimit {limit['name']} is given more than once.")
         if limit["hardLimit"] != -1 and not -1 < limit["softLimit"] <= limit["hardLimit"]:
             raise ClientException(f"Container '{container['name']}': the softLimit of {limit['name']} is above its hardLimit.")
-    _in_range(container, "linuxParameters.swappiness", container.get("linuxParameters", {}).get("swappiness"), 0, 100)
 
 
 CONTAINER_RULES: tuple[Callable[[Container, Document], None], ...] = (
@@ -315,7 +270,6 @@ CONTAINER_RULES: tuple[Callable[[Container, Document], None], ...] = (
     _check_network,
     _check_mounts,
     _check_health,
-    _check_timeouts,
     _check_limits,
 )
 
@@ -325,7 +279,6 @@ def check_dependencies(containers: list[Container]) -> None:
     after = {name: list(dependencies(container)) for name, container in by_name.items()}
     for container in containers:
         for need in container.get("dependsOn", ()):
-            one_of("dependsOn.condition", need["condition"], CONDITIONS)
             other = by_name.get(need["containerName"])
             if other is None:
                 raise ClientException(f"Cannot depend on container + '{need['containerName']}' because it does not exist")
@@ -346,17 +299,3 @@ def _in_a_cycle(after: dict[str, list[str]]) -> set[str]:
         for name in free:
             del left[name]
     return set(left)
-
-
-def _in_range(container: Container, field: str, value: int | None, low: int, high: int) -> None:
-    if value is not None and not low <= value <= high:
-        name = container["name"]
-        raise ClientException(f"Invalid '{field}' setting for container '{name}'. It must be between {low} and {high}.")
-
-
-def one_of(where: str, value: str | None, allowed: Iterable[str]) -> None:
-    if value is not None and value not in allowed:
-        raise InvalidParameterException(
-            f"1 validation error detected: Value '{value}' at '{where}' failed to satisfy constraint: "
-            f"Member must satisfy enum value set: [{', '.join(allowed)}]"
-        )

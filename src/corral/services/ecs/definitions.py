@@ -16,7 +16,6 @@ from corral.store import Store
 
 DECIMAL = re.compile(r"\d*\.\d+")
 QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
-DELETE_MAX = 10
 DELETION_SHOWN_S = 1.0  # at least so long a revision is seen to be in deletion
 CONTAINER_DEFAULTS: dict[str, Any] = {
     "cpu": 0, "essential": True, "portMappings": [], "environment": [], "mountPoints": [], "volumesFrom": [], "systemControls": [],
@@ -29,8 +28,6 @@ STILL_ACTIVE = "The specified task definition is still in ACTIVE status. Please 
 
 def register_task_definition(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     family = params["family"]
-    if not definition_rules.NAME.fullmatch(family):
-        raise ClientException("Family contains invalid characters: use up to 255 letters, digits, hyphens and underscores.")
     tags = check_tags(params.get("tags", []))
     document = {key: value for key, value in params.items() if key != "tags"}
     for key, parse in (("cpu", cpu_units), ("memory", memory_mib)):
@@ -76,8 +73,6 @@ def deregister_task_definition(tx: Tx[Store], params: dict[str, Any], caller: Ca
 def delete_task_definitions(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Revisions go when no task refers to them any more, not even one that has stopped and is still shown."""
     given = params["taskDefinitions"]
-    if not 1 <= len(given) <= DELETE_MAX:
-        raise InvalidParameterException(f"Give from 1 to {DELETE_MAX} task definitions.")
     deleted, failures = [], []
     for name in given:
         family, revision = split_definition(name)
@@ -100,8 +95,6 @@ def delete_task_definitions(tx: Tx[Store], params: dict[str, Any], caller: Calle
 def list_task_definitions(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """`familyPrefix` is the whole name of a family here, as on ECS."""
     status = params.get("status", "ACTIVE")
-    definition_rules.one_of("status", status, ("ACTIVE", "INACTIVE", "DELETE_IN_PROGRESS"))
-    definition_rules.one_of("sort", params.get("sort"), ("ASC", "DESC"))
 
     def names(after: str, limit: int) -> list[str]:
         family, _, revision = after.partition(":")
@@ -123,10 +116,8 @@ def list_task_definitions(tx: Tx[Store], params: dict[str, Any], caller: Caller)
 
 def list_task_definition_families(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     prefix, status = params.get("familyPrefix", ""), params.get("status", "ALL")
-    definition_rules.one_of("status", status, ("ACTIVE", "INACTIVE", "ALL"))
-    page, token = paging.page(
-        params, lambda after, limit: tx.store.definitions.families(caller.region, prefix, status, after, limit)
-    )
+    families = tx.store.definitions.families
+    page, token = paging.page(params, lambda after, limit: families(caller.region, prefix, status, after, limit))
     return {"families": page, **token}
 
 

@@ -14,7 +14,6 @@ from corral.model.blob import Slice
 from corral.services.ecs.naming import ClientException
 from corral.store import Store
 
-FILES_MAX = 10
 FILES_MAX_BYTES = 2**20  # of a container's, together. ECS has no limit, but no program could be started with much more
 OBJECT = re.compile(r"arn:aws[a-z-]*:s3:::([^/]+)/(.+)")
 NO_FILES = "ResourceInitializationError: failed to download env files: file download command: non empty error stream: {}"
@@ -22,11 +21,7 @@ NO_FILES = "ResourceInitializationError: failed to download env files: file down
 
 def check_environment_files(container: dict[str, Any]) -> None:
     files, name = container.get("environmentFiles", ()), container["name"]
-    if len(files) > FILES_MAX:
-        raise ClientException(f"Container '{name}': at most {FILES_MAX} environmentFiles are allowed.")
     for file in files:
-        if file["type"] != "s3":
-            raise ClientException(f"Container '{name}': the type of an environment file must be s3, not '{file['type']}'.")
         if not OBJECT.fullmatch(file["value"]):
             raise ClientException(f"Container '{name}': '{file['value']}' is not the ARN of an S3 object.")
         if not file["value"].endswith(".env"):

@@ -29,7 +29,6 @@ from corral.store import Store
 
 TargetNotConnectedException = api_error("TargetNotConnectedException")
 
-COMMAND_MAX_BYTES = 16 * 1024
 OPEN_WITHIN_S = 60.0
 NOT_ENABLED = (
     "The execute command failed because execute command was not enabled when the task was run or the execute command agent "
@@ -130,8 +129,6 @@ def _words(command: str) -> list[str]:
         raise InvalidParameterException(f"The command cannot be read: {str(error).lower()}.") from None
     if not words:
         raise InvalidParameterException("Command can not be blank.")
-    if len(command.encode()) > COMMAND_MAX_BYTES:
-        raise InvalidParameterException(f"A command has at most {COMMAND_MAX_BYTES} bytes.")
     if "\0" in command:
         raise InvalidParameterException("A command cannot contain a NUL character.")
     return words

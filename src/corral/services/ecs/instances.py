@@ -33,11 +33,7 @@ from corral.store import HOLD, Store
 TargetNotFoundException = api_error("TargetNotFoundException")
 AttributeLimitExceededException = api_error("AttributeLimitExceededException")
 
-DESCRIBE_MAX = 100
-UPDATE_MAX = 10
-ATTRIBUTES_MAX = 10  # in a call, and of a host; what holds GPUs is not counted
-STATUSES = ("ACTIVE", "DRAINING")
-NAME = re.compile(r"[a-zA-Z0-9_./\\-]{1,128}")
+ATTRIBUTES_MAX = 10  # of a host; what holds GPUs is not counted
 VALUE = re.compile(r"(?! )[a-zA-Z0-9_.@/\\: -]{1,128}(?<! )")
 HELD_FOR = re.compile(r"[^\x00-\x1f]{0,128}")
 BUILT_IN = ("ecs.", "com.amazonaws.", "corral.")
@@ -60,8 +56,6 @@ def list_container_instances(tx: Tx[Store], params: dict[str, Any], caller: Call
 def describe_container_instances(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     given = params["containerInstances"]
-    if not 1 <= len(given) <= DESCRIBE_MAX:
-        raise InvalidParameterException(f"containerInstances must contain from 1 to {DESCRIBE_MAX} entries.")
     include = params.get("include", ())
     return _each(tx, caller, cluster, given, lambda slot: _described(tx, caller, cluster, slot, include))
 
@@ -70,10 +64,6 @@ def update_container_instances_state(tx: Tx[Store], params: dict[str, Any], call
     """A draining instance gets no new tasks; what runs there runs on. A waiting task may fit once it is active again."""
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     given, status = params["containerInstances"], params["status"]
-    if status not in STATUSES:
-        raise InvalidParameterException(f"Container instance status should be one of [{', '.join(STATUSES)}].")
-    if not 1 <= len(given) <= UPDATE_MAX:
-        raise InvalidParameterException(f"containerInstances must contain from 1 to {UPDATE_MAX} entries.")
 
     def update(slot: Slot) -> dict[str, Any]:
         tx.store.instances.set_status(slot.id, status)
@@ -109,7 +99,6 @@ def delete_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
 
 def list_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
-    _check_target_type(params["targetType"])
     name, value = params.get("attributeName"), params.get("attributeValue")
     if value is not None and name is None:
         raise InvalidParameterException("An attribute value can only be given together with an attribute name.")
@@ -156,16 +145,13 @@ def _each(tx: Tx[Store], caller: Caller, cluster: str, given: list[str], show: C
 def _targets(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> list[tuple[str, str, dict[str, Any]]]:
     """(pool, slot, attribute) of a request, in its order."""
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
-    given = params["attributes"]
-    if not 1 <= len(given) <= ATTRIBUTES_MAX:
-        raise InvalidParameterException(f"attributes must contain from 1 to {ATTRIBUTES_MAX} entries.")
     found = []
-    for attribute in given:
+    for attribute in params["attributes"]:
         target = attribute.get("targetId")
         if not target:
             raise InvalidParameterException("Every attribute needs a targetId: the container instance that it is of.")
-        if not target.startswith("arn:"):
-            _check_target_type(attribute.get("targetType"))
+        if not target.startswith("arn:") and "targetType" not in attribute:
+            raise InvalidParameterException("The target type must be container-instance.")
         at = find_slot(tx, caller.region, cluster, short(target))
         if at is None:
             raise TargetNotFoundException(f"The specified target was not found: {target}.")
@@ -173,14 +159,7 @@ def _targets(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> list[tupl
     return found
 
 
-def _check_target_type(given: str | None) -> None:
-    if given != "container-instance":
-        raise InvalidParameterException("The target type must be container-instance.")
-
-
 def _check_attribute(name: str, value: str) -> None:
-    if not NAME.fullmatch(name):
-        raise InvalidParameterException(f"Invalid attribute name '{name}': use 1 to 128 letters, digits and - _ . / \\")
     if name.startswith(HOLD):
         if not HELD_FOR.fullmatch(value):
             raise InvalidParameterException(f"The value of {name} can have up to 128 characters.")

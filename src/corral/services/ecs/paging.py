@@ -14,8 +14,6 @@ PAGE_MAX = 100
 def page(params: dict[str, Any], names: Callable[[str, int], list[str]], most: int = PAGE_MAX) -> tuple[list[str], dict[str, str]]:
     """One page of `names(after, limit)` and, where there are more, the reply's nextToken."""
     limit = params.get("maxResults", most)
-    if not 1 <= limit <= most:
-        raise InvalidParameterException(f"maxResults must be between 1 and {most}.")
     found = names(unwrap(params.get("nextToken"), InvalidParameterException), limit + 1)
     if len(found) <= limit:
         return found, {}

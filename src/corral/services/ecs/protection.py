@@ -15,19 +15,14 @@ from corral.services.ecs.describing import task_arn_of
 from corral.services.ecs.naming import InvalidParameterException, arn, find_cluster, short
 from corral.store import Store
 
-UPDATE_MAX = 10
-GET_MAX = 100
 EXPIRES_DEFAULT_MINUTES = 120
-EXPIRES_MAX_MINUTES = 2880
 
 Failure = dict[str, str]
 
 
 def update_task_protection(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     enabled, minutes = params["protectionEnabled"], params.get("expiresInMinutes", EXPIRES_DEFAULT_MINUTES)
-    if not 1 <= minutes <= EXPIRES_MAX_MINUTES:
-        raise InvalidParameterException(f"expiresInMinutes must be between 1 and {EXPIRES_MAX_MINUTES}.")
-    tasks, failures = _find(tx, caller, params, UPDATE_MAX)
+    tasks, failures = _find(tx, caller, params)
     changed = []
     for task in tasks:
         if task.desired is TaskState.STOPPED:
@@ -42,18 +37,17 @@ def update_task_protection(tx: Tx[Store], params: dict[str, Any], caller: Caller
 
 
 def get_task_protection(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    tasks, failures = _find(tx, caller, params, GET_MAX)
+    tasks, failures = _find(tx, caller, params)
     return {"protectedTasks": [_shown(caller, task, tx.now_s) for task in tasks], "failures": failures}
 
 
-def _find(tx: Tx[Store], caller: Caller, params: dict[str, Any], most: int) -> tuple[list[Task], list[Failure]]:
+def _find(tx: Tx[Store], caller: Caller, params: dict[str, Any]) -> tuple[list[Task], list[Failure]]:
     cluster, _ = find_cluster(tx, caller, params["cluster"])
-    given = params.get("tasks", ())
-    if not 1 <= len(given) <= most:
-        raise InvalidParameterException(f"Tasks must contain from 1 to {most} entries.")
+    if "tasks" not in params:
+        raise InvalidParameterException("Tasks must be specified.")
     tasks: list[Task] = []
     failures: list[Failure] = []
-    for name in dict.fromkeys(short(each) for each in given):
+    for name in dict.fromkeys(short(each) for each in params["tasks"]):
         task = tx.store.tasks.get(name)
         if task is not None and (task.region, task.cluster) == (caller.region, cluster):
             tasks.append(task)

@@ -29,9 +29,6 @@ from corral.services.ecs.slots import pools_of
 from corral.services.ecs.tags import task_tags
 from corral.store import Store
 
-COUNT_MAX = 10
-INSTANCES_MAX = 10
-STARTED_BY_MAX = 128
 TOKEN_S = 24 * 3600.0
 
 # Fields that would change what a task does and that Corral does not act on yet: refused by name, never ignored.
@@ -43,7 +40,7 @@ def run_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str,
     scope = f"{caller.region}/{cluster}/RunTask"
     if (known := _known(tx, scope, params)) is not None:
         return known
-    count = _count(params)
+    count = params.get("count", 1)
     launch_type, strategy = params.get("launchType"), params.get("capacityProviderStrategy")
     launched = launch(
         tx,
@@ -65,8 +62,6 @@ def start_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
     """One task on each of the given container instances, now or not at all."""
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     instances = params["containerInstances"]
-    if not 1 <= len(instances) <= INSTANCES_MAX:
-        raise InvalidParameterException(f"containerInstances must contain from 1 to {INSTANCES_MAX} entries.")
     launched = launch(
         tx,
         LaunchRequest(
@@ -87,8 +82,6 @@ def _common(tx: Tx[Store], params: dict[str, Any], caller: Caller, cluster: str)
     for field in REFUSED_IN_REQUEST:
         if params.get(field):
             raise InvalidParameterException(f"Corral does not serve {field} yet.")
-    if len(params.get("startedBy", "")) > STARTED_BY_MAX:
-        raise InvalidParameterException(f"startedBy can have up to {STARTED_BY_MAX} characters.")
     return {
         "region": caller.region,
         "cluster": cluster,
@@ -102,13 +95,6 @@ def _common(tx: Tx[Store], params: dict[str, Any], caller: Caller, cluster: str)
         "reference_id": params.get("referenceId"),
         "enable_execute_command": params.get("enableExecuteCommand", False),
     }
-
-
-def _count(params: dict[str, Any]) -> int:
-    count = params.get("count", 1)
-    if not 1 <= count <= COUNT_MAX:
-        raise InvalidParameterException(f"Count must be between 1 and {COUNT_MAX}.")
-    return int(count)
 
 
 def _failure(caller: Caller, cluster: str, failure: LaunchFailure) -> dict[str, str]:

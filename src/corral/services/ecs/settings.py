@@ -41,9 +41,7 @@ def put_account_setting_default(tx: Tx[Store], params: dict[str, Any], caller: C
 def list_account_settings(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Those set for the principal; with `effectiveSettings`, the ones that hold for it, wherever they come from."""
     principal, only = params.get("principalArn", caller.principal), params.get("name")
-    if only is not None:
-        _check_name(only)
-    elif "value" in params:
+    if only is None and "value" in params:
         raise InvalidParameterException("A value can be given only together with the name of a setting.")
     shown = {}
     for name in sorted(SETTINGS if only is None else {only}):
@@ -60,7 +58,6 @@ def list_account_settings(tx: Tx[Store], params: dict[str, Any], caller: Caller)
 
 def delete_account_setting(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     name, principal = params["name"], params.get("principalArn", caller.principal)
-    _check_name(name)
     tx.store.stored.drop("ecs", "account-setting", caller.region, _key(name, principal))
     return {"setting": _effective(tx, caller, name, principal) | {"principalArn": principal}}
 
@@ -72,7 +69,6 @@ def effective_value(tx: Tx[Store], caller: Caller, name: str) -> str:
 
 def _put(tx: Tx[Store], caller: Caller, params: dict[str, Any], principal: str) -> dict[str, Any]:
     name, value = params["name"], params["value"]
-    _check_name(name)
     if name in AWS_MANAGED:
         raise InvalidParameterException(f"The setting {name} is managed by AWS and cannot be changed.")
     if value not in SETTINGS[name][1]:
@@ -96,11 +92,6 @@ def _value(tx: Tx[Store], caller: Caller, name: str, principal: str) -> str | No
 
 def _shown(name: str, value: str, principal: str) -> dict[str, Any]:
     return {"name": name, "value": value, "principalArn": principal, "type": "aws_managed" if name in AWS_MANAGED else "user"}
-
-
-def _check_name(name: str) -> None:
-    if name not in SETTINGS:
-        raise InvalidParameterException(f"There is no account setting {name}. There are: {', '.join(SETTINGS)}.")
 
 
 def _key(name: str, principal: str) -> str:

@@ -17,7 +17,6 @@ from corral.store import Store
 
 ServiceNotFoundException = api_error("ServiceNotFoundException")
 
-DESCRIBE_MAX = 100
 STOPPED_BY_USER = "Task stopped by user"
 WAIT_MAX_S = 60.0
 
@@ -33,8 +32,6 @@ def stop_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
 
 def describe_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
-    if not 1 <= len(params["tasks"]) <= DESCRIBE_MAX:
-        raise InvalidParameterException(f"Tasks must contain from 1 to {DESCRIBE_MAX} entries.")
     tasks, failures = [], []
     found = tx.store.tasks.several([short(given) for given in params["tasks"]])
     for given in params["tasks"]:
@@ -99,7 +96,5 @@ def _check_filters(params: dict[str, Any]) -> None:
     for other in ("family", "serviceName", "containerInstance", "daemonName"):
         if params.get("startedBy") and params.get(other):
             raise InvalidParameterException(f"startedBy must be the only filter: it cannot be used together with {other}.")
-    if params.get("desiredStatus", "RUNNING") not in ("RUNNING", "PENDING", "STOPPED"):
-        raise InvalidParameterException("desiredStatus should be one of [RUNNING, PENDING, STOPPED].")
     if params.get("serviceName"):
         raise ServiceNotFoundException("Service not found.")

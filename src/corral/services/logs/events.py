@@ -13,7 +13,6 @@ from corral.services.logs.naming import (
     existing_stream,
     group_named,
     kept_since_ms,
-    limit_of,
     now_ms,
 )
 from corral.services.logs.streams import sequence_token
@@ -22,7 +21,6 @@ from corral.telemetry import Event, LogStore, Stream
 from corral.telemetry.logs import EVENT_OVERHEAD_BYTES, LAST_MS, read_events
 
 BATCH_MAX_BYTES = 1_048_576
-BATCH_MAX_EVENTS = 10_000
 PAGE_MAX_EVENTS = 10_000
 PAGE_MAX_BYTES = 1_048_576
 TOO_NEW_MS = 2 * 3600 * 1000
@@ -64,7 +62,7 @@ def get_log_events(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> 
 
 
 def _page(tx: Tx[LogStore], stream: Stream, params: dict[str, Any]) -> dict[str, Any]:
-    limit, token = limit_of(params, PAGE_MAX_EVENTS), params.get("nextToken")
+    limit, token = params.get("limit", PAGE_MAX_EVENTS), params.get("nextToken")
     start, end = (params.get("startTime", 0), 0), (params.get("endTime", LAST_MS), 0)
     descending, here = not params.get("startFromHead", False), start
     if token is not None:
@@ -88,11 +86,7 @@ def _page(tx: Tx[LogStore], stream: Stream, params: dict[str, Any]) -> dict[str,
 
 
 def _check_batch(events: list[tuple[int, str]]) -> None:
-    if not 1 <= len(events) <= BATCH_MAX_EVENTS:
-        raise InvalidParameterException(f"A batch holds from 1 to {BATCH_MAX_EVENTS} log events.")
     sizes = [len(message.encode("utf-8", "surrogatepass")) + EVENT_OVERHEAD_BYTES for _, message in events]
-    if min(sizes) == EVENT_OVERHEAD_BYTES:
-        raise InvalidParameterException("Log event message must not be empty.")
     if max(sizes) > BATCH_MAX_BYTES:
         raise InvalidParameterException(f"Log event too large: {max(sizes)} bytes exceeds limit of {BATCH_MAX_BYTES}")
     if sum(sizes) > BATCH_MAX_BYTES:

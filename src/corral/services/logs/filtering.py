@@ -14,13 +14,11 @@ from corral.services.logs.naming import (
     existing_group,
     group_named,
     kept_since_ms,
-    limit_of,
 )
 from corral.services.tokens import unwrap, wrap
 from corral.telemetry import Group, LogStore
 from corral.telemetry.search import LAST, Found, Place, Scope, Search, Wanted
 
-NAMES_MAX = 100
 BACKWARDS_SINCE_MS = 1_704_067_200_000  # AWS goes backwards only to the first day of 2024
 
 
@@ -35,7 +33,7 @@ def filter_log_events(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) 
         start=start,
         end=end,
         backwards=backwards,
-        limit=limit_of(params, PAGE_MAX_EVENTS),
+        limit=params.get("limit", PAGE_MAX_EVENTS),
         max_bytes=PAGE_MAX_BYTES,
     )
     found, go_on = Search(tx.store.connection, _scope(tx, params, caller, group), wanted).page()
@@ -59,8 +57,6 @@ def _scope(tx: Tx[LogStore], params: dict[str, Any], caller: Caller, group: Grou
         return Scope(group.id, prefix=prefix)
     if prefix:
         raise InvalidParameterException("logStreamNamePrefix and logStreamNames are mutually exclusive parameters.")
-    if not 1 <= len(names) <= NAMES_MAX:
-        raise InvalidParameterException(f"Give from 1 to {NAMES_MAX} logStreamNames.")
     if not all(tx.store.stream(caller.region, group.name, name) for name in names):
         raise ResourceNotFoundException("The specified log stream does not exist.")
     return Scope(group.id, tuple(dict.fromkeys(names)))

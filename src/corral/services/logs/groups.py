@@ -2,44 +2,35 @@
 
 from __future__ import annotations
 
-import re
 from fnmatch import fnmatchcase
 from typing import Any
 
 from corral.core import Tx
 from corral.services.caller import Caller
 from corral.services.logs.naming import (
+    PAGE_MAX,
     InvalidParameterException,
     ResourceAlreadyExistsException,
     ValidationException,
-    check_name,
     existing_group,
     group_arn,
     group_of,
-    limit_of,
     now_ms,
-    violated,
 )
 from corral.services.logs.tags import check_tags
 from corral.services.tokens import unwrap, wrap
 from corral.telemetry import Group, LogStore
 
-RETENTION_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653)
-CLASSES = ("STANDARD", "INFREQUENT_ACCESS", "DELIVERY", "ESSENTIALS")
+STANDARD = "STANDARD"
 LOW_COST = ("INFREQUENT_ACCESS", "ESSENTIALS")  # DescribeLogGroups lists the two together
-LISTED_MAX = 1_000
 SCANNED_AT_ONCE = 1_000
-ALTERNATIVE = re.compile(r"\^?[.\-_/#A-Za-z0-9]{3,24}")
-ALTERNATIVES_MAX = 5
 
 
 def create_log_group(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     name = params["logGroupName"]
-    check_name(name, "logGroupName")
     if name.startswith("aws/"):
         raise InvalidParameterException("Log groups starting with aws/ are reserved for AWS.")
     check_tags(params.get("tags", {}))
-    _check_class(params)
     kept = ("tags", "kmsKeyId", "logGroupClass", "deletionProtectionEnabled")
     if not tx.store.add_group(caller.region, name, {key: params[key] for key in kept if key in params}, now_ms(tx)):
         raise ResourceAlreadyExistsException("The specified log group already exists")
@@ -61,10 +52,8 @@ def put_log_group_deletion_protection(tx: Tx[LogStore], params: dict[str, Any], 
 
 
 def put_retention_policy(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    group, days = existing_group(tx, caller, params["logGroupName"]), params["retentionInDays"]
-    if days not in RETENTION_DAYS:
-        raise violated(days, "retentionInDays", f"Member must satisfy enum value set: [{', '.join(map(str, RETENTION_DAYS))}]")
-    tx.store.set_retention(group.id, days)
+    group = existing_group(tx, caller, params["logGroupName"])
+    tx.store.set_retention(group.id, params["retentionInDays"])
     tx.due("expire:", tx.now_s)
     return {}
 
@@ -75,13 +64,13 @@ def delete_retention_policy(tx: Tx[LogStore], params: dict[str, Any], caller: Ca
 
 
 def describe_log_groups(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    limit, prefix, part = limit_of(params), params.get("logGroupNamePrefix", ""), params.get("logGroupNamePattern", "")
+    limit = params.get("limit", PAGE_MAX)
+    prefix, part = params.get("logGroupNamePrefix", ""), params.get("logGroupNamePattern", "")
     if prefix and part:
         raise InvalidParameterException("LogGroup name prefix and LogGroup name pattern are mutually exclusive parameters.")
     identifiers = params.get("logGroupIdentifiers")
     if identifiers is not None and (prefix or part or "logGroupClass" in params):
         raise InvalidParameterException("logGroupIdentifiers goes with no other filter.")
-    _check_class(params)
     wanted = params.get("logGroupClass")
     found = tx.store.groups(
         caller.region,
@@ -103,8 +92,7 @@ def describe_log_groups(tx: Tx[LogStore], params: dict[str, Any], caller: Caller
 
 def list_log_groups(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Nothing here has data sources or field indexes, so nothing is found by them."""
-    limit, alternatives = limit_of(params, LISTED_MAX, 50), _alternatives(params.get("logGroupNamePattern"))
-    _check_class(params)
+    limit, alternatives = params.get("limit", PAGE_MAX), params.get("logGroupNamePattern", "").split("|")
     classes = (params["logGroupClass"],) if "logGroupClass" in params else ()
     after, found = unwrap(params.get("nextToken"), InvalidParameterException), list[Group]()
     while len(found) <= limit and not ("dataSources" in params or "fieldIndexNames" in params):
@@ -128,27 +116,12 @@ def check_unprotected(group: Group) -> None:
         )
 
 
-def _check_class(params: dict[str, Any]) -> None:
-    given = params.get("logGroupClass", CLASSES[0])
-    if given not in CLASSES:
-        raise violated(given, "logGroupClass", f"Member must satisfy enum value set: [{', '.join(CLASSES)}]")
-
-
 def _class_of(group: Group) -> str:
-    return str(group.details.get("logGroupClass", CLASSES[0]))
-
-
-def _alternatives(pattern: str | None) -> list[str]:
-    parts = pattern.split("|") if pattern else []
-    if len(parts) > ALTERNATIVES_MAX or not all(ALTERNATIVE.fullmatch(part) for part in parts):
-        raise violated(pattern, "logGroupNamePattern", "Member must be up to five parts of 3 to 24 characters, separated by |")
-    return parts
+    return str(group.details.get("logGroupClass", STANDARD))
 
 
 def _is_named(group: Group, alternatives: list[str]) -> bool:
-    return not alternatives or any(
-        group.name.startswith(part[1:]) if part.startswith("^") else part in group.name for part in alternatives
-    )
+    return any(group.name.startswith(part[1:]) if part.startswith("^") else part in group.name for part in alternatives)
 
 
 def _is_tagged(group: Group, filters: list[dict[str, Any]]) -> bool:

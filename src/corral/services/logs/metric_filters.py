@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from corral.core import Tx
 from corral.services.caller import Caller
 from corral.services.logs.filtering import parsed
 from corral.services.logs.naming import (
-    STREAM_NAME,
+    PAGE_MAX,
     InvalidParameterException,
     LimitExceededException,
     ResourceNotFoundException,
-    check_name,
     existing_group,
-    limit_of,
     now_ms,
-    violated,
 )
 from corral.services.tokens import unwrap, wrap
 from corral.telemetry import LogStore, MetricFilter
 
 FILTERS_MAX = 100  # of a group
 WITH_REGEX_MAX = 5
-DIMENSIONS_MAX = 3
-MESSAGES_MAX = 50
-METRIC_NAME = re.compile(r"[^:*$]{0,255}")
 KEPT = (
     "filterPattern",
     "metricTransformations",
@@ -38,7 +31,6 @@ KEPT = (
 
 def put_metric_filter(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     group, name = existing_group(tx, caller, params["logGroupName"]), params["filterName"]
-    check_name(name, "filterName", STREAM_NAME)
     pattern = parsed(params["filterPattern"])
     _check_transformations(params["metricTransformations"], dimensions=pattern.has_fields)
     others = [known for known in tx.store.metric_filters(caller.region, group.name) if known.name != name]
@@ -53,7 +45,7 @@ def put_metric_filter(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) 
 
 
 def describe_metric_filters(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    limit, group = limit_of(params), params.get("logGroupName")
+    limit, group = params.get("limit", PAGE_MAX), params.get("logGroupName")
     if group is not None:
         existing_group(tx, caller, group)
     metric = (params.get("metricNamespace"), params.get("metricName"))
@@ -82,8 +74,6 @@ def delete_metric_filter(tx: Tx[LogStore], params: dict[str, Any], caller: Calle
 
 def test_metric_filter(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     pattern, messages = parsed(params["filterPattern"]), params["logEventMessages"]
-    if not 1 <= len(messages) <= MESSAGES_MAX:
-        raise violated(len(messages), "logEventMessages", f"Member must have length between 1 and {MESSAGES_MAX}, inclusive")
     return {
         "matches": [
             {"eventNumber": number, "eventMessage": message, "extractedValues": pattern.extract(message)}
@@ -94,18 +84,11 @@ def test_metric_filter(tx: Tx[LogStore], params: dict[str, Any], caller: Caller)
 
 
 def _check_transformations(transformations: list[dict[str, Any]], *, dimensions: bool) -> None:
-    if len(transformations) != 1:
-        raise violated(len(transformations), "metricTransformations", "Member must have length equal to 1")
     [given] = transformations
-    for member in ("metricName", "metricNamespace"):
-        if not METRIC_NAME.fullmatch(given[member]):
-            raise violated(given[member], member, "Member must satisfy regular expression pattern: [^:*$]*")
     if not given.get("dimensions"):
         return
     if not dimensions:
         raise InvalidParameterException("The specified filter pattern does not support dimensions")
-    if len(given["dimensions"]) > DIMENSIONS_MAX:
-        raise InvalidParameterException(f"A metric filter has at most {DIMENSIONS_MAX} dimensions.")
     if "defaultValue" in given:
         raise InvalidParameterException("Invalid metric transformation: dimensions and default value are mutually exclusive.")
 

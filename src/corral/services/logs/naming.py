@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from corral.core import Tx
@@ -16,34 +15,8 @@ ResourceAlreadyExistsException = api_error("ResourceAlreadyExistsException")
 ResourceNotFoundException = api_error("ResourceNotFoundException")
 ValidationException = api_error("ValidationException")
 
-GROUP_NAME = re.compile(r"[.\-_/#A-Za-z0-9]+")
-STREAM_NAME = re.compile(r"[^:*]*")  # also a filter's
-NAME_MAX_CHARACTERS = 512
-PAGE_MAX = 50
+PAGE_MAX = 50  # of the listings that do not say otherwise
 DAY_MS = 86_400_000
-
-
-def check_name(value: str, member: str, pattern: re.Pattern[str] = GROUP_NAME) -> None:
-    if not 1 <= len(value) <= NAME_MAX_CHARACTERS:
-        raise violated(value, member, f"Member must have length between 1 and {NAME_MAX_CHARACTERS}, inclusive")
-    if not pattern.fullmatch(value):
-        shown = r"[\.\-_/#A-Za-z0-9]+" if pattern is GROUP_NAME else pattern.pattern
-        raise violated(value, member, f"Member must satisfy regular expression pattern: {shown}")
-
-
-def limit_of(params: dict[str, Any], most: int = PAGE_MAX, default: int | None = None, member: str = "limit") -> int:
-    limit: int = params.get(member, default or most)
-    if limit < 1:
-        raise violated(limit, member, "Member must have value greater than or equal to 1")
-    if limit > most:
-        raise violated(limit, member, f"Member must have value less than or equal to {most}")
-    return limit
-
-
-def violated(value: object, member: str, rule: str) -> Exception:
-    return InvalidParameterException(
-        f"1 validation error detected: Value '{value}' at '{member}' failed to satisfy constraint: {rule}"
-    )
 
 
 def existing_group(tx: Tx[LogStore], caller: Caller, name: str) -> Group:

@@ -8,27 +8,23 @@ from corral.core import Tx
 from corral.services.caller import Caller
 from corral.services.logs.groups import check_unprotected
 from corral.services.logs.naming import (
-    STREAM_NAME,
+    PAGE_MAX,
     InvalidParameterException,
     ResourceAlreadyExistsException,
-    check_name,
     existing_group,
     existing_stream,
     group_arn,
     group_named,
-    limit_of,
     now_ms,
-    violated,
 )
 from corral.services.tokens import unwrap, wrap
 from corral.telemetry import LogStore, Stream
 
-ORDERS = ("LogStreamName", "LastEventTime")
+BY_NAME = "LogStreamName"
 
 
 def create_log_stream(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     group, name = existing_group(tx, caller, params["logGroupName"]), params["logStreamName"]
-    check_name(name, "logStreamName", STREAM_NAME)
     if not tx.store.add_stream(group.id, name, now_ms(tx)):
         raise ResourceAlreadyExistsException("The specified log stream already exists")
     return {}
@@ -45,11 +41,9 @@ def delete_log_stream(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) 
 
 def describe_log_streams(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     group = existing_group(tx, caller, group_named(params))
-    limit, order, prefix = limit_of(params), params.get("orderBy", ORDERS[0]), params.get("logStreamNamePrefix", "")
-    if order not in ORDERS:
-        raise violated(order, "orderBy", f"Member must satisfy enum value set: [{', '.join(ORDERS)}]")
+    limit, order, prefix = params.get("limit", PAGE_MAX), params.get("orderBy", BY_NAME), params.get("logStreamNamePrefix", "")
     after, descending = unwrap(params.get("nextToken"), InvalidParameterException), params.get("descending", False)
-    if order == "LogStreamName":
+    if order == BY_NAME:
         found = tx.store.streams_by_name(group.id, prefix, after or None, limit + 1, descending=descending)
     elif prefix:
         raise InvalidParameterException("Cannot order by LastEventTime with a logStreamNamePrefix.")
@@ -60,7 +54,7 @@ def describe_log_streams(tx: Tx[LogStore], params: dict[str, Any], caller: Calle
     if len(found) <= limit:
         return {"logStreams": shown}
     last = page[-1]
-    return {"logStreams": shown, "nextToken": wrap(last.name if order == ORDERS[0] else f"{last.last_ms or 0}:{last.name}")}
+    return {"logStreams": shown, "nextToken": wrap(last.name if order == BY_NAME else f"{last.last_ms or 0}:{last.name}")}
 
 
 def sequence_token(events: int) -> str:

@@ -37,7 +37,6 @@ HEADERS = {
     "GrantWrite": "WRITE",
     "GrantWriteACP": "WRITE_ACP",
 }
-PERMISSIONS = frozenset(HEADERS.values())
 GRANTEE = re.compile(r"""\s*(id|uri|emailAddress)\s*=\s*"?([^",]+)"?\s*""")
 KINDS = {"id": ("CanonicalUser", "ID"), "uri": ("Group", "URI"), "emailAddress": ("AmazonCustomerByEmail", "EmailAddress")}
 
@@ -112,6 +111,6 @@ def _from_header(text: str, permission: str) -> Grants:
 
 def _checked(grants: Grants) -> Grants:
     for grant in grants:
-        if grant.get("Permission") not in PERMISSIONS or not grant.get("Grantee"):
+        if "Permission" not in grant or not grant.get("Grantee"):
             raise malformed_xml()
     return grants

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from corral.core import Tx
-from corral.model.objects import ENABLED, SUSPENDED, Bucket
+from corral.model.objects import Bucket
 from corral.services.caller import Caller
 from corral.services.s3 import configurations
 from corral.services.s3.contents import thrown_away
@@ -77,8 +77,6 @@ def head_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
 
 def list_buckets(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     limit = params.get("MaxBuckets", LISTED_MAX)
-    if not 1 <= limit <= LISTED_MAX:
-        raise InvalidArgument(f"max-buckets must be between 1 and {LISTED_MAX}", ArgumentName="max-buckets", ArgumentValue=limit)
     after, prefix = unwrap(params.get("ContinuationToken"), InvalidArgument), params.get("Prefix", "")
     found = tx.store.buckets.named(after=after, prefix=prefix, region=params.get("BucketRegion"), limit=limit + 1)
     page = found[:limit]
@@ -99,7 +97,7 @@ def put_bucket_versioning(tx: Tx[Store], params: dict[str, Any], caller: Caller)
     bucket, wanted = existing_bucket(tx, params, caller), params["VersioningConfiguration"]
     if wanted.get("MFADelete", "Disabled") != "Disabled":
         raise unsupported("x-amz-mfa", "Corral has no devices to ask")
-    if wanted.get("Status") not in (ENABLED, SUSPENDED):
+    if "Status" not in wanted:
         raise malformed_xml()
     tx.store.buckets.set_versioning(bucket.id, wanted["Status"])
     return {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -13,7 +13,7 @@ from corral.decide.policy import PolicyError, is_public, read
 from corral.errors import ApiError, api_error
 from corral.model.objects import BUCKET_ENCRYPTION, ENABLED, Bucket
 from corral.services.caller import Caller
-from corral.services.s3 import acl, encryption
+from corral.services.s3 import acl
 from corral.services.s3.details import checked_tags, tag_set
 from corral.services.s3.documents import Document, Handler, Params, current, handlers, named_handlers
 from corral.services.s3.errors import InvalidArgument, InvalidRequest, malformed_xml, unsupported
@@ -28,9 +28,6 @@ InvalidTargetBucketForLogging = api_error("InvalidTargetBucketForLogging")
 
 POLICY_MAX_BYTES = 20 * 1024
 TAGS_MAX = 50
-CORS_RULES_MAX = 100
-CORS_METHODS = ("GET", "PUT", "POST", "DELETE", "HEAD")
-OWNERSHIPS = ("BucketOwnerEnforced", "BucketOwnerPreferred", "ObjectWriter")
 RESOURCE = re.compile(r"arn:aws[a-z-]*:s3:::(?P<bucket>[^/]*)(?:/.*)?", re.S)
 
 
@@ -39,7 +36,6 @@ def begin(tx: Tx[Store], bucket: Bucket, params: Params) -> None:
     if said := acl.kept(params):
         tx.store.documents.put(bucket.id, acl.KIND, said, tx.now_s)
     if "ObjectOwnership" in params:
-        _one_of(params["ObjectOwnership"], OWNERSHIPS)
         tx.store.documents.put(bucket.id, OWNERSHIP.name, {"Rules": [{"ObjectOwnership": params["ObjectOwnership"]}]}, tx.now_s)
     if tags := params.get("CreateBucketConfiguration", {}).get("Tags"):
         tx.store.documents.put(bucket.id, TAGGING.name, {"TagSet": _checked(tags)}, tx.now_s)
@@ -47,11 +43,6 @@ def begin(tx: Tx[Store], bucket: Bucket, params: Params) -> None:
 
 def _missing(code: str, message: str) -> Callable[[], ApiError]:
     return lambda: api_error(code, 404)(message)
-
-
-def _one_of(value: Any, allowed: Collection[str]) -> None:
-    if value not in allowed:
-        raise malformed_xml()
 
 
 def _policy(tx: Tx[Store], bucket: Bucket, params: Params, caller: Caller) -> Any:
@@ -92,7 +83,6 @@ def _encryption(tx: Tx[Store], bucket: Bucket, params: Params, caller: Caller) -
         raise malformed_xml()
     for rule in document["Rules"]:
         by_default = rule.get("ApplyServerSideEncryptionByDefault", {"SSEAlgorithm": "AES256"})
-        _one_of(by_default["SSEAlgorithm"], encryption.METHODS)
         if "KMSMasterKeyID" in by_default and by_default["SSEAlgorithm"] == "AES256":
             raise InvalidArgument("a KMSMasterKeyID is not applicable if the default sse algorithm is not aws:kms or aws:kms:dsse")
     return {"Rules": [{"BucketKeyEnabled": False, **rule} for rule in document["Rules"]]}
@@ -100,12 +90,7 @@ def _encryption(tx: Tx[Store], bucket: Bucket, params: Params, caller: Caller) -
 
 def _cors(tx: Tx[Store], bucket: Bucket, params: Params, caller: Caller) -> Any:
     document = params["CORSConfiguration"]
-    if not 1 <= len(document["CORSRules"]) <= CORS_RULES_MAX:
-        raise malformed_xml()
     for rule in document["CORSRules"]:
-        for method in rule["AllowedMethods"]:
-            if method not in CORS_METHODS:
-                raise InvalidRequest(f"Found unsupported HTTP method in CORS config. Unsupported method is {method}")
         for word, values in (("Origin", rule["AllowedOrigins"]), ("Header", rule.get("AllowedHeaders", ()))):
             for value in values:
                 if value.count("*") > 1:
@@ -122,7 +107,6 @@ def _ownership(tx: Tx[Store], bucket: Bucket, params: Params, caller: Caller) ->
     document = params["OwnershipControls"]
     if len(document["Rules"]) != 1:
         raise malformed_xml()
-    _one_of(document["Rules"][0]["ObjectOwnership"], OWNERSHIPS)
     return document
 
 
@@ -156,17 +140,18 @@ def _website(tx: Tx[Store], bucket: Bucket, params: Params, caller: Caller) -> A
 
 
 def _accelerate(tx: Tx[Store], bucket: Bucket, params: Params, caller: Caller) -> Any:
-    _one_of(params["AccelerateConfiguration"].get("Status"), ("Enabled", "Suspended"))
+    if "Status" not in params["AccelerateConfiguration"]:
+        raise malformed_xml()
     return params["AccelerateConfiguration"]
 
 
 def _payer(tx: Tx[Store], bucket: Bucket, params: Params, caller: Caller) -> Any:
-    _one_of(params["RequestPaymentConfiguration"]["Payer"], ("Requester", "BucketOwner"))
     return params["RequestPaymentConfiguration"]
 
 
 def _abac(tx: Tx[Store], bucket: Bucket, params: Params, caller: Caller) -> Any:
-    _one_of(params["AbacStatus"].get("Status"), ("Enabled", "Disabled"))
+    if "Status" not in params["AbacStatus"]:
+        raise malformed_xml()
     return params["AbacStatus"]
 
 
@@ -178,8 +163,6 @@ def _replication(tx: Tx[Store], bucket: Bucket, params: Params, caller: Caller) 
     if any(count > 1 for count in ids.values()):
         raise InvalidArgument("Rule Id must be unique")
     rules = [rule if "ID" in rule else {"ID": tx.ids.uuid(), **rule} for rule in document["Rules"]]
-    for rule in rules:
-        _one_of(rule["Status"], ("Enabled", "Disabled"))
     return {**document, "Rules": rules}
 
 

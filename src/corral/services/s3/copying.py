@@ -164,9 +164,6 @@ def _check_not_itself(source: Source, bucket: Bucket, params: dict[str, Any]) ->
 def _details(bucket: Bucket, version: Version, params: dict[str, Any]) -> dict[str, Any]:
     """Headers and metadata, and tags, are the source's or the request's; the rest is the request's in any case."""
     given = details_of(bucket, params)
-    for directive in ("MetadataDirective", "TaggingDirective"):
-        if params.get(directive, COPY) not in (COPY, REPLACE):
-            raise InvalidArgument(f"Unknown {directive}.", ArgumentName=directive, ArgumentValue=params[directive])
     if params.get("MetadataDirective", COPY) == COPY:
         headers = (*HEADERS, "Metadata")
         given = {name: value for name, value in given.items() if name not in headers}

@@ -10,11 +10,10 @@ from corral.errors import ApiError
 from corral.model.objects import Bucket
 from corral.services.caller import Caller
 from corral.services.s3 import versions
-from corral.services.s3.errors import malformed_xml, no_such_key, precondition_failed
+from corral.services.s3.errors import no_such_key, precondition_failed
 from corral.services.s3.naming import check_key, existing_bucket
 from corral.store import Store
 
-DELETED_MAX = 1_000
 AT_ONCE = 100  # about 5 ms of work
 
 
@@ -27,8 +26,6 @@ def delete_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
 def in_pieces(params: dict[str, Any]) -> list[dict[str, Any]]:
     """A thousand keys would keep everybody else waiting: a command has some of them. S3 promises nothing of all or none."""
     wanted = params["Delete"]["Objects"]
-    if not 1 <= len(wanted) <= DELETED_MAX:
-        raise malformed_xml()
     some = (wanted[at : at + AT_ONCE] for at in range(0, len(wanted), AT_ONCE))
     return [{**params, "Delete": {**params["Delete"], "Objects": each}} for each in some]
 

@@ -20,7 +20,7 @@ ENCODED = ("Delimiter", "KeyMarker", "Marker", "NextKeyMarker", "NextMarker", "P
 
 
 def list_objects(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    bucket, limit = existing_bucket(tx, params, caller), limit_of(params, "MaxKeys", "max-keys")
+    bucket, limit = existing_bucket(tx, params, caller), limit_of(params, "MaxKeys")
     delimiter, marker = params.get("Delimiter", ""), params.get("Marker", "")
     page = tx.store.objects.objects(bucket.id, prefix=params.get("Prefix", ""), delimiter=delimiter, after=marker, limit=limit)
     more = page.more and limit > 0
@@ -37,7 +37,7 @@ def list_objects(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
 
 
 def list_objects_v2(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    bucket, limit = existing_bucket(tx, params, caller), limit_of(params, "MaxKeys", "max-keys")
+    bucket, limit = existing_bucket(tx, params, caller), limit_of(params, "MaxKeys")
     token, delimiter = params.get("ContinuationToken"), params.get("Delimiter", "")
     if token == "":
         raise InvalidArgument("The continuation token provided is incorrect", ArgumentName="continuation-token")
@@ -59,7 +59,7 @@ def list_objects_v2(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
 
 
 def list_object_versions(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    bucket, limit = existing_bucket(tx, params, caller), limit_of(params, "MaxKeys", "max-keys")
+    bucket, limit = existing_bucket(tx, params, caller), limit_of(params, "MaxKeys")
     key, version_id = params.get("KeyMarker", ""), params.get("VersionIdMarker")
     if version_id is not None and not key:
         raise InvalidArgument("A version-id marker cannot be specified without a key marker.", ArgumentName="version-id-marker")

@@ -13,7 +13,6 @@ from corral.model.objects import NULL, Bucket, Version
 from corral.services.caller import Caller
 from corral.services.s3.errors import (
     AccessDenied,
-    InvalidArgument,
     InvalidBucketName,
     KeyTooLongError,
     MethodNotAllowed,
@@ -75,13 +74,9 @@ def shown_id(bucket: Bucket, version: Version) -> dict[str, str]:
     return {"VersionId": version.id} if bucket.versioning or version.id != NULL else {}
 
 
-def limit_of(params: dict[str, Any], member: str, name: str) -> int:
+def limit_of(params: dict[str, Any], member: str) -> int:
     """How many a page may hold."""
     limit: int = params.get(member, PAGE_MAX)
-    if limit < 0:
-        raise InvalidArgument(
-            f"Argument {name} must be an integer between 0 and 2147483647", ArgumentName=name, ArgumentValue=limit
-        )
     return min(limit, PAGE_MAX)
 
 

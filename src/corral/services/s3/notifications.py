@@ -38,18 +38,6 @@ NOT_HERE = {
 }
 SENDER = "s3.amazonaws.com"
 ARN = re.compile(r"arn:aws[a-z-]*:(?:sqs|sns|lambda):[a-z0-9-]+:\d{12}:.+")
-EVENTS = frozenset(
-    {
-        "s3:ReducedRedundancyLostObject", "s3:ObjectCreated:*", "s3:ObjectCreated:Put", "s3:ObjectCreated:Post",
-        "s3:ObjectCreated:Copy", "s3:ObjectCreated:CompleteMultipartUpload", "s3:ObjectRemoved:*", "s3:ObjectRemoved:Delete",
-        "s3:ObjectRemoved:DeleteMarkerCreated", "s3:ObjectRestore:*", "s3:ObjectRestore:Post", "s3:ObjectRestore:Completed",
-        "s3:ObjectRestore:Delete", "s3:Replication:*", "s3:Replication:OperationFailedReplication",
-        "s3:Replication:OperationNotTracked", "s3:Replication:OperationMissedThreshold",
-        "s3:Replication:OperationReplicatedAfterThreshold", "s3:LifecycleTransition", "s3:IntelligentTiering", "s3:ObjectAcl:Put",
-        "s3:LifecycleExpiration:*", "s3:LifecycleExpiration:Delete", "s3:LifecycleExpiration:DeleteMarkerCreated",
-        "s3:ObjectTagging:*", "s3:ObjectTagging:Put", "s3:ObjectTagging:Delete",
-    }
-)  # fmt: skip
 EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
 RECORD_VERSION = "2.1"
 LATER_EVENTS = (
@@ -115,8 +103,6 @@ def _parts(document: Mapping[str, Any]) -> Iterator[tuple[str, Notification]]:
             ends: dict[str, str] = {}
             for rule in rules:
                 name = rule.get("Name", "").lower()
-                if name not in ("prefix", "suffix"):
-                    raise InvalidArgument("filter rule name must be either prefix or suffix")
                 if name in ends:
                     raise InvalidArgument(f"Cannot specify more than one {name} rule in a filter.")
                 ends[name] = rule.get("Value", "")
@@ -127,9 +113,6 @@ def _parts(document: Mapping[str, Any]) -> Iterator[tuple[str, Notification]]:
 
 
 def _check(notification: Notification) -> None:
-    for event in notification.events:
-        if event not in EVENTS:
-            raise InvalidArgument("The event is not supported for notifications", ArgumentName="Event", ArgumentValue=event)
     if ARN.fullmatch(notification.target) is None:
         raise InvalidArgument("The ARN could not be parsed", ArgumentName="ARN", ArgumentValue=notification.target)
 

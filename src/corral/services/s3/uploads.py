@@ -18,7 +18,6 @@ from corral.services.s3.errors import (
     BadDigest,
     EntityTooLarge,
     EntityTooSmall,
-    InvalidArgument,
     InvalidPart,
     InvalidPartOrder,
     InvalidRequest,
@@ -31,7 +30,6 @@ from corral.services.s3.naming import check_key, existing_bucket, limit_of, loca
 from corral.services.s3.objects import check_size, part_of
 from corral.store import Store
 
-PARTS_MAX = 10_000
 PART_MIN_BYTES = 5 * 1024**2  # of all but the last
 OBJECT_MAX_BYTES = 5 * 1024**4
 # The details of an upload that are not those of the object it becomes.
@@ -73,7 +71,6 @@ def _checksum_of_upload(params: dict[str, Any]) -> dict[str, str]:
 def admit_part(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admission:
     upload = _existing(tx, params, caller)[1]
     check_size(params)
-    _check_number(params)
     return Admission(_digests(upload, digests.announced(params), params))
 
 
@@ -86,7 +83,6 @@ def upload_part(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
 
 def admit_part_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admission:
     upload = _existing(tx, params, caller)[1]
-    _check_number(params)
     source = source_of(tx, params, caller)
     first, size = span_of_source(source.version, params.get("CopySourceRange"))
     assert source.version.content is not None
@@ -156,7 +152,7 @@ def abort(tx: Tx[Store], upload: Upload) -> None:
 
 def list_parts(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     bucket, upload = _existing(tx, params, caller)
-    limit, after = limit_of(params, "MaxParts", "max-parts"), int(params.get("PartNumberMarker", 0))
+    limit, after = limit_of(params, "MaxParts"), int(params.get("PartNumberMarker", 0))
     found = tx.store.objects.parts(upload.number, after=after, limit=limit + 1)
     page, more = found[:limit], len(found) > limit > 0
     algorithm = upload.details.get(ALGORITHM)
@@ -184,7 +180,7 @@ def list_parts(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
 
 
 def list_multipart_uploads(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    bucket, limit = existing_bucket(tx, params, caller), limit_of(params, "MaxUploads", "max-uploads")
+    bucket, limit = existing_bucket(tx, params, caller), limit_of(params, "MaxUploads")
     key, upload_id = params.get("KeyMarker", ""), params.get("UploadIdMarker", "")
     page = tx.store.objects.uploads(
         bucket.id,
@@ -227,12 +223,6 @@ def _existing(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> tuple[Bu
     return bucket, upload
 
 
-def _check_number(params: dict[str, Any]) -> None:
-    if not 1 <= params["PartNumber"] <= PARTS_MAX:
-        message = f"Part number must be an integer between 1 and {PARTS_MAX}, inclusive"
-        raise InvalidArgument(message, ArgumentName="partNumber", ArgumentValue=params["PartNumber"])
-
-
 def _digests(upload: Upload, announced: frozenset[str], params: dict[str, Any]) -> frozenset[str]:
     """Those that the whole will need. An upload that names no checksum gets the default one, whatever its parts bring."""
     expected = upload.details.get(ALGORITHM)
@@ -253,7 +243,7 @@ def _put(tx: Tx[Store], upload: Upload, params: dict[str, Any]) -> Part:
 
 def _chosen(upload: Upload, there: dict[int, Part], wanted: list[dict[str, Any]]) -> list[Part]:
     """The parts that the completion names, each as it was uploaded."""
-    if not wanted or len(wanted) > PARTS_MAX or any("PartNumber" not in each or "ETag" not in each for each in wanted):
+    if not wanted or any("PartNumber" not in each or "ETag" not in each for each in wanted):
         raise malformed_xml()
     parts: list[Part] = []
     for each in wanted:

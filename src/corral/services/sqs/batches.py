@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,26 +12,12 @@ EmptyBatchRequest = api_error("EmptyBatchRequest")
 InvalidBatchEntryId = api_error("InvalidBatchEntryId")
 TooManyEntriesInBatchRequest = api_error("TooManyEntriesInBatchRequest")
 
-ENTRIES_MAX = 10
-ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
-
 Entry = dict[str, Any]
 
 
-def check_batch(entries: list[Entry], entry_name: str) -> None:
-    if not entries:
-        raise EmptyBatchRequest(f"There should be at least one {entry_name} in the request.")
-    if len(entries) > ENTRIES_MAX:
-        raise TooManyEntriesInBatchRequest(
-            f"Maximum number of entries per request are {ENTRIES_MAX}. You have sent {len(entries)}."
-        )
+def check_ids(entries: list[Entry]) -> None:
     seen = set()
     for entry in entries:
-        if not ENTRY_ID.fullmatch(entry["Id"]):
-            raise InvalidBatchEntryId(
-                "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
-                "It can be at most 80 letters long."
-            )
         if entry["Id"] in seen:
             raise BatchEntryIdsNotDistinct(f"Id {entry['Id']} repeated.")
         seen.add(entry["Id"])

@@ -7,7 +7,7 @@ from typing import Any
 from corral.core import Tx
 from corral.model.queue import Queue
 from corral.services.caller import Caller
-from corral.services.sqs.batches import Entry, check_batch, each_of
+from corral.services.sqs.batches import Entry, check_ids, each_of
 from corral.services.sqs.naming import (
     IN_FLIGHT_MAX,
     InvalidParameterValue,
@@ -31,7 +31,7 @@ def delete_message(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
 
 def delete_message_batch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     queue, entries, doomed = queue_at(tx, params, caller), params["Entries"], list[int | None]()
-    check_batch(entries, "DeleteMessageBatchRequestEntry")
+    check_ids(entries)
 
     def delete(entry: Entry) -> Entry:
         doomed.append(_to_delete(tx, queue, entry["ReceiptHandle"]))
@@ -49,7 +49,7 @@ def change_message_visibility(tx: Tx[Store], params: dict[str, Any], caller: Cal
 
 def change_message_visibility_batch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     queue, entries = queue_at(tx, params, caller), params["Entries"]
-    check_batch(entries, "ChangeMessageVisibilityBatchRequestEntry")
+    check_ids(entries)
 
     def change(entry: Entry) -> Entry:
         _change(tx, queue, entry["ReceiptHandle"], entry.get("VisibilityTimeout", queue.visibility_ms // 1000))

@@ -16,14 +16,11 @@ from corral.services.sqs.naming import (
     InvalidParameterValue,
     ResourceNotFoundException,
     UnsupportedOperation,
-    invalid,
     now_ms,
     queue_with_arn,
 )
 from corral.store import Store
 
-TASKS_MAX = 10
-PER_S_MAX = 500
 RUNNING = "RUNNING"
 
 
@@ -37,8 +34,6 @@ def start_message_move_task(tx: Tx[Store], params: dict[str, Any], caller: Calle
     if target is not None and target.id == source.id:
         raise InvalidParameterValue("Source queue and destination queue cannot be the same.")
     per_s = params.get("MaxNumberOfMessagesPerSecond")
-    if per_s is not None and not 1 <= per_s <= PER_S_MAX:
-        raise invalid(per_s, "MaxNumberOfMessagesPerSecond", f"Must be between 1 and {PER_S_MAX}.")
     latest = tx.store.queues.move_tasks(source, 1)
     if latest and latest[0].status == RUNNING:
         raise InvalidParameterValue(
@@ -80,8 +75,6 @@ def cancel_message_move_task(tx: Tx[Store], params: dict[str, Any], caller: Call
 
 def list_message_move_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     source, limit = _queue(tx, params["SourceArn"], "SourceArn"), params.get("MaxResults", 1)
-    if not 1 <= limit <= TASKS_MAX:
-        raise invalid(limit, "MaxResults", f"Must be between 1 and {TASKS_MAX}, if provided.")
     tasks = tx.store.queues.move_tasks(source, limit)
     return {"Results": [_shown(task) for task in tasks]} if tasks else {}
 

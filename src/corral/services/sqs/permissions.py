@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import orjson
@@ -10,33 +9,12 @@ import orjson
 from corral.core import Tx
 from corral.model.queue import Queue
 from corral.services.caller import Caller
-from corral.services.sqs.naming import InvalidParameterValue, OverLimit, arn_of, invalid, now_ms, queue_at
+from corral.services.sqs.naming import arn_of, invalid, now_ms, queue_at
 from corral.store import Store
-
-LABEL = re.compile(r"[A-Za-z0-9_-]{1,80}")
-ACCOUNT = re.compile(r"\d{12}")
-ACTIONS_MAX = 7
-ACTIONS = frozenset({
-    "*", "AddPermission", "CancelMessageMoveTask", "ChangeMessageVisibility", "DeleteMessage", "DeleteQueue",
-    "GetQueueAttributes", "GetQueueUrl", "ListDeadLetterSourceQueues", "ListMessageMoveTasks", "ListQueueTags", "PurgeQueue",
-    "ReceiveMessage", "RemovePermission", "SendMessage", "SetQueueAttributes", "StartMessageMoveTask", "TagQueue", "UntagQueue",
-})  # fmt: skip
 
 
 def add_permission(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     queue, label, accounts, actions = queue_at(tx, params, caller), params["Label"], params["AWSAccountIds"], params["Actions"]
-    if not LABEL.fullmatch(label):
-        raise invalid(label, "Label", "Label can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length.")
-    if not accounts or not all(ACCOUNT.fullmatch(account) for account in accounts):
-        raise invalid(accounts, "PrincipalId", "Unable to verify.")
-    if not actions:
-        raise InvalidParameterValue("The request must contain the parameter Actions.")
-    for action in actions:
-        if action not in ACTIONS:
-            reason = "Please refer to the appropriate WSDL for a list of valid actions."
-            raise invalid(f"SQS:{action}", "ActionName", reason)
-    if len(actions) > ACTIONS_MAX:
-        raise OverLimit(f"{len(actions)} Actions were found, maximum allowed is {ACTIONS_MAX}.")
     arn = arn_of(tx, queue)
     policy = queue.policy or {"Version": "2008-10-17", "Id": f"{arn}/SQSDefaultPolicy", "Statement": []}
     statements = _statements(policy)

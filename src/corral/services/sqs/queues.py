@@ -22,7 +22,6 @@ from corral.services.sqs.naming import (
     QueueNameExists,
     arn_of,
     check_name,
-    invalid,
     now_ms,
     queue_at,
     url_of,
@@ -112,10 +111,7 @@ def purge_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
 
 def _page(params: dict[str, Any]) -> tuple[int, str]:
     """How many at most, and after which name."""
-    limit = params.get("MaxResults", LISTED_MAX)
-    if not 1 <= limit <= LISTED_MAX:
-        raise invalid(limit, "MaxResults", f"MaxResults must be an integer between 1 and {LISTED_MAX}.")
-    return limit, unwrap(params.get("NextToken"), InvalidParameterValue)
+    return params.get("MaxResults", LISTED_MAX), unwrap(params.get("NextToken"), InvalidParameterValue)
 
 
 def _listed(tx: Tx[Store], caller: Caller, params: dict[str, Any], member: str, names: list[str], limit: int) -> dict[str, Any]:

@@ -10,11 +10,9 @@ from corral.core import Tx, Wait
 from corral.model.queue import Message, Queue, sent_at_ms
 from corral.services.caller import Caller
 from corral.services.sqs.contents import chosen, digest, unpacked
-from corral.services.sqs.deleting import VISIBILITY_MAX_S
 from corral.services.sqs.delivery import DEDUPLICATION_MS, sequence_number
 from corral.services.sqs.naming import (
     IN_FLIGHT_MAX,
-    InvalidAttributeName,
     OverLimit,
     arn_of,
     invalid,
@@ -27,20 +25,7 @@ from corral.services.sqs.receipts import handle_of
 from corral.store import Store
 from corral.store.messages import ANSWER_MAX_BYTES
 
-RECEIVED_MAX = 10
-WAIT_MAX_S = 20
 CLEARED_AT_ONCE = 100  # messages that are too old or dead letters and stand in the way: about 5 ms of work
-SYSTEM_ATTRIBUTES = frozenset({
-    "All", "SenderId", "SentTimestamp", "ApproximateReceiveCount", "ApproximateFirstReceiveTimestamp", "SequenceNumber",
-    "MessageDeduplicationId", "MessageGroupId", "AWSTraceHeader", "DeadLetterQueueSourceArn",
-})  # fmt: skip
-OF_QUEUES = frozenset({
-    "Policy", "VisibilityTimeout", "MaximumMessageSize", "MessageRetentionPeriod", "ApproximateNumberOfMessages",
-    "ApproximateNumberOfMessagesNotVisible", "CreatedTimestamp", "LastModifiedTimestamp", "QueueArn",
-    "ApproximateNumberOfMessagesDelayed", "DelaySeconds", "ReceiveMessageWaitTimeSeconds", "RedrivePolicy", "FifoQueue",
-    "ContentBasedDeduplication", "KmsMasterKeyId", "KmsDataKeyReusePeriodSeconds", "DeduplicationScope", "FifoThroughputLimit",
-    "RedriveAllowPolicy", "SqsManagedSseEnabled",
-})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,30 +65,18 @@ def receive_message(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
 
 def _asked(params: dict[str, Any], queue: Queue, caller: Caller, at_ms: int) -> Asked:
     count, visibility_s = params.get("MaxNumberOfMessages", 1), params.get("VisibilityTimeout")
-    if not 1 <= count <= RECEIVED_MAX:
-        raise invalid(count, "MaxNumberOfMessages", f"Must be between 1 and {RECEIVED_MAX}, if provided.")
-    if visibility_s is not None and not 0 <= visibility_s <= VISIBILITY_MAX_S:
-        raise invalid(visibility_s, "VisibilityTimeout", f"Must be between 0 and {VISIBILITY_MAX_S}, if provided.")
     until_ms = at_ms + (queue.visibility_ms if visibility_s is None else 1000 * visibility_s)
     return Asked(count, until_ms, caller.task_id)
 
 
 def _wait_s(params: dict[str, Any], queue: Queue) -> int:
     wait_s: int | None = params.get("WaitTimeSeconds")
-    if wait_s is None:
-        return queue.wait_s
-    if not 0 <= wait_s <= WAIT_MAX_S:
-        raise invalid(wait_s, "WaitTimeSeconds", f"Must be >= 0 and <= {WAIT_MAX_S}, if provided.")
-    return wait_s
+    return queue.wait_s if wait_s is None else wait_s
 
 
 def _system_names(params: dict[str, Any]) -> frozenset[str]:
-    """AttributeNames is the older name of MessageSystemAttributeNames; it also knows the attributes of queues, and ignores them."""
-    names = frozenset(params.get("MessageSystemAttributeNames", ()))
-    older = frozenset(params.get("AttributeNames", ()))
-    if unknown := (names - SYSTEM_ATTRIBUTES) | (older - SYSTEM_ATTRIBUTES - OF_QUEUES):
-        raise InvalidAttributeName(f"Unknown Attribute {min(unknown)}.")
-    return names | older
+    """AttributeNames is the older name of MessageSystemAttributeNames."""
+    return frozenset(params.get("MessageSystemAttributeNames", ())) | frozenset(params.get("AttributeNames", ()))
 
 
 def _from_queue(tx: Tx[Store], queue: Queue, asked: Asked) -> tuple[list[Message], int]:

@@ -10,7 +10,7 @@ from corral.core import Tx
 from corral.errors import ApiError, api_error
 from corral.model.queue import Draft, Queue
 from corral.services.caller import Caller
-from corral.services.sqs.batches import Entry, check_batch, failure
+from corral.services.sqs.batches import Entry, check_ids, failure
 from corral.services.sqs.contents import TRACE_HEADER, check_attributes, check_body, digest, packed, size_of, trace_header
 from corral.services.sqs.delivery import deduplication_id_for, put, sequence_number
 from corral.services.sqs.naming import InvalidParameterValue, invalid, queue_at
@@ -32,7 +32,7 @@ def send_message(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
 
 def send_message_batch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     queue, entries = queue_at(tx, params, caller), params["Entries"]
-    check_batch(entries, "SendMessageBatchRequestEntry")
+    check_ids(entries)
     _check_size(sum(len(entry["MessageBody"].encode("utf-8", "surrogatepass")) for entry in entries))
     sender, good, failed = user_id(tx, caller), list[tuple[Entry, Draft, dict[str, Any]]](), []
     for entry in entries:

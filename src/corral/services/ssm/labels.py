@@ -9,7 +9,7 @@ from corral.core import Tx
 from corral.errors import api_error
 from corral.model.parameter import Parameter
 from corral.services.caller import Caller
-from corral.services.ssm.naming import ParameterVersionNotFound, check_count, own
+from corral.services.ssm.naming import ParameterVersionNotFound, own
 from corral.store import Store
 
 ParameterVersionLabelLimitExceeded = api_error("ParameterVersionLabelLimitExceeded")
@@ -20,7 +20,6 @@ LABEL = re.compile(r"(?!aws|ssm|[0-9])[a-zA-Z0-9_.\-]{1,100}", re.IGNORECASE)
 
 def label_parameter_version(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     version = _version(tx, caller, params["Name"], params.get("ParameterVersion"))
-    check_count(params["Labels"], "labels", LABELS_MAX)
     valid = [label for label in dict.fromkeys(params["Labels"]) if LABEL.fullmatch(label)]
     labels = tuple(dict.fromkeys((*version.labels, *valid)))
     if len(labels) > LABELS_MAX:
@@ -37,7 +36,6 @@ def label_parameter_version(tx: Tx[Store], params: dict[str, Any], caller: Calle
 
 def unlabel_parameter_version(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     version = _version(tx, caller, params["Name"], params["ParameterVersion"])
-    check_count(params["Labels"], "labels", LABELS_MAX)
     removed = [label for label in params["Labels"] if label in version.labels]
     tx.store.parameters.set_labels(version, (label for label in version.labels if label not in removed))
     return {"RemovedLabels": removed, "InvalidLabels": [label for label in params["Labels"] if label not in removed]}

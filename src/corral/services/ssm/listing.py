@@ -17,7 +17,6 @@ from corral.services.ssm.naming import (
     InvalidNextToken,
     ValidationException,
     arn,
-    limit_of,
 )
 from corral.services.ssm.parameters import metadata, shown
 from corral.services.tokens import unwrap, wrap
@@ -52,7 +51,7 @@ Source = Callable[[str, int], list[Parameter]]  # (after, limit) → by name
 
 def get_parameters_by_path(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     path = _path(params["Path"])
-    limit = limit_of(params, BY_PATH_MAX)
+    limit = params.get("MaxResults", BY_PATH_MAX)
     filters = _filters(params.get("ParameterFilters", ()), WITHIN_PATH)
     labels = [values for key, _, values in filters if key == "Label"]
     rest = [each for each in filters if each[0] != "Label"]
@@ -72,7 +71,7 @@ def describe_parameters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -
     def all_of_them(after: str, count: int) -> list[Parameter]:
         return tx.store.parameters.listed(caller.region, "", after, count)
 
-    limit = limit_of(params, DESCRIBED_MAX)
+    limit = params.get("MaxResults", DESCRIBED_MAX)
     page, token = ([], dict[str, str]()) if params.get("Shared") else _page(tx, params, all_of_them, limit, filters)
     described = [{**metadata(each), "ARN": arn(caller.account, each.region, each.name)} for each in page]
     return {"Parameters": described, **token}

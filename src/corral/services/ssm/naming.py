@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from corral.core import Tx
-from corral.errors import ApiError, api_error
+from corral.errors import api_error
 from corral.model.parameter import Parameter
 from corral.services.caller import Caller
 from corral.services.ssm import public
@@ -23,7 +23,6 @@ NAME = re.compile(r"[a-zA-Z0-9_.\-/]+")
 RESERVED = ("aws", "ssm")
 LEVELS_MAX = 15
 ARN_MAX_CHARACTERS = 1011
-NAMES_MAX = 10
 SUB_PATHS = (
     "If formed as a path, it can consist of sub-paths divided by slash symbol; each sub-path can be formed as a mix of "
     "letters, numbers and the following 3 symbols .-_"
@@ -105,24 +104,6 @@ def own(tx: Tx[Store], caller: Caller, name: str) -> Parameter:
     if found is None:
         raise ParameterNotFound(f"Parameter {name} not found.")
     return found
-
-
-def check_count(values: list[Any], member: str, most: int) -> None:
-    if not 1 <= len(values) <= most:
-        bound = f"less than or equal to {most}" if values else "greater than or equal to 1"
-        raise violated(f"[{', '.join(map(str, values))}]", member, f"Member must have length {bound}")
-
-
-def limit_of(params: dict[str, Any], most: int) -> int:
-    limit: int = params.get("MaxResults", most)
-    if not 1 <= limit <= most:
-        bound = f"less than or equal to {most}" if limit > 1 else "greater than or equal to 1"
-        raise violated(limit, "maxResults", f"Member must have value {bound}")
-    return limit
-
-
-def violated(value: object, member: str, rule: str) -> ApiError:
-    return ValidationException(f"1 validation error detected: Value '{value}' at '{member}' failed to satisfy constraint: {rule}")
 
 
 def _latest(tx: Tx[Store], region: str, name: str) -> Parameter | None:

@@ -10,14 +10,11 @@ from corral.model.parameter import SECURE, Parameter
 from corral.services.caller import Caller
 from corral.services.ssm import public, rules
 from corral.services.ssm.naming import (
-    NAMES_MAX,
     InvalidNextToken,
     ValidationException,
     arn,
-    check_count,
     check_new_name,
     find,
-    limit_of,
     own,
 )
 from corral.services.ssm.sealing import Unreadable, seal, unseal
@@ -72,7 +69,6 @@ def get_parameter(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
 
 def get_parameters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Those that are there, each once; names that mean nothing are told apart, and are no error."""
-    check_count(params["Names"], "names", NAMES_MAX)
     found, invalid = list[dict[str, Any]](), list[str]()
     for name in dict.fromkeys(params["Names"]):
         try:
@@ -85,7 +81,7 @@ def get_parameters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
 
 
 def get_parameter_history(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    limit, name = limit_of(params, HISTORY_MAX), own(tx, caller, params["Name"]).name
+    limit, name = params.get("MaxResults", HISTORY_MAX), own(tx, caller, params["Name"]).name
     after = unwrap(params.get("NextToken"), InvalidNextToken) or "0"
     if not after.isdecimal():
         raise InvalidNextToken("The specified token isn't valid.")
@@ -104,7 +100,6 @@ def delete_parameter(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> d
 
 
 def delete_parameters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    check_count(params["Names"], "names", NAMES_MAX)
     deleted, invalid = list[str](), list[str]()
     for name in dict.fromkeys(params["Names"]):
         gone = not public.is_public(name) and tx.store.parameters.drop(caller.region, name)

@@ -1,0 +1,223 @@
+"""Checks an input against its constraints.
+
+Two functions do this from the same tree. A generated one only says whether anything is violated: it runs for every request, and
+compares values in place, without a call per member. `violations` finds what is violated, and where; it runs only then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from corral.aws.constraints.nodes import COMPOUND, SIZED, Node, input_node
+from corral.aws.constraints.patterns import matcher, matches
+from corral.aws.constraints.terms import Kind, Limit, Table, Violation, refusal
+from corral.aws.shapes import OperationModel
+
+Check = Callable[[dict[str, Any]], None]
+MANY_MEMBERS = 10  # from here on the members that are there are looked up, not the other way round
+
+
+def compile_check(operation: OperationModel, table: Table) -> Check | None:
+    """The function that raises the ApiError for an input that violates a constraint; None if there is none to violate."""
+    node = input_node(operation, table.limits)
+    if node is None:
+        return None
+    is_broken = compile_test(node)
+
+    def check(params: dict[str, Any]) -> None:
+        if is_broken(params):
+            raise refusal(table, operation.name, violations(node, params))
+
+    return check
+
+
+# --- What is violated ---------------------------------------------------------------------------------------------------
+
+
+def violations(node: Node, value: Any) -> list[Violation]:
+    """Everything in the value that breaks a limit of the node or of one inside it."""
+    found = [violation for limit in node.limits for violation in _broken(node, limit, value)]
+    if found:
+        return found  # a list that is too long is not walked
+    for name in value if node.members else ():
+        if name in node.members:
+            found += _below(node.members[name], value[name], name)
+    if node.element is not None:
+        found += _of_many(node.element, value, enumerate(value, 1), "Member must satisfy constraint")
+    if node.key is not None:
+        found += _of_many(node.key, value, zip(value, value, strict=True), "Map keys must satisfy constraint")
+    if node.value is not None:
+        found += _of_many(node.value, value, value.items(), "Map value must satisfy constraint")
+    return found
+
+
+def _below(node: Node, value: Any, part: str) -> list[Violation]:
+    found = violations(node, value)
+    for violation in found:
+        violation.path.append(part)
+    return found
+
+
+def _of_many(node: Node, whole: Any, values: Iterable[tuple[Any, Any]], sentence: str) -> list[Violation]:
+    if node.shape.type_name in COMPOUND:
+        return [violation for place, each in values for violation in _below(node, each, f"{place}.member")]
+    for number, (_, each) in enumerate(values, 1):
+        found = violations(node, each)
+        if found:
+            # AWS reports the collection and all rules of its elements; a text of the table is about the first wrong element.
+            first = found[0]
+            first.index = number
+            if first.limit.text is None:
+                first.value = whole
+                rules = [phrase for limit in node.limits for _, phrase, _ in _terms(node, limit)]
+                first.phrase = f"{sentence}: [{', '.join(rules)}]"
+            return [first]
+    return []
+
+
+def _broken(node: Node, limit: Limit, value: Any) -> list[Violation]:
+    location = str(node.shape.serialization.get("location", ""))
+    is_shown = not node.shape.is_sensitive
+    return [
+        Violation(kind, limit, value, phrase, location, is_shown) for kind, phrase, holds in _terms(node, limit) if not holds(value)
+    ]
+
+
+def _terms(node: Node, limit: Limit) -> list[tuple[Kind, str, Callable[[Any], bool]]]:
+    """Each term of a limit: its kind, AWS's phrase for it, and the test."""
+    found: list[tuple[Kind, str, Callable[[Any], bool]]] = []
+    if limit.enum is not None:
+        phrase = f"Member must satisfy enum value set: [{', '.join(map(str, limit.enum))}]"
+        found.append(("enum", phrase, limit.enum.__contains__))
+    is_sized = node.shape.type_name in SIZED
+    kind: Kind = "length" if is_sized else "value"
+    size: Callable[[Any], float] = (_bytes_of if limit.in_bytes else len) if is_sized else lambda value: value
+    if (most := limit.max) is not None:
+        found.append((kind, f"Member must have {kind} less than or equal to {most}", lambda value: size(value) <= most))
+    if (least := limit.min) is not None:
+        found.append((kind, f"Member must have {kind} greater than or equal to {least}", lambda value: size(value) >= least))
+    if limit.pattern is not None and (known := matcher(limit.pattern)) is not None:
+        phrase = f"Member must satisfy regular expression pattern: {limit.pattern}"
+        found.append(("pattern", phrase, lambda value: matches(known, value)))
+    return found
+
+
+def _bytes_of(value: str | bytes) -> int:
+    return len(value.encode() if isinstance(value, str) else value)
+
+
+# --- Whether anything is violated ---------------------------------------------------------------------------------------
+
+
+def compile_test(node: Node) -> Callable[[Any], bool]:
+    """The function that says whether a value breaks a limit of the node or of one inside it."""
+    source = _Source()
+    source.function(node)
+    return source.compiled()
+
+
+class _Source:
+    """Python source that tests values, and the constants that it refers to."""
+
+    def __init__(self) -> None:
+        self._written: list[str] = []  # whole functions
+        self._lines: list[str] = []  # of the function that is being written
+        self._variables = 0
+        self._names: dict[int, str] = {}  # of the functions, by the ids of their nodes
+        self._by_member: dict[str, dict[str, str]] = {}  # constant -> member -> function
+        self._constants: dict[str, Any] = {"bytes_of": _bytes_of}
+
+    def compiled(self) -> Callable[[Any], bool]:
+        space = self._constants
+        exec(compile("\n".join(self._written), "<constraints>", "exec"), space)
+        for constant, functions in self._by_member.items():
+            space[constant] = {member: space[function] for member, function in functions.items()}
+        first: Callable[[Any], bool] = space["test_0"]
+        return first
+
+    def function(self, node: Node) -> str:
+        """The name of the function that tests a node; written with its first use."""
+        if id(node) in self._names:
+            return self._names[id(node)]
+        name = self._names[id(node)] = f"test_{len(self._names)}"
+        outer, self._lines = self._lines, []
+        self._value(node, "v", 1, (id(node),))
+        self._written += [f"def {name}(v):", *self._lines, "    return False"]
+        self._lines = outer
+        return name
+
+    def _value(self, node: Node, var: str, depth: int, above: tuple[int, ...]) -> None:
+        for limit in node.limits:
+            self._write(depth, f"if {self._condition(node, limit, var)}: return True")
+        self._variables += 1
+        inner, below = f"v{self._variables}", depth + 1
+        if node.element is not None:
+            self._loop(node.element, f"for {inner} in {var}:", inner, depth, above)
+        if node.key is not None:
+            self._loop(node.key, f"for {inner} in {var}:", inner, depth, above)
+        if node.value is not None:
+            self._loop(node.value, f"for {inner} in {var}.values():", inner, depth, above)
+        if len(node.members) >= MANY_MEMBERS:
+            tests = self._constant(None)
+            self._by_member[tests] = {name: self.function(member) for name, member in node.members.items()}
+            self._write(depth, f"for {inner} in {var}:")
+            self._write(below, f"if {inner} in {tests} and {tests}[{inner}]({var}[{inner}]): return True")
+            return
+        for name, member in node.members.items():
+            if name in node.shape.required_members:
+                if _is_tested_once(member):  # saves a variable, in what may be a loop over 10,000 elements
+                    self._nested(member, f"{var}[{name!r}]", depth, above)
+                    continue
+                self._write(depth, f"{inner} = {var}[{name!r}]")
+                self._nested(member, inner, depth, above)
+            else:
+                self._write(depth, f"{inner} = {var}.get({name!r})")
+                self._write(depth, f"if {inner} is not None:")
+                self._nested(member, inner, below, above)
+
+    def _loop(self, node: Node, head: str, var: str, depth: int, above: tuple[int, ...]) -> None:
+        self._write(depth, head)
+        self._nested(node, var, depth + 1, above)
+
+    def _nested(self, node: Node, var: str, depth: int, above: tuple[int, ...]) -> None:
+        if id(node) in above:  # a shape that contains itself
+            self._write(depth, f"if {self.function(node)}({var}): return True")
+        else:
+            self._value(node, var, depth, (*above, id(node)))
+
+    def _condition(self, node: Node, limit: Limit, var: str) -> str:
+        wrong = []
+        if limit.enum is not None:
+            wrong.append(f"{var} not in {self._constant(frozenset(limit.enum))}")
+        is_sized = node.shape.type_name in SIZED
+        size = (f"bytes_of({var})" if limit.in_bytes else f"len({var})") if is_sized else var
+        least = None if is_sized and (limit.min or 0) <= 0 else limit.min
+        if least is not None and limit.max is not None:
+            wrong.append(f"not {least} <= {size} <= {limit.max}")
+        elif limit.max is not None:
+            wrong.append(f"{size} > {limit.max}")
+        elif least is not None:
+            wrong.append(f"not {var}" if is_sized and least == 1 else f"{size} < {least}")
+        if limit.pattern is not None and (known := matcher(limit.pattern)) is not None:
+            match = f"{self._constant(known.any)}({var})"
+            if known.ascii is not None:
+                match = f"({self._constant(known.ascii)}({var}) if {var}.isascii() else {match})"
+            wrong.append(f"{match} is None")
+        return " or ".join(wrong) or "False"
+
+    def _constant(self, value: Any) -> str:
+        name = f"C{len(self._constants)}"
+        self._constants[name] = value
+        return name
+
+    def _write(self, depth: int, line: str) -> None:
+        self._lines.append("    " * depth + line)
+
+
+def _is_tested_once(node: Node) -> bool:
+    if node.shape.type_name in COMPOUND or len(node.limits) > 1:
+        return False
+    limit = node.limits[0]
+    has_range = limit.min is not None or limit.max is not None
+    return limit.pattern is None and not (limit.enum is not None and has_range)

@@ -1,0 +1,22 @@
+"""EC2: a wording of its own.
+
+Value (large) for parameter instanceTenancy is invalid. Valid values: default, dedicated, host.
+"""
+
+from corral.aws.constraints.terms import Table, Violation, shown
+from corral.aws.faults import error_class
+from corral.errors import ApiError
+
+
+def _wording(operation: str, violations: list[Violation]) -> ApiError:
+    first = violations[0]
+    member = first.path[0]
+    rule = f"Valid values: {', '.join(map(str, first.limit.enum))}." if first.kind == "enum" and first.limit.enum else ""
+    if not rule:
+        rule = f"It {first.phrase.removeprefix('Member ')}."
+    return error_class("InvalidParameterValue")(
+        f"Value ({shown(first.value)}) for parameter {member[:1].lower()}{member[1:]} is invalid. {rule}"
+    )
+
+
+TABLE = Table(_wording)

@@ -1,0 +1,121 @@
+"""ECS: enums of the model in AWS's usual wording; limits that only its documentation has, in its own texts where they are known."""
+
+from corral.aws.constraints.terms import Limit, Table, usual
+
+CLIENT = "ClientException"
+NAME = "[a-zA-Z0-9_-]{1,255}"
+INSIGHTS = ("enabled", "disabled", "enhanced")
+
+
+def _named(subject: str) -> Limit:
+    return Limit(
+        pattern=NAME,
+        code=CLIENT,
+        text=f"{subject} contains invalid characters: use up to 255 letters, digits, hyphens and underscores.",
+    )
+
+
+def _setting(least: int, most: int, name: str = "{name}") -> Limit:
+    text = f"Invalid '{name}' setting for container. It must be between {{min}} and {{max}}."
+    return Limit(min=least, max=most, code=CLIENT, text=text)
+
+
+def _entries(most: int, name: str = "{name}") -> Limit:
+    return Limit(min=1, max=most, text=f"{name} must contain from {{min}} to {{max}} entries.")
+
+
+MEMORY = Limit(min=6, code=CLIENT, text="'memory' and 'memoryReservation' of a container must be at least {min} MiB.")
+STRATEGY = Limit(max=20, text="A capacity provider strategy can contain at most {max} capacity providers.")
+STARTED_BY = Limit(max=128, text="startedBy can have up to {max} characters.")
+ENVIRONMENT_FILES = Limit(max=10, code=CLIENT, text="At most {max} environmentFiles are allowed for a container.")
+
+TABLE = Table(
+    usual("InvalidParameterException", {"CreateCapacityProvider": CLIENT, "UpdateCapacityProvider": CLIENT}),
+    {
+        "*.maxResults": Limit(min=1, max=100, text="maxResults must be between {min} and {max}."),
+        "*.tags": Limit(text="Tags can not have more than {max} elements."),
+        # Clusters and capacity providers
+        "CreateCluster.clusterName": Limit(
+            pattern=NAME, text="Invalid cluster name: use up to 255 letters, digits, hyphens and underscores."
+        ),
+        "DescribeClusters.clusters": Limit(max=100, text="Clusters can not have more than {max} elements."),
+        "ClusterSetting.value": Limit(enum=INSIGHTS, text="Invalid cluster setting: give containerInsights with one of {enum}."),
+        "CreateCluster.defaultCapacityProviderStrategy": STRATEGY,
+        "PutClusterCapacityProviders.defaultCapacityProviderStrategy": STRATEGY,
+        "CapacityProviderStrategyItem.weight": Limit(text="A weight must be between {min} and {max}."),
+        "CapacityProviderStrategyItem.base": Limit(text="A base must be between {min} and {max}."),
+        "CreateCapacityProvider.name": Limit(
+            pattern=NAME,
+            code=CLIENT,
+            text="The specified capacity provider name is invalid. Up to 255 letters, digits, underscores and hyphens are allowed, "
+            "and it cannot begin with aws, ecs or fargate. `host` is this machine.",
+        ),
+        "DescribeCapacityProviders.maxResults": Limit(min=1, max=10, text="maxResults must be between {min} and {max}."),
+        "DescribeCapacityProviders.capacityProviders": Limit(
+            max=100, text="Capacity providers can not have more than {max} elements."
+        ),
+        # Container instances
+        "DescribeContainerInstances.containerInstances": _entries(100),
+        "UpdateContainerInstancesState.containerInstances": _entries(10),
+        "UpdateContainerInstancesState.status": Limit(
+            enum=("ACTIVE", "DRAINING"), text="Container instance status should be one of [{enum}]."
+        ),
+        "PutAttributes.attributes": _entries(10),
+        "DeleteAttributes.attributes": _entries(10),
+        "Attribute.name": Limit(
+            pattern=r"[a-zA-Z0-9_./\\-]{1,128}",
+            text="Invalid attribute name '{value}': use 1 to 128 letters, digits and - _ . / \\",
+        ),
+        # Tasks
+        "RunTask.count": Limit(min=1, max=10, text="Count must be between {min} and {max}."),
+        "RunTask.startedBy": STARTED_BY,
+        "RunTask.capacityProviderStrategy": STRATEGY,
+        "RunTask.placementStrategy": Limit(max=5, text="A task can have up to {max} placement strategies."),
+        "PlacementConstraint.type": Limit(text="constraint.type '{value}' is not supported; use memberOf or distinctInstance."),
+        "PlacementStrategy.type": Limit(text="The placement strategy '{value}' is not supported; use random, spread or binpack."),
+        "StartTask.startedBy": STARTED_BY,
+        "StartTask.containerInstances": _entries(10),
+        "DescribeTasks.tasks": _entries(100, "Tasks"),
+        "GetTaskProtection.tasks": _entries(100, "Tasks"),
+        "UpdateTaskProtection.tasks": _entries(10, "Tasks"),
+        "UpdateTaskProtection.expiresInMinutes": Limit(min=1, max=2880, text="expiresInMinutes must be between {min} and {max}."),
+        "ExecuteCommand.command": Limit(max=16 * 1024, in_bytes=True, text="A command has at most {max} bytes."),
+        "ContainerOverride.environmentFiles": ENVIRONMENT_FILES,
+        # Task definitions
+        "DeleteTaskDefinitions.taskDefinitions": Limit(min=1, max=10, text="Give from {min} to {max} task definitions."),
+        "RegisterTaskDefinition.family": _named("Family"),
+        "RegisterTaskDefinition.containerDefinitions": (
+            Limit(min=1, code=CLIENT, text="Container list cannot be empty."),
+            Limit(max=10, code=CLIENT, text="A task definition can have at most {max} containers."),
+        ),
+        "RegisterTaskDefinition.placementConstraints": Limit(
+            max=10, code=CLIENT, text="A task definition can have up to {max} placement constraints."
+        ),
+        "TaskDefinitionPlacementConstraint.type": Limit(code=CLIENT, text="constraint.type '{value}' is not supported."),
+        "EphemeralStorage.sizeInGiB": Limit(
+            min=21,
+            max=200,
+            code=CLIENT,
+            text="Invalid 'ephemeralStorage' setting for task. 'sizeInGiB' must be between {min} and {max}.",
+        ),
+        "Volume.name": Limit(
+            pattern=NAME, code=CLIENT, text="Volume name should have up to 255 letters, digits, hyphens and underscores."
+        ),
+        "ContainerDefinition.name": _named("Container.name"),
+        "ContainerDefinition.memory": MEMORY,
+        "ContainerDefinition.memoryReservation": MEMORY,
+        "ContainerDefinition.cpu": Limit(min=0, code=CLIENT, text="Invalid 'cpu' setting for container: {value}."),
+        "ContainerDefinition.startTimeout": _setting(1, 86_400),
+        "ContainerDefinition.stopTimeout": _setting(0, 86_400),
+        "ContainerDefinition.environmentFiles": ENVIRONMENT_FILES,
+        "ContainerRestartPolicy.restartAttemptPeriod": _setting(60, 1800, "restartPolicy.{name}"),
+        "ContainerRestartPolicy.ignoredExitCodes": Limit(
+            max=50, code=CLIENT, text="At most {max} ignoredExitCodes are allowed for a container."
+        ),
+        "HealthCheck.interval": _setting(5, 300, "healthCheck.{name}"),
+        "HealthCheck.timeout": _setting(2, 60, "healthCheck.{name}"),
+        "HealthCheck.retries": _setting(1, 10, "healthCheck.{name}"),
+        "HealthCheck.startPeriod": _setting(0, 300, "healthCheck.{name}"),
+        "LinuxParameters.swappiness": _setting(0, 100, "linuxParameters.{name}"),
+    },
+)

@@ -1,0 +1,114 @@
+"""The constraints of a shape as a tree: the model's terms, corrected by the service's table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from corral.aws.constraints.terms import Entry, Limit, Unchecked
+from corral.aws.shapes import OperationModel, Shape
+
+SIZED = frozenset({"string", "character", "blob", "list", "map"})
+NUMBERS = frozenset({"integer", "long", "short", "byte", "float", "double"})
+COMPOUND = frozenset({"structure", "list", "map"})
+NO_LIMIT = Limit()
+
+
+@dataclass(slots=True)
+class Node:
+    """One value of the input that is constrained, or contains one that is."""
+
+    shape: Shape
+    limits: tuple[Limit, ...] = ()
+    members: dict[str, Node] = field(default_factory=dict)  # of a structure
+    element: Node | None = None  # of a list
+    key: Node | None = None  # of a map
+    value: Node | None = None
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self.limits or self.members or self.element or self.key or self.value)
+
+
+def input_node(operation: OperationModel, limits: Mapping[str, Entry]) -> Node | None:
+    """The tree of an operation's input; None if nothing in it is constrained."""
+    shape = operation.input_shape
+    if shape is None:
+        return None
+    node = _Builder(limits).structure(shape, operation.name)
+    return node if node.is_needed else None
+
+
+class _Builder:
+    def __init__(self, limits: Mapping[str, Entry]) -> None:
+        self._limits = limits
+        self._structures: dict[str, Node] = {}
+
+    def structure(self, shape: Shape, operation: str = "") -> Node:
+        """The node of a structure, which is one for all its uses; of the input if the operation is given."""
+        known = self._structures.get(shape.name)
+        if known is not None and not operation:
+            return known
+        node = self._structures[shape.name] = Node(shape)  # before its members: a shape may contain itself
+        if shape.is_document_type:
+            return node
+        for name, member in shape.members.items():
+            keys = (f"{operation}.{name}", f"*.{name}") if operation else (f"{shape.name}.{name}",)
+            inner = self._value(member, keys)
+            if inner.is_needed:
+                node.members[name] = inner
+        return node
+
+    def _value(self, shape: Shape, keys: tuple[str, ...]) -> Node:
+        if shape.type_name == "structure":
+            return self.structure(shape)
+        node = Node(shape, self._limits_of(shape, keys))
+        if shape.type_name == "list":
+            node.element = self._inner(shape.member, keys, "[]")
+        elif shape.type_name == "map":
+            node.key = self._inner(shape.key, keys, "<key>")
+            node.value = self._inner(shape.value, keys, "<value>")
+        return node
+
+    def _inner(self, shape: Shape, keys: tuple[str, ...], mark: str) -> Node | None:
+        inner = self._value(shape, tuple(key + mark for key in keys))
+        return inner if inner.is_needed else None
+
+    def _limits_of(self, shape: Shape, keys: tuple[str, ...]) -> tuple[Limit, ...]:
+        entry = next((self._limits[key] for key in (*keys, f":{shape.name}") if key in self._limits), NO_LIMIT)
+        if isinstance(entry, Unchecked):
+            return ()
+        given = entry if isinstance(entry, tuple) else (_over_model(shape, entry),)
+        return tuple(limit for limit in given if _constrains(shape, limit))
+
+
+def _over_model(shape: Shape, limit: Limit) -> Limit:
+    """The limit, with the model's terms where it has none of its own."""
+    terms = shape.terms
+    return replace(
+        limit,
+        min=terms.get("min") if limit.min is None else limit.min,
+        max=terms.get("max") if limit.max is None else limit.max,
+        enum=tuple(terms["enum"]) if limit.enum is None and "enum" in terms else limit.enum,
+        pattern=terms.get("pattern") if limit.pattern is None else limit.pattern,
+    )
+
+
+def _constrains(shape: Shape, limit: Limit) -> bool:
+    if limit.enum is not None or limit.pattern is not None:
+        return True
+    if shape.type_name in SIZED:
+        return limit.max is not None or (limit.min or 0) > 0
+    return shape.type_name in NUMBERS and (limit.min is not None or limit.max is not None)
+
+
+def constrained(node: Node, path: tuple[str, ...] = (), above: tuple[int, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:
+    """Every node with limits, with its path: member names, `[]`, `<key>` and `<value>`."""
+    if id(node) in above:
+        return
+    if node.limits:
+        yield path, node
+    inner = [*node.members.items(), ("[]", node.element), ("<key>", node.key), ("<value>", node.value)]
+    for part, child in inner:
+        if child is not None:
+            yield from constrained(child, (*path, part), (*above, id(node)))

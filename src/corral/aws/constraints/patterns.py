@@ -1,0 +1,115 @@
+"""The patterns of botocore's models as predicates.
+
+The models carry Java's regular expressions. AWS's services match them against the whole value, whether or not the pattern has
+anchors: CloudWatch Logs refuses a group name with a space by the pattern `[\\.\\-_/#A-Za-z0-9]+`, ECR a registry id of 13 digits by
+`[0-9]{12}`. So they are matched whole here too.
+
+RE2 takes time that grows with the value alone, but a call costs 8 µs. A pattern with at most one unbounded repetition and no
+alternatives takes linear time with Python's `re` as well, which costs 0.3 µs; it is used for ASCII values, for which
+`\\p{L}`, `\\p{N}` and `\\p{Z}` are letters, digits and the space.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+Matches = Callable[[str], Any]
+
+# What is matched instead of the patterns that RE2 cannot take: it has no lookaheads and no repetition above 1,000. The lengths
+# are limits of their own in the model. None: not checked.
+INSTEAD: dict[str, str | None] = {
+    r"^[a-z0-9]([a-z0-9]|-(?!-)){1,61}[a-z0-9]$": r"[a-z0-9]+(-[a-z0-9]+)*",
+    r"^(?!\s*$).+": r".*\S.*",
+    r"^.{1,100000}$": r".+",
+    r"^arn:aws[a-z0-9-]*:iam::\d{12}:role\/[\w-\/.@+=,]{1,1017}$": r"arn:aws[a-z0-9-]*:iam::\d{12}:role\/[\w\-/.@+=,]+",
+    r"^https:\/\/[-a-zA-Z0-9@:%._\+~#=]{1,253}\.s3(\.[a-z\d-]{9,16})?\.amazonaws\.com\/.{1,2000}": (
+        r"https:\/\/[-a-zA-Z0-9@:%._\+~#=]{1,253}\.s3(\.[a-z\d-]{9,16})?\.amazonaws\.com\/.+"
+    ),
+    r"^(?=.{20,2048}$)arn:aws[a-z-]*:secretsmanager:[a-z0-9-]+:\d{12}:secret:[a-zA-Z0-9/_+=.@-]+": (
+        r"arn:aws[a-z-]*:secretsmanager:[a-z0-9-]+:\d{12}:secret:[a-zA-Z0-9/_+=.@-]+"
+    ),
+    (
+        r"^([\-]?\d{4}(?!\d{2}\b))((-?)((0[1-9]|1[0-2])(\3([12]\d|0[1-9]|3[01]))?|W([0-4]\d|5[0-2])(-?[1-7])?|(00[1-9]|0[1-9]\d|"
+        r"[12]\d{2}|3([0-5]\d|6[1-6])))([T\s]((([01]\d|2[0-3])((:?)[0-5]\d)?|24\:?00)([\.,]\d(?!:))?)?(\17[0-5]\d([\.,]\d)?)?"
+        r"([zZ]|([\-])([01]\d|2[0-3]):?([0-5]\d)?)?)?)?$"
+    ): None,  # an ISO 8601 time, by back-references
+}
+
+# Java's \uXXXX has four digits; the models write the two ends of the supplementary planes with five and six.
+_UNICODE_ESCAPE = re.compile(r"\\u(10FFFF|10000|[0-9A-Fa-f]{4})")
+_ATOM = r"(?:\[\^?(?:\\.|[^\]\\])+\]|\\.|[^\\\[\](){}|*+?^$])"
+_SIMPLE = re.compile(rf"(?:{_ATOM}(?:[*+?]|\{{\d+(?:,\d*)?\}})?)*")
+_UNBOUNDED = re.compile(rf"{_ATOM}(?:[*+]|\{{\d+,\d*\}})")
+_ASCII_CLASSES = {r"\p{L}": "A-Za-z", r"\p{N}": "0-9", r"\p{Z}": " "}
+
+
+@dataclass(frozen=True, slots=True)
+class Matcher:
+    ascii: Matches | None  # for ASCII values; None: `any` serves them too
+    any: Matches
+
+
+@cache
+def matcher(pattern: str) -> Matcher | None:
+    """The functions that are true for the values that the pattern matches as a whole; None if it is not checked."""
+    instead = INSTEAD.get(pattern, pattern)
+    if instead is None:
+        return None
+    bare = _without_frame(instead)
+    if _is_linear(bare):
+        try:
+            return Matcher(re.compile(_for_ascii(bare), re.ASCII).fullmatch, _late_re2(instead))
+        except re.error:
+            pass  # a class such as [\w-_] is none in Python's syntax
+    return Matcher(None, _re2(instead))
+
+
+def matches(matcher: Matcher, value: str) -> bool:
+    match = matcher.ascii if matcher.ascii is not None and value.isascii() else matcher.any
+    return match(value) is not None
+
+
+def _re2(pattern: str) -> Matches:
+    import re2  # here: it takes milliseconds, and few requests need it
+
+    options = re2.Options()
+    options.log_errors = False
+    found: Matches = re2.compile(_UNICODE_ESCAPE.sub(r"\\x{\1}", pattern), options).fullmatch
+    return found
+
+
+def _late_re2(pattern: str) -> Matches:
+    compiled: list[Matches] = []
+
+    def match(value: str) -> Any:
+        if not compiled:
+            compiled.append(_re2(pattern))
+        return compiled[0](value)
+
+    return match
+
+
+def _without_frame(pattern: str) -> str:
+    """The pattern without anchors and one pair of parentheses around all of it."""
+    bare = pattern.removeprefix("^")
+    if bare.endswith("$") and not bare.endswith("\\$"):
+        bare = bare[:-1]
+    inner = bare[1:-1]
+    return inner if bare.startswith("(") and bare.endswith(")") and _is_linear(inner) else bare
+
+
+def _is_linear(pattern: str) -> bool:
+    unescaped = _UNICODE_ESCAPE.sub("u", pattern)
+    for unicode_class in _ASCII_CLASSES:
+        unescaped = unescaped.replace(unicode_class, "p")
+    return bool(_SIMPLE.fullmatch(unescaped)) and len(_UNBOUNDED.findall(unescaped)) <= 1
+
+
+def _for_ascii(pattern: str) -> str:
+    for unicode_class, characters in _ASCII_CLASSES.items():
+        pattern = pattern.replace(unicode_class, characters)
+    return _UNICODE_ESCAPE.sub(lambda found: f"\\U{int(found[1], 16):08x}", pattern)

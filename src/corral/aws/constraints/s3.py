@@ -1,0 +1,92 @@
+"""S3: a document that breaks a constraint is malformed XML; a header or query parameter is an invalid argument.
+
+The fields of a form upload are not members of an input. What they share with PutObject is checked in services/s3.
+"""
+
+from corral.aws.constraints.terms import Limit, Table, Unchecked, Violation, shown
+from corral.aws.faults import error_class
+from corral.errors import ApiError
+
+MALFORMED = "The XML you provided was not well-formed or did not validate against our published schema"
+FORMS = Unchecked("checked together with the fields of form uploads")
+
+
+def _wording(operation: str, violations: list[Violation]) -> ApiError:
+    first = violations[0]
+    if not first.location:
+        return error_class("MalformedXML")(MALFORMED)
+    name = first.path[-1]
+    return error_class("InvalidArgument")(
+        f"Invalid value for {name}: {first.phrase}.", ArgumentName=name, ArgumentValue=shown(first.value)
+    )
+
+
+def _argument(text: str, name: str, least: float | None = None, most: float | None = None, code: str = "InvalidArgument") -> Limit:
+    return Limit(min=least, max=most, code=code, text=text, members={"ArgumentName": name, "ArgumentValue": "{value}"})
+
+
+def _page(name: str) -> Limit:
+    return _argument(f"Argument {name} must be an integer between 0 and 2147483647", name, least=0)
+
+
+def _days(action: str) -> Limit:
+    return Limit(min=1, code="InvalidArgument", text=f"'{{name}}' for {action} action must be a positive integer")
+
+
+PART_NUMBER = _argument("Part number must be an integer between {min} and {max}, inclusive", "partNumber", 1, 10_000)
+
+TABLE = Table(
+    _wording,
+    {
+        ":ObjectCannedACL": FORMS,
+        "*.StorageClass": FORMS,
+        "*.ServerSideEncryption": FORMS,
+        "Tag.Key": FORMS,
+        ":BucketLocationConstraint": Unchecked("S3 answers InvalidLocationConstraint, and new regions come"),
+        ":ChecksumAlgorithm": Unchecked("checked with the checksums themselves"),
+        ":ChecksumMode": Unchecked("another value means that no checksum is wanted"),
+        ":RequestPayer": Unchecked("stored buckets have no requesters to pay"),
+        "*.CopySource": Unchecked("parsed by CopyObject, which says what is wrong with it"),
+        "ObjectIdentifier.Key": Unchecked("a key of DeleteObjects fails alone"),
+        ":BucketCannedACL": _argument("The canned ACL is unknown.", "x-amz-acl"),
+        ":EncodingType": _argument("Invalid Encoding Method specified in Request", "encoding-type"),
+        ":MetadataDirective": _argument("Unknown {name}.", "{name}"),
+        ":TaggingDirective": _argument("Unknown {name}.", "{name}"),
+        "ListBuckets.MaxBuckets": _argument("max-buckets must be between {min} and {max}", "max-buckets"),
+        "*.MaxKeys": _page("max-keys"),
+        "*.MaxParts": _page("max-parts"),
+        "*.MaxUploads": _page("max-uploads"),
+        "UploadPart.PartNumber": PART_NUMBER,
+        "UploadPartCopy.PartNumber": PART_NUMBER,
+        "CompletedMultipartUpload.Parts": Limit(max=10_000),
+        "Delete.Objects": Limit(min=1, max=1000),
+        "CORSConfiguration.CORSRules": Limit(min=1, max=100),
+        "CORSRule.AllowedMethods[]": Limit(
+            enum=("GET", "PUT", "POST", "DELETE", "HEAD"),
+            code="InvalidRequest",
+            text="Found unsupported HTTP method in CORS config. Unsupported method is {value}",
+        ),
+        "ServerSideEncryptionByDefault.SSEAlgorithm": Limit(enum=("AES256", "aws:kms", "aws:kms:dsse")),
+        ":Event": Limit(
+            code="InvalidArgument",
+            text="The event is not supported for notifications",
+            members={"ArgumentName": "Event", "ArgumentValue": "{value}"},
+        ),
+        "FilterRule.Name": Limit(
+            enum=("prefix", "suffix", "Prefix", "Suffix"),
+            code="InvalidArgument",
+            text="filter rule name must be either prefix or suffix",
+        ),
+        "BucketLifecycleConfiguration.Rules": Limit(max=1000),
+        "LifecycleRule.ID": Limit(max=255, code="InvalidArgument", text="ID length should not exceed allowed limit of {max}"),
+        "LifecycleExpiration.Days": _days("Expiration"),
+        "AbortIncompleteMultipartUpload.DaysAfterInitiation": _days("AbortIncompleteMultipartUpload"),
+        "NoncurrentVersionExpiration.NoncurrentDays": _days("NoncurrentVersionExpiration"),
+        "NoncurrentVersionExpiration.NewerNoncurrentVersions": Limit(
+            min=1,
+            max=100,
+            code="InvalidArgument",
+            text="'{name}' for NoncurrentVersionExpiration action must be between {min} and {max}",
+        ),
+    },
+)

@@ -1,0 +1,14 @@
+"""Systems Manager: the model's constraints in AWS's usual wording."""
+
+from corral.aws.constraints.terms import Limit, Table, usual
+
+TABLE = Table(
+    usual("ValidationException"),
+    {
+        "PutParameter.Value": Limit(min=1),
+        "PutParameter.DataType": Limit(
+            enum=("text", "aws:ec2:image", "aws:ssm:integration"),
+            text="The following data type is not supported: {value} (Data type names are all lowercase.)",
+        ),
+    },
+)

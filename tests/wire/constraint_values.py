@@ -1,0 +1,130 @@
+"""Values that satisfy or violate the constraints of a shape: one valid input per operation, one violation per term."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from corral.aws.constraints.check import violations
+from corral.aws.constraints.nodes import NUMBERS, Node
+from corral.aws.constraints.terms import Limit
+from corral.aws.shapes import Shape
+
+Path = tuple[str, ...]
+
+# Texts to try against patterns; each is also tried with its last character repeated up to the shortest length allowed.
+TEXTS = (
+    "a", "aa", "/", "/a/", "1", "v1", "Name", "text", "abc", "123456789012", "arn:aws:iam::123456789012:role/a", "us-east-1",
+    "arn:aws:sns:us-east-1:123456789012:a", "String", "a/b", "a@b", "A", "*", "GET", "s3:ObjectCreated:*", "o-a", "p50",
+)  # fmt: skip
+WRONG_TEXTS = ("\x00", "", "!", ":", "é*:!\x07", "a b", "no such value", "?" * 30, ":" * 30, "\x00" * 30, "$" * 3)
+
+
+def valid(shape: Shape, node: Node | None) -> Any:
+    """A small value that the shape and all constraints inside it allow."""
+    kind = shape.type_name
+    if kind == "structure":
+        members = node.members if node is not None else {}
+        return {name: valid(shape.members[name], members.get(name)) for name in shape.required_members}
+    if kind == "list":
+        element = node.element if node is not None else None
+        return [valid(shape.member, element) for _ in range(_least(node))]
+    if kind == "map":
+        texts = _keys(node, _least(node))
+        return {text: valid(shape.value, node.value if node is not None else None) for text in texts}
+    if kind in ("string", "character"):
+        return _text(node)
+    if kind in NUMBERS:
+        return _number(node)
+    return {"boolean": True, "blob": b"x" * _least(node), "timestamp": 0.0}[kind]
+
+
+def placed(shape: Shape, node: Node, path: Path, value: Any) -> Any:
+    """A valid value of the shape in which `value` stands at the path."""
+    if not path:
+        return value
+    part, *rest = path
+    if part == "[]":
+        assert node.element is not None
+        element = placed(shape.member, node.element, tuple(rest), value)
+        return [*valid(shape, node)[1:], element]
+    if part == "<key>":
+        assert node.key is not None
+        inner = valid(shape, node)
+        for key in list(inner)[:1]:
+            del inner[key]
+        return {**inner, placed(shape.key, node.key, tuple(rest), value): valid(shape.value, node.value)}
+    if part == "<value>":
+        assert node.value is not None
+        inner = valid(shape, node) or {_keys(node, 1)[0]: None}
+        return {**inner, next(iter(inner)): placed(shape.value, node.value, tuple(rest), value)}
+    base = valid(shape, node)
+    return {**base, part: placed(shape.members[part], node.members[part], tuple(rest), value)}
+
+
+def wrong(node: Node, limit: Limit) -> Iterator[tuple[str, Any]]:
+    """(term, value) for every term of a limit that a value can violate."""
+    kind = node.shape.type_name
+    if limit.enum is not None:
+        yield "enum", "no such value" if kind == "string" else 10**6
+    if kind in NUMBERS:
+        if limit.max is not None:
+            yield "max", limit.max + 1
+        if limit.min is not None:
+            yield "min", limit.min - 1
+        return
+    if limit.max is not None:
+        yield "max", _of_length(node, int(limit.max) + 1)
+    if limit.min is not None and limit.min > 0:
+        yield "min", _of_length(node, int(limit.min) - 1)
+    if limit.pattern is not None:
+        found = next((text for text in WRONG_TEXTS if any(each.kind == "pattern" for each in violations(node, text))), None)
+        if found is not None:
+            yield "pattern", found
+
+
+def _of_length(node: Node, length: int) -> Any:
+    kind = node.shape.type_name
+    if kind == "list":
+        return [valid(node.shape.member, node.element)] * length
+    if kind == "map":
+        return {text: valid(node.shape.value, node.value) for text in _keys(node, length)}
+    return b"x" * length if kind == "blob" else "x" * length
+
+
+def _least(node: Node | None) -> int:
+    return max((int(limit.min or 0) for limit in node.limits), default=0) if node is not None else 0
+
+
+def _keys(node: Node | None, count: int) -> list[str]:
+    if node is None or node.key is None:
+        return [f"key{number}" for number in range(count)]
+    enums = [limit.enum for limit in node.key.limits if limit.enum is not None]
+    if enums:
+        return [str(value) for value in enums[0]][:count]
+    return [f"key{number}" for number in range(count)]
+
+
+def _text(node: Node | None) -> str:
+    if node is None:
+        return "a"
+    for limit in node.limits:
+        if limit.enum is not None:
+            return str(limit.enum[0])
+    least = _least(node)
+    for text in TEXTS:
+        for candidate in (text, text + text[-1] * (least - len(text))):
+            if not violations(node, candidate):
+                return candidate
+    raise AssertionError(f"no valid text for {node.shape.name}: {node.limits}")
+
+
+def _number(node: Node | None) -> int:
+    for limit in node.limits if node is not None else ():
+        if limit.enum is not None:
+            return int(limit.enum[0])
+        if limit.min is not None:
+            return int(limit.min)
+        if limit.max is not None:
+            return min(1, int(limit.max))
+    return 1
