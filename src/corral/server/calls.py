@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from corral import aws
@@ -17,8 +18,6 @@ from corral.server.intake import Receive
 from corral.server.lanes import Lane
 from corral.services import SERVICES, Operation, Service
 from corral.services.caller import Caller
-
-_UNSERVED = Service("state", {})
 
 
 class Calls:
@@ -76,11 +75,16 @@ class ServiceCall:
 
 def served(call: aws.Call) -> tuple[Service, Operation]:
     """The service of a call and the handler of its operation. Raises an error that names an operation that is not served."""
-    service = SERVICES.get(call.service, _UNSERVED)
-    operation = service.operations.get(call.operation)
-    if operation is None:
+    found = _find(call.service, call.operation)
+    if found is None:
         raise aws.not_served(call)
-    return service, operation
+    return found
+
+
+@cache  # bounded by the models: recognise refuses unknown operations
+def _find(service: str, operation: str) -> tuple[Service, Operation] | None:
+    handlers = SERVICES.get(service)
+    return (handlers, handlers.operations[operation]) if handlers is not None and operation in handlers.operations else None
 
 
 async def _in_pieces(lane: Lane[Any], operation: Operation, pieces: list[dict[str, Any]], caller: Caller) -> dict[str, Any]:
