@@ -34,6 +34,24 @@ class Clusters:
         )
         return [name for (name,) in rows]
 
+    def has_tasks(self, region: str, name: str) -> bool:
+        return (
+            self._database.execute("SELECT 1 FROM task WHERE region = ? AND cluster = ? LIMIT 1", (region, name)).fetchone()
+            is not None
+        )
+
+    def left_behind(self, region: str) -> list[str]:
+        """Clusters without a row that have tasks: one that this machine joined, and left. One index look-up for each."""
+        rows = self._database.execute(
+            "WITH RECURSIVE used (cluster) AS (SELECT min(cluster) FROM task WHERE region = ?1 UNION ALL "
+            "SELECT (SELECT min(cluster) FROM task WHERE region = ?1 AND cluster > used.cluster) FROM used "
+            "WHERE cluster IS NOT NULL) "
+            "SELECT cluster FROM used WHERE cluster IS NOT NULL "
+            "AND NOT EXISTS (SELECT 1 FROM cluster WHERE region = ?1 AND name = used.cluster)",
+            (region,),
+        )
+        return [name for (name,) in rows]
+
     def regions(self) -> list[str]:
         """Those that have a cluster or a task; one look into an index for each."""
         rows = self._database.execute(

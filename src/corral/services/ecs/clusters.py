@@ -85,8 +85,9 @@ def describe_clusters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
 
 def list_clusters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     def names(after: str, limit: int) -> list[str]:
-        built_in = {name for name in (DEFAULT_CLUSTER, tx.settings.cluster) if name > after}
-        return sorted({*tx.store.clusters.names(caller.region, after, limit), *built_in})[:limit]
+        built_in = {DEFAULT_CLUSTER, tx.settings.cluster, *tx.store.clusters.left_behind(caller.region)}
+        names = {name for name in built_in if name > after}
+        return sorted({*tx.store.clusters.names(caller.region, after, limit), *names})[:limit]
 
     page, token = paging.page(params, names)
     return {"clusterArns": [arn(caller.account, caller.region, f"cluster/{name}") for name in page], **token}

@@ -37,11 +37,16 @@ def find_cluster(tx: Tx[Store], caller: Caller, given: str | None) -> tuple[str,
 
 
 def cluster_record(tx: Tx[Store], caller: Caller, name: str) -> tuple[str, dict[str, Any]] | None:
-    """(status, details) of a cluster, active or not. `default` and the cluster of this machine exist in every region."""
+    """(status, details) of a cluster, active or not. `default` and the cluster of this machine exist in every region.
+
+    So does one that this machine has left, as long as it has tasks.
+    """
     found = tx.store.clusters.get(caller.region, name)
     if has_host(tx, name):
         return "ACTIVE", HOST_CLUSTER_DETAILS if found is None else {**HOST_CLUSTER_DETAILS, **found[1]}
-    return found or ("ACTIVE", {}) if name == DEFAULT_CLUSTER else found
+    if found is None and (name == DEFAULT_CLUSTER or tx.store.clusters.has_tasks(caller.region, name)):
+        return "ACTIVE", {}
+    return found
 
 
 @lru_cache(maxsize=1024)  # every task that is started or shown names its definition
