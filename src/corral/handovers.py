@@ -131,6 +131,7 @@ class Delivery:
             self._finished.setdefault(handover.lane, []).extend(finished)
             self._try_again(sending, answer)
         elif handover.id in self._unfinished:
+            sending.tries = 0
             self._core.delivered.append(handover.id)
             self._remove_soon()
         if command in self._answers:
@@ -143,7 +144,7 @@ class Delivery:
     def _try_again(self, sending: Sending, error: BaseException) -> None:
         sending.tries += 1
         sending.error = str(error)
-        wait_s = min(RETRY_MAX_S, RETRY_MIN_S * 2 ** (sending.tries - 1))
+        wait_s = min(RETRY_MAX_S, RETRY_MIN_S * 2 ** min(sending.tries - 1, 10))
         log.error(
             "%s for the lane %s was not received (try %d; the next one in %.0f s): %s",
             sending.handover.kind, sending.handover.lane, sending.tries, wait_s, error,

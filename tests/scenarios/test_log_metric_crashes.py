@@ -1,4 +1,4 @@
-"""kill -9 of the server while log events with metrics come in: each event is counted in its metrics exactly once."""
+"""Hand-overs between the lanes of a real server: kill -9 while log events make metrics, and one that nobody receives."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
+from command import Cli
 from harness import Corral, eventually
 
 PUTS = 250
@@ -109,3 +110,15 @@ def waiting(corral: Corral) -> list[tuple[Any, ...]]:
 def rows(corral: Corral, store: str, sql: str) -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(f"file:{corral.data / f'{store}.db'}?mode=ro", uri=True)) as connection:
         return connection.execute(sql).fetchall()
+
+
+def test_a_hand_over_that_nobody_receives_is_shown(own: Cli) -> None:
+    """As one of another version would be: it is kept, and holds up nobody."""
+    own("up", "--detach", "--port", "0", "--gpus", "none")
+    own("down")
+    with closing(sqlite3.connect(own.data / "logs.db")) as connection, connection:
+        connection.execute("INSERT INTO outbox VALUES (1, 'another life', 'metrics', 'unknown', NULL, '[1]')")
+    own("up", "--detach", "--port", "0", "--gpus", "none")
+    shown = eventually(lambda: next((line for line in own("status").stdout.splitlines() if "unknown" in line), None), "it is shown")
+    assert shown.startswith("Not handed over to metrics yet: unknown (tries: ")
+    own.client("cloudwatch").put_metric_data(Namespace=NAMESPACE, MetricData=[{"MetricName": "Other", "Value": 1}])

@@ -32,7 +32,7 @@ def status(data: Data, as_json: bool) -> None:
     out.print(f"Corral {page['version']} at {page['url']}  (data in {page['data']}, process {page['pid']})", soft_wrap=True)
     out.print(tasks_line(page["tasks"]))
     for failing in page["failingHandovers"]:
-        words = f"Not handed over to {failing['to']} yet, after {failing['tries']} tries: {failing['kind']} ({failing['error']})"
+        words = f"Not handed over to {failing['to']} yet: {failing['kind']} (tries: {failing['tries']}; {failing['error']})"
         out.print(words, soft_wrap=True)
     for host in page["hosts"]:
         out.print()
