@@ -23,7 +23,7 @@ from corral.services.ecr.naming import (
     violated,
 )
 from corral.services.ecr.pushing import drop_repository
-from corral.services.ecr.tags import merged
+from corral.services.ecr.tags import RULES
 from corral.services.tokens import wrap
 from corral.store import Store
 
@@ -43,7 +43,7 @@ def create_repository(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
         raise violated("registryId", f"repositories can only be made in the registry with id '{caller.account}'")
     encryption = params.get(ENCRYPTION, {"encryptionType": "AES256"})
     about = {**_mutability({MUTABILITY: "MUTABLE", **params}), SCANNING: _scanning(params), ENCRYPTION: encryption}
-    tags = merged({}, params.get("tags", []))
+    tags = RULES.read(params.get("tags", []))
     if tx.store.images.repository(caller.region, name) is not None:
         raise RepositoryAlreadyExistsException(
             f"The repository with name '{name}' already exists in the registry with id '{caller.account}'"

@@ -17,7 +17,7 @@ from corral.services.logs.naming import (
     group_of,
     now_ms,
 )
-from corral.services.logs.tags import check_tags
+from corral.services.logs.tags import OLDER as RULES
 from corral.services.tokens import unwrap, wrap
 from corral.telemetry import Group, LogStore
 
@@ -30,7 +30,7 @@ def create_log_group(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -
     name = params["logGroupName"]
     if name.startswith("aws/"):
         raise InvalidParameterException("Log groups starting with aws/ are reserved for AWS.")
-    check_tags(params.get("tags", {}))
+    RULES.check(params.get("tags", {}))
     kept = ("tags", "kmsKeyId", "logGroupClass", "deletionProtectionEnabled")
     if not tx.store.add_group(caller.region, name, {key: params[key] for key in kept if key in params}, now_ms(tx)):
         raise ResourceAlreadyExistsException("The specified log group already exists")

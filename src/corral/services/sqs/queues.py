@@ -27,7 +27,7 @@ from corral.services.sqs.naming import (
     url_of,
     wakes,
 )
-from corral.services.sqs.tags import check_tags
+from corral.services.sqs.tags import RULES
 from corral.services.tokens import unwrap, wrap
 from corral.store import Store
 
@@ -40,7 +40,7 @@ def create_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
     name, given, tags = params["QueueName"], params.get("Attributes", {}), params.get("tags", {})
     fifo = "FifoQueue" in given
     check_name(name, fifo=fifo)
-    check_tags(tags)
+    RULES.check(tags)
     check_attributes(tx, given, fifo=fifo, arn=queue_arn(caller.region, caller.account, name))
     attributes = initial_attributes(given, fifo=fifo)
     check_throughput(attributes)

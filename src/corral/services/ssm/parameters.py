@@ -18,7 +18,7 @@ from corral.services.ssm.naming import (
     own,
 )
 from corral.services.ssm.sealing import Unreadable, seal, unseal
-from corral.services.ssm.tags import check_tags
+from corral.services.ssm.tags import RULES as TAG_RULES
 from corral.services.tokens import unwrap, wrap
 from corral.store import Store
 
@@ -58,7 +58,7 @@ def put_parameter(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
         _make_room(tx, before)
     tx.store.parameters.put(Parameter(caller.region, name, version, kind, value, tx.now_s, caller.principal, details))
     if params.get("Tags"):
-        tx.store.parameters.set_tags(caller.region, name, check_tags({}, params["Tags"]))
+        tx.store.parameters.set_tags(caller.region, name, TAG_RULES.read(params["Tags"]))
     return {"Version": version, "Tier": details["Tier"]}
 
 
