@@ -7,10 +7,11 @@ from typing import Any
 from corral.core import Tx
 from corral.errors import api_error
 from corral.services.caller import Caller
-from corral.services.ecs import paging, providers, settings
+from corral.services.ecs import providers, settings
 from corral.services.ecs.naming import (
     DEFAULT_CLUSTER,
     HOST_PROVIDER,
+    PAGES,
     ClientException,
     InvalidParameterException,
     arn,
@@ -19,6 +20,7 @@ from corral.services.ecs.naming import (
     short,
 )
 from corral.services.ecs.tags import check_tags
+from corral.services.pages import names
 from corral.store import HOST_POOL, Store
 
 ClusterContainsTasksException = api_error("ClusterContainsTasksException")
@@ -79,13 +81,13 @@ def describe_clusters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
 
 
 def list_clusters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    def names(after: str, limit: int) -> list[str]:
+    def listed(after: str, limit: int) -> list[str]:
         found = tx.store.cluster_names(caller.region, after, limit)
         if after < DEFAULT_CLUSTER and DEFAULT_CLUSTER not in found:
             found = sorted([*found, DEFAULT_CLUSTER])[:limit]
         return found
 
-    page, token = paging.page(params, names)
+    page, token = PAGES.page(params, names(listed))
     return {"clusterArns": [arn(caller.account, caller.region, f"cluster/{name}") for name in page], **token}
 
 

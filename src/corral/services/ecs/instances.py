@@ -16,11 +16,11 @@ from corral.decide.rules import ZONE, instance_id, values_of, zone_of
 from corral.errors import api_error
 from corral.model.placement import Slot
 from corral.services.caller import Caller
-from corral.services.ecs import paging
 from corral.services.ecs.constraints import check_expression
 from corral.services.ecs.naming import (
     DEFAULT_CLUSTER,
     HOST_PROVIDER,
+    PAGES,
     ClientException,
     InvalidParameterException,
     arn,
@@ -28,6 +28,7 @@ from corral.services.ecs.naming import (
     short,
 )
 from corral.services.ecs.tags import instance_tags
+from corral.services.pages import among
 from corral.store import HOST_POOL, Store
 
 TargetNotFoundException = api_error("TargetNotFoundException")
@@ -45,13 +46,13 @@ def list_container_instances(tx: Tx[Store], params: dict[str, Any], caller: Call
     status, expression = params.get("status"), params.get("filter")
     scope = f"{caller.region}/{cluster}"
     query = parse(check_expression(expression)) if expression else None
-    ids = sorted(
-        slot.id
+    found = {
+        slot.id: _arn(caller, cluster, slot.id)
         for slot in _slots(tx, cluster)
         if (not status or status == _status(slot)) and (query is None or query.matches(values_of(slot, scope)))
-    )
-    page, token = paging.page(params, lambda after, limit: [host_id for host_id in ids if host_id > after][:limit])
-    return {"containerInstanceArns": [_arn(caller, cluster, host_id) for host_id in page], **token}
+    }
+    page, token = PAGES.page(params, among(found))
+    return {"containerInstanceArns": page, **token}
 
 
 def describe_container_instances(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -112,9 +113,8 @@ def list_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
         for attribute, its in _attributes(slot, caller.region).items()
         if (name is None or attribute == name) and (value is None or its == value)
     }
-    ordered = sorted(found)
-    page, token = paging.page(params, lambda after, limit: [key for key in ordered if key > after][:limit])
-    return {"attributes": [found[key] for key in page], **token}
+    page, token = PAGES.page(params, among(found))
+    return {"attributes": page, **token}
 
 
 def refuse(operation: str, instead: str) -> Callable[[Tx[Store], dict[str, Any], Caller], dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 from corral.core import Tx
 from corral.errors import api_error
 from corral.services.caller import Caller
+from corral.services.pages import Pages
 from corral.store import Store
 
 ClientException = api_error("ClientException")
@@ -15,6 +16,7 @@ ClusterNotFoundException = api_error("ClusterNotFoundException")
 ConflictException = api_error("ConflictException")
 InvalidParameterException = api_error("InvalidParameterException")
 
+PAGES = Pages(InvalidParameterException, default=100, largest=100)
 DEFAULT_CLUSTER = "default"
 HOST_PROVIDER = "host"  # the capacity provider of the cluster `default`: this machine
 DEFAULT_DETAILS: dict[str, Any] = {  # of the cluster `default`, as long as nobody says otherwise
