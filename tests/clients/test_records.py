@@ -69,7 +69,7 @@ def test_tags_are_seen_where_the_resource_is_described(client, taggable):
 @pytest.mark.parametrize(
     ("tags", "words"),
     [
-        ([{"value": "without a key"}], "from 1 to 128"),
+        ([{"value": "without a key"}], "1 to 128"),
         ([{"key": "k" * 129, "value": ""}], "length less than or equal to 128"),
         ([{"key": "k", "value": "v" * 257}], "length less than or equal to 256"),
         ([{"key": "AWS:k", "value": ""}], "reserved"),

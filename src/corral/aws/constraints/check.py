@@ -15,7 +15,7 @@ from corral.aws.constraints.terms import Kind, Limit, Table, Violation, refusal
 from corral.aws.shapes import OperationModel
 
 Check = Callable[[dict[str, Any]], None]
-MANY_MEMBERS = 10  # from here on the members that are there are looked up, not the other way round
+MANY_MEMBERS = 16  # from here on the members that are there are looked up, not the other way round
 
 
 def compile_check(operation: OperationModel, table: Table) -> Check | None:

@@ -16,10 +16,9 @@ from corral.services.cloudwatch.acting import request_scaling, withdraw_requests
 from corral.services.cloudwatch.alarm_members import ACTIONS
 from corral.services.cloudwatch.composites import children_of, suppression_shown
 from corral.services.cloudwatch.history import say_configured
-from corral.services.cloudwatch.naming import PAGE_MAX, InvalidNextToken, ValidationError, alarm_arn, dimensions_of
+from corral.services.cloudwatch.naming import PAGES, ValidationError, alarm_arn, dimensions_of
 from corral.services.cloudwatch.transitions import set_state
 from corral.services.cloudwatch.watched import config_of, watched_by
-from corral.services.tokens import unwrap, wrap
 from corral.telemetry import MetricStore
 
 InvalidFormat = api_error("InvalidFormatFault")
@@ -31,21 +30,20 @@ Shown = Callable[[Alarm], dict[str, Any]]
 
 def describe_alarms(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """By name. Composite alarms are shown only to those who ask for them."""
-    limit, after = params.get("MaxRecords", PAGE_MAX), unwrap(params.get("NextToken"), InvalidNextToken)
     relative = next((member for member in RELATIVES if member in params), None)
     if relative is not None:
-        return _relatives(tx, params, caller, relative, after, limit)
+        return _relatives(tx, params, caller, relative)
     if "AlarmNames" in params and "AlarmNamePrefix" in params:
         raise ValidationError("AlarmNamePrefix and AlarmNames are mutually exclusive parameters.")
     kinds, state, prefix = params.get("AlarmTypes") or [METRIC], params.get("StateValue"), params.get("ActionPrefix", "")
     found = (
         alarm
-        for alarm in _named(tx, params, caller, after)
+        for alarm in _named(tx, params, caller, PAGES.after(params))
         if alarm.kind in kinds
         and (state is None or alarm.state == state)
         and (not prefix or any(action.startswith(prefix) for action in _all_actions(alarm)))
     )
-    return _page(found, limit, lambda alarm: _shown(alarm, caller))
+    return _page(params, found, lambda alarm: _shown(alarm, caller))
 
 
 def describe_alarms_for_metric(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -145,17 +143,17 @@ def _named(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller, after: s
     return (alarm for name in names if (alarm := alarms.get(caller.region, name)) is not None)
 
 
-def _relatives(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller, member: str, after: str, limit: int) -> dict[str, Any]:
+def _relatives(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller, member: str) -> dict[str, Any]:
     """Children are shown with their states, parents by name alone, as on CloudWatch."""
     if len([each for each in (*RELATIVES, *FILTERS) if each in params]) > 1:
         raise ValidationError(f"{member} cannot be specified together with other parameters except MaxRecords and NextToken.")
-    alarms, name = tx.store.alarms, params[member]
+    alarms, name, after = tx.store.alarms, params[member], PAGES.after(params)
     if alarms.get(caller.region, name) is None:
         raise ResourceNotFound(f"Alarm {name} does not exist.")
     if member == "ParentsOfAlarmName":
         parents = [alarm for alarm in alarms.parents(caller.region, name) if name in children_of(alarm)]
         found = sorted((alarm for alarm in parents if alarm.name > after), key=lambda alarm: alarm.name)
-        return _page(found, limit, lambda alarm: _identity(alarm, caller))
+        return _page(params, found, lambda alarm: _identity(alarm, caller))
     own = alarms.get(caller.region, name)
     names = sorted(children_of(own)) if own is not None and own.kind == COMPOSITE else []
     children = [alarm for child in names if child > after and (alarm := alarms.get(caller.region, child)) is not None]
@@ -163,16 +161,16 @@ def _relatives(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller, memb
     def shown(alarm: Alarm) -> dict[str, Any]:
         return {**_identity(alarm, caller), "StateValue": alarm.state.value, "StateUpdatedTimestamp": alarm.updated_s}
 
-    return _page(children, limit, shown)
+    return _page(params, children, shown)
 
 
-def _page(found: Iterable[Alarm], limit: int, shown: Shown) -> dict[str, Any]:
-    page = list(islice(found, limit + 1))
+def _page(params: dict[str, Any], found: Iterable[Alarm], shown: Shown) -> dict[str, Any]:
+    page, token = PAGES.page(params, lambda _, limit: [(alarm.name, alarm) for alarm in islice(found, limit)])
     return {
-        "MetricAlarms": [shown(alarm) for alarm in page[:limit] if alarm.kind == METRIC],
-        "CompositeAlarms": [shown(alarm) for alarm in page[:limit] if alarm.kind == COMPOSITE],
+        "MetricAlarms": [shown(alarm) for alarm in page if alarm.kind == METRIC],
+        "CompositeAlarms": [shown(alarm) for alarm in page if alarm.kind == COMPOSITE],
         "LogAlarms": [],
-        **({"NextToken": wrap(page[limit - 1].name)} if len(page) > limit else {}),
+        **token,
     }
 
 

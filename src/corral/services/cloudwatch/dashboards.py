@@ -10,14 +10,14 @@ from corral.errors import api_error
 from corral.services.caller import Caller
 from corral.services.cloudwatch.naming import InvalidParameterValue
 from corral.services.cloudwatch.tagging import tag_new
-from corral.services.tokens import unwrap, wrap
+from corral.services.pages import Pages
 from corral.telemetry import MetricStore
 from corral.telemetry.dashboards import Dashboard
 
 InvalidInput = api_error("DashboardInvalidInputError")
 NotFound = api_error("DashboardNotFoundError", 404)
 
-PAGE_MAX = 1000
+PAGES = Pages(InvalidParameterValue, None, "NextToken", "NextToken", default=1000)
 BODY_MAX_BYTES = 1024 * 1024
 WIDGETS_MAX = 500
 WIDGET_TYPES = ("metric", "text", "log", "alarm", "custom", "explorer")
@@ -42,9 +42,10 @@ def get_dashboard(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -
 
 
 def list_dashboards(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    after = unwrap(params.get("NextToken"), InvalidParameterValue)
-    found = tx.store.dashboards.page(params.get("DashboardNamePrefix", ""), after, PAGE_MAX + 1)
-    page = found[:PAGE_MAX]
+    prefix = params.get("DashboardNamePrefix", "")
+    page, token = PAGES.page(
+        params, lambda after, limit: [(each.name, each) for each in tx.store.dashboards.page(prefix, after, limit)]
+    )
     return {
         "DashboardEntries": [
             {
@@ -55,7 +56,7 @@ def list_dashboards(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller)
             }
             for each in page
         ],
-        **({"NextToken": wrap(page[-1].name)} if len(found) > PAGE_MAX else {}),
+        **token,
     }
 
 

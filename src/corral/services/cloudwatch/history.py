@@ -8,8 +8,7 @@ from typing import Any
 from corral.core import Tx
 from corral.model.alarm import METRIC, Alarm, HistoryItem
 from corral.services.caller import Caller
-from corral.services.cloudwatch.naming import PAGE_MAX, InvalidNextToken
-from corral.services.tokens import unwrap, wrap
+from corral.services.cloudwatch.naming import PAGES
 from corral.telemetry import MetricStore
 
 FOR_EVER_S = 1e11
@@ -17,33 +16,29 @@ PAST_TENSE = {"Create": "created", "Update": "updated", "Delete": "deleted"}
 
 
 def describe_alarm_history(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    limit, ascending = params.get("MaxRecords", PAGE_MAX), params.get("ScanBy") == "TimestampAscending"
-    found = tx.store.alarms.history(
-        caller.region,
-        name=params.get("AlarmName"),
-        item=params.get("HistoryItemType"),
-        kinds=params.get("AlarmTypes") or [METRIC],
-        since_s=params.get("StartDate", 0.0),
-        until_s=params.get("EndDate", FOR_EVER_S),
-        after=_place(params.get("NextToken")),
-        ascending=ascending,
-        limit=limit + 1,
-    )
-    number, last = found[:limit][-1] if found else (0, None)
-    return {
-        "AlarmHistoryItems": [_shown(item) for _, item in found[:limit]],
-        **({"NextToken": wrap(f"{last.at_s!r} {number}")} if len(found) > limit and last is not None else {}),
-    }
+    ascending = params.get("ScanBy") == "TimestampAscending"
+
+    def listed(after: str, limit: int) -> list[tuple[str, HistoryItem]]:
+        found = tx.store.alarms.history(
+            caller.region,
+            name=params.get("AlarmName"),
+            item=params.get("HistoryItemType"),
+            kinds=params.get("AlarmTypes") or [METRIC],
+            since_s=params.get("StartDate", 0.0),
+            until_s=params.get("EndDate", FOR_EVER_S),
+            after=PAGES.position(params, _place),
+            ascending=ascending,
+            limit=limit,
+        )
+        return [(f"{item.at_s!r} {number}", item) for number, item in found]
+
+    page, token = PAGES.page(params, listed)
+    return {"AlarmHistoryItems": [_shown(item) for item in page], **token}
 
 
-def _place(token: str | None) -> tuple[float, int] | None:
-    if token is None:
-        return None
-    at, _, number = unwrap(token, InvalidNextToken).partition(" ")
-    try:
-        return float(at), int(number)
-    except ValueError:
-        raise InvalidNextToken("The next token specified is invalid.") from None
+def _place(token: str) -> tuple[float, int] | None:
+    at, _, number = token.partition(" ")
+    return (float(at), int(number)) if token else None
 
 
 def _shown(item: HistoryItem) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from corral.core import Tx
 from corral.model.metric import Metric
 from corral.services.caller import Caller
 from corral.services.cloudwatch.naming import InvalidParameterValue
-from corral.services.tokens import unwrap, wrap
+from corral.services.pages import Pages
 from corral.telemetry import MetricStore
 from corral.telemetry.metrics import ACTIVE_STEP_S
 
-PAGE_MAX = 500
+PAGES = Pages(InvalidParameterValue, None, "NextToken", "NextToken", default=500)
 VISIBLE_S = 14 * 86_400  # a series of which nobody heard for so long is not listed any more
 RECENT_S = 3 * 3600
 
@@ -23,20 +23,24 @@ def list_metrics(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) ->
     recently = params.get("RecentlyActive")
     if params.get("OwningAccount", caller.account) != caller.account:
         return {"Metrics": []}
-    found = tx.store.listed(
-        caller.region,
-        active_since_s=tx.now_s - (RECENT_S + ACTIVE_STEP_S if recently else VISIBLE_S),
-        namespace=params.get("Namespace"),
-        name=params.get("MetricName"),
-        dimensions=[(each["Name"], each.get("Value")) for each in filters],
-        after=_after(caller.region, params.get("NextToken")),
-        limit=PAGE_MAX + 1,
-    )
-    page = found[:PAGE_MAX]
+
+    def listed(after: str, limit: int) -> list[tuple[str, Metric]]:
+        found = tx.store.listed(
+            caller.region,
+            active_since_s=tx.now_s - (RECENT_S + ACTIVE_STEP_S if recently else VISIBLE_S),
+            namespace=params.get("Namespace"),
+            name=params.get("MetricName"),
+            dimensions=[(each["Name"], each.get("Value")) for each in filters],
+            after=PAGES.position(params, lambda token: _metric(caller.region, token)),
+            limit=limit,
+        )
+        return [(json.dumps(metric[1:]), metric) for metric in found]
+
+    page, token = PAGES.page(params, listed)
     return {
         "Metrics": [shown(metric) for metric in page],
         **({"OwningAccounts": [caller.account] * len(page)} if params.get("IncludeLinkedAccounts") else {}),
-        **({"NextToken": wrap(json.dumps(page[-1][1:]))} if len(found) > PAGE_MAX else {}),
+        **token,
     }
 
 
@@ -48,11 +52,11 @@ def shown(metric: Metric) -> dict[str, Any]:
     }
 
 
-def _after(region: str, token: str | None) -> Metric | None:
-    if token is None:
+def _metric(region: str, token: str) -> Metric | None:
+    if not token:
         return None
     try:
-        namespace, name, dimensions = json.loads(unwrap(token, InvalidParameterValue))
+        namespace, name, dimensions = json.loads(token)
         return Metric(region, str(namespace), str(name), tuple((str(key), str(value)) for key, value in dimensions))
-    except (ValueError, TypeError):
-        raise InvalidParameterValue("The parameter NextToken is invalid.") from None
+    except TypeError as error:
+        raise ValueError(error) from None

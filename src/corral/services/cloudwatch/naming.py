@@ -9,6 +9,7 @@ from typing import Any
 from corral.errors import api_error
 from corral.model.metric import Dimensions
 from corral.services.caller import Caller
+from corral.services.pages import Pages
 
 InvalidNextToken = api_error("InvalidNextToken")
 InvalidParameterCombination = api_error("InvalidParameterCombinationException")
@@ -16,7 +17,7 @@ InvalidParameterValue = api_error("InvalidParameterValueException")
 MissingParameter = api_error("MissingRequiredParameterException")
 ValidationError = api_error("ValidationException")
 
-PAGE_MAX = 100  # alarms or items of their history
+PAGES = Pages(InvalidNextToken, "MaxRecords", "NextToken", "NextToken", default=100, largest=100)  # of alarms and their history
 TEXT = re.compile(r"[\x20-\x7e]*")  # ASCII, without control characters
 
 

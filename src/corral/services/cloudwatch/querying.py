@@ -13,9 +13,10 @@ from corral.services.caller import Caller
 from corral.services.cloudwatch.computing import DATAPOINTS_MAX, compute
 from corral.services.cloudwatch.naming import InvalidNextToken, ValidationError
 from corral.services.cloudwatch.queries import MetricStat, Query, parse_queries
-from corral.services.tokens import unwrap, wrap
+from corral.services.pages import Pages, token_of
 from corral.telemetry import MetricStore
 
+PAGES = Pages(InvalidNextToken, None, "NextToken", "NextToken")
 ZONE = re.compile(r"([+-])(\d\d)(\d\d)")
 POSITION = re.compile(r"([0-9]{1,6})/([0-9]{0,12})")
 
@@ -44,7 +45,7 @@ def get_metric_data(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller)
         if query.returned
         for label, series in _labelled(query, computed.results[query.id], around)
     ]
-    page, token = _page(results, limit, _position(params.get("NextToken")), descending=descending)
+    page, token = _page(results, limit, _position(params), descending=descending)
     return {
         "MetricDataResults": page,
         "Messages": [{"Code": code, "Value": text} for code, text in dict.fromkeys(computed.messages)],
@@ -88,17 +89,15 @@ def _page(
             }
         )
         if len(points) < len(rest):
-            return page, wrap(f"{at}/{points[-1][0]}")
+            return page, token_of(f"{at}/{points[-1][0]}")
         at, after_s = at + 1, None
-    return page, wrap(f"{at}/") if at < len(results) else None
+    return page, token_of(f"{at}/") if at < len(results) else None
 
 
-def _position(token: str | None) -> tuple[int, int | None]:
-    if token is None:
-        return 0, None
-    found = POSITION.fullmatch(unwrap(token, InvalidNextToken))
+def _position(params: dict[str, Any]) -> tuple[int, int | None]:
+    found = POSITION.fullmatch(PAGES.after(params) or "0/")
     if found is None:
-        raise InvalidNextToken("The specified nextToken is invalid: give the one of the page before, as it came.")
+        raise PAGES.wrong_token()
     return int(found[1]), int(found[2]) if found[2] else None
 
 

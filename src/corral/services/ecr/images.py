@@ -11,17 +11,14 @@ from corral.model.image import Image, Repository
 from corral.services.caller import Caller
 from corral.services.ecr import pushing
 from corral.services.ecr.naming import (
-    PAGE,
+    PAGES,
     ImageAlreadyExistsException,
     ImageNotFoundException,
     InvalidParameterException,
-    after_of,
     check_unpaged,
     identity,
     meant,
-    violated,
 )
-from corral.services.tokens import wrap
 from corral.store import Store
 
 TAG = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,299}")
@@ -36,12 +33,17 @@ class Unmeant(Exception):
 
 def list_images(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Each image once for each of its tags, or once without one."""
-    repository, limit = meant(tx, params, caller), params.get("maxResults", PAGE)
-    number, _, tag = after_of(params).partition("/")
-    found = tx.store.images.names(repository.id, (_number(number), tag), limit + 1, _is_tagged(params))
-    page = found[:limit] if _is_about_active(params) else []
-    token = {"nextToken": wrap(f"{page[-1].number}/{page[-1].tag}")} if page and len(found) > limit else {}
-    return {"imageIds": [_id(each.digest, each.tag or None) for each in page], **token}
+    repository = meant(tx, params, caller)
+
+    def listed(after: str, limit: int) -> list[tuple[str, dict[str, str]]]:
+        if not _is_about_active(params):
+            return []
+        number, _, tag = after.partition("/")
+        found = tx.store.images.names(repository.id, (_number(number), tag), limit, _is_tagged(params))
+        return [(f"{each.number}/{each.tag}", _id(each.digest, each.tag or None)) for each in found]
+
+    page, token = PAGES.page(params, listed)
+    return {"imageIds": page, **token}
 
 
 def describe_images(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -51,10 +53,14 @@ def describe_images(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
         check_unpaged(params, "imageIds", "filter")
         named = {image.number: image for image in (_existing(tx, repository, each, caller) for each in ids)}
         return {"imageDetails": [_details(caller, repository, image) for image in named.values()]}
-    limit = params.get("maxResults", PAGE)
-    found = tx.store.images.images(repository.id, _number(after_of(params)), limit + 1, _is_tagged(params))
-    page = found[:limit] if _is_about_active(params) else []
-    token = {"nextToken": wrap(str(page[-1].number))} if page and len(found) > limit else {}
+
+    def listed(after: str, limit: int) -> list[tuple[str, Image]]:
+        if not _is_about_active(params):
+            return []
+        found = tx.store.images.images(repository.id, _number(after), limit, _is_tagged(params))
+        return [(str(image.number), image) for image in found]
+
+    page, token = PAGES.page(params, listed)
     return {"imageDetails": [_details(caller, repository, image) for image in page], **token}
 
 
@@ -216,5 +222,5 @@ def _is_about_active(params: dict[str, Any]) -> bool:
 
 def _number(token: str) -> int:
     if token and not (token.isdecimal() and len(token) < DIGITS_MAX):
-        raise violated("nextToken", "must be the one of the page before, as it came")
+        raise PAGES.wrong_token()
     return int(token or 0)

@@ -10,7 +10,7 @@ from corral.core import Tx
 from corral.errors import ApiError, api_error
 from corral.model.image import Repository
 from corral.services.caller import Caller
-from corral.services.tokens import unwrap
+from corral.services.pages import Pages
 from corral.store import Store
 
 ImageAlreadyExistsException = api_error("ImageAlreadyExistsException")
@@ -24,7 +24,7 @@ RepositoryNotFoundException = api_error("RepositoryNotFoundException")
 
 NAME = re.compile(r"(?:[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*/)*[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*")
 NAME_MAX = 256  # characters
-PAGE = 100
+PAGES = Pages(InvalidParameterException)
 HERE = re.compile(r"localhost|127\..*|::1|169\.254\.170\.2")  # what this machine is called by its programs, and by its containers
 
 
@@ -63,10 +63,6 @@ def registry(tx: Tx[Store], caller: Caller) -> str:
     host = address.hostname or "localhost"
     host = "localhost" if HERE.fullmatch(host) else f"[{host}]" if ":" in host else host
     return f"{host}:{address.port or 80}"
-
-
-def after_of(params: dict[str, Any]) -> str:
-    return unwrap(params.get("nextToken"), InvalidParameterException)
 
 
 def check_unpaged(params: dict[str, Any], named: str, *others: str) -> None:

@@ -12,9 +12,8 @@ from corral.model.image import Repository
 from corral.services.caller import Caller
 from corral.services.ecr import access
 from corral.services.ecr.naming import (
-    PAGE,
+    PAGES,
     RepositoryNotFoundException,
-    after_of,
     arn,
     check_unpaged,
     identity,
@@ -23,8 +22,7 @@ from corral.services.ecr.naming import (
     violated,
 )
 from corral.services.ecr.pushing import drop_repository
-from corral.services.ecr.tags import merged
-from corral.services.tokens import wrap
+from corral.services.ecr.tags import RULES
 from corral.store import Store
 
 RepositoryAlreadyExistsException = api_error("RepositoryAlreadyExistsException")
@@ -43,7 +41,7 @@ def create_repository(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
         raise violated("registryId", f"repositories can only be made in the registry with id '{caller.account}'")
     encryption = params.get(ENCRYPTION, {"encryptionType": "AES256"})
     about = {**_mutability({MUTABILITY: "MUTABLE", **params}), SCANNING: _scanning(params), ENCRYPTION: encryption}
-    tags = merged({}, params.get("tags", []))
+    tags = RULES.read(params.get("tags", []))
     if tx.store.images.repository(caller.region, name) is not None:
         raise RepositoryAlreadyExistsException(
             f"The repository with name '{name}' already exists in the registry with id '{caller.account}'"
@@ -59,10 +57,12 @@ def describe_repositories(tx: Tx[Store], params: dict[str, Any], caller: Caller)
         return {"repositories": [_shown(tx, caller, each) for each in named]}
     if params.get("registryId", caller.account) != caller.account:
         raise RepositoryNotFoundException(f"There is no registry with id '{params['registryId']}' here")
-    limit = params.get("maxResults", PAGE)
-    found = tx.store.images.repositories(caller.region, after_of(params), limit + 1)
-    token = {"nextToken": wrap(found[limit - 1].name)} if len(found) > limit else {}
-    return {"repositories": [_shown(tx, caller, each) for each in found[:limit]], **token}
+
+    def listed(after: str, limit: int) -> list[tuple[str, Repository]]:
+        return [(each.name, each) for each in tx.store.images.repositories(caller.region, after, limit)]
+
+    page, token = PAGES.page(params, listed)
+    return {"repositories": [_shown(tx, caller, each) for each in page], **token}
 
 
 def delete_repository(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

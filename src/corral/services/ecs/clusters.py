@@ -8,8 +8,9 @@ from corral.core import Tx
 from corral.errors import api_error
 from corral.model.instance import DEFAULT_CLUSTER
 from corral.services.caller import Caller
-from corral.services.ecs import paging, providers, settings
+from corral.services.ecs import providers, settings
 from corral.services.ecs.naming import (
+    PAGES,
     ClientException,
     InvalidParameterException,
     arn,
@@ -19,6 +20,7 @@ from corral.services.ecs.naming import (
 )
 from corral.services.ecs.slots import HOST_PROVIDER, has_host, slots_of
 from corral.services.ecs.tags import check_tags
+from corral.services.pages import names
 from corral.store import Store
 
 ClusterContainsContainerInstancesException = api_error("ClusterContainsContainerInstancesException")
@@ -84,12 +86,12 @@ def describe_clusters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
 
 
 def list_clusters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    def names(after: str, limit: int) -> list[str]:
+    def listed(after: str, limit: int) -> list[str]:
         built_in = {DEFAULT_CLUSTER, tx.settings.cluster, *tx.store.clusters.left_behind(caller.region)}
-        names = {name for name in built_in if name > after}
-        return sorted({*tx.store.clusters.names(caller.region, after, limit), *names})[:limit]
+        made = tx.store.clusters.names(caller.region, after, limit)
+        return sorted({*made, *(name for name in built_in if name > after)})[:limit]
 
-    page, token = paging.page(params, names)
+    page, token = PAGES.page(params, names(listed))
     return {"clusterArns": [arn(caller.account, caller.region, f"cluster/{name}") for name in page], **token}
 
 

@@ -9,9 +9,10 @@ from typing import Any
 from corral.core import Tx
 from corral.model.task import ALL_GPUS, FREE_GPUS
 from corral.services.caller import Caller
-from corral.services.ecs import definition_rules, paging
-from corral.services.ecs.naming import ClientException, InvalidParameterException, arn, find_definition, split_definition
+from corral.services.ecs import definition_rules
+from corral.services.ecs.naming import PAGES, ClientException, InvalidParameterException, arn, find_definition, split_definition
 from corral.services.ecs.tags import check_tags
+from corral.services.pages import names
 from corral.store import Store
 
 DECIMAL = re.compile(r"\d*\.\d+")
@@ -96,10 +97,10 @@ def list_task_definitions(tx: Tx[Store], params: dict[str, Any], caller: Caller)
     """`familyPrefix` is the whole name of a family here, as on ECS."""
     status = params.get("status", "ACTIVE")
 
-    def names(after: str, limit: int) -> list[str]:
+    def listed(after: str, limit: int) -> list[str]:
         family, _, revision = after.partition(":")
         if after and not revision.isdigit():
-            raise InvalidParameterException("The specified nextToken is invalid: give the one of the page before, as it came.")
+            raise PAGES.wrong_token()
         found = tx.store.definitions.listed(
             caller.region,
             status,
@@ -110,14 +111,14 @@ def list_task_definitions(tx: Tx[Store], params: dict[str, Any], caller: Caller)
         )
         return [f"{family}:{revision}" for family, revision in found]
 
-    page, token = paging.page(params, names)
+    page, token = PAGES.page(params, names(listed))
     return {"taskDefinitionArns": [arn(caller.account, caller.region, f"task-definition/{name}") for name in page], **token}
 
 
 def list_task_definition_families(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     prefix, status = params.get("familyPrefix", ""), params.get("status", "ALL")
     families = tx.store.definitions.families
-    page, token = paging.page(params, lambda after, limit: families(caller.region, prefix, status, after, limit))
+    page, token = PAGES.page(params, names(lambda after, limit: families(caller.region, prefix, status, after, limit)))
     return {"families": page, **token}
 
 

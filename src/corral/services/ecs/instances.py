@@ -17,9 +17,9 @@ from corral.errors import api_error
 from corral.model.instance import Instance, ec2_id
 from corral.model.placement import Slot
 from corral.services.caller import Caller
-from corral.services.ecs import paging
 from corral.services.ecs.constraints import check_expression
 from corral.services.ecs.naming import (
+    PAGES,
     ClientException,
     InvalidParameterException,
     arn,
@@ -28,6 +28,7 @@ from corral.services.ecs.naming import (
 )
 from corral.services.ecs.slots import HOST_PROVIDER, find_slot, slots_of
 from corral.services.ecs.tags import instance_tags
+from corral.services.pages import among
 from corral.store import HOLD, Store
 
 TargetNotFoundException = api_error("TargetNotFoundException")
@@ -44,13 +45,13 @@ def list_container_instances(tx: Tx[Store], params: dict[str, Any], caller: Call
     status, expression = params.get("status"), params.get("filter")
     scope = f"{caller.region}/{cluster}"
     query = parse(check_expression(expression)) if expression else None
-    ids = sorted(
-        slot.id
+    found = {
+        slot.id: _arn(caller, cluster, slot.id)
         for slot in slots_of(tx, caller.region, cluster)
         if (not status or status == _status(slot)) and (query is None or query.matches(values_of(slot, scope)))
-    )
-    page, token = paging.page(params, lambda after, limit: [slot_id for slot_id in ids if slot_id > after][:limit])
-    return {"containerInstanceArns": [_arn(caller, cluster, slot_id) for slot_id in page], **token}
+    }
+    page, token = PAGES.page(params, among(found))
+    return {"containerInstanceArns": page, **token}
 
 
 def describe_container_instances(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -112,9 +113,8 @@ def list_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
         for attribute, its in _attributes(slot, caller.region).items()
         if (name is None or attribute == name) and (value is None or its == value)
     }
-    ordered = sorted(found)
-    page, token = paging.page(params, lambda after, limit: [key for key in ordered if key > after][:limit])
-    return {"attributes": [found[key] for key in page], **token}
+    page, token = PAGES.page(params, among(found))
+    return {"attributes": page, **token}
 
 
 def refuse(operation: str, instead: str) -> Callable[[Tx[Store], dict[str, Any], Caller], dict[str, Any]]:

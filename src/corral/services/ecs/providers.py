@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 from corral.core import Tx
 from corral.errors import api_error
 from corral.services.caller import Caller
-from corral.services.ecs import paging
 from corral.services.ecs.naming import (
+    PAGES,
     ClientException,
     InvalidParameterException,
     arn,
@@ -18,6 +19,7 @@ from corral.services.ecs.naming import (
 )
 from corral.services.ecs.slots import HOST_PROVIDER, has_host
 from corral.services.ecs.tags import check_tags
+from corral.services.pages import among
 from corral.store import Store
 
 ResourceInUseException = api_error("ResourceInUseException")
@@ -26,7 +28,7 @@ UnsupportedFeatureException = api_error("UnsupportedFeatureException")
 FARGATE_PROVIDERS = ("FARGATE", "FARGATE_SPOT")
 BUILT_IN = (*FARGATE_PROVIDERS, HOST_PROVIDER)  # there without being made
 RESERVED_PREFIXES = ("aws", "ecs", "fargate")
-PAGE_MAX = 10
+PROVIDER_PAGES = replace(PAGES, default=10, largest=10)
 
 MANAGED_SCALING = {
     "status": "DISABLED",
@@ -90,12 +92,11 @@ def describe_capacity_providers(tx: Tx[Store], params: dict[str, Any], caller: C
     if "cluster" in params:
         of_cluster = find_cluster(tx, caller, params["cluster"])[1].get("capacityProviders", [])
 
-    def names(after: str, limit: int) -> list[str]:
+    page, token = chosen, dict[str, Any]()
+    if not chosen:
         made = [name for name, _ in tx.store.stored.listed("ecs", "capacity-provider", caller.region)]
-        there = sorted({*made, *BUILT_IN} if of_cluster is None else of_cluster)
-        return [name for name in there if name > after][:limit]
-
-    page, token = (chosen, {}) if chosen else paging.page(params, names, PAGE_MAX)
+        there = [*made, *BUILT_IN] if of_cluster is None else of_cluster
+        page, token = PROVIDER_PAGES.page(params, among({name: name for name in there}))
     shown, failures = [], []
     for name in page:
         document = _document(tx, caller, name)

@@ -6,8 +6,8 @@ from typing import Any
 
 from corral.core import Tx
 from corral.services.caller import Caller
-from corral.services.ecs import paging
-from corral.services.ecs.naming import InvalidParameterException
+from corral.services.ecs.naming import PAGES, InvalidParameterException
+from corral.services.pages import among
 from corral.store import Store
 
 SWITCH = ("enabled", "disabled")
@@ -52,8 +52,8 @@ def list_account_settings(tx: Tx[Store], params: dict[str, Any], caller: Caller)
             shown[name] = _shown(name, value, principal)
     if "value" in params:
         shown = {name: setting for name, setting in shown.items() if setting["value"] == params["value"]}
-    page, token = paging.page(params, lambda after, limit: [name for name in shown if name > after][:limit])
-    return {"settings": [shown[name] for name in page], **token}
+    page, token = PAGES.page(params, among(shown))
+    return {"settings": page, **token}
 
 
 def delete_account_setting(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

@@ -17,15 +17,20 @@ from corral.services.ecs.naming import (
     split_definition,
 )
 from corral.services.ecs.slots import has_host
+from corral.services.tags import TagRules
 from corral.store import Store
 
 ResourceNotFoundException = api_error("ResourceNotFoundException")
 
 Tag = dict[str, str]
-TAGS_MAX = 50
-KEY_MAX = 128
-VALUE_MAX = 256
-RESERVED = "aws:"
+RULES = TagRules(
+    InvalidParameterException,
+    texts={"count": "Tags can not have more than {max} elements.", "reserved": "Tags that begin with aws: are reserved: '{key}'."},
+    key="key",
+    value="value",
+    any_character=True,  # the model has a pattern
+    reserved_values=True,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +43,13 @@ class Tagged:
 
 def tag_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     found = _find(tx, caller, params["resourceArn"], ResourceNotFoundException)
-    given = check_tags(params["tags"])
-    merged = merge_tags(found.tags, given)
-    if sum(not is_reserved(tag["key"]) for tag in merged) > TAGS_MAX:
-        raise InvalidParameterException(f"The resource would have more than {TAGS_MAX} tags.")
-    found.put(merged)
+    found.put(RULES.shown(RULES.merge(_by_key(found.tags), RULES.read(params["tags"]))))
     return {}
 
 
 def untag_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     found = _find(tx, caller, params["resourceArn"], ResourceNotFoundException)
-    for key in params["tagKeys"]:
-        if is_reserved(key):
-            raise InvalidParameterException(f"Tag keys that begin with {RESERVED} are reserved and cannot be removed: {key}.")
-    found.put([tag for tag in found.tags if tag["key"] not in params["tagKeys"]])
+    found.put(RULES.shown(RULES.remove(_by_key(found.tags), params["tagKeys"])))
     return {}
 
 
@@ -60,28 +58,17 @@ def list_tags_for_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller
 
 
 def check_tags(tags: list[dict[str, Any]]) -> list[Tag]:
-    """Tags of a request by ECS's rules; a tag without a value has an empty one."""
-    if len(tags) > TAGS_MAX:
-        raise InvalidParameterException(f"Tags can not have more than {TAGS_MAX} elements.")
-    checked: dict[str, str] = {}
-    for tag in tags:
-        key, value = tag.get("key", ""), tag.get("value", "")
-        if not 1 <= len(key) <= KEY_MAX:
-            raise InvalidParameterException(f"Tag keys must have from 1 to {KEY_MAX} characters: '{key}'.")
-        if len(value) > VALUE_MAX:
-            raise InvalidParameterException(f"Tag values must have at most {VALUE_MAX} characters: the one of '{key}' has more.")
-        if is_reserved(key) or is_reserved(value):
-            raise InvalidParameterException(f"Tag keys and values that begin with {RESERVED} are reserved: '{key}'.")
-        if key in checked:
-            raise InvalidParameterException(f"Tag keys must be unique: '{key}' is given more than once.")
-        checked[key] = value
-    return [{"key": key, "value": value} for key, value in checked.items()]
+    """The tags of a request, checked; a tag without a value has an empty one."""
+    return RULES.shown(RULES.read(tags))
 
 
 def merge_tags(tags: Iterable[Tag], over: Iterable[Tag]) -> list[Tag]:
     """Both, where the second has the last word on a key."""
-    merged = {tag["key"]: tag["value"] for tag in (*tags, *over)}
-    return [{"key": key, "value": value} for key, value in merged.items()]
+    return RULES.shown({**_by_key(tags), **_by_key(over)})
+
+
+def _by_key(tags: Iterable[Tag]) -> dict[str, str]:
+    return {tag["key"]: tag["value"] for tag in tags}
 
 
 def task_tags(params: dict[str, Any], cluster: str, document: dict[str, Any]) -> list[Tag]:
@@ -95,10 +82,6 @@ def task_tags(params: dict[str, Any], cluster: str, document: dict[str, Any]) ->
     if params.get("enableECSManagedTags"):
         tags = merge_tags(tags, [{"key": "aws:ecs:clusterName", "value": cluster}])
     return tags
-
-
-def is_reserved(text: str) -> bool:
-    return text.lower().startswith(RESERVED)
 
 
 def instance_tags(tx: Tx[Store], region: str, instance_id: str) -> list[Tag]:

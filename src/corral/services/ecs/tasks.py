@@ -8,9 +8,8 @@ from corral.core import Tx, Wait
 from corral.errors import api_error
 from corral.model.task import StopCode, Task, TaskState
 from corral.services.caller import Caller
-from corral.services.ecs import paging
 from corral.services.ecs.describing import described
-from corral.services.ecs.naming import InvalidParameterException, arn, find_cluster, short
+from corral.services.ecs.naming import PAGES, InvalidParameterException, arn, find_cluster, short
 from corral.services.ecs.slots import find_slot
 from corral.services.ecs.stopping import stop
 from corral.store import Store
@@ -69,7 +68,7 @@ def list_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
         or "daemonName" in params
     )
 
-    def names(after: str, limit: int) -> list[str]:
+    def listed(after: str, limit: int) -> list[tuple[str, str]]:
         if nothing:
             return []
         family, _, number = after.rpartition(" ")[0].partition(" ")
@@ -84,10 +83,9 @@ def list_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
             after=(family, int(number or 0)),
             limit=limit,
         )
-        return [f"{family} {number} {task_id}" for family, number, task_id in found]
+        return [(f"{family} {number} {task_id}", task_id) for family, number, task_id in found]
 
-    page, token = paging.page(params, names)
-    ids = [name.rpartition(" ")[2] for name in page]
+    ids, token = PAGES.page(params, listed)
     return {"taskArns": [arn(caller.account, caller.region, f"task/{cluster}/{task_id}") for task_id in ids], **token}
 
 

@@ -9,13 +9,14 @@ from corral.decide import log_pattern
 from corral.services.caller import Caller
 from corral.services.logs.events import PAGE_MAX_BYTES, PAGE_MAX_EVENTS
 from corral.services.logs.naming import (
+    PAGES,
     InvalidParameterException,
     ResourceNotFoundException,
     existing_group,
     group_named,
     kept_since_ms,
 )
-from corral.services.tokens import unwrap, wrap
+from corral.services.pages import token_of
 from corral.telemetry import Group, LogStore
 from corral.telemetry.search import LAST, Found, Place, Scope, Search, Wanted
 
@@ -68,7 +69,7 @@ def _bounds(params: dict[str, Any], kept_since: int) -> tuple[Place, Place, bool
     end: Place = (params["endTime"] + 1, 0, 0) if "endTime" in params else LAST
     backwards = not params.get("startFromHead", True)
     if "nextToken" in params:
-        at, backwards = _place(unwrap(params["nextToken"], InvalidParameterException))
+        at, backwards = _place(PAGES.after(params))
         start, end = (start, min(end, at)) if backwards else (max(start, at), end)
     elif backwards and "startTime" in params and params["startTime"] < BACKWARDS_SINCE_MS:
         raise InvalidParameterException("startFromHead false needs a startTime on or after Jan 1, 2024 00:00:00 UTC.")
@@ -76,13 +77,13 @@ def _bounds(params: dict[str, Any], kept_since: int) -> tuple[Place, Place, bool
 
 
 def _token(place: Place, *, backwards: bool) -> str:
-    return wrap(f"{'b' if backwards else 'f'}/{'/'.join(map(str, place))}")
+    return token_of(f"{'b' if backwards else 'f'}/{'/'.join(map(str, place))}")
 
 
 def _place(token: str) -> tuple[Place, bool]:
     way, *numbers = token.split("/")
     if way not in ("f", "b") or len(numbers) != 3 or not all(number.isascii() and number.isdigit() for number in numbers):
-        raise InvalidParameterException("The specified nextToken is invalid.")
+        raise PAGES.wrong_token()
     at_ms, stream_id, number = (min(int(number), LAST[0]) for number in numbers)
     return (at_ms, stream_id, number), way == "b"
 

@@ -8,7 +8,7 @@ from typing import Any
 from corral.core import Tx
 from corral.services.caller import Caller
 from corral.services.logs.naming import (
-    PAGE_MAX,
+    PAGES,
     InvalidParameterException,
     ResourceAlreadyExistsException,
     ValidationException,
@@ -17,8 +17,7 @@ from corral.services.logs.naming import (
     group_of,
     now_ms,
 )
-from corral.services.logs.tags import check_tags
-from corral.services.tokens import unwrap, wrap
+from corral.services.logs.tags import OLDER as RULES
 from corral.telemetry import Group, LogStore
 
 STANDARD = "STANDARD"
@@ -30,7 +29,7 @@ def create_log_group(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -
     name = params["logGroupName"]
     if name.startswith("aws/"):
         raise InvalidParameterException("Log groups starting with aws/ are reserved for AWS.")
-    check_tags(params.get("tags", {}))
+    RULES.check(params.get("tags", {}))
     kept = ("tags", "kmsKeyId", "logGroupClass", "deletionProtectionEnabled")
     if not tx.store.add_group(caller.region, name, {key: params[key] for key in kept if key in params}, now_ms(tx)):
         raise ResourceAlreadyExistsException("The specified log group already exists")
@@ -64,7 +63,6 @@ def delete_retention_policy(tx: Tx[LogStore], params: dict[str, Any], caller: Ca
 
 
 def describe_log_groups(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    limit = params.get("limit", PAGE_MAX)
     prefix, part = params.get("logGroupNamePrefix", ""), params.get("logGroupNamePattern", "")
     if prefix and part:
         raise InvalidParameterException("LogGroup name prefix and LogGroup name pattern are mutually exclusive parameters.")
@@ -72,29 +70,33 @@ def describe_log_groups(tx: Tx[LogStore], params: dict[str, Any], caller: Caller
     if identifiers is not None and (prefix or part or "logGroupClass" in params):
         raise InvalidParameterException("logGroupIdentifiers goes with no other filter.")
     wanted = params.get("logGroupClass")
-    found = tx.store.groups(
-        caller.region,
-        after=unwrap(params.get("nextToken"), InvalidParameterException),
-        limit=limit + 1,
-        prefix=prefix,
-        part=part,
-        classes=LOW_COST if wanted in LOW_COST else (wanted,) if wanted else (),
-        names=None if identifiers is None else [group_of(identifier) for identifier in identifiers],
-    )
-    page = found[:limit]
+
+    def listed(after: str, limit: int) -> list[tuple[str, Group]]:
+        found = tx.store.groups(
+            caller.region,
+            after=after,
+            limit=limit,
+            prefix=prefix,
+            part=part,
+            classes=LOW_COST if wanted in LOW_COST else (wanted,) if wanted else (),
+            names=None if identifiers is None else [group_of(identifier) for identifier in identifiers],
+        )
+        return [(group.name, group) for group in found]
+
+    page, token = PAGES.page(params, listed)
     if part:
         shown = [_shown_by_pattern(caller, group) for group in page]
     else:
         filters = tx.store.metric_filter_counts([group.id for group in page])
         shown = [_shown(caller, group, filters.get(group.id, 0)) for group in page]
-    return {"logGroups": shown, **({"nextToken": wrap(page[-1].name)} if len(found) > limit else {})}
+    return {"logGroups": shown, **token}
 
 
 def list_log_groups(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Nothing here has data sources or field indexes, so nothing is found by them."""
-    limit, alternatives = params.get("limit", PAGE_MAX), params.get("logGroupNamePattern", "").split("|")
+    limit, alternatives = params.get("limit", 50), params.get("logGroupNamePattern", "").split("|")
     classes = (params["logGroupClass"],) if "logGroupClass" in params else ()
-    after, found = unwrap(params.get("nextToken"), InvalidParameterException), list[Group]()
+    after, found = PAGES.after(params), list[Group]()
     while len(found) <= limit and not ("dataSources" in params or "fieldIndexNames" in params):
         looked = tx.store.groups(caller.region, after=after, limit=SCANNED_AT_ONCE, classes=classes)
         found += [group for group in looked if _is_named(group, alternatives) and _is_tagged(group, params.get("logGroupTags", []))]
@@ -105,7 +107,7 @@ def list_log_groups(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) ->
         {"logGroupName": group.name, "logGroupArn": group_arn(caller, group.name), "logGroupClass": _class_of(group)}
         for group in found[:limit]
     ]
-    return {"logGroups": shown, **({"nextToken": wrap(found[limit - 1].name)} if len(found) > limit else {})}
+    return {"logGroups": shown, **PAGES.more(found[limit - 1].name if len(found) > limit else None)}
 
 
 def check_unprotected(group: Group) -> None:

@@ -8,14 +8,13 @@ from corral.core import Tx
 from corral.services.caller import Caller
 from corral.services.logs.filtering import parsed
 from corral.services.logs.naming import (
-    PAGE_MAX,
+    PAGES,
     InvalidParameterException,
     LimitExceededException,
     ResourceNotFoundException,
     existing_group,
     now_ms,
 )
-from corral.services.tokens import unwrap, wrap
 from corral.telemetry import LogStore, MetricFilter
 
 FILTERS_MAX = 100  # of a group
@@ -45,24 +44,25 @@ def put_metric_filter(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) 
 
 
 def describe_metric_filters(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    limit, group = params.get("limit", PAGE_MAX), params.get("logGroupName")
+    group = params.get("logGroupName")
     if group is not None:
         existing_group(tx, caller, group)
     metric = (params.get("metricNamespace"), params.get("metricName"))
     if (metric[0] is None) != (metric[1] is None):
         raise InvalidParameterException("Give metricName and metricNamespace together.")
     prefix = params.get("filterNamePrefix", "") if group is not None else ""  # AWS looks at it only beside a group
-    after_name, _, after_group = unwrap(params.get("nextToken"), InvalidParameterException).partition(":")  # no name holds one
-    found = [
-        known
-        for known in tx.store.metric_filters(caller.region, group, prefix)
-        if _place(known) > (after_name, after_group) and (metric[0] is None or metric in _metrics(known))
-    ]
-    page = found[:limit]
-    return {
-        "metricFilters": [_shown(known) for known in page],
-        **({"nextToken": wrap(":".join(_place(page[-1])))} if len(found) > limit else {}),
-    }
+
+    def listed(after: str, limit: int) -> list[tuple[str, MetricFilter]]:
+        after_name, _, after_group = after.partition(":")  # which no name contains
+        found = [
+            (":".join(_place(known)), known)
+            for known in tx.store.metric_filters(caller.region, group, prefix)
+            if _place(known) > (after_name, after_group) and (metric[0] is None or metric in _metrics(known))
+        ]
+        return found[:limit]
+
+    page, token = PAGES.page(params, listed)
+    return {"metricFilters": [_shown(known) for known in page], **token}
 
 
 def delete_metric_filter(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from corral.core import Tx
 from corral.services.caller import Caller
 from corral.services.logs.groups import check_unprotected
 from corral.services.logs.naming import (
-    PAGE_MAX,
+    PAGES,
     InvalidParameterException,
     ResourceAlreadyExistsException,
     existing_group,
@@ -17,7 +17,6 @@ from corral.services.logs.naming import (
     group_named,
     now_ms,
 )
-from corral.services.tokens import unwrap, wrap
 from corral.telemetry import LogStore, Stream
 
 BY_NAME = "LogStreamName"
@@ -41,20 +40,24 @@ def delete_log_stream(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) 
 
 def describe_log_streams(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     group = existing_group(tx, caller, group_named(params))
-    limit, order, prefix = params.get("limit", PAGE_MAX), params.get("orderBy", BY_NAME), params.get("logStreamNamePrefix", "")
-    after, descending = unwrap(params.get("nextToken"), InvalidParameterException), params.get("descending", False)
-    if order == BY_NAME:
-        found = tx.store.streams_by_name(group.id, prefix, after or None, limit + 1, descending=descending)
-    elif prefix:
+    order, prefix, descending = (
+        params.get("orderBy", BY_NAME),
+        params.get("logStreamNamePrefix", ""),
+        params.get("descending", False),
+    )
+    if order != BY_NAME and prefix:
         raise InvalidParameterException("Cannot order by LastEventTime with a logStreamNamePrefix.")
-    else:
-        found = tx.store.streams_by_time(group.id, _time_and_name(after), limit + 1, descending=descending)
-    page = found[:limit]
-    shown = [_shown(caller, stream) for stream in page]
-    if len(found) <= limit:
-        return {"logStreams": shown}
-    last = page[-1]
-    return {"logStreams": shown, "nextToken": wrap(last.name if order == BY_NAME else f"{last.last_ms or 0}:{last.name}")}
+
+    def by_name(after: str, limit: int) -> list[tuple[str, Stream]]:
+        found = tx.store.streams_by_name(group.id, prefix, after or None, limit, descending=descending)
+        return [(stream.name, stream) for stream in found]
+
+    def by_time(after: str, limit: int) -> list[tuple[str, Stream]]:
+        found = tx.store.streams_by_time(group.id, _time_and_name(after), limit, descending=descending)
+        return [(f"{stream.last_ms or 0}:{stream.name}", stream) for stream in found]
+
+    page, token = PAGES.page(params, by_name if order == BY_NAME else by_time)
+    return {"logStreams": [_shown(caller, stream) for stream in page], **token}
 
 
 def sequence_token(events: int) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from corral.core import Tx
 from corral.model.objects import Bucket
 from corral.services.caller import Caller
+from corral.services.pages import Pages
 from corral.services.s3 import configurations
 from corral.services.s3.contents import thrown_away
 from corral.services.s3.errors import (
@@ -21,13 +22,12 @@ from corral.services.s3.errors import (
     unsupported,
 )
 from corral.services.s3.naming import check_bucket_name, existing_bucket, owner
-from corral.services.tokens import unwrap, wrap
 from corral.store import Store
 
 FIRST_REGION = "us-east-1"  # the region whose buckets have no location
 REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-[0-9]+")
 OLD_NAMES = {"EU": "eu-west-1"}
-LISTED_MAX = 10_000
+PAGES = Pages(InvalidArgument, "MaxBuckets", "ContinuationToken", "ContinuationToken", default=10_000, largest=10_000)
 
 
 def create_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -76,15 +76,18 @@ def head_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
 
 
 def list_buckets(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    limit = params.get("MaxBuckets", LISTED_MAX)
-    after, prefix = unwrap(params.get("ContinuationToken"), InvalidArgument), params.get("Prefix", "")
-    found = tx.store.buckets.named(after=after, prefix=prefix, region=params.get("BucketRegion"), limit=limit + 1)
-    page = found[:limit]
+    prefix, region = params.get("Prefix", ""), params.get("BucketRegion")
+
+    def listed(after: str, limit: int) -> list[tuple[str, Bucket]]:
+        found = tx.store.buckets.named(after=after, prefix=prefix, region=region, limit=limit)
+        return [(bucket.name, bucket) for bucket in found]
+
+    page, token = PAGES.page(params, listed)
     return {
         "Buckets": [_shown(bucket) for bucket in page],
         "Owner": owner(caller),
         **({"Prefix": prefix} if prefix else {}),
-        **({"ContinuationToken": wrap(page[-1].name)} if len(found) > limit else {}),
+        **token,
     }
 
 

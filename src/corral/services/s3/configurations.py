@@ -14,7 +14,7 @@ from corral.errors import ApiError, api_error
 from corral.model.objects import BUCKET_ENCRYPTION, ENABLED, Bucket
 from corral.services.caller import Caller
 from corral.services.s3 import acl
-from corral.services.s3.details import checked_tags, tag_set
+from corral.services.s3.details import BUCKET_TAGS
 from corral.services.s3.documents import Document, Handler, Params, current, handlers, named_handlers
 from corral.services.s3.errors import InvalidArgument, InvalidRequest, malformed_xml, unsupported
 from corral.services.s3.lifecycle import LIFECYCLE
@@ -27,7 +27,6 @@ PolicyTooLarge = api_error("PolicyTooLarge")
 InvalidTargetBucketForLogging = api_error("InvalidTargetBucketForLogging")
 
 POLICY_MAX_BYTES = 20 * 1024
-TAGS_MAX = 50
 RESOURCE = re.compile(r"arn:aws[a-z-]*:s3:::(?P<bucket>[^/]*)(?:/.*)?", re.S)
 
 
@@ -119,7 +118,7 @@ def _tagging(tx: Tx[Store], bucket: Bucket, params: Params, caller: Caller) -> A
 
 
 def _checked(tags: list[dict[str, str]]) -> list[dict[str, str]]:
-    return tag_set(checked_tags([(tag["Key"], tag["Value"]) for tag in tags], TAGS_MAX))
+    return BUCKET_TAGS.shown(BUCKET_TAGS.read(tags))
 
 
 def _logging(tx: Tx[Store], bucket: Bucket, params: Params, caller: Caller) -> Any:

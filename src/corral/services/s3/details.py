@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -17,6 +18,7 @@ from corral.services.s3.errors import (
     MetadataTooLarge,
     unsupported,
 )
+from corral.services.tags import TagRules
 
 HEADERS = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Expires")
 KEPT = (*HEADERS, "Metadata", "WebsiteRedirectLocation", "StorageClass")
@@ -27,9 +29,20 @@ STORAGE_CLASSES = frozenset(
      "EXPRESS_ONEZONE"}
 )  # fmt: skip
 METADATA_MAX_BYTES = 2048
-TAGS_MAX = 10
-TAG_KEY_MAX = 128
-TAG_VALUE_MAX = 256
+OBJECT_TAGS = TagRules(
+    InvalidTag,
+    texts={
+        "count": "Object tags cannot be greater than {max}",
+        "duplicate": "Cannot provide multiple Tags with the same key",
+        "key": "The TagKey you have provided is invalid",
+        "value": "The TagValue you have provided is invalid",
+        "reserved": "System tags cannot be added/updated by requester",
+    },
+    max=10,
+    any_character=True,
+    error_members={"TagKey": "key"},
+)
+BUCKET_TAGS = replace(OBJECT_TAGS, max=50)
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 TAGS = "Tags"  # among the details: name → value
 
@@ -69,31 +82,11 @@ def tags_from_header(text: str) -> dict[str, str]:
     if text and not pairs:
         message = "The header 'x-amz-tagging' shall be encoded as UTF-8 then URLEncoded URL query parameters."
         raise InvalidArgument(message, ArgumentName="x-amz-tagging", ArgumentValue=text)
-    return checked_tags(pairs)
+    return OBJECT_TAGS.of_pairs(pairs)
 
 
 def tags_from_document(document: Mapping[str, Any]) -> dict[str, str]:
-    return checked_tags([(tag["Key"], tag["Value"]) for tag in document.get("TagSet", ())])
-
-
-def checked_tags(pairs: list[tuple[str, str]], most: int = TAGS_MAX) -> dict[str, str]:
-    if len(pairs) > most:
-        raise InvalidTag(f"Object tags cannot be greater than {most}")
-    tags = dict(pairs)
-    if len(tags) < len(pairs):
-        raise InvalidTag("Cannot provide multiple Tags with the same key")
-    for key, value in pairs:
-        if not 1 <= len(key) <= TAG_KEY_MAX:
-            raise InvalidTag("The TagKey you have provided is invalid", TagKey=key)
-        if len(value) > TAG_VALUE_MAX:
-            raise InvalidTag("The TagValue you have provided is invalid", TagKey=key, TagValue=value)
-        if key.startswith("aws:"):
-            raise InvalidTag("System tags cannot be added/updated by requester", TagKey=key)
-    return tags
-
-
-def tag_set(tags: Mapping[str, str]) -> list[dict[str, str]]:
-    return [{"Key": key, "Value": value} for key, value in tags.items()]
+    return OBJECT_TAGS.read(document.get("TagSet", ()))
 
 
 def _check_metadata(metadata: Mapping[str, str]) -> None:

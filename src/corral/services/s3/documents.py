@@ -15,16 +15,16 @@ from corral.core import Tx
 from corral.errors import ApiError
 from corral.model.objects import Bucket
 from corral.services.caller import Caller
+from corral.services.pages import Pages
 from corral.services.s3.errors import InvalidArgument
 from corral.services.s3.naming import existing_bucket
-from corral.services.tokens import unwrap, wrap
 from corral.store import Store
 
 Params = dict[str, Any]
 Handler = Callable[[Tx[Store], Params, Caller], dict[str, Any]]
 Settle = Callable[[Tx[Store], Bucket, Params, Caller], Any]
 
-PAGE = 100
+PAGES = Pages(InvalidArgument, None, "ContinuationToken", "NextContinuationToken", truncated="IsTruncated")
 NAMED_MAX = 1_000
 
 
@@ -102,9 +102,7 @@ def named_handlers(word: str, missing: Callable[[], ApiError]) -> dict[str, Hand
 
     def listing(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
         bucket = existing_bucket(tx, params, caller)
-        after = unwrap(params.get("ContinuationToken"), InvalidArgument)
-        found = tx.store.documents.named(bucket.id, kind, after, PAGE + 1)
-        reply = {f"{given}List": [document for _, document in found[:PAGE]], "IsTruncated": len(found) > PAGE}
-        return reply | ({"NextContinuationToken": wrap(found[PAGE - 1][0])} if len(found) > PAGE else {})
+        page, token = PAGES.page(params, lambda after, limit: tx.store.documents.named(bucket.id, kind, after, limit))
+        return {f"{given}List": page, **token}
 
     return {f"Put{kind}": put, f"Get{kind}": get, f"Delete{kind}": delete, f"List{kind}s": listing}

@@ -8,14 +8,15 @@ from urllib.parse import quote
 from corral.core import Tx
 from corral.model.objects import NULL, Page, Version
 from corral.services.caller import Caller
+from corral.services.pages import Pages
 from corral.services.s3.details import STANDARD
 from corral.services.s3.digests import kept
 from corral.services.s3.errors import InvalidArgument
 from corral.services.s3.naming import existing_bucket, limit_of, owner, quoted
 from corral.services.s3.versions import number_in
-from corral.services.tokens import unwrap, wrap
 from corral.store import Store
 
+PAGES = Pages(InvalidArgument, "MaxKeys", "ContinuationToken", "NextContinuationToken")
 ENCODED = ("Delimiter", "KeyMarker", "Marker", "NextKeyMarker", "NextMarker", "Prefix", "StartAfter")
 
 
@@ -41,7 +42,7 @@ def list_objects_v2(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
     token, delimiter = params.get("ContinuationToken"), params.get("Delimiter", "")
     if token == "":
         raise InvalidArgument("The continuation token provided is incorrect", ArgumentName="continuation-token")
-    after = unwrap(token, InvalidArgument) if token is not None else params.get("StartAfter", "")
+    after = PAGES.after(params) if token is not None else params.get("StartAfter", "")
     page = tx.store.objects.objects(bucket.id, prefix=params.get("Prefix", ""), delimiter=delimiter, after=after, limit=limit)
     whose = {"Owner": owner(caller)} if params.get("FetchOwner") else {}
     more = page.more and limit > 0
@@ -50,7 +51,7 @@ def list_objects_v2(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
         {
             **echoed(bucket.name, params, limit, more=more),
             **{name: params[name] for name in ("ContinuationToken", "StartAfter") if name in params},
-            **({"NextContinuationToken": wrap(name_of(page.found[-1]))} if more else {}),
+            **PAGES.more(name_of(page.found[-1]) if more else None),
             "KeyCount": len(page.found),
             "Contents": [_shown(version) | whose for version in page.found if isinstance(version, Version)],
             **common_prefixes(page),

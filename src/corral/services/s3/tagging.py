@@ -8,7 +8,7 @@ from typing import Any
 from corral.core import Tx
 from corral.model.objects import Bucket, Version
 from corral.services.caller import Caller
-from corral.services.s3.details import TAGS, tag_set, tags_from_document
+from corral.services.s3.details import OBJECT_TAGS, TAGS, tags_from_document
 from corral.services.s3.events import tags_changed
 from corral.services.s3.naming import existing_bucket, existing_version, shown_id
 from corral.store import Store
@@ -24,7 +24,7 @@ def delete_object_tagging(tx: Tx[Store], params: dict[str, Any], caller: Caller)
 
 def get_object_tagging(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     bucket, version = _tagged(tx, params, caller)
-    return {"TagSet": tag_set(version.details.get(TAGS, {})), **shown_id(bucket, version)}
+    return {"TagSet": OBJECT_TAGS.shown(version.details.get(TAGS, {})), **shown_id(bucket, version)}
 
 
 def _set(tx: Tx[Store], params: dict[str, Any], caller: Caller, tags: dict[str, str], event_name: str) -> dict[str, Any]:

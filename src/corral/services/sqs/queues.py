@@ -7,6 +7,7 @@ from typing import Any
 from corral.core import Tx
 from corral.model.queue import queue_arn
 from corral.services.caller import Caller
+from corral.services.pages import Pages, names
 from corral.services.sqs.attributes import (
     changed_attributes,
     check_attributes,
@@ -27,11 +28,10 @@ from corral.services.sqs.naming import (
     url_of,
     wakes,
 )
-from corral.services.sqs.tags import check_tags
-from corral.services.tokens import unwrap, wrap
+from corral.services.sqs.tags import RULES
 from corral.store import Store
 
-LISTED_MAX = 1000
+PAGES = Pages(InvalidParameterValue, "MaxResults", "NextToken", "NextToken", default=1000, only_with_limit=True)
 PURGE_EVERY_MS = 60_000
 
 
@@ -40,7 +40,7 @@ def create_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
     name, given, tags = params["QueueName"], params.get("Attributes", {}), params.get("tags", {})
     fifo = "FifoQueue" in given
     check_name(name, fifo=fifo)
-    check_tags(tags)
+    RULES.check(tags)
     check_attributes(tx, given, fifo=fifo, arn=queue_arn(caller.region, caller.account, name))
     attributes = initial_attributes(given, fifo=fifo)
     check_throughput(attributes)
@@ -71,15 +71,19 @@ def get_queue_url(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
 
 
 def list_queues(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    limit, after = _page(params)
-    names = tx.store.queues.queue_names(caller.region, prefix=params.get("QueueNamePrefix", ""), after=after, limit=limit + 1)
-    return _listed(tx, caller, params, "QueueUrls", names, limit) if names else {}
+    prefix = params.get("QueueNamePrefix", "")
+    page, token = PAGES.page(
+        params, names(lambda after, limit: tx.store.queues.queue_names(caller.region, prefix=prefix, after=after, limit=limit))
+    )
+    return {"QueueUrls": [url_of(tx, caller, name) for name in page], **token} if page else {}
 
 
 def list_dead_letter_source_queues(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    queue, (limit, after) = queue_at(tx, params, caller), _page(params)
-    names = tx.store.queues.dead_letter_sources(caller.region, arn_of(tx, queue), after, limit + 1)
-    return _listed(tx, caller, params, "queueUrls", names, limit)
+    arn = arn_of(tx, queue_at(tx, params, caller))
+    page, token = PAGES.page(
+        params, names(lambda after, limit: tx.store.queues.dead_letter_sources(caller.region, arn, after, limit))
+    )
+    return {"queueUrls": [url_of(tx, caller, name) for name in page], **token}
 
 
 def get_queue_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -107,17 +111,3 @@ def purge_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
     tx.store.queues.purge_queue(queue, now_ms(tx))
     tx.due("piles:", tx.now_s)
     return {}
-
-
-def _page(params: dict[str, Any]) -> tuple[int, str]:
-    """How many at most, and after which name."""
-    return params.get("MaxResults", LISTED_MAX), unwrap(params.get("NextToken"), InvalidParameterValue)
-
-
-def _listed(tx: Tx[Store], caller: Caller, params: dict[str, Any], member: str, names: list[str], limit: int) -> dict[str, Any]:
-    """Only who asks for pages gets them: without MaxResults there is one, and no token."""
-    more = "MaxResults" in params and len(names) > limit
-    return {
-        member: [url_of(tx, caller, name) for name in names[:limit]],
-        **({"NextToken": wrap(names[limit - 1])} if more else {}),
-    }

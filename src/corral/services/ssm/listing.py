@@ -13,13 +13,12 @@ from corral.services.ssm import public
 from corral.services.ssm.naming import (
     LEVELS_MAX,
     NAME,
+    PAGES,
     HierarchyLevelLimitExceededException,
-    InvalidNextToken,
     ValidationException,
     arn,
 )
 from corral.services.ssm.parameters import metadata, shown
-from corral.services.tokens import unwrap, wrap
 from corral.store import Store
 
 InvalidFilterKey = api_error("InvalidFilterKey")
@@ -103,19 +102,19 @@ def _under(tx: Tx[Store], region: str, path: str, *, recursive: bool) -> Source:
 def _page(
     tx: Tx[Store], params: dict[str, Any], source: Source, limit: int, filters: Filters
 ) -> tuple[list[Parameter], dict[str, str]]:
-    after, found = unwrap(params.get("NextToken"), InvalidNextToken), list[Parameter]()
+    after, found = PAGES.after(params), list[Parameter]()
     at_once = SCANNED_AT_ONCE if filters else limit + 1
     for _ in range(0, SCANNED_MAX, at_once):
         looked = source(after, at_once)
         for parameter in looked:
             if _matches(tx, parameter, filters):
                 if len(found) == limit:
-                    return found, {"NextToken": wrap(found[-1].name)}
+                    return found, PAGES.more(found[-1].name)
                 found.append(parameter)
         if len(looked) < at_once:
             return found, {}
         after = looked[-1].name
-    return found, {"NextToken": wrap(after)}
+    return found, PAGES.more(after)
 
 
 def _labelled(tx: Tx[Store], parameter: Parameter, labels: list[list[str]]) -> Parameter | None:

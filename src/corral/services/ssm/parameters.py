@@ -10,7 +10,7 @@ from corral.model.parameter import SECURE, Parameter
 from corral.services.caller import Caller
 from corral.services.ssm import public, rules
 from corral.services.ssm.naming import (
-    InvalidNextToken,
+    PAGES,
     ValidationException,
     arn,
     check_new_name,
@@ -18,8 +18,7 @@ from corral.services.ssm.naming import (
     own,
 )
 from corral.services.ssm.sealing import Unreadable, seal, unseal
-from corral.services.ssm.tags import check_tags
-from corral.services.tokens import unwrap, wrap
+from corral.services.ssm.tags import RULES as TAG_RULES
 from corral.store import Store
 
 InvalidKeyId = api_error("InvalidKeyId")
@@ -27,7 +26,6 @@ ParameterAlreadyExists = api_error("ParameterAlreadyExists")
 ParameterMaxVersionLimitExceeded = api_error("ParameterMaxVersionLimitExceeded")
 
 VERSIONS_MAX = 100
-HISTORY_MAX = 50
 KEPT = ("Description", "AllowedPattern")
 DEFAULT_KEY = "alias/aws/ssm"
 
@@ -58,7 +56,7 @@ def put_parameter(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
         _make_room(tx, before)
     tx.store.parameters.put(Parameter(caller.region, name, version, kind, value, tx.now_s, caller.principal, details))
     if params.get("Tags"):
-        tx.store.parameters.set_tags(caller.region, name, check_tags({}, params["Tags"]))
+        tx.store.parameters.set_tags(caller.region, name, TAG_RULES.read(params["Tags"]))
     return {"Version": version, "Tier": details["Tier"]}
 
 
@@ -81,16 +79,18 @@ def get_parameters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
 
 
 def get_parameter_history(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    limit, name = params.get("MaxResults", HISTORY_MAX), own(tx, caller, params["Name"]).name
-    after = unwrap(params.get("NextToken"), InvalidNextToken) or "0"
-    if not after.isdecimal():
-        raise InvalidNextToken("The specified token isn't valid.")
-    found = tx.store.parameters.history(caller.region, name, int(after), limit + 1)
-    page = found[:limit]
+    name = own(tx, caller, params["Name"]).name
+
+    def listed(after: str, limit: int) -> list[tuple[str, Parameter]]:
+        if not (after or "0").isdecimal():
+            raise PAGES.wrong_token()
+        found = tx.store.parameters.history(caller.region, name, int(after or 0), limit)
+        return [(str(version.version), version) for version in found]
+
+    page, token = PAGES.page(params, listed)
     described = [
         {**metadata(version), "Value": _value(tx, caller, version, params), "Labels": list(version.labels)} for version in page
     ]
-    token = {"NextToken": wrap(str(page[-1].version))} if len(found) > limit else {}
     return {"Parameters": described, **token}
 
 
