@@ -169,6 +169,8 @@ class App:
         if operation is None:
             raise aws.not_served(call)
         params = call.params()
+        if call.operation in service.prepare:
+            params = await asyncio.to_thread(service.prepare[call.operation], params)
         lane = self._lanes[service.lane]
 
         def handler(tx: Tx[Any]) -> dict[str, Any]:
