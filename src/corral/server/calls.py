@@ -30,6 +30,8 @@ class Calls:
         """The response to a call whose body is complete."""
         service, operation = served(call)
         params = call.params()
+        if call.operation in service.prepare:
+            params = await asyncio.to_thread(service.prepare[call.operation], params)
         lane = self._lanes[service.lane]
 
         def handler(tx: Tx[Any]) -> dict[str, Any]:
