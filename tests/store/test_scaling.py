@@ -1,0 +1,32 @@
+"""What alarms ask of scaling policies, as it is handed over to the state."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from corral.core import Tx
+from corral.ids import SeededIds
+from corral.model.alarm import AlarmState, ScalingRequest
+from corral.model.settings import Settings
+from corral.services.scaling import receive_requests
+from corral.store import Store
+
+POLICY, OTHER = "arn:aws:autoscaling:policy/one", "arn:aws:autoscaling:policy/other"
+
+
+def test_the_last_word_of_each_alarm_counts() -> None:
+    tx = Tx(Store(None), 0.0, SeededIds(Random(0)), Settings())
+
+    def say(alarm: str, *requests: list[Any]) -> None:
+        receive_requests(tx, {"alarm": alarm, "requests": list(requests), "asked_s": 1.0})
+
+    say("a", [POLICY, "ALARM", None, 5.0], [OTHER, "ALARM", None, 5.0])
+    say("b", [POLICY, "OK", 0.0, None])
+    a, b = ScalingRequest(POLICY, AlarmState.ALARM, None, 5.0), ScalingRequest(POLICY, AlarmState.OK, 0.0, None)
+    assert tx.store.scaling.of_policy(POLICY) == {"a": a, "b": b}
+    say("a", [POLICY, "ALARM", 4.0, 7.0])
+    assert tx.store.scaling.of_policy(POLICY) == {"a": ScalingRequest(POLICY, AlarmState.ALARM, 4.0, 7.0), "b": b}
+    assert tx.store.scaling.of_policy(OTHER) == {}
+    say("a")
+    assert tx.store.scaling.of_policy(POLICY) == {"b": b}
