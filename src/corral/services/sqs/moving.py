@@ -13,7 +13,6 @@ from corral.model.queue import Draft, MoveTask, Queue
 from corral.services.caller import Caller
 from corral.services.sqs.delivery import put_all
 from corral.services.sqs.naming import (
-    QUEUE_ARN,
     InvalidParameterValue,
     ResourceNotFoundException,
     UnsupportedOperation,
@@ -139,10 +138,6 @@ def _move_some(tx: Tx[Store], source: Queue, task: MoveTask, limit: int) -> tupl
 
 
 def _queue(tx: Tx[Store], arn: str, parameter: str) -> Queue:
-    if not QUEUE_ARN.fullmatch(arn):
-        raise InvalidParameterValue(
-            f"You must use this format to specify the {parameter}: arn:<partition>:<service>:<region>:<account-id>:<resource-id>"
-        )
     queue = queue_with_arn(tx, arn)
     if queue is None:
         raise ResourceNotFoundException(f"The resource that you specified for the {parameter} parameter doesn't exist.")
