@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import machine
 from client import Caller, Outcome, replay, signed
@@ -28,10 +28,14 @@ def rows(bench: Bench) -> list[Row]:
         found = _reads(local, for_s)
     with corral(bench, "queue", "none") as local:
         found += _queueing(local, bench.size(4_000, 500), for_s)
-    return [_row(what, outcome, cpu_s, for_s) for what, outcome, cpu_s in found]
+    return [_row(each, for_s) for each in found]
 
 
-Measured = tuple[str, Outcome, float]
+class Measured(NamedTuple):
+    what: str
+    outcome: Outcome
+    cpu_s: float
+    note: str = ""
 
 
 def _reads(local: Local, for_s: float) -> list[Measured]:
@@ -55,16 +59,15 @@ def _queueing(local: Local, count: int, for_s: float) -> list[Measured]:
     request = signed(local.port, "ecs", "RunTask", {"taskDefinition": family})
     quarters = [_timed(local, "", repeat(request, count // 4), 1e9, keep=True) for _ in range(4)]
     whole = Outcome()
-    for _, outcome, _ in quarters:
+    for _, outcome, *_ in quarters:
         whole.answers += outcome.answers
         whole.seconds += outcome.seconds
         whole.client_cpu_s += outcome.client_cpu_s
         whole.times_s += outcome.times_s
         whole.body_bytes = outcome.body_bytes
-    arns = [json.loads(body)["tasks"][0]["taskArn"] for _, outcome, _ in quarters for body in outcome.bodies]
-    growth = quarters[3][2] / quarters[0][2]
-    what = f"RunTask, {count:,} tasks that wait (CPU of the last quarter {growth:.2f}× the first)"
-    found = [(what, whole, sum(cpu_s for _, _, cpu_s in quarters))]
+    arns = [json.loads(body)["tasks"][0]["taskArn"] for _, outcome, *_ in quarters for body in outcome.bodies]
+    growth = f"CPU of the last quarter {quarters[3].cpu_s / quarters[0].cpu_s:.2f}× the first"
+    found = [Measured(f"RunTask, {count:,} tasks that wait", whole, sum(each.cpu_s for each in quarters), growth)]
     found.append(_timed(local, "DescribeTasks, 1 waiting task", repeat(_describe(local, arns[-1:])), for_s))
     found.append(_timed(local, "DescribeTasks, 100 waiting tasks", repeat(_describe(local, arns[-WAITING:])), for_s))
     stops = [signed(local.port, "ecs", "StopTask", {"task": arn}) for arn in arns[: count // 4]]
@@ -76,18 +79,19 @@ def _queueing(local: Local, count: int, for_s: float) -> list[Measured]:
 def _timed(local: Local, what: str, requests: Iterator[bytes], for_s: float, *, keep: bool = False) -> Measured:
     before = local.cpu_s()["server"]
     outcome = replay(local.port, requests, CONNECTIONS, for_s, keep=keep)
-    return what, outcome, local.cpu_s()["server"] - before
+    return Measured(what, outcome, local.cpu_s()["server"] - before)
 
 
-def _row(what: str, outcome: Outcome, cpu_s: float, for_s: float) -> Row:
+def _row(measured: Measured, for_s: float) -> Row:
     """Beside it, an empty application that answers with a body of the same size."""
+    outcome = measured.outcome
     with empty_app(outcome.body_bytes) as (port, pid):
         before = machine.cpu_s(pid)
         floor = replay(port, repeat(signed(port, "sts", "GetCallerIdentity", {})), CONNECTIONS, for_s / 3)
         floor_us = (machine.cpu_s(pid) - before) / floor.answers * 1e6
     name = f"empty uvicorn app, {outcome.body_bytes:,} B"
-    note = f"{outcome.note(cpu_s)}; the empty app's CPU {floor_us:.0f} µs each"
-    return Row(f"requests/s: {what}", outcome.per_s, "/s", floor.per_s, name, note=note)
+    note = "; ".join(filter(None, [measured.note, outcome.note(measured.cpu_s), f"the empty app's CPU {floor_us:.0f} µs each"]))
+    return Row(f"requests/s: {measured.what}", outcome.per_s, "/s", floor.per_s, name, note=note)
 
 
 @contextmanager

@@ -15,10 +15,11 @@ from rows import Bench, Row
 from simulated import GPUS_PER_HOST, simulated
 
 from corral.decide.place import place, serve
-from corral.model.placement import Claim, Placement, Slot
+from corral.journal import Journal
+from corral.model.instance import HOST_POOL
+from corral.model.placement import TASK, Claim, Placement, Slot
 from corral.model.rules import Rules
 from corral.model.task import Ask
-from corral.store import HOST_POOL
 from corral.store.fleet import Fleet
 
 HOSTS = (100, 1_000, 10_000)
@@ -75,12 +76,12 @@ def _asks(count: int, *, mixed: bool) -> list[Ask]:
 
 
 def _fleet(sizes: Sequence[tuple[int, int, int]]) -> Fleet:
-    fleet = Fleet()
+    fleet = Fleet(Journal())
     for number, (gpus, cpu_units, memory_mib) in enumerate(sizes):
         positions = {f"GPU-{number:08x}-{at}": at for at in range(gpus)}
         total = Ask(gpus, cpu_units, memory_mib)
         fleet.put_slot(HOST_POOL, Slot(f"{number:032x}", total, cpu_units, memory_mib, list(positions), positions))
-    fleet.committed()
+    fleet.journal.commit()
     return fleet
 
 
@@ -95,11 +96,11 @@ def _fill_rate(sizes: Sequence[tuple[int, int, int]], count: int, *, mixed: bool
             for ask in asks[done : done + CHUNK]:
                 _place(fleet, ask, placed)
             done += CHUNK
-            fleet.committed()
+            fleet.journal.commit()
         seconds += time.process_time() - began
         while placed:
             _give(fleet, placed.pop())
-        fleet.committed()
+        fleet.journal.commit()
     return done / seconds
 
 
@@ -165,13 +166,13 @@ def _rules_cost_s(hosts: int, count: int, rules: Rules) -> tuple[float, float]:
             assert isinstance(found, Placement)
             fleet.take(HOST_POOL, found.slot_id, found.gpu_ids, ask.cpu_units, ask.memory_mib, GROUP)
             placed.append((found.slot_id, found.gpu_ids, ask))
-        fleet.committed()
+        fleet.journal.commit()
         seconds, done = seconds + time.process_time() - began, done + portion
         while placed:
             fleet.count(HOST_POOL, placed[-1][0], GROUP, -1, 0, -1)
             _give(fleet, placed.pop())
         place(pool, ask, seed="empty")  # what was given back is looked at here
-        fleet.committed()
+        fleet.journal.commit()
     return seconds / done, first_s
 
 
@@ -202,8 +203,8 @@ def _cycle_rate(sizes: Sequence[tuple[int, int, int]], cycles: int, line: int, *
         if refusals >= REFUSALS_MAX:
             break
     for number, ask in enumerate(_kinds_of_asks(line, mixed=mixed)):
-        fleet.join_line(HOST_POOL, Claim(float(number), f"{number:032x}", ask))
-    fleet.committed()
+        fleet.join_line(HOST_POOL, Claim((float(number),), TASK, f"{number:032x}", ask))
+    fleet.journal.commit()
     began, done = time.process_time(), 0
     while done < cycles and time.process_time() < began + CYCLES_MAX_S:
         done += 1
@@ -211,7 +212,7 @@ def _cycle_rate(sizes: Sequence[tuple[int, int, int]], cycles: int, line: int, *
         placed[at], placed[-1] = placed[-1], placed[at]
         _give(fleet, placed.pop())
         _serve(fleet, placed)
-        fleet.committed()
+        fleet.journal.commit()
     return done / (time.process_time() - began)
 
 

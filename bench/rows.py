@@ -26,11 +26,11 @@ class Row:
 
     def cells(self) -> list[str]:
         """What, Corral, floor or peer, ratio, budget, verdict, note."""
-        beside = "" if self.beside is None else f"{_figure(self.beside, self.unit)} ({self.beside_name})"
+        beside = "" if self.beside is None else f"{figure(self.beside, self.unit)} ({self.beside_name})"
         ratio = f"{self.corral / self.beside:.2f}" if self.corral is not None and self.beside else ""
         sign = "<" if self.unit in LESS_IS_BETTER else "≥"
-        budget = "" if self.budget is None else f"{sign} {_figure(self.budget, self.unit)}"
-        return [self.what, _figure(self.corral, self.unit), beside, ratio, budget, self.verdict(), self.error or self.note]
+        budget = "" if self.budget is None else f"{sign} {figure(self.budget, self.unit)}"
+        return [self.what, figure(self.corral, self.unit), beside, ratio, budget, self.verdict(), self.error or self.note]
 
     def verdict(self) -> str:
         """Met, or missed by how much; a row without a budget says nothing."""
@@ -39,7 +39,7 @@ class Row:
         if self.budget is None or self.corral is None:
             return ""
         short = self.corral - self.budget if self.unit in LESS_IS_BETTER else self.budget - self.corral
-        return "met" if short <= 0 else f"missed by {_figure(short, self.unit)} ({short / self.budget:.0%})"
+        return "met" if short <= 0 else f"missed by {figure(short, self.unit)} ({short / self.budget:.0%})"
 
 
 HEADINGS = ("what", "Corral", "beside it", "ratio", "budget", "verdict", "note")
@@ -72,7 +72,7 @@ def markdown(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _figure(value: float | None, unit: str) -> str:
+def figure(value: float | None, unit: str) -> str:
     if value is None:
         return ""
     digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2

@@ -1,9 +1,10 @@
-"""`bench/run.py [NAME…] [--quick]`: run the benchmarks, print their table, and write it to bench/results.md."""
+"""`bench/run.py [NAME…] [--quick] [--json FILE]`: run the benchmarks, print their table, and write it to bench/results.md."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import shutil
 import signal
 import sys
@@ -11,6 +12,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import machine
@@ -39,6 +41,8 @@ RESULTS = Path(__file__).with_name("results.md")
 
 def main() -> int:
     options = _options()
+    if options.modules is not None:
+        sys.path.insert(0, str(options.modules))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
     console, began = Console(width=None if sys.stdout.isatty() else 200), time.monotonic()
     bench = Bench(Path(tempfile.mkdtemp(prefix="corral-bench-", dir=machine.real_disk())), options.quick)
@@ -51,6 +55,8 @@ def main() -> int:
     console.print(_table(rows))
     for name, value in about.items():
         console.print(f"[dim]{name}: {value}[/dim]", highlight=False)
+    if options.json is not None:
+        options.json.write_text(json.dumps([asdict(row) for row in rows]))
     if options.write or (len(options.names) == len(NAMES) and not bench.quick):
         RESULTS.write_text(_page(rows, about))
     return 1 if any(row.error for row in rows) else 0
@@ -61,6 +67,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", choices=[*NAMES, []], metavar="NAME", help=f"which ones: {', '.join(NAMES)}")
     parser.add_argument("--quick", action="store_true", help="shorter runs: less than a minute in all")
     parser.add_argument("--write", action="store_true", help="write results.md though the run was short or not of all")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the rows to a file, as JSON")
+    parser.add_argument(
+        "--modules", type=Path, metavar="DIR", help="import the benchmarks from the bench folder of another checkout"
+    )
     options = parser.parse_args()
     options.names = [name for name in NAMES if not options.names or name in options.names]
     return options

@@ -12,7 +12,7 @@ from launches import TRUE, best_floor
 from local import Local, corral, register
 from rows import Bench, Row
 
-BUDGET_PER_S = 1_000.0
+BUDGET_PER_S = 1_200.0
 GPUS = "sim:64"
 CONNECTIONS = 4
 TASKS_PER_CALL = 10

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from corral.clock import VirtualClock
-from corral.core import Command, Core, Tx
+from corral.core import Command, Core, Outcome, Tx
 from corral.database import CommitFailed
 from corral.errors import ApiError
 from corral.ids import SeededIds
@@ -47,19 +47,28 @@ class World:
     def __init__(self, timing: str = "fast", path: Path | None = None) -> None:
         self.clock = VirtualClock(MINUTE_S)
         self.store = FullStore(path)
+        self.requests: dict[str, list[list[Any]]] = {}  # alarm → what was handed over last
         settings = Settings(alarm_timing=timing)
         self.core = Core(self.store, settings=settings, clock=self.clock, ids=SeededIds(Random(0)), reconcilers=METRICS)
 
     def run(self, handler: Any) -> Any:
         told: list[Any] = []
-        outbox = self.core.batch([Command(handler, told.append)])
-        if not self.store.full:
-            assert not outbox.faults, outbox.faults
-        for command, answer in outbox.answers:
+        outcome = self.batch(Command(handler, told.append))
+        for command, answer in outcome.answers:
             command.done(answer)
         if isinstance(told[0], Exception):
             raise told[0]
         return told[0]
+
+    def batch(self, *commands: Command) -> Outcome:
+        outcome = self.core.batch(commands)
+        if not self.store.full:
+            assert not outcome.faults, outcome.faults
+        for handover, _ in outcome.handed:
+            [said] = json.loads(handover.payload)
+            assert (handover.lane, handover.kind, handover.key) == ("state", "scaling requests", said["alarm"])
+            self.requests[said["alarm"].rpartition(":")[2]] = said["requests"]
+        return outcome
 
     def call(self, operation: str, **params: Any) -> dict[str, Any]:
         return self.run(lambda tx: HANDLERS[operation](tx, params, CALLER))
@@ -73,7 +82,7 @@ class World:
         until_s = self.clock.now_s() + seconds
         while (due_s := self.core.next_due_s()) is not None and due_s <= until_s:
             self.clock.advance(max(0.0, due_s - self.clock.now_s()))
-            assert not self.core.batch([]).faults
+            self.batch()
         self.clock.advance(until_s - self.clock.now_s())
 
     def publish(self, metric: Metric, value: float, seconds: int) -> None:
@@ -183,9 +192,8 @@ def test_a_policy_is_asked_again_while_the_alarm_stays() -> None:
     world = World()
 
     def asks() -> list[tuple[str, float | None, float | None]]:
-        alarm = world.store.alarms.get(REGION, "busy")
-        assert alarm is not None
-        return [(ask.state.value, ask.period_value, ask.newest_value) for ask in world.store.alarms.asks(alarm)]
+        assert all(policy == POLICY for policy, *_ in world.requests["busy"])
+        return [tuple(said) for _, *said in world.requests["busy"]]
 
     world.call("PutMetricAlarm", **on(QUEUE, AlarmActions=[POLICY, TOPIC], OKActions=[POLICY]))
     assert asks() == []
@@ -208,8 +216,30 @@ def test_a_policy_is_asked_again_while_the_alarm_stays() -> None:
     assert asks() == [("OK", 0.0, 0.0)]
     done = world.history(HistoryItemType="Action")
     world.call("DisableAlarmActions", AlarmNames=["busy"])
+    assert asks() == []
     world.publish(QUEUE, 5, 1)
     assert (world.state(), asks(), len(world.history(HistoryItemType="Action"))) == ("ALARM", [], len(done))
+
+
+def test_an_alarm_that_is_deleted_or_configured_anew_asks_for_nothing() -> None:
+    world = World()
+    world.call("PutMetricAlarm", **on(QUEUE, AlarmActions=[POLICY]))
+    world.publish(QUEUE, 5, 1)
+    assert world.requests["busy"] == [[POLICY, "ALARM", None, 5.0]]
+    world.call("PutMetricAlarm", **on(QUEUE, AlarmActions=[TOPIC]))
+    assert world.requests["busy"] == []
+    world.call("PutMetricAlarm", **on(QUEUE, AlarmActions=[POLICY]))
+    world.publish(QUEUE, 6, 1)
+    assert world.requests["busy"] == [[POLICY, "ALARM", None, 6.0]]
+    world.call("DeleteAlarms", AlarmNames=["busy"])
+    assert world.requests["busy"] == []
+
+
+def test_an_alarm_that_speaks_before_its_window_ends_asks_at_once() -> None:
+    world = World()
+    world.call("PutMetricAlarm", **on(LOAD, Statistic="Maximum", AlarmActions=[POLICY]))
+    world.put(LOAD, 5, resolution_s=60)
+    assert world.requests["busy"] == [[POLICY, "ALARM", 5.0, None]]
 
 
 # Metrics of others
@@ -508,6 +538,7 @@ def test_a_restart_changes_nothing(tmp_path: Path) -> None:
     again.clock.advance(60)
     again.pass_s(0)
     assert (again.alarm(), again.alarm("all"), again.history()) == before
+    assert again.requests["busy"] == world.requests["busy"] == [[POLICY, "ALARM", 5.0, None]], "said again: nobody remembers"
     again.pass_s(300)
     assert (again.state(), again.state("all")) == ("INSUFFICIENT_DATA", "OK")
 

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from corral.clock import VirtualClock
-from corral.core import MARKS_MAX_PER_BATCH, RETRY_S, Command, Core, Outbox, Reconciler, Tx, Wait
+from corral.core import MARKS_MAX_PER_BATCH, RETRY_S, Command, Core, Outcome, Reconciler, Tx, Wait
 from corral.database import CommitFailed
 from corral.errors import ApiError, InternalFailure, ServiceUnavailable, api_error
 from corral.ids import SeededIds
+from corral.model.instance import HOST_POOL, host_instance_id
 from corral.model.run import GpuDevice, Hello, RunSpec, RunState, Start
 from corral.model.settings import Settings
 from corral.model.task import Ask, Run, Task, TaskState
-from corral.store import HOST_POOL, Store
+from corral.store import Store
 
 Refusal = api_error("Refusal")
 HELLO = Hello("h", "boot", "host", "sim", 1024, 1024, [GpuDevice(f"GPU-{at}", at, "Simulated", 1) for at in range(4)], [])
@@ -49,19 +50,19 @@ class World:
         )
         self.told: list[Any] = []
 
-    def batch(self, *handlers: Callable[[Tx[Any]], Any]) -> Outbox:
-        outbox = self.core.batch([Command(handler, self.told.append) for handler in handlers])
-        for command, answer in outbox.answers:
+    def batch(self, *handlers: Callable[[Tx[Any]], Any]) -> Outcome:
+        outcome = self.core.batch([Command(handler, self.told.append) for handler in handlers])
+        for command, answer in outcome.answers:
             command.done(answer)
-        return outbox
+        return outcome
 
     def clusters(self) -> list[str]:
-        return self.store.cluster_names("r", "", 100)
+        return self.store.clusters.names("r", "", 100)
 
 
 def adds(name: str, answer: Any = None) -> Callable[[Tx[Store]], Any]:
     def handler(tx: Tx[Store]) -> Any:
-        tx.store.put_cluster("r", name, "ACTIVE", {})
+        tx.store.clusters.put("r", name, "ACTIVE", {})
         return answer or name
 
     return handler
@@ -78,9 +79,9 @@ def start_of(name: str) -> Start:
 
 def changes_everything(tx: Tx[Store]) -> None:
     """Rows, the index, a mark, a wake-up, an order."""
-    tx.store.put_cluster("r", "half-done", "ACTIVE", {})
-    tx.store.add_task(waiting_task("half-done"))
-    tx.store.fleet.take(HOST_POOL, "h", ["GPU-0"], 10, 10)
+    tx.store.clusters.put("r", "half-done", "ACTIVE", {})
+    tx.store.tasks.add(waiting_task("half-done"), (1.0,))
+    tx.store.fleet.take(HOST_POOL, host_instance_id("h"), ["GPU-0"], 10, 10)
     tx.mark("look:half-done")
     tx.due("look:half-done-later", tx.now_s)
     tx.changed("half-done")
@@ -94,7 +95,7 @@ def changes_everything(tx: Tx[Store]) -> None:
 def test_a_failing_command_leaves_nothing_and_its_neighbours_stay(raised: Exception, answer: type[ApiError]) -> None:
     looked: list[str] = []
     world = World({"look": lambda tx, name: looked.append(name)})
-    world.batch(lambda tx: tx.store.put_host(HELLO, tx.now_s))
+    world.batch(lambda tx: tx.store.hosts.put(HELLO, tx.now_s))
     world.told.clear()
     picture = world.store.fleet.picture()
 
@@ -108,27 +109,27 @@ def test_a_failing_command_leaves_nothing_and_its_neighbours_stay(raised: Except
         raise raised
 
     def after(tx: Tx[Store]) -> str:
-        assert tx.store.cluster("r", "before") is not None, "a later command sees its predecessors"
-        assert tx.store.cluster("r", "half-done") is None
+        assert tx.store.clusters.get("r", "before") is not None, "a later command sees its predecessors"
+        assert tx.store.clusters.get("r", "half-done") is None
         tx.mark("look:after")
         return adds("after")(tx)
 
-    outbox = world.batch(before, fails, after)
+    outcome = world.batch(before, fails, after)
     assert [type(told) if isinstance(told, Exception) else told for told in world.told] == ["before", answer, "after"]
     assert world.clusters() == ["after", "before"]
     assert looked == ["before", "after"]
-    assert [start.spec.run_id for start in outbox.orders["h"].start] == ["before"]
-    assert outbox.orders["h"].stop == []
+    assert [start.spec.run_id for start in outcome.orders["h"].start] == ["before"]
+    assert outcome.orders["h"].stop == []
     assert world.store.fleet.picture() == picture
     assert world.store.next_due_s() is None
-    assert bool(outbox.faults) == (answer is InternalFailure)
+    assert bool(outcome.faults) == (answer is InternalFailure)
 
 
 def test_a_secret_of_ours_does_not_reach_the_caller() -> None:
     world = World()
-    outbox = world.batch(lambda tx: 1 / 0)
+    outcome = world.batch(lambda tx: 1 / 0)
     assert "division" not in str(world.told[0])
-    assert "division by zero" in outbox.faults[0]
+    assert "division by zero" in outcome.faults[0]
 
 
 def test_answers_come_in_the_order_of_the_commands() -> None:
@@ -171,24 +172,6 @@ def test_a_host_that_begins_anew_is_told_nothing_from_before() -> None:
     assert ([start.spec.run_id for start in found["a"].start], found["a"].stop, found["a"].anew) == (["1"], [], False)
 
 
-def test_what_a_command_hands_over_leaves_with_it_and_only_if_it_was_committed() -> None:
-    def hands(tx: Tx[Store]) -> str:
-        tx.hand_over("logs", lambda tx: "done")
-        tx.mark("look:more")
-        return "handed"
-
-    def hands_and_fails(tx: Tx[Store]) -> None:
-        tx.hand_over("logs", lambda tx: "never")
-        raise Refusal("no")
-
-    world = World({"look": lambda tx, name: tx.hand_over("metrics", lambda tx: name)})
-    first, second = world.batch(hands, hands_and_fails).handed
-    assert (first.lane, first.handler(None), first.command.run) == ("logs", "done", hands)
-    assert (second.lane, second.handler(None), second.command) == ("metrics", "more", None)
-    world.store.full = True
-    assert world.batch(hands).handed == []
-
-
 # Waiting
 
 
@@ -197,7 +180,7 @@ def waits_for(key: str, until_s: float, finals: list[bool]) -> Callable[[Tx[Stor
 
     def handler(tx: Tx[Store]) -> str:
         finals.append(tx.final)
-        if tx.store.cluster("r", key) is not None:
+        if tx.store.clusters.get("r", key) is not None:
             return "there"
         if tx.final:
             return "time is over"
@@ -252,7 +235,7 @@ def test_a_key_named_twice_is_one() -> None:
     world = World()
 
     def handler(tx: Tx[Store]) -> str:
-        if tx.store.cluster("r", "x") is None:
+        if tx.store.clusters.get("r", "x") is None:
             raise Wait(["cluster:x", "cluster:x"], tx.now_s + 9)
         return "there"
 
@@ -290,10 +273,10 @@ def test_a_wait_takes_back_what_its_handler_wrote() -> None:
         changes_everything(tx)
         raise Wait(["never"], tx.now_s + 9)
 
-    world.store.put_host(HELLO, 0.0)
+    world.store.hosts.put(HELLO, 0.0)
     picture = world.store.fleet.picture()
-    outbox = world.batch(handler)
-    assert (world.clusters(), outbox.orders, outbox.answers) == ([], {}, [])
+    outcome = world.batch(handler)
+    assert (world.clusters(), outcome.orders, outcome.answers) == ([], {}, [])
     assert world.store.fleet.picture() == picture
 
 
@@ -353,15 +336,15 @@ def test_a_reconciler_that_fails_is_tried_again_later_and_harms_nobody() -> None
             tries.append(tx.now_s)
             changes_everything(tx)
             raise RuntimeError("a fault of ours")
-        tx.store.put_cluster("r", f"looked-at-{name}", "ACTIVE", {})
+        tx.store.clusters.put("r", f"looked-at-{name}", "ACTIVE", {})
 
     world = World({"look": look})
-    world.store.put_host(HELLO, 0.0)
+    world.store.hosts.put(HELLO, 0.0)
     began_s = world.clock.now_s()
-    outbox = world.batch(adds("first"), lambda tx: tx.mark("look:bad"), lambda tx: tx.mark("look:good"))
+    outcome = world.batch(adds("first"), lambda tx: tx.mark("look:bad"), lambda tx: tx.mark("look:good"))
     assert world.clusters() == ["first", "looked-at-good"]
-    assert outbox.orders == {}
-    assert "a fault of ours" in outbox.faults[0]
+    assert outcome.orders == {}
+    assert "a fault of ours" in outcome.faults[0]
     assert world.core.next_due_s() == pytest.approx(began_s + RETRY_S, abs=0.001)
     world.batch(adds("second"))
     assert len(tries) == 1
@@ -406,7 +389,7 @@ class Shelf:
                 return name
             if tx.final:
                 return f"{name} in vain"
-            tx.store.put_cluster("r", name, "ACTIVE", {})
+            tx.store.clusters.put("r", name, "ACTIVE", {})
             at_s = None if again_s is None else began_s + again_s
             raise Wait(["shelf"], began_s + until_s, again_s=at_s, in_turn=True, keep=keep)
 
@@ -502,7 +485,7 @@ def test_who_waits_may_keep_what_it_wrote() -> None:
 
 def test_a_failed_commit_is_told_to_everyone_in_the_batch_and_changes_nothing() -> None:
     world, finals = World(), []
-    world.batch(lambda tx: tx.store.put_host(HELLO, tx.now_s), waits_for("x", world.clock.now_s() + 9, finals))
+    world.batch(lambda tx: tx.store.hosts.put(HELLO, tx.now_s), waits_for("x", world.clock.now_s() + 9, finals))
     world.told.clear()
     picture = world.store.fleet.picture()
 
@@ -514,11 +497,11 @@ def test_a_failed_commit_is_told_to_everyone_in_the_batch_and_changes_nothing() 
         raise Refusal("no")
 
     world.store.full = True
-    outbox = world.batch(places, refuses, adds_and_says("x"), waits_for("z", world.clock.now_s() + 9, finals))
+    outcome = world.batch(places, refuses, adds_and_says("x"), waits_for("z", world.clock.now_s() + 9, finals))
     # `places`, the refusal, `adds`, the one that was woken, and the one that would have waited on what never was
     assert [type(told) for told in world.told] == [ServiceUnavailable] * 5
     assert "no space left" in str(world.told[0])
-    assert outbox.orders == {}
+    assert outcome.orders == {}
     assert (world.clusters(), world.core.next_due_s()) == ([], None)
     assert world.store.fleet.picture() == picture
     world.store.full = False
@@ -553,17 +536,17 @@ def test_what_was_due_in_a_batch_that_failed_is_still_due() -> None:
 
 def test_a_database_error_in_the_middle_of_a_command_is_not_called_a_bug_of_the_caller() -> None:
     world = World()
-    outbox = world.batch(adds("before"), lambda tx: tx.store.execute("SELECT * FROM no_such_table"), adds("after"))
+    outcome = world.batch(adds("before"), lambda tx: tx.store.execute("SELECT * FROM no_such_table"), adds("after"))
     assert [type(told) for told in world.told] == [str, ServiceUnavailable, str]
     assert world.clusters() == ["after", "before"]
-    assert outbox.faults
+    assert outcome.faults
 
 
 def test_after_what_only_looks_nothing_is_different_unless_something_was_due() -> None:
     world = World({"due": lambda tx, name: None})
 
-    def look() -> Outbox:
-        return world.core.batch([Command(lambda tx: tx.store.cluster_names("r", "", 1), world.told.append, only_looks=True)])
+    def look() -> Outcome:
+        return world.core.batch([Command(lambda tx: tx.store.clusters.names("r", "", 1), world.told.append, only_looks=True)])
 
     assert not look().may_differ
     assert world.batch(adds("a")).may_differ

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from corral.core import Command
 from corral.model.run import Observed, Start
@@ -42,7 +42,7 @@ class Told(Small):
 
     @property
     def runs(self) -> dict[str, Any]:
-        task = self.store.task(self.task_id)
+        task = self.store.tasks.get(self.task_id)
         assert task is not None
         return {run.container: run for run in task.runs}
 
@@ -95,6 +95,6 @@ def test_a_late_word_on_an_earlier_attempt_changes_nothing() -> None:
     first = told.ended("a")
     told.report(first)
     told.orders.clear()
-    before = told.store.task(told.task_id)
+    before = told.store.tasks.get(told.task_id)
     told.report(first, replace(first, stopped_at_s=None, exit_code=None))
-    assert told.store.task(told.task_id) is before and told.orders == []
+    assert told.store.tasks.get(told.task_id) is before and told.orders == []

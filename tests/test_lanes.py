@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -28,10 +29,30 @@ async def running() -> AsyncIterator[Lane[Store]]:
         lane.stop()
 
 
+@asynccontextmanager
+async def two(folder: Path, receive: Callable[[Tx[Any], Any], Any]) -> AsyncIterator[tuple[Lane[Store], Lane[Store]]]:
+    """Two lanes that have files and may hand over to each other."""
+    lanes: dict[str, Lane[Store]] = {}
+    for name in ("from", "to"):
+        core = Core(Store(folder / f"{name}.db"), settings=Settings(), clock=WallClock(), ids=SeededIds(Random(name)))
+        lanes[name] = Lane(name, core, WallClock(), asyncio.get_running_loop(), lanes=lanes, receivers={"add": receive})
+    for lane in lanes.values():
+        lane.start()
+    try:
+        yield lanes["from"], lanes["to"]
+    finally:
+        for lane in lanes.values():
+            lane.stop()
+
+
+def names(tx: Tx[Store]) -> list[str]:
+    return tx.store.clusters.names("r", "", 100)
+
+
 def adds(tx: Tx[Store], name: str) -> list[str]:
     """All that are there then."""
-    tx.store.put_cluster("r", name, "ACTIVE", {})
-    return tx.store.cluster_names("r", "", 100)
+    tx.store.clusters.put("r", name, "ACTIVE", {})
+    return tx.store.clusters.names("r", "", 100)
 
 
 def test_commands_keep_their_order_whoever_hurries() -> None:
@@ -68,7 +89,7 @@ def test_another_thread_keeps_what_was_promised() -> None:
 def test_changes_are_counted_when_they_are_committed() -> None:
     async def scenario() -> None:
         async with running() as lane:
-            await lane.submit(lambda tx: tx.store.cluster_names("r", "", 100), only_looks=True)
+            await lane.submit(lambda tx: tx.store.clusters.names("r", "", 100), only_looks=True)
             assert lane.changes == 0
             await lane.submit(lambda tx: adds(tx, "a"))
             assert lane.changes == 1
@@ -76,5 +97,52 @@ def test_changes_are_counted_when_they_are_committed() -> None:
             lane.take([(lambda tx: adds(tx, "b"), answer)])
             await answer
             assert lane.changes == 2
+
+    asyncio.run(scenario())
+
+
+def test_what_is_handed_over_is_done_when_the_command_is_answered(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with two(tmp_path, adds) as (sender, receiver):
+            await asyncio.gather(*(sender.submit(lambda tx, at=at: tx.hand_over("to", "add", f"n{at}")) for at in range(5)))
+            assert await receiver.submit(names) == [f"n{at}" for at in range(5)]
+            await sender.submit(lambda tx: None)
+            assert await sender.submit(lambda tx: tx.store.undelivered()) == []
+
+    asyncio.run(scenario())
+
+
+def test_what_cannot_be_received_is_received_at_the_next_start_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    def breaks(tx: Tx[Store], name: str) -> None:
+        if name == "bad":
+            raise ValueError("a fault of ours")
+        adds(tx, name)
+
+    async def first() -> None:
+        async with two(tmp_path, breaks) as (sender, receiver):
+            bad = sender.submit(lambda tx: tx.hand_over("to", "add", "bad") or "bad is said")
+            good = sender.submit(lambda tx: tx.hand_over("to", "add", "good") or "good is said")
+            assert await asyncio.gather(bad, good) == ["bad is said", "good is said"]
+            assert await receiver.submit(names) == ["good"]
+            assert [each["kind"] for each in sender.failing_handovers()] == ["add"]
+
+    async def second() -> None:
+        async with two(tmp_path, adds) as (sender, receiver):
+            await receiver.submit(names)  # behind it
+            assert await receiver.submit(names) == ["bad", "good"]
+            await sender.submit(lambda tx: None)
+            assert await sender.submit(lambda tx: tx.store.undelivered()) == []
+
+    asyncio.run(first())
+    asyncio.run(second())
+
+
+def test_rows_of_what_was_received_go_without_another_command(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with two(tmp_path, adds) as (sender, _):
+            await sender.submit(lambda tx: tx.hand_over("to", "add", "a"))
+            async with asyncio.timeout(20):
+                while sender.look(lambda tx: tx.store.undelivered(), Settings(), SeededIds(Random(0))):
+                    await asyncio.sleep(0.01)
 
     asyncio.run(scenario())

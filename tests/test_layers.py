@@ -23,6 +23,7 @@ from corral.model.blob import Arrived
 from corral.model.image import Image, Repository
 from corral.model.settings import Settings
 from corral.reconcile import STATE
+from corral.reconcile.images import LAYERS_MAX
 from corral.services.ecr import pushing
 from corral.services.ecr.naming import LayersNotFoundException
 from corral.store import Store
@@ -156,7 +157,7 @@ def test_many_go_some_at_a_time(world: World):
         world.core.batch([])
         gone.append(len(world.garbage()))
     assert gone[-1] == 500
-    assert max(after - before for before, after in zip([0, *gone], gone)) <= pushing.UNUSED_AT_ONCE
+    assert max(after - before for before, after in zip([0, *gone], gone)) <= LAYERS_MAX
 
 
 LAYERS, NAMES, TAGS = st.sampled_from("xyz"), st.sampled_from("ab"), st.sampled_from([None, "1", "2"])

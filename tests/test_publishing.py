@@ -96,7 +96,7 @@ def average(samples: list[tuple[float, float]]) -> float:
 
 
 def test_an_idle_corral_says_nothing(world: World) -> None:
-    world.run(lambda tx: tx.store.put_host(Hello("h", "boot", "host", "sim", 1024, 1024, [], []), tx.now_s))
+    world.run(lambda tx: tx.store.hosts.put(Hello("h", "boot", "host", "sim", 1024, 1024, [], []), tx.now_s))
     assert world.tick(120) == []
 
 
@@ -146,7 +146,7 @@ def test_a_calm_queue_is_told_once_a_minute_and_its_average_is_true(world: World
 
 def test_gpus_and_clusters_are_told_where_they_are_used(world: World) -> None:
     hello = Hello("h", "boot", "host", "sim", 2048, 1024, [GpuDevice(f"GPU-{at}", at, "Simulated", 1000) for at in range(2)], [])
-    world.run(lambda tx: tx.store.put_host(hello, tx.now_s))
+    world.run(lambda tx: tx.store.hosts.put(hello, tx.now_s))
     world.history["GPU-0"] = deque([(world.clock.now_s(), GpuSample("GPU-0", 50.0, 100))])
     assert world.tick() == [], "no region has a cluster or a task"
     world.call("ecs", "CreateCluster", clusterName="c")

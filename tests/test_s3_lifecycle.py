@@ -18,7 +18,7 @@ from corral.ids import SeededIds
 from corral.model.blob import MD5, Arrived
 from corral.model.settings import Settings
 from corral.reconcile import STATE
-from corral.reconcile.expiry import REMOVALS_MAX, VERSIONS_MAX
+from corral.reconcile.objects import REMOVALS_MAX, VERSIONS_MAX
 from corral.services.caller import Caller
 from corral.services.s3 import handlers as s3
 from corral.services.s3 import lifecycle

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.aws import Secret
+from corral.clock import VirtualClock
 from corral.model.run import RunState
 from corral.model.settings import Settings
 from corral.model.task import Ask, Run, Task, TaskState
-from corral.server.keys import Keys
+from corral.server.authentication import Authentication
 from corral.services import sessions
 from corral.services.ecs.inside import environment_inside
 
@@ -78,12 +79,12 @@ def test_a_task_always_gets_credentials_that_last(now_s: float) -> None:
 
 def test_a_session_ends_with_its_task_and_others_do_not() -> None:
     live = {TASK}
-    keys = Keys("AKIAROOT", Secret("s", None, None, "root"), KEY, live)
+    authentication = Authentication("AKIAROOT", Secret("s", None, None, "root"), KEY, live, VirtualClock(NOW_S))
     of_task = sessions.of_task(KEY, ACCOUNT, "worker", TASK, NOW_S)
     of_person = sessions.issue(KEY, b"nonce!", PRINCIPAL, 1_700_003_600, None)
 
     def expiry(made: object) -> float | None:
-        found = keys(made.session.access_key_id, made.token)  # type: ignore[attr-defined]
+        found = authentication.secret(made.session.access_key_id, made.token)  # type: ignore[attr-defined]
         assert found is not None and found.principal == PRINCIPAL
         return found.expires_at_s
 
@@ -91,8 +92,8 @@ def test_a_session_ends_with_its_task_and_others_do_not() -> None:
     live.clear()
     assert expiry(of_task) == 0.0
     assert expiry(of_person) == 1_700_003_600
-    assert keys(of_task.session.access_key_id, None) is None
-    assert keys("AKIANOBODY", of_task.token) is None
+    assert authentication.secret(of_task.session.access_key_id, None) is None
+    assert authentication.secret("AKIANOBODY", of_task.token) is None
 
 
 def test_passwords_and_addresses_are_of_one_task_one_run_one_folder() -> None:

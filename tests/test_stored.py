@@ -22,6 +22,7 @@ Taken = api_error("Taken")
 Gone = api_error("Gone")
 Wrong = api_error("Wrong")
 InUse = api_error("InUse")
+Reused = api_error("Reused")
 
 
 LIBRARY = ServiceStyle(
@@ -30,6 +31,7 @@ LIBRARY = ServiceStyle(
     missing=lambda type_, name: Gone(f"{type_} {name}"),
     pages=Pages(Wrong, limit="MaxResults", token="NextToken", next_token="NextToken"),
     tags=TagRules(Wrong, max=2),
+    token_reused=lambda: Reused("another request had this token"),
 )
 
 
@@ -50,6 +52,7 @@ SHELF = ResourceType(
     unlisted=("Owner",),
     check_delete=not_in_use,
     selects=lambda tx, caller, params: lambda document: document["Colour"] == params.get("Colour", document["Colour"]),
+    token="Token",
     create="CreateShelf",
     get="GetShelf",
     list="ListShelves",
@@ -100,6 +103,14 @@ def test_names_that_corral_makes_and_regions_that_keep_apart(library):
     made = library("CreateShelf")["Shelf"]["ShelfId"]
     assert len(made) == 32
     assert refused(library, "GetShelf", region="elsewhere", ShelfId=made) == "Gone"
+
+
+def test_a_request_that_is_repeated_with_its_token(library):
+    first = library("CreateShelf", Token="once", Colour="red")
+    assert library("CreateShelf", Token="once", Colour="red") == first
+    assert refused(library, "CreateShelf", Token="once", Colour="blue") == "Reused"
+    library("DeleteShelf", ShelfId=first["Shelf"]["ShelfId"])
+    assert library("CreateShelf", Token="once", Colour="blue")["Shelf"]["Colour"] == "blue"
 
 
 def test_pages_of_what_is_selected(library):

@@ -19,7 +19,7 @@ from corral.ids import SeededIds
 from corral.model.settings import Settings
 from corral.services import SERVICES
 from corral.services.caller import Caller
-from corral.services.templates import facts, replacing_properties, template_type, template_types
+from corral.services.templates import facts, replacing_properties, template_type, template_types, typed_properties
 from corral.store import Store
 
 CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
@@ -371,6 +371,11 @@ def test_a_resource_of_a_stack(name: str):
     for key in reversed(case.needs):
         stack.delete(key)
     assert rows(stack) == untouched
+
+
+def test_properties_that_are_written_as_text():
+    typed = typed_properties(SUBNET, {"MapPublicIpOnLaunch": "true", "CidrBlock": "10", "Ipv4NetmaskLength": "24", "Tags": []})
+    assert typed == {"MapPublicIpOnLaunch": True, "CidrBlock": "10", "Ipv4NetmaskLength": 24, "Tags": []}
 
 
 def test_a_nested_property_can_force_a_replacement():

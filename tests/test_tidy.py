@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from inspect import getclosurevars
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from corral.reconcile import LOGS, METRICS, STATE
 
 ROOT = Path(__file__).parent.parent / "src" / "corral"
 FILES = sorted(ROOT.rglob("*.py"))
@@ -13,8 +21,8 @@ EVERYONE = {"errors", "ids", "clock"}
 MAY_IMPORT = {
     "model": set(),
     "decide": {"model"},
-    "store": {"model", "database"},
-    "telemetry": {"model", "database"},
+    "store": {"model", "database", "journal"},
+    "telemetry": {"model", "database", "journal"},
     "aws": set(),
     "blobs": {"model"},
     "channel": set(),
@@ -30,6 +38,7 @@ MAY_IMPORT = {
         "services",
         "reconcile",
         "core",
+        "handovers",
         "database",
         "aws",
         "node",
@@ -37,7 +46,9 @@ MAY_IMPORT = {
     },
     "cli": {"channel"},
     "core": {"model", "database"},
-    "database": set(),
+    "handovers": {"core", "database"},
+    "database": {"journal"},
+    "journal": set(),
     "errors": set(),
     "ids": set(),
     "clock": set(),
@@ -95,3 +106,23 @@ def test_tidy(path: Path) -> None:
 
 def test_every_room_has_rules() -> None:
     assert {room_of(path) for path in FILES} - {"__init__"} == set(MAY_IMPORT)
+
+
+def reconcilers() -> Iterator[tuple[str, Any, str | None]]:
+    """(key, function, its module where that is imported only when it is needed)"""
+    for key, function in [*STATE.items(), *METRICS.items(), *LOGS.items()]:
+        named = getclosurevars(function).nonlocals
+        lazy = f"corral.reconcile.{named['module']}" if named else None
+        yield key, getattr(import_module(lazy), named["name"]) if lazy else function, lazy
+
+
+def test_every_loop_is_in_reconcile() -> None:
+    elsewhere = {key: function for key, function, _ in reconcilers() if not function.__module__.startswith("corral.reconcile.")}
+    assert not elsewhere
+
+
+def test_loops_of_seldom_used_services_are_imported_when_they_are_needed() -> None:
+    lazy = {module for _, _, module in reconcilers() if module}
+    imports = "import sys, corral.reconcile; print(*sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", imports], capture_output=True, text=True, check=True).stdout.split()
+    assert "corral.reconcile" in shown and len(lazy) > 3 and not lazy & set(shown)

@@ -35,6 +35,11 @@ def names(schema: dict[str, Any], member: str) -> list[str]:
     return sorted(pointer.removeprefix(PREFIX) for pointer in schema.get(member, ()))
 
 
+def typed(schema: dict[str, Any], *types: str) -> list[str]:
+    """The properties of these types, which templates may also write as text."""
+    return sorted(name for name, each in schema["properties"].items() if each.get("type") in types)
+
+
 def facts(schema: dict[str, Any]) -> dict[str, list[str]]:
     read_only = [name for name in names(schema, "readOnlyProperties") if "/" not in name]
     return {
@@ -42,6 +47,8 @@ def facts(schema: dict[str, Any]) -> dict[str, list[str]]:
         "required": sorted(schema.get("required") or ()),
         "replaced_by": names(schema, "createOnlyProperties"),
         "attributes": read_only,
+        "booleans": typed(schema, "boolean"),
+        "integers": typed(schema, "integer", "number"),
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -15,8 +16,10 @@ from itertools import count
 from math import inf
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+import orjson
+
 from corral.clock import Clock
-from corral.database import CommitFailed
+from corral.database import CommitFailed, Handover
 from corral.errors import ApiError, ServiceUnavailable, our_fault
 from corral.ids import Ids
 from corral.model.run import RunSpec, Start
@@ -59,6 +62,12 @@ class Owned(Protocol):
     def set_due(self, key: str, at_s: float) -> None: ...
     def take_due(self, now_s: float, limit: int) -> list[str]: ...
     def next_due_s(self) -> float | None: ...
+    def undelivered(self) -> list[Handover]: ...
+    def write_handover(self, handover: Handover) -> list[int]: ...
+    def drop_handovers(self, ids: Iterable[int]) -> None: ...
+    def note_received(self, handover: Handover) -> bool: ...
+    def forget_received(self, finished: Iterable[Handover]) -> None: ...
+    def keep_received(self, undelivered: Iterable[Handover]) -> None: ...
     def reader(self) -> Self: ...
     def begin_reading(self) -> None: ...
     def end_reading(self) -> None: ...
@@ -84,7 +93,7 @@ class Tx(Generic[S]):
     _changed: dict[str, None] = field(default_factory=dict)
     _orders: list[tuple[str, Order]] = field(default_factory=list)
     _changes_later: list[tuple[str, float]] = field(default_factory=list)
-    _handed: list[Handed] = field(default_factory=list)
+    _handed: list[HandedOver] = field(default_factory=list)
     _command: Command | None = None  # the one that runs now; None: a reconciler does
 
     def mark(self, key: str) -> None:
@@ -103,9 +112,13 @@ class Tx(Generic[S]):
         """Whoever waits for `key` now is asked again at that time. Those who come later know by themselves."""
         self._changes_later.append((key, at_s))
 
-    def hand_over(self, lane: str, handler: Handler) -> None:
-        """What another store has to do about this: it runs in that lane after this commit, and before this command is answered."""
-        self._handed.append(Handed(lane, handler, self._command))
+    def hand_over(self, lane: str, kind: str, payload: Any, *, key: str | None = None) -> None:
+        """What another store has to do about this: once this is committed, the receiver `kind` of that lane gets the payload.
+
+        It gets it exactly once, after any crash too, and normally before this command is answered. `payload` is plain data,
+        for it is kept as JSON. With `key` it replaces an earlier one of the same lane, kind and key that was not received yet.
+        """
+        self._handed.append((lane, kind, key, orjson.dumps(payload), self._command))
 
     def start(self, host_id: str, start: Start) -> None:
         self._orders.append((host_id, start))
@@ -136,6 +149,7 @@ class Tx(Generic[S]):
 
 Handler = Callable[[Tx[Any]], Any]
 Reconciler = Callable[[Tx[Any], str], None]
+Receiver = Callable[[Tx[Any], Any], None]  # of hand-overs, one payload at a time
 
 
 @dataclass(slots=True, eq=False)
@@ -152,13 +166,7 @@ class Command:
     in_turn: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Handed:
-    """Something for another lane, and the command that is answered when it is done there."""
-
-    lane: str
-    handler: Handler
-    command: Command | None
+HandedOver = tuple[str, str, str | None, bytes, Command | None]  # lane, kind, key, payload, and the command that did it
 
 
 @dataclass(slots=True)
@@ -170,12 +178,13 @@ class HostOrders:
 
 
 @dataclass(slots=True)
-class Outbox:
+class Outcome:
     """What may leave after the commit."""
 
     answers: list[tuple[Command, Any]] = field(default_factory=list)
     orders: dict[str, HostOrders] = field(default_factory=dict)
-    handed: list[Handed] = field(default_factory=list)
+    handed: list[tuple[Handover, Command | None]] = field(default_factory=list)  # for other lanes, and who is answered after that
+    finished: list[int] = field(default_factory=list)  # hand-overs whose rows are gone
     faults: list[str] = field(default_factory=list)  # tracebacks of our own bugs, for the log
     waiting: list[Command] = field(default_factory=list)  # those that have begun to wait
     may_differ: bool = True  # something may be different after this, by commands or by time
@@ -203,6 +212,9 @@ class Core(Generic[S]):
         self._parkings = count()
         self._alarms: list[tuple[float, str]] = []  # a heap: when keys change by time alone
         self._alarm_s: dict[str, float] = {}  # the next of each key; other entries of the heap are skipped
+        self._origin = ids.hex32()
+        self._last_handover = max((handover.id for handover in store.undelivered()), default=0)
+        self.delivered: deque[int] = deque()  # hand-overs that were received: the next batch removes them. Other threads append
 
     def next_due_s(self) -> float | None:
         """When `batch` should be called next if nothing arrives before."""
@@ -213,9 +225,9 @@ class Core(Generic[S]):
             times.append(stored)
         return min(times, default=None)
 
-    def batch(self, commands: Sequence[Command]) -> Outbox:
+    def batch(self, commands: Sequence[Command]) -> Outcome:
         """Run commands and whatever is due in one transaction; what they cause leaves only if it was committed."""
-        outbox = Outbox()
+        outcome = Outcome()
         now_s = self._instant()
         todo = [*self._unpark_expired(now_s), *commands]
         ran = list(todo)  # everyone who saw what may not be committed, also those who wait on
@@ -226,31 +238,33 @@ class Core(Generic[S]):
             self.store.begin()
             while True:  # once even without a command: something is due
                 for command in todo:
-                    self._run(tx, command, outbox)
+                    self._run(tx, command, outcome)
                     if command.in_turn and command not in self._parked:
                         tx._changed.update(dict.fromkeys(command.keys))  # the next one's turn
-                    self._look_at_marks(tx, outbox)  # before the next: what was freed goes to those who wait, not to a newcomer
+                    self._look_at_marks(tx, outcome)  # before the next: what was freed goes to those who wait, not to a newcomer
                     tx.now_s = self._instant()
                 for key in self.store.take_due(now_s, tx._looks_left):
                     tx.mark(key)
                     by_time = True
-                self._look_at_marks(tx, outbox)
+                self._look_at_marks(tx, outcome)
                 todo = self._unpark_changed(tx)
                 if not todo:
                     break
                 ran += todo
+            removed = self._write_handovers(tx, outcome) if tx._handed or self.delivered else 0
             self.store.commit()
         except Exception as error:
             tx._changes_later = [(key, now_s + RETRY_S) for key in rung]
             self._set_alarms(tx)
-            return self._failed(error, ran, outbox)
+            return self._failed(error, ran, outcome)
         self._set_alarms(tx)
-        outbox.orders = _by_host(tx._orders)
-        outbox.handed = tx._handed
-        outbox.may_differ = by_time or not all(command.only_looks for command in ran)
-        return outbox
+        outcome.orders = _by_host(tx._orders)
+        for _ in range(removed):
+            self.delivered.popleft()
+        outcome.may_differ = by_time or not all(command.only_looks for command in ran)
+        return outcome
 
-    def _run(self, tx: Tx[S], command: Command, outbox: Outbox) -> None:
+    def _run(self, tx: Tx[S], command: Command, outcome: Outcome) -> None:
         sizes = tx._sizes()
         tx.final = command.waits_until_s is not None and command.waits_until_s <= tx.now_s
         tx._command = command
@@ -265,10 +279,10 @@ class Core(Generic[S]):
                 self._take_back(tx, sizes)
             if not tx.final:
                 if command.waits_until_s is None:
-                    outbox.waiting.append(command)
+                    outcome.waiting.append(command)
                 self._park(tx, command, wait)
                 return
-            outbox.faults.append("a handler would wait past its time\n" + traceback.format_exc())
+            outcome.faults.append("a handler would wait past its time\n" + traceback.format_exc())
             answer = our_fault()
         except ApiError as refusal:
             self._take_back(tx, sizes)
@@ -277,15 +291,15 @@ class Core(Generic[S]):
             raise
         except sqlite3.OperationalError as error:  # disk full or I/O error in the middle of a command
             self._take_back(tx, sizes)
-            outbox.faults.append(traceback.format_exc())
+            outcome.faults.append(traceback.format_exc())
             answer = _not_written(error)
         except Exception:
             self._take_back(tx, sizes)
-            outbox.faults.append(traceback.format_exc())
+            outcome.faults.append(traceback.format_exc())
             answer = our_fault()
         finally:
             tx._command = None
-        outbox.answers.append((command, answer))
+        outcome.answers.append((command, answer))
 
     def _instant(self) -> float:
         """The time, a little later each time it is asked for: who came first is older, also within one batch."""
@@ -295,7 +309,7 @@ class Core(Generic[S]):
         self._last_s = now_s
         return now_s
 
-    def _look_at_marks(self, tx: Tx[S], outbox: Outbox) -> None:
+    def _look_at_marks(self, tx: Tx[S], outcome: Outcome) -> None:
         """Look at every key that was marked, until none is left or enough has been done."""
         while tx._marks and tx._looks_left:
             key = next(iter(tx._marks))
@@ -311,24 +325,42 @@ class Core(Generic[S]):
                 raise
             except Exception:
                 self._take_back(tx, sizes)
-                outbox.faults.append(traceback.format_exc())
+                outcome.faults.append(traceback.format_exc())
                 self.store.set_due(key, tx.now_s + RETRY_S)
         for key in tx._marks:
             self.store.set_due(key, tx.now_s)
         tx._marks.clear()
 
+    def _write_handovers(self, tx: Tx[S], outcome: Outcome) -> int:
+        """One row for all that a command hands to the same receiver. Returns how many of `delivered` were removed."""
+        outcome.finished = [self.delivered[at] for at in range(len(self.delivered))]
+        removed = len(outcome.finished)
+        self.store.drop_handovers(outcome.finished)
+        rows: dict[tuple[str, str, str | Command | None], tuple[list[bytes], str | None, Command | None]] = {}
+        for lane, kind, key, payload, command in tx._handed:
+            about = (lane, kind, command if key is None else key)
+            if key is not None:
+                rows.pop(about, None)
+            rows.setdefault(about, ([], key, command))[0].append(payload)
+        for (lane, kind, _), (payloads, key, command) in rows.items():
+            self._last_handover += 1
+            handover = Handover(self._last_handover, self._origin, lane, kind, key, b"[" + b",".join(payloads) + b"]")
+            outcome.finished += self.store.write_handover(handover)
+            outcome.handed.append((handover, command))
+        return removed
+
     def _take_back(self, tx: Tx[S], sizes: Sizes) -> None:
         self.store.rollback_to_savepoint()
         tx._cut(sizes)
 
-    def _failed(self, error: Exception, commands: Sequence[Command], outbox: Outbox) -> Outbox:
+    def _failed(self, error: Exception, commands: Sequence[Command], outcome: Outcome) -> Outcome:
         """Nothing of the batch happened: say so to everyone in it."""
         self.store.rollback()
-        outbox.faults.append("".join(traceback.format_exception(error)))
+        outcome.faults.append("".join(traceback.format_exception(error)))
         for command in commands:
             if command in self._parked:
                 self._unpark(command)
-        return Outbox(answers=[(command, _not_written(error)) for command in dict.fromkeys(commands)], faults=outbox.faults)
+        return Outcome(answers=[(command, _not_written(error)) for command in dict.fromkeys(commands)], faults=outcome.faults)
 
     # Parked commands: those that answered with Wait.
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from copy import copy
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from corral.errors import Refused
+from corral.journal import Journal
 
 Migration = str  # a script that brings the schema before it to the next one; it may rebuild tables
 APPLICATION_ID = 0x636F7272  # "corr": tells our files from other SQLite files
@@ -24,6 +25,34 @@ DUE_SCHEMA = """
 CREATE TABLE due (key TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
 CREATE INDEX due_at ON due (at);
 """
+
+# What one store causes in another. The sender writes a row of `outbox` in the transaction of the cause and removes it when the
+# receiver has committed the effect. The receiver notes it in `inbox` in the transaction of the effect, so a second delivery does
+# nothing. `origin` is drawn anew each time a store is opened: a file that was restored from a copy counts its ids again, and the
+# same id then means another hand-over.
+HANDOVER_SCHEMA = """
+CREATE TABLE outbox (
+    id      INTEGER PRIMARY KEY,
+    origin  TEXT NOT NULL,
+    lane    TEXT NOT NULL,                      -- the receiver
+    kind    TEXT NOT NULL,                      -- which of its functions
+    key     TEXT,                               -- null, or what it is about: a later one about the same replaces it
+    payload BLOB NOT NULL                       -- JSON: a list of arguments
+);
+CREATE INDEX outbox_key ON outbox (lane, kind, key) WHERE key IS NOT NULL;
+CREATE TABLE inbox (origin TEXT NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (origin, id)) WITHOUT ROWID;
+"""
+
+
+class Handover(NamedTuple):
+    """A row of `outbox`."""
+
+    id: int
+    origin: str
+    lane: str
+    kind: str
+    key: str | None
+    payload: bytes
 
 
 class CommitFailed(Exception):
@@ -90,11 +119,17 @@ def _quoted(path: Path) -> str:
 
 
 class Database:
-    """A connection that writes, and a way to open others that only read."""
+    """A connection that writes, and a way to open others that only read.
+
+    A subclass is composed of parts, which share its connection, its transactions and its journal: `_compose` lists them.
+    """
+
+    reads_only = False
 
     def __init__(self, path: Path | None, schema: str, migrations: Sequence[Migration], *, checked: bool = False) -> None:
         """`path` None is a database in memory. The schema's version is 1 plus the number of migrations."""
         self.path = path
+        self.journal = Journal()
         self._earliest_due: tuple[float | None] | None = None  # when something is due next, if anything is; None: look
         version = 1 + len(migrations)
         fresh = path is None or not path.exists() or path.stat().st_size == 0
@@ -116,6 +151,10 @@ class Database:
             self.connection.close()
             raise _unreadable(path, error) from error  # what only a writer finds out
         self._bring_up_to(version, schema, migrations, fresh=fresh)
+        self._compose()
+
+    def _compose(self) -> None:
+        """Attach the parts of this store: called once for the writer and once for each reader."""
 
     def _configure(self, connection: sqlite3.Connection) -> None:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000", "temp_store=MEMORY",
@@ -128,7 +167,7 @@ class Database:
             return
         self.execute("PRAGMA foreign_keys=OFF")  # a table that is rebuilt is dropped, and must not take others' rows with it
         self.execute("BEGIN IMMEDIATE")
-        for script in [schema + DUE_SCHEMA] if found == 0 else migrations[found - 1 :]:
+        for script in [schema + DUE_SCHEMA + HANDOVER_SCHEMA] if found == 0 else migrations[found - 1 :]:
             for statement in _statements(script):
                 self.execute(statement)
         if broken := self.execute("PRAGMA foreign_key_check").fetchone():
@@ -149,17 +188,20 @@ class Database:
             self.execute("COMMIT")
         except sqlite3.OperationalError as error:
             raise CommitFailed(str(error)) from error
+        self.journal.commit()
 
     def rollback(self) -> None:
         self._earliest_due = None
         if self.connection.in_transaction:
             self.execute("ROLLBACK")
+        self.journal.rollback()
 
     def savepoint(self) -> None:
         """As long as nothing is written, the beginning of the transaction will do: what a savepoint guards costs a copy."""
         self._has_savepoint = self.connection.total_changes != self._changes_before
         if self._has_savepoint:
             self.execute("SAVEPOINT command")
+        self.journal.savepoint()
 
     def release(self) -> None:
         if self._has_savepoint:
@@ -175,6 +217,7 @@ class Database:
         elif self.connection.total_changes != self._changes_before:
             self.execute("ROLLBACK")
             Database.begin(self)
+        self.journal.rollback_to_savepoint()
 
     # What is due
 
@@ -201,19 +244,54 @@ class Database:
             self._earliest_due = (None if at is None else float(at),)
         return self._earliest_due[0]
 
+    # Hand-overs to other stores, and from them
+
+    def undelivered(self) -> list[Handover]:
+        """Oldest first."""
+        return [Handover(*row) for row in self.execute("SELECT id, origin, lane, kind, key, payload FROM outbox ORDER BY id")]
+
+    def write_handover(self, handover: Handover) -> list[int]:
+        """Returns the ids of those that it replaces."""
+        replaced: list[int] = []
+        if handover.key is not None:
+            sql = "DELETE FROM outbox WHERE lane = ? AND kind = ? AND key = ? RETURNING id"
+            replaced = [row[0] for row in self.execute(sql, (handover.lane, handover.kind, handover.key)).fetchall()]
+        self.execute("INSERT INTO outbox (id, origin, lane, kind, key, payload) VALUES (?, ?, ?, ?, ?, ?)", handover)
+        return replaced
+
+    def drop_handovers(self, ids: Iterable[int]) -> None:
+        self.executemany("DELETE FROM outbox WHERE id = ?", [(each,) for each in ids])
+
+    def note_received(self, handover: Handover) -> bool:
+        """False: it was received before."""
+        return self.execute("INSERT OR IGNORE INTO inbox VALUES (?, ?)", (handover.origin, handover.id)).rowcount == 1
+
+    def forget_received(self, finished: Iterable[Handover]) -> None:
+        """Their sender has removed them, and will not send them again."""
+        self.executemany("DELETE FROM inbox WHERE origin = ? AND id = ?", [(each.origin, each.id) for each in finished])
+
+    def keep_received(self, undelivered: Iterable[Handover]) -> None:
+        """Forget all others: their senders have removed them."""
+        kept = {(each.origin, each.id) for each in undelivered}
+        gone = [row for row in self.execute("SELECT origin, id FROM inbox").fetchall() if row not in kept]
+        self.executemany("DELETE FROM inbox WHERE origin = ? AND id = ?", gone)
+
     def reader(self) -> Self:
         """The same store on a read-only connection of its own: it sees what was committed, from any thread."""
         if self.path is None:
             raise ValueError("a database in memory has no readers beside its writer")
-        beside = copy(self)
-        beside.connection = sqlite3.connect(
+        reader = copy(self)
+        reader.reads_only = True
+        reader.journal = Journal()
+        reader.connection = sqlite3.connect(
             f"file:{_quoted(self.path)}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
         )
-        beside.execute = beside.connection.execute
-        beside.executemany = beside.connection.executemany
-        beside.execute("PRAGMA busy_timeout=5000")
-        beside.execute("PRAGMA query_only=ON")
-        return beside
+        reader.execute = reader.connection.execute
+        reader.executemany = reader.connection.executemany
+        reader.execute("PRAGMA busy_timeout=5000")
+        reader.execute("PRAGMA query_only=ON")
+        reader._compose()
+        return reader
 
     def begin_reading(self) -> None:
         """One snapshot for all that follows, until `end_reading`."""

@@ -66,7 +66,7 @@ def test_deletion_and_making_it_again(client):
         ecs.delete_cluster(cluster="mortal")
     again = ecs.create_cluster(clusterName="mortal")["cluster"]
     assert (again["status"], again["tags"]) == ("ACTIVE", [])
-    with pytest.raises(ecs.exceptions.ClientException, match="stays"):
+    with pytest.raises(ecs.exceptions.ClientException, match="cannot be deleted"):
         ecs.delete_cluster(cluster="default")
 
 

@@ -293,6 +293,8 @@ def test_the_main_route_table_can_be_another(ec2, vpc):
 def test_a_client_token_makes_creation_idempotent(ec2, vpc):
     made = [ec2.create_route_table(VpcId=vpc, ClientToken="once")["RouteTable"]["RouteTableId"] for _ in range(2)]
     assert made[0] == made[1]
+    other = new_vpc(ec2)
+    assert refused(ec2.create_route_table, VpcId=other, ClientToken="once")[0] == "IdempotentParameterMismatch"
     assert len(ec2.describe_route_tables(**by_vpc(vpc))["RouteTables"]) == 2
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from corral.services.ecr.pushing import LEFT_AT_ONCE
+from corral.reconcile.images import LEFT_MAX
 from eventually import eventually
 from harness import Corral
 
@@ -245,7 +245,7 @@ def test_a_repository_with_images_goes_only_by_force(ecr: Any, repository: str):
 
 
 def test_a_large_repository_goes_some_images_at_a_time(ecr: Any, repository: str, corral: Corral):
-    for at in range(LEFT_AT_ONCE + 10):
+    for at in range(LEFT_MAX + 10):
         put(ecr, repository, index(at=str(at)), f"tag{at}")
     ecr.delete_repository(repositoryName=repository, force=True)
     ecr.create_repository(repositoryName=repository)

@@ -141,6 +141,34 @@ def test_anonymous_requests_learn_nothing(corral):
         urllib.request.urlopen(f"{corral.url}/_corral/status")
 
 
+def test_each_api_refuses_a_caller_without_credentials_in_its_own_form(corral):
+    def refused(method: str, path: str, **headers: str) -> tuple[int, bytes]:
+        lines = [f"{method} {path} HTTP/1.1", "Host: x", *(f"{name.replace('_', '-')}: {text}" for name, text in headers.items())]
+        return raw(corral, "\r\n".join([*lines, "Content-Length: 0", "", ""]).encode())
+
+    status, answer = refused("POST", "/", X_Amz_Target=f"{TARGET}ListTasks")
+    assert status == 400 and json.loads(answer)["__type"] == "MissingAuthenticationTokenException"
+    status, answer = refused("POST", "/?Action=GetCallerIdentity&Version=2011-06-15")
+    assert status == 403 and b"<Code>MissingAuthenticationToken</Code>" in answer
+    scope = "AKIANOBODY/20260101/us-east-1/s3/aws4_request"
+    status, answer = refused(
+        "GET", "/bucket/key", Authorization=f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=0"
+    )
+    assert status in (400, 403) and answer.startswith(b"<?xml") and b"<Error><Code>" in answer
+    status, answer = refused("GET", "/v2/")
+    assert status == 401 and json.loads(answer)["errors"][0]["code"] == "UNAUTHORIZED"
+    status, answer = refused("GET", f"/v2/credentials/{'0' * 32}")
+    assert status == 401 and json.loads(answer)["code"] == "Unauthorized"
+    status, answer = refused("GET", f"/v4/{'0' * 32}-{'0' * 32}/task")
+    assert status == 404 and json.loads(answer)["code"] == "NotFound"
+    status, answer = refused("GET", f"/api/{'0' * 32}-{'0' * 32}/task-protection/v1/state")
+    assert status == 404 and json.loads(answer)["error"]["Code"] == "ResourceNotFoundException"
+    status, answer = refused("GET", "/_corral/status")
+    assert status == 400 and json.loads(answer)["__type"] == "MissingAuthenticationTokenException"
+    status, answer = refused("GET", "/_corral/nothing")
+    assert status == 404 and json.loads(answer)["__type"] == "NotFound"
+
+
 def start(data: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "corral.server", "--data", str(data), "--port", "0", "--gpus", "none", *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=30)

@@ -19,7 +19,7 @@ from test_ecs import held_until, messages, register
 from corral.services import SERVICES
 from corral.store import Store
 from harness import Corral, container, eventually, wait_stopped
-from store.rows import hello
+from store.rows import OWN, hello
 
 
 @pytest.fixture
@@ -362,17 +362,17 @@ def test_processes_of_tasks_are_nobody_elses(own_corral, tmp_path):
 def test_holds_survive_and_stand_in_the_rows(tmp_path: Path):
     store = Store(tmp_path / "state.db")
     store.begin()
-    store.put_host(hello(gpus=3), 1.0)
-    store.put_attribute("h", "corral.hold.GPU-h-1", "mine")
-    store.put_attribute("h", "rack", "7")
-    store.put_foreign("h", {"GPU-h-0": [(7, "blender")], "GPU-nobodys": [(8, "x")]})
+    store.hosts.put(hello(gpus=3), 1.0)
+    store.instances.put_attribute(OWN, "corral.hold.GPU-h-1", "mine")
+    store.instances.put_attribute(OWN, "rack", "7")
+    store.hosts.put_foreign("h", {"GPU-h-0": [(7, "blender")], "GPU-nobodys": [(8, "x")]})
     store.commit()
     store.close()
     store = Store(tmp_path / "state.db")
-    slot = store.fleet.pool("hosts").slot("h")
+    slot = store.fleet.pool("hosts").slot(OWN)
     assert (slot.gpus, slot.total.gpus) == (["GPU-h-2"], 1)
     assert slot.withheld == {"GPU-h-1": "'mine'", "GPU-h-0": "process 7 (blender) computes on it"}
-    assert store.holds("h") == {"GPU-h-1": "mine"} and store.foreign("h") == {"GPU-h-0": [(7, "blender")]}
+    assert store.instances.holds(OWN) == {"GPU-h-1": "mine"} and store.hosts.foreign("h") == {"GPU-h-0": [(7, "blender")]}
     store.close()
 
 

@@ -9,10 +9,10 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from corral.clock import VirtualClock, WallClock
 from corral.node import docker

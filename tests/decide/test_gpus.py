@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from corral.decide.gpus import choose, closest, share, take
 from corral.decide.place import place, place_newcomer, spare_gpus, standing_reservation, why_not, why_waiting
-from corral.model.placement import Claim, Links, Placement, Reservation, Slot, Unplaceable
+from corral.model.placement import TASK, Claim, Links, Placement, Reservation, Slot, Unplaceable
 from corral.model.task import ALL_GPUS, Ask
 from corral.node.topology import simulated
 from decide.test_place import POOL, fleet_of, pool_of, serve_all, slot
@@ -168,7 +168,7 @@ def test_why_not_all(slots: list[Slot], word: str, text: str) -> None:
 
 def test_a_host_that_is_being_emptied_is_kept_for_all() -> None:
     """The one of which the fewest are held, not the one with the most free; a younger claim goes elsewhere."""
-    old, young = Claim(1.0, "old", ALL), Claim(2.0, "young", Ask(1))
+    old, young = Claim((1.0,), TASK, "old", ALL), Claim((2.0,), TASK, "young", Ask(1))
     fleet, pool = fleet_of([slot("a", 8, 5), slot("b", 2, 1)], [old, young])
     assert standing_reservation(pool) == Reservation("b", old)
     [(claim, placement)] = serve_all(fleet)
@@ -185,14 +185,14 @@ def test_a_stream_of_small_claims_does_not_starve_one_for_all() -> None:
     while isinstance(found := place(pool, Ask(1)), Placement):
         fleet.take(POOL, found.slot_id, found.gpu_ids, 0, 0)
         running.append(found)
-    fleet.join_line(POOL, Claim(1.0, "all", ALL))
+    fleet.join_line(POOL, Claim((1.0,), TASK, "all", ALL))
     for number in range(200):
         ended = running.pop(rng.randrange(len(running)))
         fleet.give(POOL, ended.slot_id, ended.gpu_ids, 0, 0)
         for twin in "ab":
-            fleet.join_line(POOL, Claim(2.0 + number, f"{number}{twin}", Ask(1)))
+            fleet.join_line(POOL, Claim((2.0 + number,), TASK, f"{number}{twin}", Ask(1)))
         for claim, placement in serve_all(fleet):
-            if claim.task_id == "all":
+            if claim.id == "all":
                 assert len(placement.gpu_ids) == pool.slot(placement.slot_id).total.gpus
                 return
             running.append(placement)
@@ -218,11 +218,11 @@ def test_the_index_by_held_follows_when_it_is_made_late() -> None:
     made_first = fleet_of([slot("a", 4), slot("b", 0), slot("c", 2, 1)])[0]
     assert place(made_first.pool(POOL), ALL) == Placement("a", tuple(f"a-{at}" for at in range(4)))  # made here
     for each in (fleet, made_first):
-        mark = each.mark()
+        each.journal.savepoint()
         each.take(POOL, "a", ["a-1"], 10, 10)
         each.give(POOL, "c", ["c-0"], 0, 0)
         each.put_slot(POOL, slot("d", 8))
-        each.undo_to(mark)
+        each.journal.rollback_to_savepoint()
         each.take(POOL, "a", ["a-1"], 10, 10)
     assert fleet.picture() == made_first.picture()
     assert isinstance(place(pool, ALL), Unplaceable)
@@ -256,10 +256,10 @@ def test_what_is_kept_away_is_told(slots: list[Slot], ask: Ask, text: str) -> No
 
 def test_what_is_kept_away_is_forgotten_with_its_slot() -> None:
     fleet, pool = fleet_of([with_withheld("a", 1, "'mine'")])
-    mark = fleet.mark()
+    fleet.journal.savepoint()
     fleet.put_slot(POOL, slot("a", 2))
     assert pool.withheld() == []
-    fleet.undo_to(mark)
+    fleet.journal.rollback_to_savepoint()
     assert pool.withheld() == ["'mine'"]
 
 
@@ -267,7 +267,7 @@ def test_what_is_kept_away_is_forgotten_with_its_slot() -> None:
 
 
 def test_the_rest_of_the_slot_is_spare_unless_it_is_kept() -> None:
-    old, young = Claim(1.0, "old", Ask(4)), Claim(2.0, "young", Ask(0, 10))
+    old, young = Claim((1.0,), TASK, "old", Ask(4)), Claim((2.0,), TASK, "young", Ask(0, 10))
     fleet, pool = fleet_of([slot("a", 4, 3), slot("b", 2)])
     assert spare_gpus(pool, Placement("a", ("a-2",))) == ("a-1", "a-3")
     fleet.join_line(POOL, old)
@@ -275,5 +275,5 @@ def test_the_rest_of_the_slot_is_spare_unless_it_is_kept() -> None:
     assert spare_gpus(pool, Placement("a", ())) == ()  # kept for the older one
     assert spare_gpus(pool, Placement("a", ()), young) == ()
     assert spare_gpus(pool, Placement("b", ()), young) == ("b-0", "b-1")
-    assert spare_gpus(pool, Placement("a", ()), Claim(0.5, "older", Ask(0, 10))) == ("a-1", "a-2", "a-3")
+    assert spare_gpus(pool, Placement("a", ()), Claim((0.5,), TASK, "older", Ask(0, 10))) == ("a-1", "a-2", "a-3")
     assert isinstance(place_newcomer(pool, Ask(3)), Unplaceable)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import permutations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from corral.decide.lifecycle import ESSENTIAL_EXITED, Progress, advance, in_words, observe, task_health
 from corral.model.run import Observed, RunState
@@ -42,7 +42,7 @@ def follow(before: Task) -> Progress:
 
 
 def task(*runs: Run, state: TaskState = TaskState.PENDING, desired: TaskState = TaskState.RUNNING) -> Task:
-    return Task("t", "us-east-1", "default", "arn", "hosts", state, desired, Ask(), 1.0, host_id="h", runs=runs)
+    return Task("t", "us-east-1", "default", "arn", "hosts", state, desired, Ask(), 1.0, instance_id="i", runs=runs)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.decide.place import place, serve, standing_reservation, why_not, why_waiting
-from corral.model.placement import Claim, Placement, Reservation, Slot, Unplaceable
+from corral.journal import Journal
+from corral.model.placement import TASK, Claim, Placement, Reservation, Slot, Unplaceable
 from corral.model.task import Ask
 from corral.store.fleet import Fleet, PoolIndex
 
@@ -27,7 +28,7 @@ def slot(name: str, total: int, free: int | None = None, *, cpu: int = 4096, mem
 
 
 def fleet_of(slots: Iterable[Slot], claims: Iterable[Claim] = ()) -> tuple[Fleet, PoolIndex]:
-    fleet = Fleet()
+    fleet = Fleet(Journal())
     for each in slots:
         fleet.put_slot(POOL, each)
     for claim in claims:
@@ -86,7 +87,7 @@ def test_gpus_are_given_in_their_order_on_the_host() -> None:
     assert place(pool, Ask(2)) == Placement("a", ("a-0", "a-1"))
 
 
-OLD = Claim(1.0, "old", Ask(4, 1024, 1024))
+OLD = Claim((1.0,), TASK, "old", Ask(4, 1024, 1024))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def test_why_not(slots: list[Slot], ask: Ask, kept: Reservation | None, text: st
 
 
 def test_why_waiting_names_who_is_ahead() -> None:
-    old, young = Claim(1.0, "old", Ask(4)), Claim(2.0, "young", Ask(1))
+    old, young = Claim((1.0,), TASK, "old", Ask(4)), Claim((2.0,), TASK, "young", Ask(1))
     pool = pool_of(slot("a", 8, 2), claims=[old, young])
     assert why_waiting(pool, old) == "needs 4 GPUs; 2 of 8 GPUs free on 1 host; first in line"
     assert why_waiting(pool, young) == (
@@ -180,21 +181,21 @@ def test_why_waiting_names_who_is_ahead() -> None:
     ],
 )
 def test_serve(slots: list[Slot], claims: list[tuple[str, float, int]], grants: list[str]) -> None:
-    fleet, _ = fleet_of(slots, [Claim(since_s, name, Ask(gpus)) for name, since_s, gpus in claims])
-    assert [claim.task_id for claim, _ in serve_all(fleet)] == grants
+    fleet, _ = fleet_of(slots, [Claim((since_s,), TASK, name, Ask(gpus)) for name, since_s, gpus in claims])
+    assert [claim.id for claim, _ in serve_all(fleet)] == grants
 
 
 def test_what_a_reservation_leaves_when_it_moves_is_served_too() -> None:
     """`y` takes from b what makes b the better one to keep for `x`; then a is free, and `z` need not wait for the next release."""
-    claims = [Claim(1.0, "x", Ask(2, 1000)), Claim(2.0, "y", Ask(2)), Claim(3.0, "z", Ask(3))]
+    claims = [Claim((1.0,), TASK, "x", Ask(2, 1000)), Claim((2.0,), TASK, "y", Ask(2)), Claim((3.0,), TASK, "z", Ask(3))]
     fleet, pool = fleet_of([slot("a", 8, 3, cpu=0), slot("b", 8, 4, cpu=0)], claims)
-    grants = [(claim.task_id, placement.slot_id) for claim, placement in serve_all(fleet)]
+    grants = [(claim.id, placement.slot_id) for claim, placement in serve_all(fleet)]
     assert grants == [("y", "b"), ("z", "a")]
     assert standing_reservation(pool) == Reservation("b", claims[0])
 
 
 def test_a_slot_is_kept_where_least_is_lacking() -> None:
-    pool = pool_of(slot("a", 8, 2), slot("b", 8, 5), slot("c", 4, 4), claims=[Claim(1.0, "old", Ask(6))])
+    pool = pool_of(slot("a", 8, 2), slot("b", 8, 5), slot("c", 4, 4), claims=[Claim((1.0,), TASK, "old", Ask(6))])
     kept = standing_reservation(pool)
     assert kept is not None
     assert kept.slot_id == "b"
@@ -202,14 +203,14 @@ def test_a_slot_is_kept_where_least_is_lacking() -> None:
 
 def test_a_slot_that_lacks_only_gpus_is_kept_before_one_that_lacks_cpu_too() -> None:
     """The other has more memory than is asked for, and somebody on it may never give its CPU back."""
-    pool = pool_of(slot("a", 8, 2, memory=2000), slot("b", 8, 2, cpu=0), claims=[Claim(1.0, "old", Ask(4, 1000, 1000))])
+    pool = pool_of(slot("a", 8, 2, memory=2000), slot("b", 8, 2, cpu=0), claims=[Claim((1.0,), TASK, "old", Ask(4, 1000, 1000))])
     kept = standing_reservation(pool)
     assert kept is not None
     assert kept.slot_id == "a"
 
 
 def test_nothing_is_kept_for_what_no_connected_host_could_hold() -> None:
-    claims = [Claim(1.0, "huge", Ask(64)), Claim(2.0, "large", Ask(8))]
+    claims = [Claim((1.0,), TASK, "huge", Ask(64)), Claim((2.0,), TASK, "large", Ask(8))]
     pool = pool_of(slot("a", 8, 2), slot("b", 64, connected=False), claims=claims)
     assert standing_reservation(pool) == Reservation("a", claims[1])
 
@@ -242,7 +243,7 @@ def fleets(draw: st.DrawFn) -> list[Slot]:
 
 @st.composite
 def lines(draw: st.DrawFn) -> list[Claim]:
-    return [Claim(float(draw(st.integers(0, 3))), f"t{number}", draw(asks())) for number in range(draw(st.integers(0, 6)))]
+    return [Claim((float(draw(st.integers(0, 3))),), TASK, f"t{number}", draw(asks())) for number in range(draw(st.integers(0, 6)))]
 
 
 def copies(slots: list[Slot]) -> list[Slot]:
@@ -356,13 +357,13 @@ def test_a_stream_of_small_younger_claims_starves_nobody(hosts: int, seed: int) 
         assert isinstance(found, Placement)
         fleet.take(POOL, found.slot_id, found.gpu_ids, 0, 0)
         running.append(found)
-    large = Claim(1.0, "large", Ask(8))
+    large = Claim((1.0,), TASK, "large", Ask(8))
     fleet.join_line(POOL, large)
     for number in range(9 * 8 * hosts):
         ended = running.pop(rng.randrange(min(4, len(running))))  # roughly in the order of their start
         fleet.give(POOL, ended.slot_id, ended.gpu_ids, 0, 0)
         for twin in "ab":
-            fleet.join_line(POOL, Claim(2.0 + number, f"small-{number}{twin}", Ask(1)))
+            fleet.join_line(POOL, Claim((2.0 + number,), TASK, f"small-{number}{twin}", Ask(1)))
         for claim, placement in serve_all(fleet):
             if claim == large:
                 return

@@ -14,7 +14,8 @@ from corral.decide.place import place, place_on, serve, standing_reservation, wh
 from corral.decide.providers import Provider, distribute
 from corral.decide.query import parse
 from corral.decide.rules import select, values_of
-from corral.model.placement import Claim, Placement, Reservation, Slot, Unplaceable
+from corral.journal import Journal
+from corral.model.placement import TASK, Claim, Placement, Reservation, Slot, Unplaceable
 from corral.model.rules import Rules
 from corral.model.task import ALL_GPUS, Ask
 from corral.store.fleet import Fleet, PoolIndex
@@ -40,7 +41,7 @@ def rules(*member_of: str, distinct: bool = False, strategy: Iterable[str] = ())
 
 
 def fleet_of(slots: Iterable[Slot], claims: Iterable[Claim] = ()) -> tuple[Fleet, PoolIndex]:
-    fleet = Fleet()
+    fleet = Fleet(Journal())
     for each in slots:
         fleet.put_slot(POOL, each)
     for claim in claims:
@@ -133,7 +134,7 @@ def test_all_gpus_of_a_host_that_rules_allow() -> None:
     ask = Ask(ALL_GPUS, rules=rules("attribute:x exists"))
     found = place(pool, ask)
     assert isinstance(found, Placement) and (found.slot_id, len(found.gpu_ids)) == ("small", 2)
-    claim = Claim(1.0, "t", ask)
+    claim = Claim((1.0,), TASK, "t", ask)
     _, pool = fleet_of([*busy, host("near", 4, 3, x="1"), host("free", 8, 8)], [claim])
     refused = place(pool, ask)
     assert isinstance(refused, Unplaceable) and refused.resource == "GPU"
@@ -188,7 +189,7 @@ def test_why_not(slots: list[Slot], which: Rules | None, word: str, text: str) -
 
 
 def test_a_claim_with_rules_keeps_a_host_that_it_may_use() -> None:
-    old, young = Claim(1.0, "old", Ask(4, rules=rules("attribute:x == 1"))), Claim(2.0, "young", Ask(2))
+    old, young = Claim((1.0,), TASK, "old", Ask(4, rules=rules("attribute:x == 1"))), Claim((2.0,), TASK, "young", Ask(2))
     fleet, pool = fleet_of([host("a", 8, 3), host("b", 8, 2, x="1"), host("c", 8, 1, x="1")], [old, young])
     assert standing_reservation(pool) == Reservation("b", old)
     assert serve_all(fleet) == [(young, Placement("a", ("a-5", "a-6")))]
@@ -197,27 +198,27 @@ def test_a_claim_with_rules_keeps_a_host_that_it_may_use() -> None:
 
 def test_company_that_comes_is_found_by_an_older_claim() -> None:
     """The older one wants to be where the younger one goes: both are served in one go."""
-    old = Claim(1.0, "old", Ask(1, rules=rules("task:group == family:train")))
-    fleet, pool = fleet_of([host("a")], [old, Claim(2.0, "young", Ask(2))])
+    old = Claim((1.0,), TASK, "old", Ask(1, rules=rules("task:group == family:train")))
+    fleet, pool = fleet_of([host("a")], [old, Claim((2.0,), TASK, "young", Ask(2))])
     grants = []
     for claim, placement in serve(pool):
         fleet.leave_line(POOL, claim)
         put(fleet, placement, claim.ask)
-        grants.append(claim.task_id)
+        grants.append(claim.id)
     assert grants == ["young", "old"]
 
 
 def test_tasks_kept_apart_wait_for_each_other() -> None:
     ask = Ask(0, rules=rules(distinct=True))
-    fleet, pool = fleet_of([host("a"), host("b")], [Claim(float(at), f"t{at}", ask) for at in range(3)])
+    fleet, pool = fleet_of([host("a"), host("b")], [Claim((float(at),), TASK, f"t{at}", ask) for at in range(3)])
     granted = []
     for claim, placement in serve(pool):
         fleet.leave_line(POOL, claim)
         put(fleet, placement, claim.ask)
-        granted.append((claim.task_id, placement.slot_id))
+        granted.append((claim.id, placement.slot_id))
     assert granted == [("t0", "a"), ("t1", "b")]
     fleet.count(POOL, "b", GROUP, -1, 0, 0)  # asked to stop: that is enough
-    assert [(claim.task_id, placement.slot_id) for claim, placement in serve_one(pool)] == [("t2", "b")]
+    assert [(claim.id, placement.slot_id) for claim, placement in serve_one(pool)] == [("t2", "b")]
 
 
 def serve_one(pool: PoolIndex) -> list[tuple[Claim, Placement]]:
@@ -245,7 +246,7 @@ def test_on_this_very_slot(where: Slot, ask: Ask, word: str | None) -> None:
 
 
 def test_on_this_very_slot_nobody_jumps_the_line() -> None:
-    old = Claim(1.0, "old", Ask(8))
+    old = Claim((1.0,), TASK, "old", Ask(8))
     _, pool = fleet_of([host("a", 8, 7)], [old])
     found = place_on(pool, Ask(1), "a")
     assert found == Unplaceable("GPU", "what is free on the host is kept for task old, which waits longer")
@@ -387,7 +388,7 @@ def check_words(slots: list[Slot], ask: Ask, found: Unplaceable) -> None:
 @properties
 @given(hosts(), st.lists(asks(), max_size=4), asks(), st.text("abc", max_size=3))
 def test_the_index_chooses_as_the_model_does(slots: list[Slot], waiting: list[Ask], ask: Ask, seed: str) -> None:
-    claims = [Claim(float(at), f"t{at}", each) for at, each in enumerate(waiting)]
+    claims = [Claim((float(at),), TASK, f"t{at}", each) for at, each in enumerate(waiting)]
     _, pool = fleet_of(copied(slots), claims)
     check(pool, ask, standing_reservation(pool), seed)
 
@@ -402,7 +403,7 @@ def test_it_still_does_after_anything_has_happened(slots: list[Slot], few: list[
     placed: list[tuple[Placement, Ask]] = []
     for step in range(25):
         ask = rng.choice(few)
-        mark = fleet.mark()
+        fleet.journal.savepoint()
         before = list(placed)
         for _ in range(rng.randrange(3)):
             found = check(pool, ask, None, str(step))
@@ -419,16 +420,16 @@ def test_it_still_does_after_anything_has_happened(slots: list[Slot], few: list[
             changed.draining, changed.connected = rng.random() < 0.2, rng.random() < 0.8
             fleet.put_slot(POOL, changed)
         if rng.random() < 0.3:
-            fleet.undo_to(mark)
+            fleet.journal.rollback_to_savepoint()
             placed = before
-        fleet.committed()
+        fleet.journal.commit()
         check(pool, rng.choice(few), None, str(step))
 
 
 @properties
 @given(hosts(), st.lists(asks(), max_size=6))
 def test_serving_keeps_the_rules_and_leaves_nobody_who_fits(slots: list[Slot], waiting: list[Ask]) -> None:
-    claims = [Claim(float(at), f"t{at}", each) for at, each in enumerate(waiting)]
+    claims = [Claim((float(at),), TASK, f"t{at}", each) for at, each in enumerate(waiting)]
     fleet, pool = fleet_of(copied(slots), claims)
     granted: list[Claim] = []
     for claim, placement in serve(pool):
@@ -465,7 +466,7 @@ def test_a_selection_is_not_made_anew_for_every_task() -> None:
 
 
 def test_why_not_says_what_is_kept() -> None:
-    old = Claim(1.0, "old", Ask(8))
+    old = Claim((1.0,), TASK, "old", Ask(8))
     _, pool = fleet_of([host("a", 8, 7, x="1")], [old])
     text = why_not(pool, Ask(1, rules=rules("attribute:x == 1")), standing_reservation(pool))
     assert text.endswith("7 GPUs free on it, kept for task old, which waits longer")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from corral.channel.terminal import INPUT, NO_MORE, OUTPUT, SIZE, WINDOW, Frames, frame
 from corral.clock import WallClock

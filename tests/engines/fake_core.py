@@ -7,14 +7,15 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 
-import orjson
+import msgspec
 
-from corral.model.run import Ack, GpuSample, LogChunk, Observed, Orders, Report, RunSpec
+from corral.model.run import Ack, GpuSample, Hello, Observed, Orders, Report, RunSpec, ToCore
 from corral.node import folder
 from engines.nodes import NodeFolder
 from eventually import soon
 
 LINE_MAX_BYTES = 64 * 1024 * 1024
+MESSAGES = msgspec.json.Decoder(ToCore)
 
 
 class FakeCore:
@@ -23,7 +24,7 @@ class FakeCore:
         self._node = node
         self._server: asyncio.Server | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self.hellos: list[dict] = []
+        self.hellos: list[Hello] = []
         self.reports: list[Report] = []
         self.runs: dict[str, Observed] = {}
         self.stored: dict[str, int] = defaultdict(int)  # run id → offset
@@ -48,18 +49,18 @@ class FakeCore:
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
         while line := await reader.readline():
-            match orjson.loads(line):
-                case {"hello": hello}:
-                    self.hellos.append(hello)
-                    self.runs.update({run["run_id"]: Observed(**run) for run in hello["runs"]})
-                    writer.write(b'{"welcome":{}}\n')
-                case {"report": report}:
-                    fault = self.fault(len(self.reports))
-                    if fault != "before":
-                        ack = self._commit(_report(report))
-                    if fault:
-                        break
-                    writer.write(orjson.dumps({"ack": ack}) + b"\n")
+            message = MESSAGES.decode(line)
+            if message.hello is not None:
+                self.hellos.append(message.hello)
+                self.runs.update({run.run_id: run for run in message.hello.runs})
+                writer.write(b'{"welcome":{}}\n')
+            elif message.report is not None:
+                fault = self.fault(len(self.reports))
+                if fault != "before":
+                    ack = self._commit(message.report)
+                if fault:
+                    break
+                writer.write(msgspec.json.encode({"ack": ack}) + b"\n")
         self._writer = None
         writer.close()
 
@@ -80,11 +81,11 @@ class FakeCore:
 
     def order(self, *start: RunSpec, stop: list[str] | None = None, check: list[RunSpec] | None = None) -> None:
         assert self._writer is not None
-        self._writer.write(orjson.dumps({"orders": Orders(list(start), stop or [], check or [])}) + b"\n")
+        self._writer.write(msgspec.json.encode({"orders": Orders(list(start), stop or [], check or [])}) + b"\n")
 
     def say_quit(self, why: str) -> None:
         assert self._writer is not None
-        self._writer.write(orjson.dumps({"quit": why}) + b"\n")
+        self._writer.write(msgspec.json.encode({"quit": why}) + b"\n")
 
     def until(self, check: Callable[[], object], what: str = "") -> None:
         self._loop.run_until_complete(soon(check, what))
@@ -118,11 +119,3 @@ class FakeCore:
     def close(self) -> None:
         self.go_away()
         self._loop.close()
-
-
-def _report(fields: dict) -> Report:
-    return Report(
-        [Observed(**run) for run in fields["runs"]],
-        [LogChunk(**chunk) for chunk in fields["logs"]],
-        [GpuSample(**sample) for sample in fields["gpus"]],
-    )

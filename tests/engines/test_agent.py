@@ -23,11 +23,11 @@ def test_hello_orders_report(node, core):
     node.start_agent("--gpus", "sim:2xH200")
     core.greeted()
     hello = core.hellos[0]
-    assert hello["gpus_flag"] == "sim:2xH200" and hello["runs"] == []
-    assert [gpu["model"] for gpu in hello["gpus"]] == ["NVIDIA H200"] * 2
-    assert all(gpu["gpu_id"].startswith("GPU-") and gpu["simulated"] for gpu in hello["gpus"])
-    assert hello["cpu_units"] >= 1024 and hello["memory_mib"] > 100
-    gpu_id = hello["gpus"][1]["gpu_id"]
+    assert hello.gpus_flag == "sim:2xH200" and hello.runs == []
+    assert [gpu.model for gpu in hello.gpus] == ["NVIDIA H200"] * 2
+    assert all(gpu.gpu_id.startswith("GPU-") and gpu.simulated for gpu in hello.gpus)
+    assert hello.cpu_units >= 1024 and hello.memory_mib > 100
+    gpu_id = hello.gpus[1].gpu_id
     core.order(shell("one", "echo $CUDA_VISIBLE_DEVICES; echo; echo 2; exit 3", ships_logs=True, gpu_ids=[gpu_id]))
     (one,) = core.ended("one")
     assert one.exit_code == 3
@@ -133,9 +133,9 @@ def test_the_core_returns(node, core, tmp_path):
     eventually(lambda: not node.holders(), "both ended")
     core.listen()
     core.greeted(times=2)
-    hello = {run["run_id"]: run for run in core.hellos[1]["runs"]}
-    assert hello["ends"]["exit_code"] == 4  # nothing more to come of it
-    assert hello["waits"]["stopped_at_s"] is None  # its last line has not been told
+    hello = {run.run_id: run for run in core.hellos[1].runs}
+    assert hello["ends"].exit_code == 4  # nothing more to come of it
+    assert hello["waits"].stopped_at_s is None  # its last line has not been told
     waits, _ = core.ended("waits", "ends")
     assert waits.exit_code == 0 and core.texts["waits"] == ["1", "2"]
     assert core.stored_at_end["waits"] == core.stored["waits"] == 4
@@ -158,9 +158,9 @@ def test_the_agent_is_killed(node, core, tmp_path):
     core.listen()
     second = node.start_agent("--gpus", "sim:1")
     core.greeted(times=2)
-    assert core.hellos[0]["host_id"] == core.hellos[1]["host_id"]
-    assert core.hellos[0]["gpus"] == core.hellos[1]["gpus"]
-    assert {run["run_id"] for run in core.hellos[1]["runs"]} == {*meanwhile, "long"}
+    assert core.hellos[0].host_id == core.hellos[1].host_id
+    assert core.hellos[0].gpus == core.hellos[1].gpus
+    assert {run.run_id for run in core.hellos[1].runs} == {*meanwhile, "long"}
     assert {run.exit_code for run in core.ended(*meanwhile)} == {6}
     for run_id in meanwhile:
         assert core.texts[run_id] == ["up", f"{run_id} ends"]
@@ -251,7 +251,7 @@ def test_a_deep_data_folder(tmp_path: Path):
 def test_busy_and_idle_simulated_gpus(node, core):
     node.start_agent("--gpus", "sim:2")
     core.greeted()
-    busy, idle = (gpu["gpu_id"] for gpu in core.hellos[0]["gpus"])
+    busy, idle = (gpu.gpu_id for gpu in core.hellos[0].gpus)
     core.order(
         shell("busy", "while :; do :; done & while :; do :; done", gpu_ids=[busy]),
         shell("idle", "exec sleep 300", gpu_ids=[idle]),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from corral.channel.terminal import ERRORS, EXIT, OUTPUT
 from corral.model.run import Execute

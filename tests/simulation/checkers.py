@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from corral.core import Outbox, Tx
+from corral.core import Outcome, Tx
 from corral.decide.place import serve
+from corral.model.instance import HOST_POOL
 from corral.model.rules import Rules
 from corral.model.run import attempt_id, run_of_attempt
 from corral.model.task import ALL_GPUS, MOVES, Ask, TaskState
 from corral.services.ecs.tasks import WAIT_MAX_S
-from corral.store import HOST_POOL
-from simulation.clients import CALLER, NEEDS, NEVER, Request
+from simulation.clients import CALLER, CLUSTERS, NEEDS, NEVER, Request
 from simulation.host import Host, Process
+from store.rows import derived_fleet
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -34,7 +34,7 @@ class TaskRow(NamedTuple):
     id: str
     state: str
     desired: str
-    host_id: str | None
+    instance_id: str | None
     created_at: float
     gpus: int
     cpu_units: int
@@ -44,6 +44,8 @@ class TaskRow(NamedTuple):
     stopped_reason: str | None
     rules: str | None
     group: str
+    cluster: str
+    pool: str
 
     @property
     def age(self) -> tuple[float, str]:
@@ -60,12 +62,12 @@ class TaskRow(NamedTuple):
         scope, member_of, distinct, strategy, group, restless = orjson.loads(self.rules)
         return Rules(scope, tuple(member_of), distinct, tuple(map(tuple, strategy)), group, restless)
 
-    def is_kept_apart_from(self, host_id: str, others: Iterable[TaskRow]) -> bool:
+    def is_kept_apart_from(self, instance_id: str, others: Iterable[TaskRow]) -> bool:
         """Whether a task of its group should run there, and it wants none beside it."""
         placement = self.placement
         if placement is None or not placement.distinct:
             return False
-        there = [other for other in others if other.host_id == host_id and other.id != self.id]
+        there = [other for other in others if other.instance_id == instance_id and other.id != self.id]
         return any(other.group == self.group and other.state != "STOPPED" and other.desired == "RUNNING" for other in there)
 
 
@@ -85,45 +87,92 @@ class RunRow(NamedTuple):
         return attempt_id(self.id, self.restarts)
 
 
+class InstanceRow(NamedTuple):
+    id: str
+    region: str
+    cluster: str
+    state: str
+    gpus: int
+    host_id: str | None
+    created_at: float
+
+    @property
+    def slot_pool(self) -> str:
+        """The pool that its slot belongs to."""
+        return f"{self.region}/{self.cluster}" if self.region else HOST_POOL
+
+    # As a claim, which takes from the hosts' own slots
+
+    pool = HOST_POOL
+
+    @property
+    def age(self) -> tuple[float, str]:
+        return self.created_at, self.id
+
+    @property
+    def ask(self) -> Ask:
+        return Ask(self.gpus)
+
+    def is_kept_apart_from(self, instance_id: str, others: Iterable[TaskRow]) -> bool:
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """What the database says after a batch."""
 
     tasks: dict[str, TaskRow]
     runs: dict[str, RunRow]
+    instances: dict[str, InstanceRow]
+    owners: dict[str, str]  # GPU → instance
     leases: dict[str, str]  # GPU → run
-    sizes: dict[str, Ask]  # connected hosts, with the GPUs that may be given out
+    sizes: dict[str, Ask]  # running instances of connected hosts, with the GPUs that may be given out
     withheld: set[str]  # GPUs that are kept away
-    attributes: dict[str, dict[str, str]]  # that callers gave to hosts
+    attributes: dict[str, dict[str, str]]  # that callers gave to instances
     draining: set[str]
 
     def waiting(self) -> list[TaskRow]:
         return sorted((task for task in self.tasks.values() if task.state == "PROVISIONING"), key=lambda task: task.age)
 
+    def claims(self) -> list[TaskRow | InstanceRow]:
+        """Tasks and instances that wait, oldest first."""
+        pending = [instance for instance in self.instances.values() if instance.state == "pending"]
+        return sorted([*self.waiting(), *pending], key=lambda claim: claim.age)
+
+    def still_waits(self, claim: TaskRow | InstanceRow) -> bool:
+        if isinstance(claim, InstanceRow):
+            return self.instances[claim.id].state == "pending"
+        return self.tasks[claim.id].state == "PROVISIONING"
+
 
 def read_rows(execute: Callable[..., Any]) -> Rows:
     tasks = execute(
-        "SELECT id, state, desired, host_id, created_at, gpus, cpu_units, memory_mib, started_by, definition_arn, stopped_reason, "
-        "rules, task_group FROM task"
+        "SELECT id, state, desired, instance_id, created_at, gpus, cpu_units, memory_mib, started_by, definition_arn, "
+        "stopped_reason, rules, task_group, cluster, pool FROM task"
     )
-    is_held = "EXISTS (SELECT 1 FROM host_attribute AS held WHERE held.host_id = gpu.host_id AND name = 'corral.hold.' || gpu.id)"
+    is_held = (
+        "EXISTS (SELECT 1 FROM instance_attribute AS held WHERE held.instance_id = gpu.owner AND name = 'corral.hold.' || gpu.id)"
+    )
     sizes = execute(
-        "SELECT host.id, (SELECT count(*) FROM gpu WHERE host_id = host.id AND present = 1 AND excluded = 0 "
+        "SELECT instance.id, (SELECT count(*) FROM gpu WHERE owner = instance.id AND present = 1 AND excluded = 0 "
         f"AND NOT {is_held} AND (foreign_use = '' OR EXISTS (SELECT 1 FROM lease WHERE gpu_id = gpu.id))), cpu_units, memory_mib "
-        "FROM host WHERE connected = 1"
+        "FROM instance JOIN host ON host.id = instance.host_id WHERE connected = 1 AND state IN ('running', 'shutting-down')"
     )
     withheld = execute(f"SELECT id FROM gpu WHERE excluded OR foreign_use != '' OR {is_held}")
     attributes: dict[str, dict[str, str]] = {}
-    for host_id, name, value in execute("SELECT host_id, name, value FROM host_attribute"):
-        attributes.setdefault(host_id, {})[name] = value
+    for instance_id, name, value in execute("SELECT instance_id, name, value FROM instance_attribute"):
+        attributes.setdefault(instance_id, {})[name] = value
+    instances = execute("SELECT id, region, cluster, state, gpus, host_id, created_at FROM instance")
     return Rows(
         tasks={row[0]: TaskRow._make(row) for row in tasks},
         runs={row[0]: RunRow._make(row) for row in execute(f"SELECT {', '.join(RunRow._fields)} FROM run")},
+        instances={row[0]: InstanceRow._make(row) for row in instances},
+        owners=dict(execute("SELECT id, owner FROM gpu").fetchall()),
         leases=dict(execute("SELECT gpu_id, run_id FROM lease").fetchall()),
         sizes={row[0]: Ask(*row[1:]) for row in sizes},
         withheld={gpu_id for (gpu_id,) in withheld},
         attributes=attributes,
-        draining={row[0] for row in execute("SELECT id FROM host WHERE status = 'DRAINING'")},
+        draining={row[0] for row in execute("SELECT id FROM instance WHERE status = 'DRAINING' OR state = 'shutting-down'")},
     )
 
 
@@ -140,7 +189,8 @@ class Checker:
     def rebooted(self, host: Host) -> None: ...
     def plane_started(self) -> None: ...
     def answered(self, request: Request, answer: Any) -> None: ...
-    def batch_done(self, outbox: Outbox) -> None: ...
+    def batch_done(self, outcome: Outcome) -> None: ...
+    def telemetry_done(self, outcome: Outcome) -> None: ...
     def rows_seen(self, rows: Rows) -> None: ...
     def finished(self) -> None: ...
 
@@ -154,7 +204,7 @@ class RowReader(Checker):
     def plane_started(self) -> None:
         self._look()
 
-    def batch_done(self, outbox: Outbox) -> None:
+    def batch_done(self, outcome: Outcome) -> None:
         self._look()
 
     def finished(self) -> None:
@@ -242,7 +292,7 @@ class HoldsWhatItWasGiven(Checker):
         for run_id in rows.leases.values():
             held[run_id] = held.get(run_id, 0) + 1
         for run in rows.runs.values():
-            lives = rows.tasks[run.task_id].host_id is not None and run.state != "STOPPED"
+            lives = rows.tasks[run.task_id].instance_id is not None and run.state != "STOPPED"
             given = len(orjson.loads(run.gpu_ids)) if lives else 0
             if held.get(run.id, 0) != given or (lives and run.gpus > 0 and given != run.gpus):
                 raise Violation(f"{run} holds {held.get(run.id, 0)} GPUs and should hold {given}")
@@ -309,12 +359,12 @@ class OneAttemptAtATime(Checker):
 class LimitsAreKept(Checker):
     """After a batch no task runs on whose time was over before it."""
 
-    def batch_done(self, outbox: Outbox) -> None:
+    def batch_done(self, outcome: Outcome) -> None:
         late = self.world.plane.store.execute(
             "SELECT id FROM task WHERE desired = 'RUNNING' AND started_at + time_limit < ?",
             (self.world.clock.now_s() - WAIT_SLACK_S,),
         ).fetchone()
-        if late is not None and not outbox.faults:
+        if late is not None and not outcome.faults:
             raise Violation(f"the time limit of {late[0]} is over, and it runs on")
 
 
@@ -428,8 +478,10 @@ class ExitCodes(Checker):
     def finished(self) -> None:
         tx = self.world.reading()
         rows = read_rows(tx.store.execute)
-        for task_id in rows.tasks:
-            shown = self.world.parts.handlers["DescribeTasks"](tx, {"tasks": [task_id]}, CALLER)["tasks"][0]
+        for task in rows.tasks.values():
+            shown = self.world.parts.handlers["DescribeTasks"](tx, {"cluster": task.cluster, "tasks": [task.id]}, CALLER)["tasks"][
+                0
+            ]
             for container in shown["containers"]:
                 self._check(rows.runs[container["containerArn"].rpartition("/")[2]].attempt_id, container)
 
@@ -448,9 +500,9 @@ class IndexIsDerived(Checker):
     def __init__(self) -> None:
         self._batches = 0
 
-    def batch_done(self, outbox: Outbox) -> None:
+    def batch_done(self, outcome: Outcome) -> None:
         self._batches += 1
-        if self._batches % INDEX_EVERY == 0 or outbox.faults:
+        if self._batches % INDEX_EVERY == 0 or outcome.faults:
             self._compare()
 
     def finished(self) -> None:
@@ -458,9 +510,7 @@ class IndexIsDerived(Checker):
 
     def _compare(self) -> None:
         store = self.world.plane.store
-        rebuilt = copy(store)
-        rebuilt.rebuild()
-        kept, derived = store.fleet.picture(), rebuilt.fleet.picture()
+        kept, derived = store.fleet.picture(), derived_fleet(store).picture()
         if kept != derived:
             raise Violation(f"the index is\n  {kept}\nand the rows say\n  {derived}")
 
@@ -471,21 +521,25 @@ class CountersEqualRows(Checker):
     def finished(self) -> None:
         tx = self.world.reading()
         rows = read_rows(tx.store.execute)
-        states = [task.state for task in rows.tasks.values()]
-        cluster = self.world.parts.handlers["DescribeClusters"](tx, {}, CALLER)["clusters"][0]
-        counted = cluster["runningTasksCount"], cluster["pendingTasksCount"]
-        there = states.count("RUNNING"), states.count("PENDING") + states.count("PROVISIONING")
-        if counted != there:
-            raise Violation(f"running and pending tasks: shown {counted}, there are {there}")
-        for host_id, size in rows.sizes.items():
-            self._check_host(tx, rows, host_id, size)
+        for cluster in self.world.parts.handlers["DescribeClusters"](tx, {"clusters": list(CLUSTERS)}, CALLER)["clusters"]:
+            states = [task.state for task in rows.tasks.values() if task.cluster == cluster["clusterName"]]
+            counted = cluster["runningTasksCount"], cluster["pendingTasksCount"]
+            there = states.count("RUNNING"), states.count("PENDING") + states.count("PROVISIONING")
+            if counted != there:
+                raise Violation(f"running and pending tasks: shown {counted}, there are {there}")
+        for instance_id, size in rows.sizes.items():
+            if rows.instances[instance_id].cluster:
+                self._check_instance(tx, rows, rows.instances[instance_id], size)
 
-    def _check_host(self, tx: Tx[Any], rows: Rows, host_id: str, size: Ask) -> None:
-        asked = self.world.parts.handlers["DescribeContainerInstances"](tx, {"containerInstances": [host_id]}, CALLER)
+    def _check_instance(self, tx: Tx[Any], rows: Rows, instance: InstanceRow, size: Ask) -> None:
+        params = {"cluster": instance.cluster, "containerInstances": [instance.id]}
+        asked = self.world.parts.handlers["DescribeContainerInstances"](tx, params, CALLER)
         left = {item["name"]: item for item in asked["containerInstances"][0]["remainingResources"]}
-        there = [task for task in rows.tasks.values() if task.host_id == host_id and task.state != "STOPPED"]
-        held = {gpu_id for gpu_id, run_id in rows.leases.items() if rows.tasks[rows.runs[run_id].task_id].host_id == host_id}
-        shown = {gpu.gpu_id for gpu in tx.store.gpus(host_id)} - rows.withheld
+        there = [task for task in rows.tasks.values() if task.instance_id == instance.id and task.state != "STOPPED"]
+        held = {
+            gpu_id for gpu_id, run_id in rows.leases.items() if rows.tasks[rows.runs[run_id].task_id].instance_id == instance.id
+        }
+        shown = {gpu.gpu_id for gpu in tx.store.instances.gpus(instance.id)} - rows.withheld
         expected = (
             size.cpu_units - sum(task.ask.cpu_units for task in there),
             size.memory_mib - sum(task.ask.memory_mib for task in there),
@@ -493,38 +547,42 @@ class CountersEqualRows(Checker):
         )
         found = left["CPU"]["integerValue"], left["MEMORY"]["integerValue"], sorted(left["GPU"]["stringSetValue"])
         if found != expected:
-            raise Violation(f"left on {host_id}: shown {found}, there is {expected}")
+            raise Violation(f"left on {instance}: shown {found}, there is {expected}")
 
 
 class NobodyWaitsForNothing(Checker):
     """After a batch no claim is left that could be served: a wake-up was lost if one is."""
 
-    def batch_done(self, outbox: Outbox) -> None:
+    def batch_done(self, outcome: Outcome) -> None:
         store = self.world.plane.store
-        pool = store.fleet.pool(HOST_POOL)
-        if outbox.faults or not pool.waiting():
-            return
-        due = store.execute("SELECT 1 FROM due WHERE key = ? AND at <= ?", (f"pool:{HOST_POOL}", self.world.clock.now_s()))
-        could = next(serve(pool), None)
-        if could is None or due.fetchone() is not None:
-            return
-        raise Violation(f"{could[0]} waits and would fit: {could[1]}")
+        for name in store.fleet.pools_with_claims() if not outcome.faults else ():
+            due = store.execute("SELECT 1 FROM due WHERE key = ? AND at <= ?", (f"pool:{name}", self.world.clock.now_s()))
+            could = next(serve(store.fleet.pool(name)), None)
+            if could is not None and due.fetchone() is None:
+                raise Violation(f"{could[0]} waits and would fit: {could[1]}")
 
 
 class OldestFirst(Checker):
     """Of those who ask for the same, none is served before one who has waited longer."""
 
     def __init__(self) -> None:
-        self._waiting: list[TaskRow] = []
+        self._waiting: list[TaskRow | InstanceRow] = []
 
     def rows_seen(self, rows: Rows) -> None:
-        still = [task for task in self._waiting if rows.tasks[task.id].state == "PROVISIONING"]
-        granted = [task for task in self._waiting if rows.tasks[task.id].host_id is not None]
-        for task in granted:
-            older = next((other for other in still if other.ask == task.ask and other.age < task.age), None)
-            if older is not None:
-                raise Violation(f"{task} was served before {older}")
-        self._waiting = rows.waiting()
+        still = [claim for claim in self._waiting if rows.still_waits(claim)]
+        for claim in self._waiting:
+            if _is_granted(rows, claim):
+                equal = [other for other in still if (other.pool, other.ask) == (claim.pool, claim.ask)]
+                older = next((other for other in equal if other.age < claim.age), None)
+                if older is not None:
+                    raise Violation(f"{claim} was served before {older}")
+        self._waiting = rows.claims()
+
+
+def _is_granted(rows: Rows, claim: TaskRow | InstanceRow) -> bool:
+    if isinstance(claim, InstanceRow):
+        return rows.instances[claim.id].host_id is not None
+    return rows.tasks[claim.id].instance_id is not None
 
 
 class NoOvertaking(Checker):
@@ -535,10 +593,10 @@ class NoOvertaking(Checker):
 
     def rows_seen(self, rows: Rows) -> None:
         if self._before is not None:
-            waited = [task for task in self._before.waiting() if rows.tasks[task.id].state == "PROVISIONING"]
+            waited = [claim for claim in self._before.claims() if rows.still_waits(claim)]
             for task in rows.tasks.values():
-                if task.id not in self._before.tasks and task.host_id is not None:
-                    older = next((other for other in waited if other.ask == task.ask), None)
+                if task.id not in self._before.tasks and task.instance_id is not None:
+                    older = next((other for other in waited if (other.pool, other.ask) == (task.pool, task.ask)), None)
                     if older is not None:
                         raise Violation(f"the newcomer {task} was placed while {older} waits")
         self._before = rows
@@ -558,31 +616,42 @@ class KeptForTheOldest(Checker):
         self._before, self._changes = rows, changes
 
     def _check(self, before: Rows, after: Rows) -> None:
-        for oldest in before.waiting():
+        for pool in {claim.pool for claim in before.claims()}:
+            self._check_pool(before, after, [claim for claim in before.claims() if claim.pool == pool])
+
+    def _check_pool(self, before: Rows, after: Rows, waiting: list[TaskRow | InstanceRow]) -> None:
+        for oldest in waiting:
             able = [_able(rows, oldest) for rows in (before, after)]
             if able[0] == able[1] == []:
                 continue  # nobody can hold it: the next in line is the oldest
-            if able[0] != able[1] or len(able[0]) != 1 or after.tasks[oldest.id].state != "PROVISIONING":
+            if able[0] != able[1] or len(able[0]) != 1 or not after.still_waits(oldest):
                 return
+            (only,) = able[0]
             holding = {after.runs[run_id].task_id for run_id in after.leases.values()}
             for task in after.tasks.values():
                 was = before.tasks.get(task.id)
                 has_gpus = task.ask.gpus or task.id in holding
-                if task.host_id == able[0][0] and has_gpus and (was is None or was.host_id is None) and task.age > oldest.age:
-                    raise Violation(f"{task} got a GPU before {oldest}, which only that host can hold")
+                if task.instance_id == only and has_gpus and (was is None or was.instance_id is None) and task.age > oldest.age:
+                    raise Violation(f"{task} got a GPU before {oldest}, which only that instance can hold")
+            for instance in after.instances.values() if oldest.pool == HOST_POOL else ():
+                was_there = instance.id in before.instances and before.instances[instance.id].host_id is not None
+                cut_from_it = instance.host_id == after.instances[only].host_id and instance.region and instance.gpus
+                if cut_from_it and not was_there and instance.age > oldest.age:
+                    raise Violation(f"{instance} got GPUs before {oldest}, which only that host can hold")
             return
 
 
-def _able(rows: Rows, task: TaskRow) -> list[str]:
-    """Hosts that could hold the task if no more than its rules stood in the way."""
-    ask = task.ask
+def _able(rows: Rows, claim: TaskRow | InstanceRow) -> list[str]:
+    """Instances that could hold a claim if no more than its rules stood in the way."""
+    ask = claim.ask
     return sorted(
-        host_id
-        for host_id, size in rows.sizes.items()
-        if host_id not in rows.draining
+        instance_id
+        for instance_id, size in rows.sizes.items()
+        if instance_id not in rows.draining
+        and rows.instances[instance_id].slot_pool == claim.pool
         and (size.gpus >= ask.least_gpus and size.cpu_units >= ask.cpu_units and size.memory_mib >= ask.memory_mib)
-        and (ask.rules is None or matches_all(ask.rules.member_of, rows.attributes.get(host_id, {})))
-        and not task.is_kept_apart_from(host_id, rows.tasks.values())
+        and (ask.rules is None or matches_all(ask.rules.member_of, rows.attributes.get(instance_id, {})))
+        and not claim.is_kept_apart_from(instance_id, rows.tasks.values())
     )
 
 
@@ -605,33 +674,33 @@ class RulesHold(Checker):
         before = self._before or rows
         for task in rows.tasks.values():
             was = before.tasks.get(task.id)
-            if task.host_id is not None and (was is None or was.host_id is None):
-                self._check_newly_placed(before, rows, task, task.host_id)
+            if task.instance_id is not None and (was is None or was.instance_id is None):
+                self._check_newly_placed(before, rows, task, task.instance_id)
         active = [task for task in rows.tasks.values() if task.state != "STOPPED" and task.desired == "RUNNING"]
         apart = [task for task in active if task.placement is not None and task.placement.distinct]
-        places = [(task.group, task.host_id) for task in apart if task.host_id is not None]
+        places = [(task.group, task.instance_id) for task in apart if task.instance_id is not None]
         if len(places) != len(set(places)):
             raise Violation(f"two tasks of a group that should be apart are on one host: {apart}")
         self._before = rows
 
-    def _check_newly_placed(self, before: Rows, after: Rows, task: TaskRow, host_id: str) -> None:
-        said = self._said(host_id)
-        if host_id in before.draining & after.draining and not any(params.get("status") == "ACTIVE" for params in said):
+    def _check_newly_placed(self, before: Rows, after: Rows, task: TaskRow, instance_id: str) -> None:
+        said = self._said(instance_id)
+        if instance_id in before.draining & after.draining and not any(params.get("status") == "ACTIVE" for params in said):
             raise Violation(f"{task} was placed on a host that is draining")
         expressions = task.placement.member_of if task.placement is not None else ()
-        known = [rows.attributes.get(host_id, {}) for rows in (before, after)]
+        known = [rows.attributes.get(instance_id, {}) for rows in (before, after)]
         known += [{pair["name"]: pair["value"] for pair in params.get("attributes", ())} for params in said]
         if not any(matches_all(expressions, attributes) for attributes in known):
             raise Violation(f"{task} was placed on a host with {known}")
 
-    def _said(self, host_id: str) -> list[dict[str, Any]]:
+    def _said(self, instance_id: str) -> list[dict[str, Any]]:
         """What may have been said of a host and taken back within the batch: what nobody has had an answer to."""
         open_ones = [request.params for request in self.world.clients.requests if request.answer is None]
         return [
             params
             for params in open_ones
-            if host_id in params.get("containerInstances", ())
-            or any(pair["targetId"] == host_id for pair in params.get("attributes", ()))
+            if instance_id in params.get("containerInstances", ())
+            or any(pair["targetId"] == instance_id for pair in params.get("attributes", ()))
         ]
 
 
@@ -659,7 +728,7 @@ class AllIsAll(Checker):
         self._changes = 0
 
     def rows_seen(self, rows: Rows) -> None:
-        placed = {task.id for task in rows.tasks.values() if task.ask.gpus == ALL_GPUS and task.host_id is not None}
+        placed = {task.id for task in rows.tasks.values() if task.ask.gpus == ALL_GPUS and task.instance_id is not None}
         if self._changes == self.world.withheld_changes:
             for task_id in placed - self._placed:
                 self._check(rows, rows.tasks[task_id])
@@ -667,7 +736,7 @@ class AllIsAll(Checker):
 
     def _check(self, rows: Rows, task: TaskRow) -> None:
         holders = {gpu_id: rows.tasks[rows.runs[run_id].task_id] for gpu_id, run_id in rows.leases.items()}
-        others = {gpu_id for gpu_id, holder in holders.items() if holder.host_id == task.host_id and holder.id != task.id}
+        others = {gpu_id for gpu_id, holder in holders.items() if holder.instance_id == task.instance_id and holder.id != task.id}
         if task.state != "STOPPED" and others - rows.withheld:
             raise Violation(f"{task} has all GPUs of its host, and {others} are others'")
 
@@ -697,7 +766,7 @@ class RunsWhatWasRegistered(Checker):
 class WaitsAreAnswered(Checker):
     """A long poll is answered when its time is over, if the core lives."""
 
-    def batch_done(self, outbox: Outbox) -> None:
+    def batch_done(self, outcome: Outcome) -> None:
         now_s, life = self.world.clock.now_s(), self.world.plane.life
         for request in self.world.clients.requests:
             if request.waits_since is not None and request.life == life:
@@ -709,8 +778,11 @@ class WaitsAreAnswered(Checker):
 class NoFaultsOfOurs(Checker):
     """The only tracebacks are those that the simulation asked for."""
 
-    def batch_done(self, outbox: Outbox) -> None:
-        for fault in outbox.faults:
+    def telemetry_done(self, outcome: Outcome) -> None:
+        self.batch_done(outcome)
+
+    def batch_done(self, outcome: Outcome) -> None:
+        for fault in outcome.faults:
             if "on purpose" not in fault and "says the simulation" not in fault:
                 raise Violation(f"the core has a fault of its own:\n{fault}")
 
@@ -721,18 +793,62 @@ class WaitingHasAReason(Checker):
     def finished(self) -> None:
         tx, handlers = self.world.reading(), self.world.parts.handlers
         dead = {host.id for host in self.world.hosts if host.dead}
-        for row in read_rows(tx.store.execute).tasks.values():
-            shown = handlers["DescribeTasks"](tx, {"tasks": [row.id]}, CALLER)["tasks"][0]
+        rows = read_rows(tx.store.execute)
+        for row in rows.tasks.values():
+            shown = handlers["DescribeTasks"](tx, {"cluster": row.cluster, "tasks": [row.id]}, CALLER)["tasks"][0]
             if row.state == "PROVISIONING":
                 reasons = [container.get("reason", "") for container in shown["containers"]]
                 if not all(reason.startswith("needs ") for reason in reasons):
                     raise Violation(f"{row} waits and does not say why: {reasons}")
             elif row.state != "STOPPED":
-                asked = handlers["DescribeContainerInstances"](tx, {"containerInstances": [row.host_id]}, CALLER)
-                if row.host_id not in dead or asked["containerInstances"][0]["agentConnected"]:
+                params = {"cluster": row.cluster, "containerInstances": [row.instance_id]}
+                asked = handlers["DescribeContainerInstances"](tx, params, CALLER)
+                if rows.instances[str(row.instance_id)].host_id not in dead or asked["containerInstances"][0]["agentConnected"]:
                     raise Violation(f"{row} has not stopped, and its host is not shown as silent")
             elif not shown.get("stoppedReason"):
                 raise Violation(f"{row} has stopped and does not say why")
+
+
+class OwnersHold(Checker):
+    """A run holds GPUs of its task's instance only, an instance owns as many as its type says, and one that has ended none."""
+
+    def rows_seen(self, rows: Rows) -> None:
+        for gpu_id, run_id in rows.leases.items():
+            task = rows.tasks[rows.runs[run_id].task_id]
+            if rows.owners[gpu_id] != task.instance_id:
+                raise Violation(f"{gpu_id} belongs to {rows.owners[gpu_id]} and is leased to {task}")
+        owned: dict[str, int] = {}
+        for instance_id in rows.owners.values():
+            owned[instance_id] = owned.get(instance_id, 0) + 1
+        for instance in rows.instances.values():
+            expected = instance.gpus if instance.state in ("running", "shutting-down") else 0
+            if instance.region and owned.get(instance.id, 0) != expected:
+                raise Violation(f"{instance} owns {owned.get(instance.id, 0)} GPUs")
+        for task in rows.tasks.values():
+            if task.state != "STOPPED" and task.instance_id and rows.instances[task.instance_id].state == "terminated":
+                raise Violation(f"{task} is on an instance that was terminated")
+
+
+class InstancesOnlyForward(Checker):
+    """An instance that ended stays so, over crashes too; and in the end none shuts down for ever on a living host."""
+
+    ORDER = ("pending", "running", "shutting-down", "terminated")
+
+    def __init__(self) -> None:
+        self._before: dict[str, InstanceRow] = {}
+
+    def rows_seen(self, rows: Rows) -> None:
+        for instance_id, before in self._before.items():
+            after = rows.instances.get(instance_id)
+            if after is None or self.ORDER.index(after.state) < self.ORDER.index(before.state):
+                raise Violation(f"{before} has become {after}")
+        self._before = rows.instances
+
+    def finished(self) -> None:
+        dead = {host.id for host in self.world.hosts if host.dead}
+        for instance in self._before.values():
+            if instance.state == "shutting-down" and instance.host_id not in dead:
+                raise Violation(f"{instance} never ends")
 
 
 def _needs(process: Process) -> list[tuple[str, str]]:
@@ -746,12 +862,15 @@ def _id(task: dict[str, Any]) -> str:
 
 def everything() -> list[Checker]:
     """A fresh one of each."""
+    from simulation.handover_checkers import CountedOnce, NothingIsLeft, PoliciesAreAsked, StreamsAreOpen  # they are checkers too
+
     others: list[Checker] = [
         OneRunPerGpu(), StartedOnce(), LeaseWhileAlive(), KnownWhileAlive(), HoldsWhatItWasGiven(), InTheirOrder(),
         OneAttemptAtATime(), LimitsAreKept(), OnlyForward(), AcknowledgedStays(), TokensOnce(),
         RefusedLeavesNothing(), ExitCodes(), IndexIsDerived(), CountersEqualRows(), NobodyWaitsForNothing(),
         OldestFirst(), NoOvertaking(), KeptForTheOldest(), RulesHold(), WithheldIsNotGiven(), AllIsAll(),
         RunsWhatWasRegistered(), WaitsAreAnswered(),
-        NoFaultsOfOurs(), WaitingHasAReason(),
+        NoFaultsOfOurs(), WaitingHasAReason(), OwnersHold(), InstancesOnlyForward(), CountedOnce(), PoliciesAreAsked(),
+        StreamsAreOpen(), NothingIsLeft(),
     ]  # fmt: skip
     return [RowReader(others), *others]

@@ -9,18 +9,27 @@ from typing import TYPE_CHECKING, Any
 
 from corral.core import Tx
 from corral.errors import ApiError
+from corral.model.instance import DEFAULT_CLUSTER, HOST_POOL, host_instance_id
+from corral.services import instances
 from corral.services.caller import Caller
-from corral.store import HOLD, HOST_POOL, Store
+from corral.services.cloudwatch import handlers as cloudwatch
+from corral.services.instances import InstanceRequest
+from corral.services.logs import handlers as logs
+from corral.store import HOLD, Store
 from simulation.host import ENDLESS
 
 if TYPE_CHECKING:
     from simulation.world import World
 
+HANDLERS = {"logs": logs.HANDLERS, "cloudwatch": cloudwatch.HANDLERS}
+LANE_OF = {"ecs": "state", "logs": "logs", "cloudwatch": "metrics"}
 CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
 AGAIN_S = 1.0
 FAMILIES = 6
 NEEDS = "NEEDS"  # in a container's environment: what it depends on, for who watches it start
 RACKS = 3
+FLEET = "fleet"  # the cluster that instances join
+CLUSTERS = (DEFAULT_CLUSTER, FLEET)
 NEVER = "never"  # said in requests that are taken back: no row may say it
 
 
@@ -31,6 +40,7 @@ class Request:
     params: dict[str, Any]
     caller: Caller = CALLER
     again: bool = True  # ask until there is an answer
+    service: str = "ecs"
     sent: int = 0
     answer: Any = None
     waits_since: float | None = None
@@ -96,6 +106,8 @@ class Clients:
         self.world = world
         self.requests: list[Request] = []
         self.task_ids: list[str] = []  # those that an answer named
+        self._cluster_of: dict[str, str] = {}
+        self._instance_ids: list[str] = []
 
     def ask(self, operation: str, params: dict[str, Any], **more: Any) -> Request:
         request = Request(len(self.requests), operation, params, **more)
@@ -112,16 +124,20 @@ class Clients:
     def something(self) -> None:
         """One random request."""
         rng = self.world.rng
+        if rng.random() < self.world.plan.with_instances:
+            self._change_instances()
+            return
         dice = rng.random()
         if dice < 0.55 or not self.task_ids:
             self._run_task()
         elif dice < 0.75:
             task = rng.choice(self.task_ids[-rng.choice((1, 3, 100)) :]) if rng.random() < 0.95 else "f" * 32
-            self.ask("StopTask", {"task": task, "reason": f"request {len(self.requests)}"})
+            cluster = self._cluster_of.get(task, DEFAULT_CLUSTER)
+            self.ask("StopTask", {"cluster": cluster, "task": task, "reason": f"request {len(self.requests)}"})
         elif dice < 0.85:
             caller = Caller(CALLER.account, CALLER.region, CALLER.principal, wait_s=rng.choice((0.0, 2.0, 20.0)))
             tasks = rng.sample(self.task_ids, min(len(self.task_ids), rng.randint(1, 3)))
-            self.ask("DescribeTasks", {"tasks": tasks}, caller=caller, again=False)
+            self.ask("DescribeTasks", {"cluster": self._cluster_of[tasks[0]], "tasks": tasks}, caller=caller, again=False)
         elif dice < 0.88:
             self.ask("RunTask", {"taskDefinition": "nobody-knows-it"}, again=False)
         elif dice < 0.92:
@@ -137,12 +153,15 @@ class Clients:
 
         def broken(tx: Tx[Store]) -> None:
             handlers = self.world.parts.handlers
-            if tx.store.definition(CALLER.region, family, None) is not None:
+            if tx.store.definitions.get(CALLER.region, family, None) is not None:
                 handlers["RunTask"](tx, {"taskDefinition": family, "count": 3, "startedBy": NEVER, "clientToken": NEVER}, CALLER)
             if stop is not None:
-                handlers["StopTask"](tx, {"task": stop, "reason": NEVER}, CALLER)
+                handlers["StopTask"](tx, {"cluster": self._cluster_of[stop], "task": stop, "reason": NEVER}, CALLER)
             tx.changed(f"task:{stop}")
             handlers["RegisterTaskDefinition"](tx, definition(Random(0), family, NEVER), CALLER)
+            instances.launch(
+                tx, InstanceRequest(region=CALLER.region, cluster=FLEET, type=NEVER, gpus=1, cpu_units=1, memory_mib=1)
+            )
             raise how("on purpose")
 
         if self.world.plane.up:
@@ -152,10 +171,11 @@ class Clients:
         """A person keeps a GPU away, or gives it back."""
 
         def toggle(tx: Tx[Store]) -> None:
-            if tx.store.host(host_id) is not None:
+            own_id = host_instance_id(host_id)
+            if tx.store.hosts.get(host_id) is not None:
                 self.world.withheld_changes += 1
-                if not tx.store.drop_attribute(host_id, HOLD + gpu_id):
-                    tx.store.put_attribute(host_id, HOLD + gpu_id, "a person says so")
+                if not tx.store.instances.drop_attribute(own_id, HOLD + gpu_id):
+                    tx.store.instances.put_attribute(own_id, HOLD + gpu_id, "a person says so")
                 tx.mark(f"pool:{HOST_POOL}")
 
         if self.world.plane.up:
@@ -165,10 +185,11 @@ class Clients:
         """Nothing is held any longer."""
 
         def release(tx: Tx[Store]) -> None:
-            for host in tx.store.hosts():
-                for gpu_id in tx.store.holds(host["id"]):
+            for host in tx.store.hosts.all():
+                own_id = host_instance_id(host["id"])
+                for gpu_id in tx.store.instances.holds(own_id):
                     self.world.withheld_changes += 1
-                    tx.store.drop_attribute(host["id"], HOLD + gpu_id)
+                    tx.store.instances.drop_attribute(own_id, HOLD + gpu_id)
             tx.mark(f"pool:{HOST_POOL}")
 
         self.world.plane.submit(release)
@@ -177,19 +198,54 @@ class Clients:
         rack = {
             "name": "rack",
             "value": str(self.world.rng.randrange(RACKS)),
-            "targetId": host_id,
+            "targetId": host_instance_id(host_id),
             "targetType": "container-instance",
         }
         self.ask("PutAttributes", {"attributes": [rack]}, again=False)
 
+    def create_fleet(self) -> None:
+        """A cluster whose tasks wait for the instances that join it."""
+        group = {"autoScalingGroupArn": "arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:x"}
+        provider = self.ask("CreateCapacityProvider", {"name": FLEET, "autoScalingGroupProvider": group})
+        strategy = [{"capacityProvider": FLEET, "weight": 1}]
+        cluster = {"clusterName": FLEET, "capacityProviders": [FLEET], "defaultCapacityProviderStrategy": strategy}
+        provider.notes["then"] = lambda: self.ask("CreateCluster", cluster)
+
+    def _change_instances(self) -> None:
+        rng = self.world.rng
+        if rng.random() < 0.6 or not self._instance_ids:
+            request = InstanceRequest(
+                region=CALLER.region, cluster=FLEET, type="p3.2xlarge", gpus=rng.choice((0, 1, 1, 2, 4)),
+                cpu_units=rng.choice((2048, 8192)), memory_mib=rng.choice((2048, 16384)),
+            )  # fmt: skip
+
+            def launch(tx: Tx[Store]) -> None:
+                self._instance_ids.append(instances.launch(tx, request).id)
+
+            if self.world.plane.up:
+                self.world.plane.submit(launch)
+        else:
+            self.terminate(rng.choice(self._instance_ids))
+
+    def terminate(self, instance_id: str) -> None:
+        def end(tx: Tx[Store]) -> None:
+            instance = tx.store.instances.get(instance_id)
+            if instance is not None:  # else its launch was never committed
+                instances.terminate(tx, instance)
+
+        if self.world.plane.up:
+            self.world.plane.submit(end)
+
     def _change_a_host(self) -> None:
         rng = self.world.rng
-        host_id = rng.choice(self.world.hosts).id
+        host = rng.choice(self.world.hosts)
         if rng.random() < 0.6:
-            self.put_rack(host_id)
+            self.put_rack(host.id)
         else:
             status = rng.choice(("ACTIVE", "DRAINING"))
-            self.ask("UpdateContainerInstancesState", {"containerInstances": [host_id], "status": status}, again=False)
+            self.ask(
+                "UpdateContainerInstancesState", {"containerInstances": [host_instance_id(host.id)], "status": status}, again=False
+            )
 
     def _run_task(self) -> None:
         rng, number = self.world.rng, len(self.requests)
@@ -200,6 +256,8 @@ class Clients:
         }
         if rng.random() < 0.3:
             params["launchType"] = "EC2"
+        if self.world.plan.with_instances and rng.random() < 0.5:
+            params["cluster"] = FLEET
         if rng.random() < 0.1:
             params["tags"] = [{"key": "corral:time-limit", "value": str(rng.choice((0.5, 5)))}]
         if rng.random() < self.world.plan.with_rules:
@@ -217,8 +275,8 @@ class Clients:
             self._unheard(request)
             return
         life = request.life = world.plane.life
-        handler = world.parts.handlers[request.operation]
-        answer = world.plane.submit(lambda tx: handler(tx, dict(request.params), request.caller))
+        handler = (world.parts.handlers if request.service == "ecs" else HANDLERS[request.service])[request.operation]
+        answer = world.plane.submit(lambda tx: handler(tx, dict(request.params), request.caller), LANE_OF[request.service])
         if request.caller.wait_s:
             request.waits_since = world.clock.now_s()
         answer.then(partial(self._answered, request))
@@ -236,8 +294,12 @@ class Clients:
             return
         request.answer = answer
         world.tell("answered", request, answer)
+        if "then" in request.notes:
+            request.notes["then"]()
         if request.operation == "RunTask" and isinstance(answer, dict):
-            self.task_ids += [task["taskArn"].rpartition("/")[2] for task in answer["tasks"]]
+            ids = [task["taskArn"].rpartition("/")[2] for task in answer["tasks"]]
+            self.task_ids += ids
+            self._cluster_of |= dict.fromkeys(ids, request.params.get("cluster", DEFAULT_CLUSTER))
 
     def _unheard(self, request: Request) -> None:
         if request.again and request.answer is None:

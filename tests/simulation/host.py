@@ -7,9 +7,11 @@ an end is forgotten only when it was acknowledged.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from corral.ids import simulated_gpu_id
 from corral.model.run import HEARTBEAT_S, Foreign, GpuDevice, GpuSample, Hello, Observed, Orders, Report, RunSpec

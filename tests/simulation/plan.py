@@ -12,6 +12,7 @@ FAULTS = (
     "core crash",
     "crash before commit",
     "crash after commit",
+    "crash between steps",
     "disk full",
     "reboot",
     "clock step",
@@ -49,6 +50,8 @@ class Plan:
     run_s: float  # on average
     start_s: float
     with_rules: float  # the share of requests with placement constraints or strategies
+    with_instances: float  # the share of requests that launch or terminate an instance
+    log_requests: int  # of those who write logs with metrics in them, and set alarms on these
 
 
 def draw(rng: Random) -> Plan:
@@ -83,4 +86,6 @@ def draw(rng: Random) -> Plan:
         run_s=rng.choice((0.2, 2.0, 8.0)),
         start_s=rng.choice((0.0, 0.02, 0.5)),
         with_rules=rng.choice((0.0, 0.3, 0.8)),
+        with_instances=rng.choice((0.0, 0.2, 0.4)),
+        log_requests=rng.choice((0, 6, 12)),
     )

@@ -1,6 +1,6 @@
-"""The control plane around the real core: a lane without a thread, and the conversation with agents as server/agents.py has it.
+"""The control plane: three lanes in one process, and the conversation with agents as server/agents.py has it.
 
-A crash throws core and store away as they are; the next life finds what the file holds, by its write-ahead log.
+A crash throws cores and stores away as they are; the next life finds what the files hold, by their write-ahead logs.
 """
 
 from __future__ import annotations
@@ -12,65 +12,29 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corral.core import Command, HostOrders, Outbox, Tx
-from corral.database import CommitFailed
+from corral.core import HostOrders, Tx
+from corral.handovers import forget_finished
 from corral.model.run import HEARTBEAT_S, Foreign, Hello, Observed, Orders, Report, Start
+from corral.reconcile import LOGS, METRICS
+from corral.reconcile.receivers import RECEIVERS
 from corral.services import hosts
+from corral.services.logs.shipping import open_streams
 from corral.store import Store
-from simulation.agenda import Steps, Stuck, Waiting, go
+from simulation.agenda import Steps, Waiting, go
 from simulation.host import Agent
+from simulation.lanes import LANES, Crash, SimLane, SimStore
 from simulation.link import Connection
 
 if TYPE_CHECKING:
     from simulation.world import World
 
-BATCH_MAX = 256
-CLOSE_S = 0.001  # two clocks in floating point: an alarm may ring a little early and is set again
-
-RINGS_MAX = 200  # without any progress
-
-
-class Crash(BaseException):
-    """The process is gone, here and now: nobody may catch this but the world."""
-
-
-class SimStore(Store):
-    """The real store; its disk may be full, and the process may die on either side of a commit."""
-
-    def __init__(self, path: Path, trouble: Callable[[], str | None]) -> None:
-        self._trouble = trouble
-        super().__init__(path)
-
-    def _configure(self, connection: Any) -> None:
-        super()._configure(connection)
-        connection.execute("PRAGMA synchronous=OFF")  # the machine does not crash here, only the process
-        connection.execute("PRAGMA wal_autocheckpoint=100")
-
-    def add_definition(self, region: str, family: str, document: dict[str, Any]) -> int:
-        """ECS takes no restart period below a minute; runs here last seconds."""
-        containers = [
-            {**each, "restartPolicy": {**each["restartPolicy"], "restartAttemptPeriod": 1}} if "restartPolicy" in each else each
-            for each in document["containerDefinitions"]
-        ]
-        return super().add_definition(region, family, {**document, "containerDefinitions": containers})
-
-    def commit(self) -> None:
-        trouble = self._trouble()
-        if trouble == "disk full":
-            raise CommitFailed("disk full, says the simulation")
-        if trouble == "crash before commit":
-            raise Crash
-        super().commit()
-        if trouble == "crash after commit":
-            raise Crash
-
 
 def give_hosts_time(tx: Tx[Store]) -> None:
     """While the core was down nobody could be heard: silence is counted from now. The server does the same at its start."""
     tx.due("sweep:", tx.now_s)
-    for host in tx.store.hosts():
+    for host in tx.store.hosts.all():
         if host["connected"]:
-            tx.store.host_seen(host["id"], tx.now_s)
+            tx.store.hosts.seen(host["id"], tx.now_s)
             tx.due(f"host:{host['id']}", tx.now_s)
 
 
@@ -109,122 +73,93 @@ class Plane:
 
     link = AgentLink
 
-    def __init__(self, world: World, path: Path) -> None:
+    def __init__(self, world: World, folder: Path) -> None:
         self.world = world
         self.life = 0
         self.up = False
-        self._alarm = 0
-        self._rings = 0
-        self.trouble: str | None = None  # what happens at the next commit
-        self._path = path
-        self._store: SimStore | None = None
+        self.lanes: dict[str, SimLane] = {}
+        self.trouble: dict[str, str] = {}  # what happens at the next commit of a lane
+        self.steps_left: dict[str, int] = {}  # a lane does so many steps more, and then the process dies
+        self._paths = {name: folder / f"{name}-0.db" for name in LANES}
 
     @property
     def store(self) -> SimStore:
-        assert self._store is not None
-        return self._store
+        found: SimStore = self.lanes["state"].store
+        return found
 
     def start(self) -> None:
-        world = self.world
+        world, parts = self.world, self.world.parts
         self.up = True
-        self._store = world.parts.store(self._path, self._next_trouble)
-        self.core = world.parts.core(
-            self.store,
-            settings=world.settings,
-            clock=world.clock,
-            ids=world.ids,
-            reconcilers=world.parts.reconcilers,
-        )
-        self._inbox: deque[Command] = deque()
+        stores = {"state": parts.store, "logs": parts.log_store, "metrics": parts.metric_store}
+        reconcilers = {"state": parts.reconcilers, "logs": LOGS, "metrics": METRICS}
+        self.lanes = {
+            name: SimLane(
+                self, name, stores[name](self._paths[name], partial(self._next_trouble, name)), reconcilers[name], RECEIVERS[name]
+            )
+            for name in LANES
+        }
         self._connections: dict[str, AgentLink] = {}
-        self._delivered_at = 0.0
         world.note("core", "starts", self.life)
+        try:
+            forget_finished([lane.store for lane in self.lanes.values()])
+        except Crash:
+            self.crash()
+            return
         world.tell("plane_started")
+        for lane in self.lanes.values():
+            lane.delivery.start()
         self.submit(give_hosts_time)
+        for name, key in (("logs", "sweep:"), ("metrics", "rollup:")):
+            self.submit(lambda tx, key=key: tx.due(key, tx.now_s), name)
 
     def crash(self) -> None:
-        """As kill -9: what was committed is in the file and its log, nothing else is left."""
+        """As kill -9: what was committed is in the files and their logs, nothing else is left."""
         self.world.note("core", "crashes")
         self.up = False
         self.life += 1
-        self._alarm += 1  # the old one must not wake the next life
-        left = self._path.with_name(f"life-{self.life}.db")
-        for suffix in ("", "-wal"):
-            if self._path.with_name(self._path.name + suffix).exists():
-                shutil.copyfile(str(self._path) + suffix, str(left) + suffix)
-        self.store.close()
-        self._store = None
-        self._path = left
+        self.steps_left.clear()
+        lanes, self.lanes = self.lanes, {}
+        for name, lane in lanes.items():
+            path = self._paths[name]
+            left = self._paths[name] = path.with_name(f"{name}-{self.life}.db")
+            for suffix in ("", "-wal"):
+                if path.with_name(path.name + suffix).exists():
+                    shutil.copyfile(str(path) + suffix, str(left) + suffix)
+            lane.store.connection.close()
         for connection in list(self._connections.values()):
             connection.break_off()
         self.world.agenda.after(self.world.down_s(), self.start)
 
-    def wake(self) -> None:
-        """Something is waiting, or the clock was stepped."""
-        delay_s = self.world.plan.batch_delay_s * self.world.rng.random()
-        self.world.agenda.after(delay_s, partial(self._work, self.life))
-
-    # The lane
-
-    def submit(self, handler: Callable[[Tx[Store]], Any]) -> Waiting:
-        """Settled with the answer after the commit, or never."""
-        answer = Waiting()
-        self._inbox.append(Command(handler, answer.settle))
-        if len(self._inbox) == 1:
-            self.wake()
-        return answer
-
-    def _work(self, life: int) -> None:
-        if life != self.life or not self.up:
-            return
-        due_s = self.core.next_due_s()
-        if not self._inbox and (due_s is None or due_s > self.world.clock.now_s()):
-            self._set_alarm()
-            return
-        commands = [self._inbox.popleft() for _ in range(min(BATCH_MAX, len(self._inbox)))]
-        try:
-            outbox = self.core.batch(commands)
-        except Crash:
+    def dies_now(self, lane: str) -> bool:
+        """Before each step of a lane."""
+        left = self.steps_left.get(lane)
+        if left is None:
+            return False
+        self.steps_left[lane] = left - 1
+        if left == 0:
             self.crash()
-            return
-        self.world.note("batch", len(commands), len(outbox.answers), len(outbox.faults))
-        delay_s = self.world.plan.batch_delay_s * self.world.rng.random()
-        self._delivered_at = max(self._delivered_at, self.world.agenda.now + delay_s)
-        self.world.agenda.at(self._delivered_at, partial(self._deliver, life, outbox))
-        self.world.tell("batch_done", outbox)
-        if self._inbox:
-            self.wake()
-        self._set_alarm()
+        return left == 0
 
-    def _set_alarm(self) -> None:
-        """Wake up when something is due; one alarm at a time."""
-        due_s = self.core.next_due_s()
-        if due_s is not None:
-            self._alarm += 1
-            self.world.agenda.after(max(CLOSE_S, due_s - self.world.clock.now_s()), partial(self._ring, self._alarm))
+    def wake(self) -> None:
+        for lane in self.lanes.values():
+            lane.wake()
 
-    def _ring(self, alarm: int) -> None:
-        if alarm != self._alarm or not self.up:
-            return
-        before_s = self.core.next_due_s()
-        self._work(self.life)
-        self._rings = self._rings + 1 if self.up and self.core.next_due_s() == before_s else 0
-        if self._rings > RINGS_MAX:
-            raise Stuck(f"what is due at {before_s} is never looked at: the core spins")
+    def submit(self, handler: Callable[[Tx[Any]], Any], lane: str = "state") -> Waiting:
+        """Settled with the answer after the commit, or never."""
+        return self.lanes[lane].submit(handler) if self.up else Waiting()
 
-    def _deliver(self, life: int, outbox: Outbox) -> None:
-        if life != self.life:
-            return
-        for host_id, orders in outbox.orders.items():  # first: in the server nobody goes on before this callback is over
+    def send_orders(self, orders: dict[str, HostOrders]) -> None:
+        for host_id, of_host in orders.items():
             connection = self._connections.get(host_id)
             if connection is not None:
-                connection.put(orders)
-        for command, answer in outbox.answers:
-            command.done(answer)
+                connection.put(of_host)
 
-    def _next_trouble(self) -> str | None:
-        trouble, self.trouble = self.trouble, None
-        return trouble
+    def undelivered(self) -> int:
+        """How many hand-overs there are whose rows are not removed."""
+        return sum(len(lane.store.undelivered()) for lane in self.lanes.values())
+
+    def _next_trouble(self, lane: str) -> str | None:
+        return self.trouble.pop(lane, None)
 
     # The conversation with agents
 
@@ -286,13 +221,19 @@ class Plane:
                 return
             batch = connection.take_orders()
             starts = [start for orders in batch for start in orders.start]
-            if any(start.log is not None for start in starts):
-                yield self._log_lane()
+            logged = [start for start in starts if start.log is not None]
+            refused: dict[str, str] = {}
+            if logged:
+                answer = yield self.submit(lambda tx, logged=logged: open_streams(tx, logged), "logs")
+                if isinstance(answer, Exception):
+                    connection.break_off()  # its agent will ask again
+                    return
                 if not self._may_still_refuse(connection):
                     return
-            refused = self._refused(starts)
+                refused = answer | self._refused_by_chance(logged)
             if refused:
-                seen = [Observed(run_id, stopped_at_s=self.world.clock.now_s(), reason="no such log group") for run_id in refused]
+                now_s = self.world.clock.now_s()
+                seen = [Observed(run_id, stopped_at_s=now_s, reason=reason) for run_id, reason in refused.items()]
                 yield self.submit(lambda tx, seen=seen: self.world.parts.report(tx, connection.host_id, seen))
             specs = [start.spec for start in starts if start.spec.run_id not in refused]
             stops = [run_id for orders in batch for run_id in orders.stop]
@@ -304,13 +245,7 @@ class Plane:
         """A newer hello has asked for these runs again: they may be started there and must not be given up here."""
         return self._connections.get(connection.host_id) is connection
 
-    def _log_lane(self) -> Waiting:
-        """Log streams are opened in another transaction, which takes its time."""
-        opened = Waiting()
-        self.world.agenda.after(self.world.plan.batch_delay_s * self.world.rng.random(), lambda: opened.settle(None))
-        return opened
-
-    def _refused(self, starts: list[Start]) -> list[str]:
-        """Runs whose log streams cannot be opened."""
-        logged = [start for start in starts if start.log is not None]
-        return [start.spec.run_id for start in logged if self.world.rng.random() < self.world.plan.log_refusal]
+    def _refused_by_chance(self, logged: list[Start]) -> dict[str, str]:
+        """A log group that was there a moment ago need not be there now."""
+        rng, rate = self.world.rng, self.world.plan.log_refusal
+        return {start.spec.run_id: "no such log group" for start in logged if rng.random() < rate}

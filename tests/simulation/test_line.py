@@ -54,7 +54,7 @@ class Small:
         return [answer for _, answer in self.core.batch([Command(handler, lambda answer: None) for handler in handlers]).answers]
 
     def state(self, task: dict[str, Any]) -> str:
-        found = self.store.task(task["taskArn"].rpartition("/")[2])
+        found = self.store.tasks.get(task["taskArn"].rpartition("/")[2])
         assert found is not None
         return found.state.value
 
@@ -90,6 +90,6 @@ def test_who_stands_first_and_fits_does_not_wait() -> None:
     small = Small(8)
     small.batch(run_task(1))
     large, little = (answer["tasks"][0] for answer in small.batch(run_task(8), run_task(1)))
-    first = small.store.fleet.pool("hosts").heads()[0].task_id
+    first = small.store.fleet.pool("hosts").heads()[0].id
     assert small.state(large) == "PROVISIONING"
     assert first == large["taskArn"].rpartition("/")[2] or small.state(little) == "PENDING"

@@ -48,9 +48,10 @@ def test_a_trace_does_not_depend_on_the_process() -> None:
 
 def test_a_run_has_something_to_check() -> None:
     """Seeds in which nothing happens would prove nothing: over a few of them everything is there."""
-    happened = "\n".join(line for seed in range(12) for line in simulate(seed, []).trace)
+    happened = "\n".join(line for seed in range(20) for line in simulate(seed, []).trace)
     for what in ("started", "ended", "welcomes", "StopTask", "RESOURCE:GPU", "fault reboot", "fault agent crash", "core crashes",
                  "fault disk full", "fault clock step", "fault link stall", "ServiceUnavailable", "healed", "finds", ".1 [",
                  "fault hold", "fault foreign process", "PutAttributes", "UpdateContainerInstancesState", "memberOf",
-                 "distinctInstance"):  # fmt: skip
+                 "distinctInstance", "fault crash between steps", "hands over points", "hands over scaling requests",
+                 "SetAlarmState", "PutLogEvents"):  # fmt: skip
         assert what in happened, what

@@ -12,7 +12,10 @@ from typing import Any
 
 from corral.clock import VirtualClock
 from corral.core import Core, Reconciler, Tx
+from corral.handovers import Delivery
 from corral.ids import SeededIds
+from corral.model.instance import HOST_POOL, InstanceState, host_instance_id
+from corral.model.placement import INSTANCE, TASK
 from corral.model.settings import Settings
 from corral.reconcile import STATE
 from corral.services import hosts
@@ -22,7 +25,9 @@ from simulation.agenda import Agenda, Stuck
 from simulation.checkers import matches_all
 from simulation.clients import CALLER, FAMILIES, Clients
 from simulation.host import ENDLESS, Engine, Host
-from simulation.plane import Plane, SimStore
+from simulation.lanes import LANES, SimLogStore, SimMetricStore, SimStore
+from simulation.log_clients import LogClients
+from simulation.plane import Plane
 
 LIVENESS_S = 1500.0
 EVENTS_MAX = 20_000  # in each phase; hundreds are usual
@@ -35,7 +40,10 @@ class Parts:
     """What the world is made of: a test hands in a faulty one and sees whether anybody objects."""
 
     core: type[Core[Any]] = Core
+    delivery: type[Delivery] = Delivery
     store: type[SimStore] = SimStore
+    log_store: type[SimLogStore] = SimLogStore
+    metric_store: type[SimMetricStore] = SimMetricStore
     plane: type[Plane] = Plane
     engine: type[Engine] = Engine
     reconcilers: Mapping[str, Reconciler] = field(default_factory=lambda: STATE)
@@ -63,7 +71,8 @@ class World:
         self.checkers = checkers
         self.hosts = [Host(self, number, size) for number, size in enumerate(self.plan.hosts)]
         self.clients = Clients(self)
-        self.plane = self.parts.plane(self, folder / "life-0.db")
+        self.log_clients = LogClients(self)
+        self.plane = self.parts.plane(self, folder)
         for checker in checkers:
             checker.world = self
 
@@ -91,19 +100,23 @@ class World:
         self.plane.start()
         for number in range(FAMILIES):
             self.clients.register(f"f{number}")
+        if self.plan.with_instances:
+            self.clients.create_fleet()
         for host in self.hosts:
             self.agenda.after(self.down_s(), host.start_agent)
             self.agenda.after(5 * self.rng.random(), partial(self.clients.put_rack, host.id))
         self._stream(self.plan.requests)
+        self.log_clients.begin()
         self._break_something()
         self._run_until(lambda: self.agenda.now >= self.plan.safety_s)
         self.heal()
         deadline_s = self.agenda.now + LIVENESS_S
         self._run_until(lambda: self.settled() or self.agenda.now > deadline_s)
         if not self.settled():
-            raise Stuck(f"still unfinished: {self.unfinished()}")
+            raise Stuck(f"still unfinished: {self.unfinished()}, {self.plane.undelivered()} hand-overs")
         self.tell("finished")
-        self.plane.store.close()
+        for lane in self.plane.lanes.values():
+            lane.store.connection.close()
         return self.trace
 
     def _run_until(self, over: Callable[[], bool]) -> None:
@@ -116,7 +129,8 @@ class World:
     def heal(self) -> None:
         """Faults off. A random core of the hosts lives on; the rest stay dead for ever."""
         self.faulty = False
-        self.plane.trouble = None
+        self.plane.trouble.clear()
+        self.plane.steps_left.clear()
         living = [host for host in self.hosts if self.rng.random() < 0.6] or [self.rng.choice(self.hosts)]
         self.note("healed", [host.id[-2:] for host in living])
         for host in self.hosts:
@@ -133,20 +147,22 @@ class World:
     def _stop_the_endless(self) -> None:
         if self.plane.up:
             self.clients.release_all()
-            rows = self.plane.store.execute("SELECT id, definition_arn FROM task WHERE desired = 'RUNNING' ORDER BY id").fetchall()
-            for task_id, definition_arn in rows:
+            rows = self.plane.store.execute("SELECT id, cluster, definition_arn FROM task WHERE desired = 'RUNNING' ORDER BY id")
+            for task_id, cluster, definition_arn in rows.fetchall():
                 if self._is_endless(definition_arn):
-                    self.clients.ask("StopTask", {"task": task_id, "reason": "the end"}, again=False)
-            for host in self.plane.store.hosts():
-                if host["status"] == "DRAINING":
-                    again = {"containerInstances": [host["id"]], "status": "ACTIVE"}
+                    self.clients.ask("StopTask", {"cluster": cluster, "task": task_id, "reason": "the end"}, again=False)
+            for instance in self.plane.store.instances.all():
+                if not instance.is_host and int(instance.id, 16) % 2:  # some end now, and some stay
+                    self.clients.terminate(instance.id)
+                if instance.status == "DRAINING" and instance.state is InstanceState.RUNNING:
+                    again = {"cluster": instance.cluster, "containerInstances": [instance.id], "status": "ACTIVE"}
                     self.clients.ask("UpdateContainerInstancesState", again, again=False)
         self.agenda.after(LOOK_EVERY_S, self._stop_the_endless)
 
     def _is_endless(self, definition_arn: str) -> bool:
         """Whether only a StopTask will end such a task."""
         family, _, revision = definition_arn.rpartition("/")[2].partition(":")
-        found = self.plane.store.definition(CALLER.region, family, int(revision))
+        found = self.plane.store.definitions.get(CALLER.region, family, int(revision))
         assert found is not None
         by_name = {container["name"]: container for container in found[2]["containerDefinitions"]}
 
@@ -163,30 +179,46 @@ class World:
         if not self.plane.up or any(request.again and request.answer is None for request in self.clients.requests):
             return False
         dead = {host.id for host in self.hosts if host.dead}
-        return not self.unfinished() and not any(host["connected"] for host in self.plane.store.hosts() if host["id"] in dead)
+        if self.unfinished() or any(host["connected"] for host in self.plane.store.hosts.all() if host["id"] in dead):
+            return False
+        return not self.plane.undelivered()
 
     def unfinished(self) -> list[str]:
-        """Tasks that have not stopped and could: on a living host, or waiting for less than a living host has."""
+        """Tasks that have not stopped and could: on a living host, or waiting for less than a living slot has. Instances too."""
         if not self.plane.up:
             return ["the core is down"]
         living = {host.id: host for host in self.hosts if not host.dead}
-        rows = self.plane.store.execute("SELECT id, state, host_id FROM task WHERE state != 'STOPPED' ORDER BY id")
-        return [
+        rows = self.plane.store.execute(
+            "SELECT task.id, task.state, instance.host_id FROM task LEFT JOIN instance ON instance.id = task.instance_id "
+            "WHERE task.state != 'STOPPED' ORDER BY task.id"
+        )
+        tasks = [
             f"{task_id} {state}"
             for task_id, state, host_id in rows.fetchall()
-            if host_id in living or (host_id is None and any(self._could_hold(host, task_id) for host in living.values()))
+            if host_id in living or (host_id is None and self._could_hold(living, TASK, task_id))
+        ]
+        return tasks + [
+            f"{instance.id} {instance.state}"
+            for instance in self.plane.store.instances.all()
+            if (instance.state is InstanceState.SHUTTING_DOWN and instance.host_id in living)
+            or (instance.state is InstanceState.PENDING and self._could_hold(living, INSTANCE, instance.id))
         ]
 
-    def _could_hold(self, host: Host, task_id: str) -> bool:
-        """Whether a living host would hold a waiting task if nothing else were on it."""
-        task = self.plane.store.task(task_id)
-        known = {slot.id: slot for slot in self.plane.store.fleet.pool("hosts").slots()}
-        if task is None or host.id not in known:
-            return task is not None
-        ask, size = task.ask, host.size
-        if len(host.gpus) < ask.least_gpus or size.cpu_units < ask.cpu_units or size.memory_mib < ask.memory_mib:
-            return False
-        return ask.rules is None or matches_all(ask.rules.member_of, known[host.id].attributes)
+    def _could_hold(self, living: Mapping[str, Host], kind: str, id: str) -> bool:
+        """Whether a slot of a living host would hold a claim if nothing else were on it."""
+        store = self.plane.store
+        claim = store.claims.get(kind, id)
+        assert claim is not None, f"{kind} {id} waits and has no claim"
+        task = store.tasks.get(id) if kind == TASK else None
+        pool, ask = store.fleet.pool(task.pool if task is not None else HOST_POOL), claim.ask
+        if pool is store.fleet.pool(HOST_POOL) and any(host_instance_id(host_id) not in pool for host_id in living):
+            return True  # a host that has not said hello yet
+        return any(
+            slot.total.gpus >= ask.least_gpus and slot.total.cpu_units >= ask.cpu_units and slot.total.memory_mib >= ask.memory_mib
+            and (ask.rules is None or matches_all(ask.rules.member_of, slot.attributes))
+            for slot in pool.slots()
+            if store.instances.host_of(slot.id) in living
+        )  # fmt: skip
 
     # What happens
 
@@ -224,7 +256,9 @@ class World:
             case "core crash" if self.plane.up:
                 self.plane.crash()
             case "crash before commit" | "crash after commit" | "disk full":
-                self.plane.trouble = fault
+                self.plane.trouble[self.rng.choice(LANES)] = fault
+            case "crash between steps" if self.plane.up:
+                self.plane.steps_left[self.rng.choice(LANES)] = self.rng.randrange(6)
             case "clock step":
                 step_s = self.rng.choice((0.5, 10.0, 40.0))
                 self.stepped_s += step_s
@@ -237,6 +271,7 @@ class World:
                 host.somebody_computes(self.rng.choice(host.gpus).gpu_id)
             case "failing command":
                 self.clients.fail_on_purpose()
+                self.log_clients.fail_on_purpose()
 
 
 def simulate(seed: int, checkers: Sequence[Any], parts: Parts | None = None) -> World:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from corral.journal import Journal
+from corral.model.instance import HOST_POOL, host_instance_id
 from corral.model.rules import Rules
 from corral.model.run import GpuDevice, Hello, RunState
 from corral.model.task import Ask, Run, Task, TaskState
-from corral.store import HOST_POOL
+from corral.store import Store
+from corral.store.claims import Claims
+from corral.store.fleet import Fleet
+from corral.store.instances import Instances
+
+OWN = host_instance_id("h")  # the own instance of the host `h`
 
 
 def hello(host_id: str = "h", gpus: int = 4, *, boot_id: str = "boot", cpu_units: int = 4096, memory_mib: int = 4096) -> Hello:
@@ -14,8 +21,9 @@ def hello(host_id: str = "h", gpus: int = 4, *, boot_id: str = "boot", cpu_units
 
 
 def claim(
-    task_id: str, gpus: int = 1, *, since_s: float = 1.0, cpu_units: int = 0, memory_mib: int = 0, rules: Rules | None = None
-) -> Task:
+    task_id: str, gpus: int = 1, *, since_s: float = 1.0, cpu_units: int = 0, memory_mib: int = 0,
+    rules: Rules | None = None, pool: str = HOST_POOL,
+) -> Task:  # fmt: skip
     """A task that waits."""
     run = Run(f"run-{task_id}", task_id, "c", 0, True, gpus, RunState.PENDING)
     return Task(
@@ -23,10 +31,19 @@ def claim(
         "r",
         "default",
         "arn",
-        HOST_POOL,
+        pool,
         TaskState.PROVISIONING,
         TaskState.RUNNING,
         Ask(gpus, cpu_units, memory_mib, rules),
         since_s,
         runs=(run,),
     )
+
+
+def derived_fleet(store: Store) -> Fleet:
+    """The fleet index as the rows say it should be."""
+    fleet = Fleet(Journal())
+    claims = Claims(store, fleet)
+    Instances(store, fleet, claims).rebuild_slots()
+    claims.rebuild()
+    return fleet

@@ -7,40 +7,40 @@ from corral.model.run import RunState
 from corral.model.task import TaskState
 from corral.services.ecs.starting import share_gpus
 from corral.store import Store
-from store.rows import claim, hello
+from store.rows import OWN, claim, hello
 
 
 def store_with_tasks() -> Store:
     """Five placed, two waiting, one stopped."""
     store = Store(None)
-    store.put_host(hello(gpus=8), 1.0)
+    store.hosts.put(hello(gpus=8), 1.0)
     for at in range(8):
-        store.add_task(claim(f"t{at}", since_s=float(at)))
+        store.tasks.add(claim(f"t{at}", since_s=float(at)), (float(at),))
     for at in range(5):
-        task = store.task(f"t{at}")
+        task = store.tasks.get(f"t{at}")
         assert task is not None
-        store.place_task(task, Placement("h", (f"GPU-h-{at}",)), share_gpus(task.runs, (f"GPU-h-{at}",)), 10.0)
-    waiting = store.task("t7")
+        store.tasks.place(task, Placement(OWN, (f"GPU-h-{at}",)), share_gpus(task.runs, (f"GPU-h-{at}",)), 10.0)
+    waiting = store.tasks.get("t7")
     assert waiting is not None
     runs = tuple(run.but(state=RunState.STOPPED) for run in waiting.runs)
     ended = waiting.but(state=TaskState.STOPPED, desired=TaskState.STOPPED, stopped_at_s=11.0, runs=runs)
-    store.change_task(waiting, ended)
+    store.tasks.change(waiting, ended)
     return store
 
 
 def test_counts_by_state() -> None:
-    assert Store(None).task_counts() == {}
+    assert Store(None).tasks.counts() == {}
     store = store_with_tasks()
-    assert store.task_counts() == {"PENDING": 5, "PROVISIONING": 2, "STOPPED": 1}
-    assert store.oldest_placed(3) == ["t0", "t1", "t2"]
+    assert store.tasks.counts() == {"PENDING": 5, "PROVISIONING": 2, "STOPPED": 1}
+    assert store.tasks.oldest_placed(3) == ["t0", "t1", "t2"]
 
 
 def test_neither_reads_the_table_from_end_to_end() -> None:
     store = store_with_tasks()
     seen: list[str] = []
     store.connection.set_trace_callback(seen.append)
-    store.task_counts()
-    store.oldest_placed(20)
+    store.tasks.counts()
+    store.tasks.oldest_placed(20)
     store.connection.set_trace_callback(None)
     for statement in seen:
         plan = [row[3] for row in store.execute(f"EXPLAIN QUERY PLAN {statement}")]

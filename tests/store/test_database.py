@@ -37,7 +37,7 @@ def run(core: Core[Store], *names_and_bytes: tuple[str, int]) -> list[object]:
     """Add clusters of a given size in one batch; their answers."""
 
     def adding(name: str, size: int) -> Command:
-        return Command(lambda tx: tx.store.put_cluster("r", name, "ACTIVE", {"x": "y" * size}) or name, lambda answer: None)
+        return Command(lambda tx: tx.store.clusters.put("r", name, "ACTIVE", {"x": "y" * size}) or name, lambda answer: None)
 
     return [answer for _, answer in core.batch([adding(*each) for each in names_and_bytes]).answers]
 
@@ -47,10 +47,10 @@ def ours(tmp_path: Path) -> Path:
     """A file of ours with some pages in it."""
     path = tmp_path / "state.db"
     store = Store(path)
-    store.put_host(hello(), 1.0)
+    store.hosts.put(hello(), 1.0)
     for number in range(50):
-        store.add_task(claim(f"t{number}"))
-        store.put_cluster("r", f"c{number}", "ACTIVE", {"text": "words " * 100})
+        store.tasks.add(claim(f"t{number}"), (1.0,))
+        store.clusters.put("r", f"c{number}", "ACTIVE", {"text": "words " * 100})
     store.close()
     return path
 
@@ -220,7 +220,7 @@ def test_single_bits_never_lead_to_anything_but_a_refusal_or_a_working_store(our
 def test_an_empty_file_is_a_fresh_one(tmp_path: Path) -> None:
     (tmp_path / "state.db").touch()
     store = Store(tmp_path / "state.db")
-    store.put_cluster("r", "c", "ACTIVE", {})
+    store.clusters.put("r", "c", "ACTIVE", {})
     assert store.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
     store.close()
 
@@ -229,8 +229,8 @@ def test_an_empty_file_is_a_fresh_one(tmp_path: Path) -> None:
 def test_odd_names_are_names(tmp_path: Path, name: str) -> None:
     for expected in ([], ["c"]):
         store = Store(tmp_path / name)
-        assert store.cluster_names("r", "", 10) == expected
-        store.put_cluster("r", "c", "ACTIVE", {})
+        assert store.clusters.names("r", "", 10) == expected
+        store.clusters.put("r", "c", "ACTIVE", {})
         store.close()
     assert {path.name for path in tmp_path.iterdir()} == {name}
 
@@ -282,18 +282,18 @@ def test_a_reader_sees_what_is_committed_and_cannot_write(ours: Path) -> None:
     store = Store(ours)
     reader = store.reader()
     store.begin()
-    store.put_cluster("r", "new", "ACTIVE", {})
-    assert reader.cluster("r", "new") is None
+    store.clusters.put("r", "new", "ACTIVE", {})
+    assert reader.clusters.get("r", "new") is None
     store.commit()
-    assert reader.cluster("r", "new") is not None
+    assert reader.clusters.get("r", "new") is not None
     reader.begin_reading()
-    assert reader.cluster("r", "later") is None
-    store.put_cluster("r", "later", "ACTIVE", {})
-    assert reader.cluster("r", "later") is None, "one snapshot for all that follows"
+    assert reader.clusters.get("r", "later") is None
+    store.clusters.put("r", "later", "ACTIVE", {})
+    assert reader.clusters.get("r", "later") is None, "one snapshot for all that follows"
     reader.end_reading()
-    assert reader.cluster("r", "later") is not None
+    assert reader.clusters.get("r", "later") is not None
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
-        reader.put_cluster("r", "mine", "ACTIVE", {})
+        reader.clusters.put("r", "mine", "ACTIVE", {})
     assert not hasattr(reader, "fleet")
     reader.close()
     store.close()
@@ -333,12 +333,12 @@ def test_a_full_disk_is_told_to_the_whole_batch_and_forgotten_when_there_is_spac
         written += names
     assert [type(answer) for answer in answers] == [ServiceUnavailable] * 3
     assert "full" in str(answers[0])
-    assert sorted(store.cluster_names("r", "", 100)) == sorted(written)
+    assert sorted(store.clusters.names("r", "", 100)) == sorted(written)
     ballast.unlink()
     assert run(core, ("again", 10)) == ["again"]
     store.close()
     reopened = Store(small_disk / "state.db")
-    assert sorted(reopened.cluster_names("r", "", 100)) == sorted([*written, "again"])
+    assert sorted(reopened.clusters.names("r", "", 100)) == sorted([*written, "again"])
     reopened.close()
 
 
@@ -382,7 +382,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
 def _check_after_kill(path: Path, acknowledged: int) -> int:
     """Everything acknowledged is there, and of each batch all or nothing; how far the file really is."""
     store = Store(path)
-    names = {int(name[1:]) for name in store.cluster_names("r", "", 100_000)}
+    names = {int(name[1:]) for name in store.clusters.names("r", "", 100_000)}
     tasks = {int(row[0][1:]) for row in store.execute("SELECT id FROM task")}
     due = {int(row[0].partition(":")[2]) for row in store.execute("SELECT key FROM due")}
     assert names == tasks == due == set(range(len(names)))

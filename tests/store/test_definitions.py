@@ -10,7 +10,7 @@ from corral.ids import SeededIds
 from corral.model.settings import Settings
 from corral.model.task import TaskState
 from corral.reconcile import STATE
-from corral.reconcile.sweep import STOPPED_TASKS_S, SWEEP_EVERY_S
+from corral.reconcile.tasks import STOPPED_TASKS_S, SWEEP_EVERY_S
 from corral.services.caller import Caller
 from corral.services.ecs.handlers import HANDLERS
 from corral.store import Store
@@ -43,7 +43,7 @@ class World:
         self.clock.advance(until_s - self.clock.now_s())
 
     def in_deletion(self) -> list[tuple[str, int]]:
-        return self.store.definitions("us-east-1", "DELETE_IN_PROGRESS", family=None, after=None, limit=9, descending=False)
+        return self.store.definitions.listed("us-east-1", "DELETE_IN_PROGRESS", family=None, after=None, limit=9, descending=False)
 
 
 def test_a_revision_stays_as_long_as_a_task_of_it_is_shown():
@@ -73,11 +73,11 @@ def test_a_page_reads_no_more_than_it_shows():
     store = Store(None)
     seen: list[str] = []
     store.connection.set_trace_callback(seen.append)
-    store.definitions("r", "ACTIVE", family=None, after=("f", 1), limit=1, descending=False)
-    store.definitions("r", "ACTIVE", family="f", after=("f", 9), limit=1, descending=True)
-    store.families("r", "f", "ACTIVE", "", 1)
-    store.definition("r", "f", None)
-    store.drop_deleted_definitions("account", 1)
+    store.definitions.listed("r", "ACTIVE", family=None, after=("f", 1), limit=1, descending=False)
+    store.definitions.listed("r", "ACTIVE", family="f", after=("f", 9), limit=1, descending=True)
+    store.definitions.families("r", "f", "ACTIVE", "", 1)
+    store.definitions.get("r", "f", None)
+    store.definitions.drop_deleted("account", 1)
     store.connection.set_trace_callback(None)
     for sql in seen:
         plan = [row[3] for row in store.execute(f"EXPLAIN QUERY PLAN {sql}")]

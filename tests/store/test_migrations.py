@@ -1,19 +1,18 @@
-"""A data folder of any earlier version becomes what a new one is, with its rows."""
+"""A data folder of any released version becomes what a new one is, with its rows."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from corral.database import APPLICATION_ID, DUE_SCHEMA
+from corral.database import APPLICATION_ID
 from corral.store import Store
-from corral.telemetry import LogStore
+from store.freeze import RELEASED, STORES, version_of
 
-HERE = Path(__file__).parent
+FROZEN = sorted(RELEASED.glob("*.sql"))
 
 
 def columns(connection: sqlite3.Connection) -> dict[str, Any]:
@@ -27,48 +26,25 @@ def columns(connection: sqlite3.Connection) -> dict[str, Any]:
     }
 
 
-def old(path: Path, schema: str, rows: Iterable[str]) -> None:
-    """A file as an earlier version of Corral made it: the number in the schema's name."""
+def thaw(frozen: Path, path: Path) -> None:
+    """A file as the released version made it."""
     connection = sqlite3.connect(path)
-    connection.executescript((HERE / schema).read_text() + DUE_SCHEMA)
-    for row in rows:
-        connection.execute(row)
+    connection.executescript(frozen.read_text())
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version={Path(schema).stem[-1]}")
+    connection.execute(f"PRAGMA user_version={frozen.stem.rpartition('-')[2]}")
     connection.commit()
     connection.close()
 
 
-STATE = (
-    "INSERT INTO cluster VALUES ('r', 'mine', 'ACTIVE', '{}')",
-    "INSERT INTO task_definition VALUES ('r', 'train', 1, 'ACTIVE', '{\"family\": \"train\"}')",
-    "INSERT INTO host VALUES ('h', 'hosts', 'name', 'boot', 4096, 4096, 1, 1.0, 1.0)",
-    "INSERT INTO gpu VALUES ('GPU-1', 'h', 0, 'H100', 80000, 1, 1, 'exclusive', 'host:h')",
-    "INSERT INTO task VALUES ('t', 'r', 'mine', 'arn', 'train', 'hosts', 'RUNNING', 'RUNNING', 'h', 1, 0, 16, 3, 'g', NULL, "
-    "1.0, 1.0, 1.0, NULL, NULL, NULL, NULL, '{}')",
-    "INSERT INTO task VALUES ('w', 'r', 'mine', 'arn', 'train', 'hosts', 'PROVISIONING', 'RUNNING', NULL, 1, 0, 16, 1, 'g', NULL, "
-    "2.0, NULL, NULL, NULL, NULL, NULL, NULL, '{}')",
-    "INSERT INTO run VALUES ('run', 't', 0, 'main', 1, 1, 'RUNNING', '[\"GPU-1\"]', 7, NULL, NULL, 1.0, NULL)",
-    "INSERT INTO run VALUES ('runw', 'w', 0, 'main', 1, 1, 'PENDING', '[]', NULL, NULL, NULL, NULL, NULL)",
-    "INSERT INTO lease VALUES ('GPU-1', 'run', 'exclusive', 'host:h')",
-)
-LOGS = (
-    "INSERT INTO log_group VALUES ('r', '/g', 1, '{}')",
-    "INSERT INTO log_stream VALUES (1, 'r', '/g', 's', 1, 5, 5, 6, 1)",
-    "INSERT INTO log_stream VALUES (3, 'r', '/g', 'gone', 1, 5, 5, 6, 1)",
-    "DELETE FROM log_stream WHERE id = 3",
-    "INSERT INTO log_event VALUES (1, 5, 0, 6, 'hello')",
-    "INSERT INTO log_event VALUES (3, 5, 0, 6, 'of a stream that is being purged')",
-    "INSERT INTO due VALUES ('purge:3', 1.0)",
-)
+def test_every_store_has_a_frozen_copy_of_its_version() -> None:
+    """A changed schema needs a migration and, at its release, a new copy: `python -m store.freeze` in tests/."""
+    assert {f"{name}-{version_of(kind)}" for name, kind in STORES.items()} <= {path.stem for path in FROZEN}
 
 
-OLD = [(Store, "schema_1.sql", STATE), (Store, "schema_2.sql", ()), (LogStore, "logs_1.sql", LOGS)]
-
-
-@pytest.mark.parametrize(("kind", "schema", "rows"), OLD)
-def test_an_old_file_becomes_as_a_new_one_is(tmp_path: Path, kind: type[Store | LogStore], schema: str, rows: tuple[str, ...]):
-    old(tmp_path / "old.db", schema, rows)
+@pytest.mark.parametrize("frozen", FROZEN, ids=lambda path: path.stem)
+def test_a_released_file_becomes_as_a_new_one_is(tmp_path: Path, frozen: Path) -> None:
+    kind = STORES[frozen.stem.rpartition("-")[0]]
+    thaw(frozen, tmp_path / "old.db")
     migrated, fresh = kind(tmp_path / "old.db"), kind(None)
     assert columns(migrated.connection) == columns(fresh.connection)
     assert migrated.execute("PRAGMA foreign_keys").fetchone() == (1,)
@@ -76,30 +52,12 @@ def test_an_old_file_becomes_as_a_new_one_is(tmp_path: Path, kind: type[Store | 
     migrated.close()
 
 
-def test_the_rows_of_an_old_state_are_still_there(tmp_path: Path):
-    old(tmp_path / "old.db", "schema_1.sql", STATE)
+def test_the_rows_of_a_released_state_are_still_there(tmp_path: Path) -> None:
+    thaw(RELEASED / "state-1.sql", tmp_path / "old.db")
     store = Store(tmp_path / "old.db")
-    task, waiting = store.task("t"), store.task("w")
-    assert task is not None and waiting is not None
-    assert (task.state, task.runs[0].gpu_ids) == ("RUNNING", ("GPU-1",))
-    assert store.holders("h") == {"GPU-1": "t"}
-    assert [claim.task_id for claim in store.fleet.pool("hosts").heads()] == ["w"]
-    assert store.document("r", "train", 1) == {"family": "train"}
-    assert store.add_definition("r", "train", {"family": "train"}) == 2
-    store.close()
-
-
-def test_the_rows_of_old_logs_are_still_there(tmp_path: Path):
-    old(tmp_path / "old.db", "logs_1.sql", LOGS)
-    store = LogStore(tmp_path / "old.db")
-    stream = store.stream("r", "/g", "s")
-    assert stream is not None and stream.events == 1
-    group = store.group("r", "/g")
-    assert group is not None and group.bytes == len("hello") + 26
-    assert store.take_due(2.0, 10) == ["purge:"]
-    assert not store.purge(100, 1000)
-    assert store.execute("SELECT message FROM log_event").fetchall() == [("hello",)]
-    assert store.add_stream(group.id, "new", 7)
-    new = store.stream("r", "/g", "new")
-    assert new is not None and new.id == 4  # ids are not given twice
+    placed = store.tasks.get("placed")
+    assert placed is not None and placed.runs[0].gpu_ids == ("GPU-h-0",)
+    assert store.hosts.holders("h") == {"GPU-h-0": "placed"}
+    assert [claim.id for claim in store.fleet.pool("hosts").heads()] == ["waiting"]
+    assert store.definitions.add("r", "train", {"family": "train"}) == 2
     store.close()

@@ -6,25 +6,29 @@ It runs in memory and on a file; savepoints, commits, rollbacks and reopening co
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import tempfile
-from copy import copy, deepcopy
-from dataclasses import dataclass, field, replace
+from copy import deepcopy
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from corral.decide.lifecycle import advance, observe
 from corral.decide.place import place
+from corral.model.instance import HOST_POOL, Instance, InstanceState, cluster_pool, host_instance_id
 from corral.model.placement import Placement
 from corral.model.rules import Rules
 from corral.model.run import Observed, RunState
 from corral.model.task import Ask, Task, TaskState
 from corral.services.ecs.starting import share_gpus
-from corral.store import HOLD, HOST_POOL, Store
-from store.rows import claim, hello
+from corral.store import HOLD, Store
+from store.rows import claim, derived_fleet, hello
 
 HOSTS = st.sampled_from(("h1", "h2", "h3"))
 FAMILIES = st.sampled_from(("f", "g"))
@@ -39,6 +43,9 @@ RULES = st.sampled_from(
     )
 )
 TASKS = st.integers(0, 11).map(lambda number: f"t{number}")
+INSTANCES = st.integers(0, 5).map(lambda number: f"i{number}")
+JOINED = cluster_pool("r", "c")  # the pool of the instances that joined the cluster `c`
+POOLS = st.sampled_from((HOST_POOL, HOST_POOL, JOINED))
 
 
 @dataclass
@@ -50,6 +57,8 @@ class Model:
     revisions: dict[str, int] = field(default_factory=dict)  # of each family, the last number given
     stored: dict[str, dict[str, Any]] = field(default_factory=dict)
     hosts: dict[str, dict[str, Any]] = field(default_factory=dict)
+    instances: dict[str, Instance] = field(default_factory=dict)  # without the hosts' own
+    taken: dict[str, str] = field(default_factory=dict)  # GPU → the instance that owns it, other than its host's own
     tasks: dict[str, Task] = field(default_factory=dict)
     due: dict[str, float] = field(default_factory=dict)
     tokens: dict[str, tuple[str, str, float]] = field(default_factory=dict)
@@ -64,14 +73,25 @@ class Model:
             for gpu in run.gpu_ids
         }
 
-    def free(self, host_id: str) -> tuple[tuple[str, ...], int, int]:
-        """(GPUs, CPU units, memory)"""
-        host, held = self.hosts[host_id], {*self.leases(), *self.hosts[host_id]["away"], *self.hosts[host_id]["foreign"]}
-        there = [task.ask for task in self.tasks.values() if task.host_id == host_id and task.state is not TaskState.STOPPED]
+    def slots(self, pool: str) -> dict[str, tuple[tuple[str, ...], int, int]]:
+        """Slot → its free GPUs, CPU units and memory."""
+        if pool == HOST_POOL:
+            sizes = {host_instance_id(host_id): (host_id, host["cpu_units"], 4096) for host_id, host in self.hosts.items()}
+        else:
+            living = [each for each in self.instances.values() if each.host_id and each.state is not InstanceState.TERMINATED]
+            sizes = {each.id: (str(each.host_id), each.cpu_units, each.memory_mib) for each in living if each.pool == pool}
+        return {slot_id: self._free(slot_id, *size) for slot_id, size in sizes.items()}
+
+    def _free(self, slot_id: str, host_id: str, cpu_units: int, memory_mib: int) -> tuple[tuple[str, ...], int, int]:
+        host = self.hosts[host_id]
+        is_own = slot_id == host_instance_id(host_id)
+        held = {*self.leases(), *host["foreign"], *(host["away"] if is_own else ())}
+        owned = [gpu for gpu in host["gpus"] if self.taken.get(gpu) == (None if is_own else slot_id)]
+        there = [task.ask for task in self.tasks.values() if task.instance_id == slot_id and task.state is not TaskState.STOPPED]
         return (
-            tuple(gpu for gpu in host["gpus"] if gpu not in held),
-            host["cpu_units"] - sum(ask.cpu_units for ask in there),
-            host["memory_mib"] - sum(ask.memory_mib for ask in there),
+            tuple(gpu for gpu in owned if gpu not in held),
+            cpu_units - sum(ask.cpu_units for ask in there),
+            memory_mib - sum(ask.memory_mib for ask in there),
         )
 
 
@@ -149,14 +169,14 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(name=NAMES, active=st.booleans(), tag=st.integers(0, 3))
     def put_cluster(self, name: str, active: bool, tag: int) -> None:
         status = "ACTIVE" if active else "INACTIVE"
-        self.store.put_cluster("r", name, status, {"tag": tag})
+        self.store.clusters.put("r", name, status, {"tag": tag})
         self.now.clusters[name] = (status, {"tag": tag})
 
     @rule(family=FAMILIES)
     def add_definition(self, family: str) -> None:
         self.documents += 1
         document = {"family": family, "number": self.documents}
-        revision = self.store.add_definition("r", family, document)
+        revision = self.store.definitions.add("r", family, document)
         assert revision == 1 + self.now.revisions.get(family, 0)
         self.now.revisions[family] = revision
         self.now.definitions[family, revision] = ("ACTIVE", document)
@@ -166,12 +186,12 @@ class StoreMachine(RuleBasedStateMachine):
     def change_definition(self, data: st.DataObject, status: str) -> None:
         family, revision = data.draw(st.sampled_from(sorted(self.now.definitions)))
         document = {**self.now.definitions[family, revision][1], "changedAt": self.clock_s}
-        self.store.change_definition("r", family, revision, status, document)
+        self.store.definitions.change("r", family, revision, status, document)
         self.now.definitions[family, revision] = (status, document)
 
     @rule()
     def drop_deleted_definitions(self) -> None:
-        assert self.store.drop_deleted_definitions("account", 100) == 0, "no task here refers to one"
+        assert self.store.definitions.drop_deleted("account", 100) == 0, "no task here refers to one"
         for key, (status, _) in list(self.now.definitions.items()):
             if status == "DELETE_IN_PROGRESS":
                 del self.now.definitions[key]
@@ -196,7 +216,7 @@ class StoreMachine(RuleBasedStateMachine):
     def put_host(self, host_id: str, gpus: int, cpu_units: int) -> None:
         """A host may come back with other GPUs, and smaller than what is on it."""
         said = hello(host_id, gpus, cpu_units=cpu_units)
-        self.store.put_host(said, self.clock_s)
+        self.store.hosts.put(said, self.clock_s)
         shown = [gpu.gpu_id for gpu in said.gpus]
         away = self.now.hosts[host_id]["away"] if host_id in self.now.hosts else set()
         self.now.hosts[host_id] = {
@@ -208,9 +228,10 @@ class StoreMachine(RuleBasedStateMachine):
     def hold_or_release(self, data: st.DataObject, at: int) -> None:
         host_id = data.draw(st.sampled_from(sorted(self.now.hosts)))
         gpu_id, away = f"GPU-{host_id}-{at}", self.now.hosts[host_id]["away"]
-        assert self.store.drop_attribute(host_id, HOLD + gpu_id) == (gpu_id in away)
+        own_id = host_instance_id(host_id)
+        assert self.store.instances.drop_attribute(own_id, HOLD + gpu_id) == (gpu_id in away)
         if gpu_id not in away:
-            self.store.put_attribute(host_id, HOLD + gpu_id, "mine")
+            self.store.instances.put_attribute(own_id, HOLD + gpu_id, "mine")
         away ^= {gpu_id}
 
     @precondition(lambda self: self.now.hosts)
@@ -220,7 +241,7 @@ class StoreMachine(RuleBasedStateMachine):
         host = self.now.hosts[host_id]
         found = {gpu_id: [(7, "x")] if at in used else [] for at, gpu_id in enumerate(host["gpus"])}
         now_used = {gpu_id for gpu_id, processes in found.items() if processes}
-        assert self.store.put_foreign(host_id, found) == (now_used != host["foreign"])
+        assert self.store.hosts.put_foreign(host_id, found) == (now_used != host["foreign"])
         host["foreign"] = now_used
 
     @precondition(lambda self: self.now.hosts)
@@ -228,40 +249,76 @@ class StoreMachine(RuleBasedStateMachine):
     def hear_or_miss_a_host(self, data: st.DataObject, connected: bool) -> None:
         host_id = data.draw(st.sampled_from(sorted(self.now.hosts)))
         if connected:
-            self.store.host_seen(host_id, self.clock_s)
+            self.store.hosts.seen(host_id, self.clock_s)
         else:
-            self.store.host_silent(host_id)
+            self.store.hosts.silent(host_id)
         self.now.hosts[host_id]["connected"] = connected
 
     @precondition(lambda self: self.now.hosts)
     @rule(data=st.data(), value=st.sampled_from(("", "1", None)), status=st.sampled_from(("ACTIVE", "DRAINING")))
     def say_something_of_a_host(self, data: st.DataObject, value: str | None, status: str) -> None:
-        host_id = data.draw(st.sampled_from(sorted(self.now.hosts)))
-        said = self.store.attributes(host_id)
+        host_id = host_instance_id(data.draw(st.sampled_from(sorted(self.now.hosts))))
+        said = self.store.instances.attributes(host_id)
         if value is None:
-            assert self.store.drop_attribute(host_id, "x") == ("x" in said)
+            assert self.store.instances.drop_attribute(host_id, "x") == ("x" in said)
         else:
-            self.store.put_attribute(host_id, "x", value)
-        self.store.set_host_status(host_id, status)
+            self.store.instances.put_attribute(host_id, "x", value)
+        self.store.instances.set_status(host_id, status)
         others = {name: text for name, text in said.items() if name != "x"}  # holds are attributes too
-        assert self.store.attributes(host_id) == others | ({} if value is None else {"x": value})
+        assert self.store.instances.attributes(host_id) == others | ({} if value is None else {"x": value})
 
-    @rule(task_id=TASKS, gpus=st.integers(0, 3), since_s=st.integers(1, 3), cpu_units=st.sampled_from((0, 512)), rules=RULES)
-    def add_claim(self, task_id: str, gpus: int, since_s: int, cpu_units: int, rules: Rules | None) -> None:
+    @rule(instance_id=INSTANCES, gpus=st.integers(0, 3), since_s=st.integers(1, 3), cluster=st.sampled_from(("c", "c", "")))
+    def claim_instance(self, instance_id: str, gpus: int, since_s: int, cluster: str) -> None:
+        if instance_id not in self.now.instances:
+            waiting = Instance(instance_id, "r", cluster, "type", InstanceState.PENDING, gpus, 2048, 2048, float(since_s))
+            self.store.instances.add(waiting, HOST_POOL, (float(since_s),))
+            self.now.instances[instance_id] = waiting
+
+    @rule(instance_id=INSTANCES)
+    def launch_instance(self, instance_id: str) -> None:
+        waiting = self.now.instances.get(instance_id)
+        if waiting is None or waiting.state is not InstanceState.PENDING:
+            return
+        spot = place(self.store.fleet.pool(HOST_POOL), waiting.ask)
+        if isinstance(spot, Placement):
+            self.now.instances[instance_id] = self.store.instances.launch(waiting, spot)
+            self.now.taken |= dict.fromkeys(spot.gpu_ids, instance_id)
+
+    @rule(instance_id=INSTANCES)
+    def end_instance(self, instance_id: str) -> None:
+        """It shuts down first; it gives its GPUs back only when no task is on it."""
+        instance = self.now.instances.get(instance_id)
+        if instance is None or instance.state is InstanceState.TERMINATED:
+            return
+        if instance.state is InstanceState.RUNNING:
+            self.now.instances[instance_id] = self.store.instances.shut_down(instance)
+        elif not self.store.tasks.on(instance_id):
+            self.now.instances[instance_id] = self.store.instances.terminate(instance, self.clock_s)
+            self.now.taken = {gpu: owner for gpu, owner in self.now.taken.items() if owner != instance_id}
+        elif any(self.now.taken.get(gpu) == instance_id for gpu in self.now.leases()):
+            own_id = host_instance_id(str(instance.host_id))
+            with pytest.raises(sqlite3.IntegrityError):  # what a run holds does not change its owner
+                self.store.execute("UPDATE gpu SET owner = ? WHERE owner = ?", (own_id, instance_id))
+
+    @rule(
+        task_id=TASKS, gpus=st.integers(0, 3), since_s=st.integers(1, 3), cpu_units=st.sampled_from((0, 512)), rules=RULES,
+        pool=POOLS,
+    )  # fmt: skip
+    def add_claim(self, task_id: str, gpus: int, since_s: int, cpu_units: int, rules: Rules | None, pool: str) -> None:
         if task_id not in self.now.tasks:
-            task = claim(task_id, gpus, since_s=float(since_s), cpu_units=cpu_units, memory_mib=256, rules=rules)
-            self.store.add_task(task)
+            task = claim(task_id, gpus, since_s=float(since_s), cpu_units=cpu_units, memory_mib=256, rules=rules, pool=pool)
+            self.store.tasks.add(task, (float(since_s),))
             self.now.tasks[task_id] = task
 
-    @rule(task_id=TASKS, gpus=st.integers(0, 3))
-    def add_placed(self, task_id: str, gpus: int) -> None:
-        spot = place(self.store.fleet.pool(HOST_POOL), Ask(gpus, 0, 256))
+    @rule(task_id=TASKS, gpus=st.integers(0, 3), pool=POOLS)
+    def add_placed(self, task_id: str, gpus: int, pool: str) -> None:
+        spot = place(self.store.fleet.pool(pool), Ask(gpus, 0, 256))
         if task_id in self.now.tasks or not isinstance(spot, Placement):
             return
-        task = claim(task_id, gpus, memory_mib=256)
+        task = claim(task_id, gpus, memory_mib=256, pool=pool)
         runs = share_gpus(task.runs, spot.gpu_ids)
-        placed = replace(task, state=TaskState.PENDING, host_id=spot.slot_id, placed_at_s=self.clock_s, runs=runs)
-        self.store.add_task(placed)
+        placed = replace(task, state=TaskState.PENDING, instance_id=spot.slot_id, placed_at_s=self.clock_s, runs=runs)
+        self.store.tasks.add(placed)
         self.now.tasks[task_id] = placed
 
     @rule(task_id=TASKS)
@@ -269,9 +326,9 @@ class StoreMachine(RuleBasedStateMachine):
         task = self.now.tasks.get(task_id)
         if task is None or task.state is not TaskState.PROVISIONING:
             return
-        spot = place(self.store.fleet.pool(HOST_POOL), task.ask)
+        spot = place(self.store.fleet.pool(task.pool), task.ask)
         if isinstance(spot, Placement):
-            after = self.store.place_task(task, spot, share_gpus(task.runs, spot.gpu_ids), self.clock_s)
+            after = self.store.tasks.place(task, spot, share_gpus(task.runs, spot.gpu_ids), self.clock_s)
             self.now.tasks[task_id] = after
 
     @rule(task_id=TASKS, ended=st.booleans())
@@ -299,17 +356,17 @@ class StoreMachine(RuleBasedStateMachine):
     def set_task_details(self, task_id: str, tag: int) -> None:
         task = self.now.tasks.get(task_id)
         if task is not None:
-            self.now.tasks[task_id] = self.store.set_task_details(task, {"tag": tag})
+            self.now.tasks[task_id] = self.store.tasks.set_details(task, {"tag": tag})
 
     def _change(self, before: Task, after: Task) -> None:
-        self.store.change_task(before, after)
+        self.store.tasks.change(before, after)
         moved = (before.state, before.desired) != (after.state, after.desired)
         self.now.tasks[before.id] = replace(after, version=before.version + moved)
 
     @rule()
     def drop_stopped(self) -> None:
         old = [task.id for task in self.now.tasks.values() if task.stopped_at_s is not None and task.stopped_at_s < self.clock_s]
-        assert self.store.drop_stopped_tasks(self.clock_s, 100) == len(old)
+        assert self.store.tasks.drop_stopped(self.clock_s, 100) == len(old)
         for task_id in old:
             del self.now.tasks[task_id]
 
@@ -327,13 +384,13 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(name=NAMES, reply=st.integers(0, 9), lives_s=st.integers(-5, 20))
     def remember(self, name: str, reply: int, lives_s: int) -> None:
-        self.store.remember("scope", name, "digest", str(reply), self.clock_s + lives_s)
+        self.store.tokens.put("scope", name, "digest", str(reply), self.clock_s + lives_s)
         self.now.tokens[name] = ("digest", str(reply), self.clock_s + lives_s)
 
     @rule()
     def drop_tokens(self) -> None:
         old = [name for name, token in self.now.tokens.items() if token[2] <= self.clock_s]
-        assert self.store.drop_tokens(self.clock_s, 100) == len(old)
+        assert self.store.tokens.drop_expired(self.clock_s, 100) == len(old)
         for name in old:
             del self.now.tokens[name]
 
@@ -342,57 +399,69 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def rows_agree(self) -> None:
         store, now = self.store, self.now
-        assert {name: store.cluster("r", name) for name in now.clusters} == now.clusters
-        assert store.cluster_names("r", "", 10) == sorted(name for name, (status, _) in now.clusters.items() if status == "ACTIVE")
+        assert {name: store.clusters.get("r", name) for name in now.clusters} == now.clusters
+        assert store.clusters.names("r", "", 10) == sorted(name for name, (status, _) in now.clusters.items() if status == "ACTIVE")
         for (family, revision), (status, document) in now.definitions.items():
-            assert store.definition("r", family, revision) == (revision, status, document)
+            assert store.definitions.get("r", family, revision) == (revision, status, document)
         for family in ("f", "g"):
             active = [at for (name, at), (status, _) in now.definitions.items() if (name, status) == (family, "ACTIVE")]
-            newest = store.definition("r", family, None)
+            newest = store.definitions.get("r", family, None)
             assert (newest[0] if newest else 0) == max(active, default=0)
         for status in ("ACTIVE", "INACTIVE", "DELETE_IN_PROGRESS"):
             listed = sorted(key for key, (its_status, _) in now.definitions.items() if its_status == status)
-            assert store.definitions("r", status, family=None, after=None, limit=99, descending=False) == listed
-            after = store.definitions("r", status, family=None, after=("f", 1), limit=99, descending=True)
+            assert store.definitions.listed("r", status, family=None, after=None, limit=99, descending=False) == listed
+            after = store.definitions.listed("r", status, family=None, after=("f", 1), limit=99, descending=True)
             assert after == [key for key in reversed(listed) if key < ("f", 1)]
         active_families = {family for (family, _), (status, _) in now.definitions.items() if status == "ACTIVE"}
-        assert store.families("r", "", "ACTIVE", "", 9) == sorted(active_families)
-        assert store.families("r", "", "ALL", "", 9) == sorted({family for family, _ in now.definitions})
+        assert store.definitions.families("r", "", "ACTIVE", "", 9) == sorted(active_families)
+        assert store.definitions.families("r", "", "ALL", "", 9) == sorted({family for family, _ in now.definitions})
         assert dict(store.stored.listed("s", "k", "r")) == now.stored
-        assert {host["id"]: bool(host["connected"]) for host in store.hosts()} == {
+        assert {host["id"]: bool(host["connected"]) for host in store.hosts.all()} == {
             host_id: host["connected"] for host_id, host in now.hosts.items()
         }
-        assert {task_id: store.task(task_id) for task_id in now.tasks} == now.tasks
-        assert sum(store.task_counts().values()) == len(now.tasks)
+        assert {task_id: store.tasks.get(task_id) for task_id in now.tasks} == now.tasks
+        assert sum(store.tasks.counts().values()) == len(now.tasks)
         for host_id, host in now.hosts.items():
-            assert store.holds(host_id) == dict.fromkeys(sorted(host["away"]), "mine")
-            assert store.foreign(host_id).keys() == host["foreign"]
-        held = {gpu: task_id for host_id in now.hosts for gpu, task_id in store.holders(host_id).items()}
+            assert store.instances.holds(host_instance_id(host_id)) == dict.fromkeys(sorted(host["away"]), "mine")
+            assert store.hosts.foreign(host_id).keys() == host["foreign"]
+        held = {gpu: task_id for host_id in now.hosts for gpu, task_id in store.hosts.holders(host_id).items()}
         assert held == now.leases()
         assert store.next_due_s() == min(now.due.values(), default=None)
         for name, token in now.tokens.items():
-            assert store.remembered("scope", name, self.clock_s) == (token[:2] if token[2] > self.clock_s else None)
+            assert store.tokens.get("scope", name, self.clock_s) == (token[:2] if token[2] > self.clock_s else None)
 
     @invariant()
     def index_agrees(self) -> None:
-        pool = self.store.fleet.pool(HOST_POOL)
-        found = {slot.id: (tuple(slot.gpus), slot.cpu_units, slot.memory_mib) for slot in pool.slots()}
-        assert found == {host_id: self.now.free(host_id) for host_id in self.now.hosts}
-        waiting = sorted((task.created_at_s, task.id) for task in self.now.tasks.values() if task.state is TaskState.PROVISIONING)
-        assert pool.waiting() == len(waiting)
-        if waiting:
-            assert (pool.heads()[0].since_s, pool.heads()[0].task_id) == waiting[0]
+        for name in (HOST_POOL, JOINED):
+            pool = self.store.fleet.pool(name)
+            found = {slot.id: (tuple(slot.gpus), slot.cpu_units, slot.memory_mib) for slot in pool.slots()}
+            assert found == self.now.slots(name)
+            tasks = [task for task in self.now.tasks.values() if task.state is TaskState.PROVISIONING and task.pool == name]
+            waiting = [((task.created_at_s,), "task", task.id) for task in tasks]
+            if name == HOST_POOL:
+                pending = [each for each in self.now.instances.values() if each.state is InstanceState.PENDING]
+                waiting += [((each.created_at_s,), "instance", each.id) for each in pending]
+            assert pool.waiting() == len(waiting)
+            if waiting:
+                head = pool.heads()[0]
+                assert (head.rank, head.kind, head.id) == min(waiting)
+
+    @invariant()
+    def no_gpu_has_two_owners(self) -> None:
+        offered = [gpu for pool in (HOST_POOL, JOINED) for slot in self.store.fleet.pool(pool).slots() for gpu in slot.gpus]
+        assert len(offered) == len(set(offered)), "a GPU is offered by two slots"
+        owners = dict(self.store.execute("SELECT id, owner FROM gpu").fetchall())
+        for gpu, owner in owners.items():
+            assert owner == self.now.taken.get(gpu, host_instance_id(gpu.split("-")[1]))
 
     @invariant()
     def live_tasks_are_those_committed(self) -> None:
         tasks = self.committed.tasks.values()
-        assert self.store.live_tasks == {task.id for task in tasks if task.host_id and task.state is not TaskState.STOPPED}
+        assert self.store.tasks.live == {task.id for task in tasks if task.instance_id and task.state is not TaskState.STOPPED}
 
     @invariant()
     def index_is_what_the_rows_say(self) -> None:
-        rebuilt = copy(self.store)
-        rebuilt.rebuild()
-        assert self.store.fleet.picture() == rebuilt.fleet.picture()
+        assert self.store.fleet.picture() == derived_fleet(self.store).picture()
 
 
 class FileStoreMachine(StoreMachine):

@@ -18,15 +18,15 @@ PER_BATCH = 3
 
 
 def write(tx: Tx[Store], number: int) -> str:
-    tx.store.put_cluster("r", f"c{number}", "ACTIVE", {"number": number})
-    tx.store.add_task(claim(f"t{number}", since_s=float(number)))
+    tx.store.clusters.put("r", f"c{number}", "ACTIVE", {"number": number})
+    tx.store.tasks.add(claim(f"t{number}", since_s=float(number)), (float(number),))
     tx.due(f"look:{number}", tx.now_s + 1e6)
     return str(number)
 
 
 def main() -> None:
     core = Core(Store(Path(sys.argv[1])), settings=Settings(), clock=WallClock(), ids=RandomIds())
-    core.batch([Command(lambda tx: tx.store.put_host(hello(), tx.now_s), lambda answer: None)])
+    core.batch([Command(lambda tx: tx.store.hosts.put(hello(), tx.now_s), lambda answer: None)])
     for first in count(int(sys.argv[2]), PER_BATCH):
         numbers = range(first, first + PER_BATCH)
         outbox = core.batch([Command(lambda tx, number=number: write(tx, number), lambda answer: None) for number in numbers])

@@ -14,7 +14,7 @@ AWS_CHUNKED = "aws-chunked"  # stands among content encodings, yet is only how a
 
 
 # Of these two, of Call and of Caller one is made for every request, and to make a frozen one takes three times as long: together a
-# tenth of all that a request costs before its handler. Nobody changes them.
+# tenth of all that a request costs before its handler. Nobody changes them, except that the server sets a body when it has arrived.
 
 
 @dataclass(slots=True)

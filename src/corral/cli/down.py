@@ -80,14 +80,21 @@ def _stop_all(where: Where) -> int:
         if not _alive(where):
             break
         ecs = client(where, "ecs", region)
-        alive = tasks.unfinished(ecs, ecs.describe_clusters(clusters=[tasks.CLUSTER])["clusters"][0])
-        if alive:
-            say(f"stopping {count(len(alive), 'task')} and waiting for the end")
-        for task in alive:
-            ecs.stop_task(cluster=tasks.CLUSTER, task=tasks.id_of(task), reason="corral down --stop-tasks")
-        stopped += len(alive)
-        _wait(ecs, [tasks.id_of(task) for task in alive], deadline_s)
+        for page in ecs.get_paginator("list_clusters").paginate():
+            for cluster in ecs.describe_clusters(clusters=page["clusterArns"])["clusters"]:
+                stopped += _stop_tasks(ecs, cluster, deadline_s)
     return stopped
+
+
+def _stop_tasks(ecs: Any, cluster: dict[str, Any], deadline_s: float) -> int:
+    """Stop every task of a cluster and wait for their ends; how many they were."""
+    alive, name = tasks.unfinished(ecs, cluster), cluster["clusterName"]
+    if alive:
+        say(f"stopping {count(len(alive), 'task')} and waiting for the end")
+    for task in alive:
+        ecs.stop_task(cluster=name, task=tasks.id_of(task), reason="corral down --stop-tasks")
+    _wait(ecs, name, [tasks.id_of(task) for task in alive], deadline_s)
+    return len(alive)
 
 
 def _regions(where: Where) -> list[str | None]:
@@ -97,10 +104,10 @@ def _regions(where: Where) -> list[str | None]:
     return [where.region, *(name for name in get_session().get_available_regions("ecs") if name != where.region)]
 
 
-def _wait(ecs: Any, ids: list[str], deadline_s: float) -> None:
+def _wait(ecs: Any, cluster: str, ids: list[str], deadline_s: float) -> None:
     while ids:
         with holding(HOLD_S):  # a task may take its stopTimeout to end
-            found = tasks.describe(ecs, ids[: tasks.DESCRIBE_MAX])
+            found = tasks.describe(ecs, ids[: tasks.DESCRIBE_MAX], cluster)
         ended = {tasks.id_of(task) for task in found if tasks.is_stopped(task)}
         ids = [task_id for task_id in ids if task_id not in ended]
         if ids and time.monotonic() > deadline_s:

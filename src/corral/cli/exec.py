@@ -12,7 +12,7 @@ from corral.cli import tasks
 from corral.cli.here import Data, data_option
 from corral.cli.refusals import Failed
 from corral.cli.suggest import task_ids
-from corral.cli.where import client, find, is_aws
+from corral.cli.where import client, cluster_option, find, is_aws
 
 
 @click.command(
@@ -24,11 +24,17 @@ from corral.cli.where import client, find, is_aws
 @click.option("--container", "-c", metavar="NAME", help="Which container of the task, where it has several.")
 @click.option("--interactive", "-i", is_flag=True, help="Pass standard input on to it.")
 @click.option("--tty", "-t", "has_terminal", is_flag=True, help="Give it a terminal.")
-@click.option("--cluster", default=tasks.CLUSTER, show_default=True, help="Whose task; an ARN names its own.")
+@cluster_option("Whose task; an ARN names its own.")
 @click.argument("task", metavar="TASK", shell_complete=task_ids("RUNNING"))
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 def exec_(
-    data: Data, container: str | None, interactive: bool, has_terminal: bool, cluster: str, task: str, command: tuple[str, ...]
+    data: Data,
+    container: str | None,
+    interactive: bool,
+    has_terminal: bool,
+    cluster: str | None,
+    task: str,
+    command: tuple[str, ...],
 ) -> None:
     """Run a command beside a container of a running task: with its environment, folder and GPUs. Exits as the command does.
 
@@ -42,7 +48,7 @@ def exec_(
     if is_aws(where):
         raise Failed("the endpoint is AWS, whose channel wants its own plugin: use `aws ecs execute-command --interactive`.")
     ecs = client(where, "ecs")
-    of_cluster, task_id = tasks.find(ecs, task, cluster)
+    of_cluster, task_id = tasks.find(ecs, task, cluster or where.cluster)
     named = {"container": container} if container else {}
     words = command[1:] if command[0] == "--" else command
     reply = ecs.execute_command(cluster=of_cluster, task=task_id, command=shlex.join(words), interactive=has_terminal, **named)

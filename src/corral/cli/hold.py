@@ -44,16 +44,15 @@ def hold(data: Data, reason: str | None, release: bool, as_json: bool, gpu: str 
             param_hint="--for",
         )
     where = find(data)
-    ecs = client(where, "ecs")
-    gpus = _gpus(where, ecs)
+    gpus = _gpus(where)
     if gpu is not None:
         chosen = _choose(gpus, gpu)
         attribute = {"name": ATTRIBUTE + chosen["gpu"], "targetType": TARGET, "targetId": chosen["containerInstance"]}
         if release:
-            _release(ecs, chosen, attribute)
+            _release(where, chosen, attribute)
         else:
-            ecs.put_attributes(cluster=tasks.CLUSTER, attributes=[{**attribute, "value": reason or BY_DEFAULT}])
-    held = _held(ecs, gpus)
+            client(where, "ecs").put_attributes(cluster=where.cluster, attributes=[{**attribute, "value": reason or BY_DEFAULT}])
+    held = _held(where, gpus)
     if as_json:
         print_json(held)
     elif gpu is not None:
@@ -64,23 +63,23 @@ def hold(data: Data, reason: str | None, release: bool, as_json: bool, gpu: str 
         click.echo("No GPU is held.")
 
 
-def _release(ecs: Any, chosen: dict[str, Any], attribute: dict[str, str]) -> None:
-    if not any(each["gpu"] == chosen["gpu"] for each in _held(ecs, [chosen])):
+def _release(where: Where, chosen: dict[str, Any], attribute: dict[str, str]) -> None:
+    if not any(each["gpu"] == chosen["gpu"] for each in _held(where, [chosen])):
         raise Failed(f"{_name(chosen)} is not held.")
-    ecs.delete_attributes(cluster=tasks.CLUSTER, attributes=[attribute])
+    client(where, "ecs").delete_attributes(cluster=where.cluster, attributes=[attribute])
 
 
-def _gpus(where: Where, ecs: Any) -> list[dict[str, Any]]:
+def _gpus(where: Where) -> list[dict[str, Any]]:
     """Every GPU of the cluster, with the container instance that has it; Corral also tells their indexes."""
-    indexes: dict[str, int] = {}
+    ecs, indexes = client(where, "ecs"), dict[str, int]()
     if not is_aws(where):
         page = status_page(where)[0]
         indexes = {gpu["id"]: gpu["index"] for host in page["hosts"] for gpu in host["gpus"]}
-    arns = [arn for page in ecs.get_paginator("list_container_instances").paginate(cluster=tasks.CLUSTER)
+    arns = [arn for page in ecs.get_paginator("list_container_instances").paginate(cluster=where.cluster)
             for arn in page["containerInstanceArns"]]  # fmt: skip
     found = []
     for start in range(0, len(arns), tasks.DESCRIBE_MAX):
-        reply = ecs.describe_container_instances(cluster=tasks.CLUSTER, containerInstances=arns[start : start + tasks.DESCRIBE_MAX])
+        reply = ecs.describe_container_instances(cluster=where.cluster, containerInstances=arns[start : start + tasks.DESCRIBE_MAX])
         for instance in reply["containerInstances"]:
             for resource in instance["registeredResources"]:
                 if resource["name"] == "GPU":
@@ -107,8 +106,8 @@ def _choose(gpus: list[dict[str, Any]], given: str) -> dict[str, Any]:
     return matches[0]
 
 
-def _held(ecs: Any, gpus: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    pages = ecs.get_paginator("list_attributes").paginate(cluster=tasks.CLUSTER, targetType=TARGET)
+def _held(where: Where, gpus: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    pages = client(where, "ecs").get_paginator("list_attributes").paginate(cluster=where.cluster, targetType=TARGET)
     said = {each["name"].removeprefix(ATTRIBUTE): each.get("value", "") for page in pages for each in page["attributes"]
             if each["name"].startswith(ATTRIBUTE)}  # fmt: skip
     return [{**gpu, "reason": said[gpu["gpu"]]} for gpu in gpus if gpu["gpu"] in said]

@@ -17,7 +17,7 @@ from corral.cli.follow import LogPlace, Start, follow, has_log, log_places, page
 from corral.cli.here import Data, data_option
 from corral.cli.refusals import Failed
 from corral.cli.suggest import task_ids
-from corral.cli.where import Where, client, find
+from corral.cli.where import Where, client, cluster_option, find
 from corral.cli.words import DURATION, say, server_time, with_short_ids
 
 TAIL_MAX = 10_000  # what one GetLogEvents gives
@@ -30,17 +30,18 @@ TAIL_MAX = 10_000  # what one GetLogEvents gives
 @click.option("--since", metavar="TIME", help="Only what came since: 10m, 2h, or a time as 2026-01-31T08:00:00Z.")
 @click.option("--tail", type=click.IntRange(0, TAIL_MAX), metavar="N", help="Only the last N events of each log.")
 @click.option("--timestamps", is_flag=True, help="Each line with the time of its event (UTC).")
-@click.option("--cluster", default=tasks.CLUSTER, show_default=True, help="Whose task; an ARN names its own.")
+@cluster_option("Whose task; an ARN names its own.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line: timestamp, message, ingestionTime, container.")
 @click.argument("task", metavar="TASK", shell_complete=task_ids("RUNNING", "STOPPED"))
 def logs(
-    data: Data, following: bool, container: str | None, since: str | None, tail: int | None, timestamps: bool, cluster: str,
+    data: Data, following: bool, container: str | None, since: str | None, tail: int | None, timestamps: bool,
+    cluster: str | None,
     as_json: bool, task: str,
 ) -> None:  # fmt: skip
     """Print a task's log. TASK is an id, the beginning of one, or an ARN."""
     where = find(data)
     ecs = client(where, "ecs")
-    cluster, task_id = tasks.find(ecs, task, cluster)
+    cluster, task_id = tasks.find(ecs, task, cluster or where.cluster)
     reply = ecs.describe_tasks(cluster=cluster, tasks=[task_id])
     found = tasks.only(reply["tasks"], task_id, cluster)
     start = Start(tail, _since_ms(since, server_time(reply)))

@@ -10,7 +10,7 @@ import click
 from corral.cli import tasks
 from corral.cli.here import Data, data_option
 from corral.cli.refusals import Failed
-from corral.cli.where import Where, client, find, is_aws
+from corral.cli.where import Where, client, cluster_option, find, is_aws
 from corral.cli.where import status as status_page
 from corral.cli.words import age, console, print_json, server_time, with_short_ids
 
@@ -21,12 +21,12 @@ WIDE, WIDE_NAME, NARROW_NAME = 120, 40, 20  # columns: of the screen, and of a t
 @click.command()
 @data_option
 @click.option("--all", "-a", "everything", is_flag=True, help="Stopped tasks too.")
-@click.option("--cluster", "name", default=tasks.CLUSTER, show_default=True, help="Whose tasks.")
+@cluster_option("Whose tasks.", "name")
 @click.option("--json", "as_json", is_flag=True, help="The tasks as DescribeTasks tells them.")
-def ps(data: Data, everything: bool, name: str, as_json: bool) -> None:
+def ps(data: Data, everything: bool, name: str | None, as_json: bool) -> None:
     """List the tasks of a cluster, oldest first."""
     where = find(data)
-    ecs = client(where, "ecs")
+    ecs, name = client(where, "ecs"), name or where.cluster
     reply = ecs.describe_clusters(clusters=[name])
     if not reply["clusters"]:
         raise Failed(f"there is no cluster {name}; `corral aws ecs list-clusters` lists them.")

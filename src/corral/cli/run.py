@@ -19,7 +19,7 @@ from corral.cli.definitions import first_essential, read_definition
 from corral.cli.follow import Interrupt, News
 from corral.cli.here import Data, data_option
 from corral.cli.refusals import Failed
-from corral.cli.where import Where, client, find, is_aws
+from corral.cli.where import Where, client, cluster_option, find, is_aws
 from corral.cli.words import DURATION, print_json
 
 HOST_IMAGE = "corral/host"  # a plain process of this machine
@@ -72,15 +72,15 @@ class Words(click.Command):
 @click.option("--name", metavar="FAMILY", help="The task definition's family (default: the command's name).")
 @click.option("--env", "extra", metavar="K=V", multiple=True, help="A variable, on top of the present environment; repeat it.")
 @click.option("--image", help=f"Default: {HOST_IMAGE}. Another one gets neither this folder nor the environment.")
-@click.option("--cluster", default=tasks.CLUSTER, show_default=True, help="Where it runs.")
+@cluster_option("Where it runs.")
 @click.option("--detach", "-d", is_flag=True, help="Print the task's id and leave it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the task as JSON; its log goes to stderr.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="FILE.json | [--] COMMAND...")
 @click.pass_context
 def run(
     ctx: click.Context, data: Data, gpus: str | None, cpu: int | None, memory: int | None, limit_s: int | None, interactive: bool,
-    has_terminal: bool, name: str | None, extra: tuple[str, ...], image: str | None, cluster: str, detach: bool, as_json: bool,
-    command: tuple[str, ...],
+    has_terminal: bool, name: str | None, extra: tuple[str, ...], image: str | None, cluster: str | None, detach: bool,
+    as_json: bool, command: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Run a command as a task, here and in this environment, and show its output. Exits as the command does.
 
@@ -93,6 +93,7 @@ def run(
     interactive = interactive or has_terminal
     _check(name, interactive, has_terminal, detach, is_file, image)
     where = find(data)
+    cluster = cluster or where.cluster
     _check_endpoint(where, limit_s, interactive, is_file, image or HOST_IMAGE)
     session = None
     if interactive:

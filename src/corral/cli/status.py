@@ -31,6 +31,9 @@ def status(data: Data, as_json: bool) -> None:
     out = console()
     out.print(f"Corral {page['version']} at {page['url']}  (data in {page['data']}, process {page['pid']})", soft_wrap=True)
     out.print(tasks_line(page["tasks"]))
+    for failing in page["failingHandovers"]:
+        words = f"Not handed over to {failing['to']} yet: {failing['kind']} (tries: {failing['tries']}; {failing['error']})"
+        out.print(words, soft_wrap=True)
     for host in page["hosts"]:
         out.print()
         out.print(_host(host), soft_wrap=True)
@@ -92,7 +95,7 @@ def _waiting(page: dict[str, Any], now: datetime | None) -> Table:
     table = _table("WAITING", "SINCE", "REASON")
     for claim in page["waiting"]:
         since = datetime.fromtimestamp(claim["sinceS"], UTC)
-        table.add_row(claim["task"][:SHORT_ID], age(since, now), with_short_ids(claim["reason"]))
+        table.add_row((claim.get("task", "")[:SHORT_ID] or claim["instance"]), age(since, now), with_short_ids(claim["reason"]))
     more = page["tasks"].get("PROVISIONING", 0) - len(page["waiting"])
     if more > 0:
         table.add_row("", "", f"and {more} more behind them")

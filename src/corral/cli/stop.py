@@ -10,7 +10,7 @@ from corral.cli import tasks
 from corral.cli.follow import HOLD_S, POLL_S
 from corral.cli.here import Data, data_option
 from corral.cli.suggest import task_ids
-from corral.cli.where import client, find, holding
+from corral.cli.where import client, cluster_option, find, holding
 from corral.cli.words import print_json
 
 
@@ -18,16 +18,17 @@ from corral.cli.words import print_json
 @data_option
 @click.option("--reason", metavar="TEXT", help="Shown as the task's stoppedReason.")
 @click.option("--wait", "-w", is_flag=True, help="Return when they have stopped.")
-@click.option("--cluster", default=tasks.CLUSTER, show_default=True, help="Whose tasks; an ARN names its own.")
+@cluster_option("Whose tasks; an ARN names its own.")
 @click.option("--json", "as_json", is_flag=True, help="The tasks as StopTask tells them, or with --wait as they ended.")
 @click.argument("given", nargs=-1, required=True, metavar="TASK...", shell_complete=task_ids("RUNNING"))
-def stop(data: Data, reason: str | None, wait: bool, cluster: str, as_json: bool, given: tuple[str, ...]) -> None:
+def stop(data: Data, reason: str | None, wait: bool, cluster: str | None, as_json: bool, given: tuple[str, ...]) -> None:
     """Stop tasks: SIGTERM, the container's stopTimeout (30 s), SIGKILL. A TASK is an id, the beginning of one, or an ARN.
 
     When one of them is unknown, none is stopped.
     """
-    ecs = client(find(data), "ecs")
-    found = [tasks.find(ecs, task, cluster) for task in given]
+    where = find(data)
+    ecs = client(where, "ecs")
+    found = [tasks.find(ecs, task, cluster or where.cluster) for task in given]
     for of_cluster, task_id in found:
         tasks.describe_one(ecs, of_cluster, task_id)
     why = {"reason": reason} if reason else {}

@@ -31,7 +31,7 @@ def task_ids(*desired: str) -> Completer:
             from corral.cli.where import client
 
             ecs = client(where, "ecs", quick=True)
-            cluster = ctx.params.get("cluster") or tasks.CLUSTER
+            cluster = ctx.params.get("cluster") or where.cluster
             ids = [
                 arn.rpartition("/")[2]
                 for state in desired

@@ -9,7 +9,6 @@ from typing import Any
 from corral.cli.refusals import Failed
 from corral.cli.words import SHORT_ID
 
-CLUSTER = "default"
 DESCRIBE_MAX = 100
 AMBIGUOUS_NAMED_MAX = 5
 _WHOLE_ID = re.compile(r"[0-9a-f]{32}")
@@ -24,13 +23,13 @@ def short(task_id: str) -> str:
     return task_id[:SHORT_ID]
 
 
-def list_ids(ecs: Any, desired: str, cluster: str = CLUSTER) -> Iterator[str]:
+def list_ids(ecs: Any, desired: str, cluster: str) -> Iterator[str]:
     for page in ecs.get_paginator("list_tasks").paginate(cluster=cluster, desiredStatus=desired):
         for arn in page["taskArns"]:
             yield arn.rpartition("/")[2]
 
 
-def describe(ecs: Any, ids: Sequence[str], cluster: str = CLUSTER) -> list[dict[str, Any]]:
+def describe(ecs: Any, ids: Sequence[str], cluster: str) -> list[dict[str, Any]]:
     """Those that are still known; one may be forgotten between listing and describing."""
     found = []
     for start in range(0, len(ids), DESCRIBE_MAX):
@@ -50,7 +49,7 @@ def only(found: list[dict[str, Any]], task_id: str, cluster: str) -> dict[str, A
 
 def unfinished(ecs: Any, cluster: dict[str, Any]) -> list[dict[str, Any]]:
     """Every task that is not over, given what DescribeClusters says of its cluster."""
-    name = cluster.get("clusterName", CLUSTER)
+    name = cluster["clusterName"]
     found = describe(ecs, [*list_ids(ecs, "RUNNING", name)], name)
     # Tasks on their way out are listed among the stopped ones, of which there may be thousands: look only if some are left.
     if len(found) < cluster.get("runningTasksCount", 0) + cluster.get("pendingTasksCount", 0):
@@ -58,7 +57,7 @@ def unfinished(ecs: Any, cluster: dict[str, Any]) -> list[dict[str, Any]]:
     return [task for task in {task["taskArn"]: task for task in found}.values() if not is_stopped(task)]
 
 
-def find(ecs: Any, given: str, cluster: str = CLUSTER) -> tuple[str, str]:
+def find(ecs: Any, given: str, cluster: str) -> tuple[str, str]:
     """(cluster, id) of the task with this ARN, id or unique beginning of an id."""
     if given.startswith("arn:"):
         *_, cluster, task_id = [cluster, *given.rpartition(":task/")[2].split("/")]

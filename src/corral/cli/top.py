@@ -178,7 +178,7 @@ def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | N
     """The oldest that run, then the first of each line that waits, as far as there is room."""
     indexes = {gpu["id"]: str(gpu["index"]) for host in page["hosts"] for gpu in host["gpus"]} if len(page["hosts"]) == 1 else {}
     rows = [(task, task["state"], "") for task in page["running"]]
-    rows += [(task, "WAITING", with_short_ids(task["reason"])) for task in page["waiting"]]
+    rows += [(task, "WAITING", with_short_ids(task["reason"])) for task in page["waiting"] if "task" in task]
     shown = rows if room is None or len(rows) <= room else rows[: max(0, room - 1)]
     counts = page["tasks"]
     more = sum(number for state, number in counts.items() if state != "STOPPED") - len(shown)

@@ -24,6 +24,8 @@ READY_S = 15.0
 LOG_MAX_BYTES = 10 * 1024 * 1024  # a larger one is put aside at the next start
 TAIL_MAX_BYTES = 8 * 1024
 ACCOUNT = re.compile(r"[0-9]{12}")
+CLUSTER = re.compile(r"[a-zA-Z0-9_-]{1,255}")
+INSTANCE_TYPE = re.compile(r"[a-z0-9-]{1,32}\.[a-z0-9-]{1,32}")
 
 
 @click.command()
@@ -37,6 +39,9 @@ ACCOUNT = re.compile(r"[0-9]{12}")
 @click.option("--exclude-gpus", metavar="GPUS", default="", help="GPUs that are never offered, by index or id: 0,3,GPU-...")
 @click.option("--runtime", type=click.Choice(["auto", "process", "docker"]), default="auto", show_default=True,
               help="How images are run: as Docker containers, or not at all. auto: where a Docker engine answers.")  # fmt: skip
+@click.option("--cluster", default="default", show_default=True, help="The ECS cluster that this machine joins.")
+@click.option("--instance-type", default="corral.host", show_default=True,
+              help="What this machine counts as: the attribute ecs.instance-type, such as p3.8xlarge.")  # fmt: skip
 @click.option("--account", default="123456789012", show_default=True, help="The AWS account number to show.")
 @click.option("--alarm-timing", type=click.Choice(["fast", "aws"]), default="fast", show_default=True,
               help="When alarms on Corral's own metrics are judged: every second too, or as on AWS.")  # fmt: skip
@@ -44,8 +49,8 @@ ACCOUNT = re.compile(r"[0-9]{12}")
 @click.option("--secret-key", envvar="CORRAL_SECRET_KEY", help="Goes with --access-key.")
 @click.option("--json", "as_json", is_flag=True, help="With --detach: say where it is as JSON.")
 def up(
-    detach: bool, port: int, host: str, data: Data, gpus: str, exclude_gpus: str, runtime: str, account: str, alarm_timing: str,
-    access_key: str | None, secret_key: str | None, as_json: bool,
+    detach: bool, port: int, host: str, data: Data, gpus: str, exclude_gpus: str, runtime: str, cluster: str,
+    instance_type: str, account: str, alarm_timing: str,    access_key: str | None, secret_key: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Start Corral on this machine.
 
@@ -54,13 +59,17 @@ def up(
     """
     if not ACCOUNT.fullmatch(account):
         raise click.BadParameter("an account number has twelve digits.", param_hint="--account")
+    if not CLUSTER.fullmatch(cluster):
+        raise click.BadParameter("a cluster name has up to 255 letters, digits, hyphens and underscores.", param_hint="--cluster")
+    if not INSTANCE_TYPE.fullmatch(instance_type):
+        raise click.BadParameter("an instance type looks like p3.8xlarge.", param_hint="--instance-type")
     if bool(access_key) != bool(secret_key):
         raise click.UsageError("--access-key and --secret-key go together.")
     if as_json and not detach:
         raise click.UsageError("--json goes with --detach.")
     command = [sys.executable, "-m", "corral.server", "--data", str(data.path), "--host", host, "--port", str(port)]
     command += ["--gpus", gpus, "--exclude-gpus", exclude_gpus, "--account", account, "--alarm-timing", alarm_timing]
-    command += ["--runtime", runtime]
+    command += ["--runtime", runtime, "--cluster", cluster, "--instance-type", instance_type]
     if access_key and secret_key:  # not as arguments: those are seen by every user of the machine
         os.environ |= {"CORRAL_ACCESS_KEY": access_key, "CORRAL_SECRET_KEY": secret_key}
     if not detach:

@@ -7,25 +7,29 @@ AWS. Without either it is the Corral of the data folder, never AWS by accident.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
+
+import click
 
 from corral.cli import here
 from corral.cli.here import Data
 from corral.cli.refusals import Failed
 
 DEFAULT_REGION = "us-east-1"
+DEFAULT_CLUSTER = "default"
 NAMES_AN_ENDPOINT = ("AWS_ENDPOINT_URL", "AWS_PROFILE", "AWS_DEFAULT_PROFILE")
 CONNECT_S = 5.0
 READ_S = 60.0
 STATUS_S = 10.0
 QUICK_S = 1.0
 
+F = TypeVar("F", bound=Callable[..., Any])
 _hold: ContextVar[dict[str, str]] = ContextVar("hold", default={})  # noqa: B039  (never changed in place)
 
 
@@ -35,6 +39,7 @@ class Where:
     region: str | None = None
     access_key: str | None = None
     secret_key: str | None = None
+    cluster: str = DEFAULT_CLUSTER  # the one that a verb means without --cluster
 
 
 def find(data: Data) -> Where:
@@ -47,7 +52,7 @@ def find(data: Data) -> Where:
 def of_folder(data: Data) -> Where:
     about, keys = here.must_run(data), here.keys(data)
     region = os.environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
-    return Where(about["url"], region, keys["access_key"], keys["secret_key"])
+    return Where(about["url"], region, keys["access_key"], keys["secret_key"], about["cluster"])
 
 
 def variables(where: Where) -> dict[str, str]:
@@ -59,11 +64,20 @@ def variables(where: Where) -> dict[str, str]:
         "AWS_SECRET_ACCESS_KEY": where.secret_key,
         "AWS_DEFAULT_REGION": where.region,
     }
+    if where.cluster != DEFAULT_CLUSTER:
+        values["CORRAL_CLUSTER"] = where.cluster
     if any(os.environ.get(name) for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")):
         others = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
         host = urlsplit(where.endpoint_url).hostname or ""
         values["no_proxy"] = others if host in others.split(",") else ",".join(filter(None, (others, host)))
     return values
+
+
+def cluster_option(what: str, name: str = "cluster") -> Callable[[F], F]:
+    """`--cluster`; without it a verb takes `Where.cluster`."""
+    return click.option(
+        "--cluster", name, envvar="CORRAL_CLUSTER", help=f"{what} Without it: the cluster that this machine joined, or `default`."
+    )
 
 
 def in_the_way(environment: Mapping[str, str]) -> list[str]:

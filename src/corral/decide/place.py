@@ -40,7 +40,7 @@ def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
             claim = heappop(heads)
             if unfit is not None:
                 kept, unfit = _reserve(pool, unfit), None
-            found = _find(pool, claim.ask, kept, claim.task_id)
+            found = _find(pool, claim.ask, kept, claim.id)
             if found is not None:
                 granted = True
                 overtaken = kept is not None
@@ -88,7 +88,7 @@ def place_on(pool: Pool, ask: Ask, slot_id: str) -> Placement | Unplaceable:
         if lacks:
             return Unplaceable(word, f"needs {_words(ask)}; the host has {_words(free)} free")
     if kept is not None and not _is_open(pool, slot_id, ask, kept):
-        text = f"what is free on the host is kept for task {kept.claim.task_id}, which waits longer"
+        text = f"what is free on the host is kept for {kept.claim.name}, which waits longer"
         return Unplaceable("GPU" if ask.gpus else "MEMORY", text)
     return _behind_others(pool, ask) or Placement(slot_id, take(slot, ask.gpus))
 
@@ -97,7 +97,7 @@ def _behind_others(pool: Pool, ask: Ask) -> Unplaceable | None:
     due = next(serve(pool), None)
     if due is None:
         return None
-    return Unplaceable("GPU" if ask.gpus else "MEMORY", f"what is free goes to task {due[0].task_id}, which waits longer")
+    return Unplaceable("GPU" if ask.gpus else "MEMORY", f"what is free goes to {due[0].name}, which waits longer")
 
 
 def standing_reservation(pool: Pool) -> Reservation | None:
@@ -137,7 +137,7 @@ def _why_not(pool: Pool, ask: Ask, kept: Reservation | None) -> str:
     else:
         text = f"needs {_words(ask)}; {free_gpus} of {pool.total_gpus} GPUs free on {_hosts(pool.connected)}"
     if kept is not None and _find(pool, ask, None) is not None:
-        return f"{text}, kept for task {kept.claim.task_id}, which waits longer"
+        return f"{text}, kept for {kept.claim.name}, which waits longer"
     lacking = _lacking(pool, ask, kept)
     if lacking == "GPU" and ask.gpus == ALL_GPUS:
         text += ", but no host has all of its own free"
@@ -154,7 +154,7 @@ def why_waiting(pool: Pool, claim: Claim) -> str:
     """Why this claim still waits, as of now: derived when asked for, so it is never stale."""
     older = _older(pool, claim)
     text = why_not(pool, claim.ask, _kept_for(pool, older))
-    return f"{text}; behind task {older[0].task_id}" if older else f"{text}; first in line"
+    return f"{text}; behind {older[0].name}" if older else f"{text}; first in line"
 
 
 def _older(pool: Pool, claim: Claim) -> list[Claim]:

@@ -12,6 +12,7 @@ from zlib import crc32
 
 from corral import __version__
 from corral.decide.query import Values, parse
+from corral.model.instance import ec2_id
 from corral.model.placement import Part, Pool, Selection, Slot, Sorting
 from corral.model.rules import Rules
 from corral.model.task import ALL_GPUS, Ask
@@ -34,11 +35,6 @@ def select_by_attributes(pool: Pool, rules: Rules) -> Selection:
 
 def zone_of(scope: str) -> str:
     return f"{scope.partition('/')[0]}a"
-
-
-def instance_id(slot_id: str) -> str:
-    """A host's EC2 instance id."""
-    return f"i-{slot_id[:17]}"
 
 
 def values_of(slot: Slot, scope: str) -> Values:
@@ -66,7 +62,7 @@ def _values(slot: Slot, scope: str, subject: str) -> Sequence[str]:
             return (str(slot.registered_at_s),)
         case _:
             assert subject == "ec2InstanceId", subject
-            return (instance_id(slot.id),)
+            return (ec2_id(slot.id),)
 
 
 def _sorting(rules: Rules) -> Sorting:

@@ -92,10 +92,10 @@ class HistoryItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ScalingRequest:
     """What an alarm asks of a scaling policy now. The policy takes whichever value asks for more capacity."""
 
-    action: str  # the policy's ARN
+    policy: str  # ARN
     state: AlarmState
     period_value: float | None  # of the newest whole window
     newest_value: float | None  # of the newest second, where Corral makes the metric itself

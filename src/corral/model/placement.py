@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from corral.model.instance import ec2_id
 from corral.model.rules import Rules
 from corral.model.task import Ask
 
@@ -16,7 +17,7 @@ Links = tuple[tuple[int, ...], ...]  # how far each GPU of a host is from each o
 class Slot:
     """A container instance as the scheduler sees it: its size and what is free of it."""
 
-    id: str
+    id: str  # of the instance
     total: Ask  # without the GPUs that are withheld
     cpu_units: int  # free
     memory_mib: int  # free
@@ -40,13 +41,23 @@ class Slot:
         return Ask(len(self.gpus), self.cpu_units, self.memory_mib)
 
 
+TASK, INSTANCE = "task", "instance"  # kinds of claims
+Rank = tuple[float, ...]
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Claim:
-    """Whoever waits for room in a pool."""
+    """A request that waits for capacity in a pool: a task, or the launch of an instance."""
 
-    since_s: float
-    task_id: str
+    rank: Rank  # its place in the queue, by `decide/claim_order.py`: the smallest is served first
+    kind: str
+    id: str
     ask: Ask
+
+    @property
+    def name(self) -> str:
+        """What a reason calls it."""
+        return f"{self.kind} {ec2_id(self.id) if self.kind == INSTANCE else self.id}"
 
 
 @dataclass(frozen=True, slots=True)

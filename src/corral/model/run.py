@@ -1,6 +1,6 @@
 """A run: one container of a task on a host, and what the core and a host's agent say to each other about it.
 
-The conversation is JSON lines over a stream socket.
+The conversation is JSON lines over a stream socket: each is a `ToCore` or a `ToAgent` with one member.
 
     agent → core    {"hello": Hello}            once per connection; `runs` is everything the engine knows
                     {"report": Report}          what happened since the last one; at most one is unanswered; empty = heartbeat
@@ -21,9 +21,10 @@ A stopped run that was in an acknowledged report (or in hello, once welcomed) ma
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, field
 
 from corral.model.blob import Slice
 
@@ -57,8 +58,7 @@ def run_of_attempt(name: str) -> str:
     return name.partition(".")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class HealthCheck:
+class HealthCheck(Struct, frozen=True):
     """How a host finds out whether a run is well."""
 
     command: list[str]  # complete: a shell's command comes with its shell
@@ -68,11 +68,7 @@ class HealthCheck:
     start_period_s: float = 0.0
 
 
-# These three are made for every run that starts. They are not frozen, for that would take three times as long; nobody changes one.
-
-
-@dataclass(slots=True)
-class RunSpec:
+class RunSpec(Struct, frozen=True):
     """Everything a host needs to start one container. `run_id` is the attempt's name: starting twice is once."""
 
     run_id: str
@@ -94,8 +90,7 @@ class RunSpec:
     environment_files: list[tuple[Slice, ...]] = field(default_factory=list)  # where their bytes lie; read before a host is told
 
 
-@dataclass(slots=True)
-class LogTarget:
+class LogTarget(Struct, frozen=True):
     """The stream that a run's output goes to."""
 
     region: str
@@ -104,8 +99,7 @@ class LogTarget:
     create_group: bool
 
 
-@dataclass(slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """A run that should start, once its log stream is open."""
 
     spec: RunSpec
@@ -113,8 +107,7 @@ class Start:
     fault: str | None = None  # why it cannot start: then no host is told, and it has failed
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(Struct, frozen=True):
     """What a host knows of a run. Alive while `stopped_at_s` is None."""
 
     run_id: str
@@ -128,8 +121,7 @@ class Observed:
     about: dict[str, Any] | None = None  # what a container shows: imageDigest, networkBindings...; what was heard before stays
 
 
-@dataclass(frozen=True, slots=True)
-class GpuDevice:
+class GpuDevice(Struct, frozen=True):
     gpu_id: str
     index: int
     model: str
@@ -141,8 +133,7 @@ class GpuDevice:
 Foreign = tuple[int, str]  # pid and name of a process that computes on a GPU and is not of a run of ours
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(Struct, frozen=True):
     host_id: str
     boot_id: str
     name: str
@@ -158,8 +149,7 @@ class Hello:
     foreign: dict[str, list[Foreign]] = field(default_factory=dict)  # as in GpuSample, of those GPUs that have any
 
 
-@dataclass(frozen=True, slots=True)
-class LogChunk:
+class LogChunk(Struct, frozen=True):
     """Whole log events cut from a run's output. `start` and `end` are byte offsets in it.
 
     The core's offset is the truth: it takes a chunk only where `start` is what it has stored.
@@ -171,8 +161,7 @@ class LogChunk:
     events: list[tuple[int, str]]  # (milliseconds since the epoch, text without its newline)
 
 
-@dataclass(frozen=True, slots=True)
-class GpuSample:
+class GpuSample(Struct, frozen=True):
     gpu_id: str
     utilization_percent: float
     memory_used_mib: int
@@ -181,8 +170,7 @@ class GpuSample:
     foreign: list[Foreign] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """The core commits the logs before the runs: whoever sees a task stopped can read all it wrote."""
 
     runs: list[Observed] = field(default_factory=list)
@@ -190,26 +178,22 @@ class Report:
     gpus: list[GpuSample] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(Struct, frozen=True):
     shipped: dict[str, int] = field(default_factory=dict)  # run id → the core's offset, for every run in Report.logs
 
 
-@dataclass(frozen=True, slots=True)
-class Orders:
+class Orders(Struct, frozen=True):
     start: list[RunSpec] = field(default_factory=list)
     stop: list[str] = field(default_factory=list)  # run ids: SIGTERM, the run's grace, SIGKILL; unknown ones are ignored
     check: list[RunSpec] = field(default_factory=list)  # living runs whose health is to be looked at, after every hello
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
+class Measure(Struct, frozen=True):
     number: int  # names the question
     runs: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """What the processes of a run have used since it started, and use now."""
 
     at_s: float
@@ -222,8 +206,7 @@ class Usage:
     written_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """By run. `before` is what was measured when somebody last asked, at least a second earlier; runs not alive are left out."""
 
     number: int
@@ -231,8 +214,7 @@ class Measured:
     before: dict[str, Usage] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Execute:
+class Execute(Struct, frozen=True):
     """A command to run where a run lives, with its environment, folder and GPUs, in a session of its own that ends with the run."""
 
     session_id: str
@@ -241,7 +223,26 @@ class Execute:
     has_terminal: bool  # else its input and outputs are pipes
 
 
-@dataclass(frozen=True, slots=True)
-class Declined:
+class Declined(Struct, frozen=True):
     session_id: str
     reason: str
+
+
+class ToCore(Struct, frozen=True):
+    """A message from an agent."""
+
+    hello: Hello | None = None
+    report: Report | None = None
+    measured: Measured | None = None
+    declined: Declined | None = None
+
+
+class ToAgent(Struct, frozen=True):
+    """A message from the core."""
+
+    welcome: dict[str, Any] | None = None
+    ack: Ack | None = None
+    orders: Orders | None = None
+    measure: Measure | None = None
+    execute: Execute | None = None
+    quit: str | None = None

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     account: str = "123456789012"
     runtime: str = "auto"  # --runtime
+    cluster: str = DEFAULT_CLUSTER  # --cluster: the one that this machine joins, in every region
+    instance_type: str = HOST_TYPE  # --instance-type: what this machine counts as
     endpoint_url: str = "http://127.0.0.1:4566"  # what a task of this machine is told
     session_key: bytes = field(default=b"for simulations, which no stranger can reach", repr=False)  # services/sessions.py
     alarm_timing: str = "fast"  # or "aws": alarms wait for the ends of their windows

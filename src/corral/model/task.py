@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from corral.model.rules import Rules
 from corral.model.run import RunState, attempt_id
@@ -52,26 +55,15 @@ class Ask:
         return 1 if self.gpus == ALL_GPUS else self.gpus
 
 
-class Changeable:
-    """For the two that are copied on every step of a task. No slots: a copy of the dict is ten times quicker than
-    `dataclasses.replace`, which looks at every field in turn."""
-
-    @classmethod
-    def of(cls, fields: dict[str, Any]) -> Self:
-        """One that has all of its fields from a dict, which is its own from now on."""
-        made = object.__new__(cls)
-        object.__setattr__(made, "__dict__", fields)
-        return made
+class Changeable(Struct, frozen=True):
+    """The base of the two types that are copied on every step of a task: a Struct is copied ten times as fast as a dataclass."""
 
     def but(self, **changes: Any) -> Self:
         """A copy with these fields changed."""
-        fields = self.__dict__ | changes
-        assert len(fields) == len(self.__dict__), f"no such field: {changes.keys() - self.__dict__.keys()}"
-        return self.of(fields)
+        return replace(self, **changes)
 
 
-@dataclass(frozen=True)
-class Run(Changeable):
+class Run(Changeable, frozen=True):
     """One container of a task."""
 
     id: str
@@ -113,8 +105,7 @@ class ContainerRules:
     restart: RestartPolicy | None = None
 
 
-@dataclass(frozen=True)
-class Task(Changeable):
+class Task(Changeable, frozen=True):
     id: str
     region: str
     cluster: str
@@ -125,7 +116,7 @@ class Task(Changeable):
     ask: Ask
     created_at_s: float
     version: int = 1
-    host_id: str | None = None
+    instance_id: str | None = None  # None: it waits for capacity
     placed_at_s: float | None = None
     started_at_s: float | None = None
     stopping_at_s: float | None = None

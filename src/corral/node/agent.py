@@ -12,9 +12,10 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Coroutine
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from corral.clock import Clock
 from corral.model.run import (
@@ -24,13 +25,12 @@ from corral.model.run import (
     Execute,
     Foreign,
     Health,
-    HealthCheck,
     Hello,
     Measure,
     Measured,
     Orders,
     Report,
-    RunSpec,
+    ToAgent,
 )
 from corral.node import folder
 from corral.node.engine import CannotExecute, Engine, Known
@@ -78,7 +78,7 @@ class Agent:
         self._reported_at = 0.0
         self._logs_at = 0.0
         self._connected_at = time.monotonic()
-        self._core: Lines | None = None
+        self._core: Lines[ToAgent] | None = None
         self._answer: asyncio.Future[Ack | None] | None = None  # of the hello or report under way
         self._welcomed = False
         self._unwanted: str | None = None
@@ -116,7 +116,7 @@ class Agent:
     async def _converse(self) -> bool:
         """One connection, from hello to its loss. False when there was none."""
         try:
-            core = await attach(folder.connect(self._data, "core.sock"), self._heard, self._lost, ORDERS_MAX_BYTES)
+            core = await attach(folder.connect(self._data, "core.sock"), ToAgent, self._heard, self._lost, ORDERS_MAX_BYTES)
         except OSError:
             return False
         self._core = core
@@ -194,25 +194,23 @@ class Agent:
         self._core.send(message)
         return await self._answer
 
-    def _heard(self, message: Any) -> None:
-        match message:
-            case {"ack": dict() as ack}:
-                self._answered(Ack(**ack))
-            case {"welcome": _}:
-                self._welcomed = True
-                self._answered(None)
-            case {"orders": dict() as orders} if self._welcomed:
-                self._obey(Orders(_specs(orders, "start"), orders.get("stop", []), _specs(orders, "check")))
-            case {"measure": dict() as asked}:
-                self._keep(self._measure(Measure(**asked)))
-            case {"execute": dict() as asked}:
-                spec = _spec(asked["run"])
-                self._keep(self._execute(Execute(**asked | {"run": spec})))
-            case {"quit": why}:
-                self._unwanted = f"the core says: {why}"
-                self._lost()
-            case _:
-                log.warning("not understood: %.200s", list(message))  # names only: what orders say may be secret
+    def _heard(self, message: ToAgent) -> None:
+        if message.ack is not None:
+            self._answered(message.ack)
+        elif message.orders is not None and self._welcomed:
+            self._obey(message.orders)
+        elif message.welcome is not None:
+            self._welcomed = True
+            self._answered(None)
+        elif message.measure is not None:
+            self._keep(self._measure(message.measure))
+        elif message.execute is not None:
+            self._keep(self._execute(message.execute))
+        elif message.quit is not None:
+            self._unwanted = f"the core says: {message.quit}"
+            self._lost()
+        else:
+            log.warning("a message from the core was not understood")  # without its text: orders may hold secrets
 
     def _answered(self, ack: Ack | None) -> None:
         if self._answer is not None and not self._answer.done():
@@ -319,11 +317,3 @@ class Agent:
                 for gpu_id in run.gpu_ids:
                     pinned[gpu_id].append(run.observed.pid)
         return pinned
-
-
-def _specs(orders: dict[str, Any], kind: str) -> list[RunSpec]:
-    return [_spec(spec) for spec in orders.get(kind, ())]
-
-
-def _spec(said: dict[str, Any]) -> RunSpec:
-    return RunSpec(**said | {"health": HealthCheck(**said["health"]) if said.get("health") else None})

@@ -14,10 +14,11 @@ import asyncio
 import logging
 import shutil
 from collections.abc import Coroutine, Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from corral.clock import Clock
 from corral.model.run import Execute, Observed, RunSpec

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-import orjson
+import msgspec
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 VERSION_MAX = (1, 44)  # what this was written against; engines speak older ones too
@@ -113,7 +113,7 @@ class DockerApi:
             connection.writer.close()
         if head.status >= 400:
             raise EngineError(head.status, _message(answer))
-        return orjson.loads(answer) if answer.strip() else None
+        return msgspec.json.decode(answer) if answer.strip() else None
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -143,7 +143,7 @@ class DockerApi:
     def _request(self, method: str, path: str, body: Any, headers: Headers | None, query: Mapping[str, Any] | None) -> bytes:
         given = {name: _word(value) for name, value in (query or {}).items() if value is not None}
         target = f"{self._prefix}{quote(path)}" + (f"?{urlencode(given)}" if given else "")
-        data = body if isinstance(body, bytes) else b"" if body is None else orjson.dumps(body)
+        data = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
         kind = "application/x-tar" if isinstance(body, bytes) else "application/json"
         lines = [f"{method} {target} HTTP/1.1", "Host: docker", f"Content-Length: {len(data)}", f"Content-Type: {kind}"]
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
@@ -198,12 +198,14 @@ async def _body(reader: asyncio.StreamReader, head: Head) -> AsyncIterator[bytes
 def _word(value: Any) -> str:
     if isinstance(value, bool):
         return "1" if value else "0"
-    return value if isinstance(value, str) else orjson.dumps(value).decode() if isinstance(value, dict | list) else str(value)
+    if isinstance(value, dict | list):
+        return msgspec.json.encode(value).decode()
+    return str(value)
 
 
 def _message(answer: bytes) -> str:
     try:
-        return str(orjson.loads(answer)["message"]).strip()
+        return str(msgspec.json.decode(answer)["message"]).strip()
     except (ValueError, KeyError, TypeError):
         return answer.decode(errors="replace").strip()
 

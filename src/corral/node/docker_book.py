@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import orjson
+import msgspec
+from msgspec.structs import replace
 
 from corral.clock import Clock
 from corral.model.run import Observed, RunSpec
@@ -73,7 +74,7 @@ class Book:
 
     def reopen(self) -> None:
         for run_id in list(self.left_behind()):
-            self.add(run_id, orjson.loads((self._kept / f"{run_id}.run").read_bytes()))
+            self.add(run_id, msgspec.json.decode((self._kept / f"{run_id}.run").read_bytes()))
 
     def add(self, run_id: str, labels: Mapping[str, str], *, ordered: bool = False) -> Run:
         """A run, by what stands on its container or is to stand there."""
@@ -85,7 +86,7 @@ class Book:
         return run
 
     def write(self, run_id: str, labels: Mapping[str, str]) -> None:
-        (self._kept / f"{run_id}.run").write_bytes(orjson.dumps(labels))
+        (self._kept / f"{run_id}.run").write_bytes(msgspec.json.encode(labels))
 
     def put(self, run: Run, observed: Observed) -> None:
         """Something new of a run: remember and tell."""

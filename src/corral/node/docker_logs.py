@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-import orjson
+import msgspec
 
 from corral.node.docker_api import DockerApi
 
@@ -102,7 +102,7 @@ class Output:
 
     def _write_mark(self) -> None:
         fresh = self._mark_path.with_suffix(".new")
-        fresh.write_bytes(orjson.dumps(self._mark))
+        fresh.write_bytes(msgspec.json.encode(self._mark))
         fresh.rename(self._mark_path)
         self._marked = self._mark.offset
 
@@ -156,6 +156,6 @@ def since_epoch(when: str) -> str:
 
 def _read_mark(path: Path) -> Mark:
     try:
-        return Mark(**orjson.loads(path.read_bytes()))
-    except (FileNotFoundError, ValueError, TypeError):
+        return msgspec.json.decode(path.read_bytes(), type=Mark)
+    except (FileNotFoundError, ValueError):
         return Mark()

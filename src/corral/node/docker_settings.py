@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-import orjson
+import msgspec
 
 from corral.model.run import RunSpec
 
@@ -115,7 +115,7 @@ def environment(spec: RunSpec) -> dict[str, str]:
 
 def kept_of(labels: Mapping[str, str]) -> Kept:
     """What `create_body` wrote on the container."""
-    kept = orjson.loads(labels.get(LABEL_KEPT, "{}"))
+    kept = msgspec.json.decode(labels.get(LABEL_KEPT, "{}"))
     return Kept(
         ships_logs=bool(kept.get("ships_logs")),
         gpu_ids=tuple(kept.get("gpu_ids", ())),
@@ -144,7 +144,7 @@ def labels(spec: RunSpec, host_id: str) -> dict[str, str]:
         LABEL_HOST: host_id,
         LABEL_RUN: spec.run_id,
         LABEL_TASK: spec.task_id,
-        LABEL_KEPT: orjson.dumps(kept_by(spec)).decode(),
+        LABEL_KEPT: msgspec.json.encode(kept_by(spec)).decode(),
     }
 
 

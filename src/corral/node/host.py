@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-
-import orjson
 
 from corral.errors import Refused
 from corral.ids import Ids
@@ -40,7 +39,7 @@ def this_host(data: Path, boot_id: str, ids: Ids) -> Host:
 def _host_id(path: Path, ids: Ids) -> str:
     """Made once. The names of simulated GPUs hang on it, so it is on disk before it is used."""
     try:
-        kept = orjson.loads(path.read_bytes())
+        kept = json.loads(path.read_bytes())
         if isinstance(kept["host_id"], str) and kept["host_id"]:
             return kept["host_id"]
         raise ValueError("no host id")
@@ -51,7 +50,7 @@ def _host_id(path: Path, ids: Ids) -> str:
     host_id = ids.hex32()
     fresh = path.with_suffix(".new")
     with open(fresh, "wb") as file:
-        file.write(orjson.dumps({"host_id": host_id}) + b"\n")
+        file.write(json.dumps({"host_id": host_id}).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
     fresh.rename(path)

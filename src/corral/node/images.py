@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import orjson
+import msgspec
 
 from corral.clock import Clock
 from corral.errors import Refused
@@ -160,7 +160,7 @@ class Images:
                     continue
             del self._pulled[image_id]
         fresh = self._path.with_suffix(".new")
-        fresh.write_bytes(orjson.dumps({image_id: asdict(image) for image_id, image in self._pulled.items()}))
+        fresh.write_bytes(msgspec.json.encode(self._pulled))
         fresh.rename(self._path)
 
     async def _remove(self, image_id: str, name: str) -> bool:
@@ -223,9 +223,9 @@ async def json_lines(parts: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any
         *lines, unread = (unread + part).split(b"\n")
         for line in lines:
             if line.strip():
-                yield orjson.loads(line)
+                yield msgspec.json.decode(line)
     if unread.strip():
-        yield orjson.loads(unread)
+        yield msgspec.json.decode(unread)
 
 
 def _number(environment: Mapping[str, str], name: str, default: float) -> float:
@@ -237,6 +237,6 @@ def _number(environment: Mapping[str, str], name: str, default: float) -> float:
 
 def _read(path: Path) -> dict[str, Pulled]:
     try:
-        return {image_id: Pulled(**image) for image_id, image in orjson.loads(path.read_bytes()).items()}
-    except (FileNotFoundError, ValueError, TypeError):
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Pulled])
+    except (FileNotFoundError, ValueError):
         return {}

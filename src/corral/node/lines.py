@@ -1,19 +1,22 @@
-"""JSON lines on an asyncio connection, of any length up to a bound."""
+"""JSON lines on an asyncio connection, of any length up to a bound. Messages that arrive are decoded into a dataclass."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Generic, TypeVar, cast
 
-import orjson
+import msgspec
+
+T = TypeVar("T")
 
 
-class Lines(asyncio.Protocol):
-    """Calls `on_message` for each message and `on_lost` once, also when the other side talks nonsense."""
+class Lines(asyncio.Protocol, Generic[T]):
+    """Calls `on_message` for each message and `on_lost` once. A message that is not a `kind` closes the connection."""
 
-    def __init__(self, on_message: Callable[[Any], None], on_lost: Callable[[], None], max_bytes: int) -> None:
+    def __init__(self, kind: type[T], on_message: Callable[[T], None], on_lost: Callable[[], None], max_bytes: int) -> None:
+        self._decode = msgspec.json.Decoder(kind).decode
         self._on_message = on_message
         self._on_lost = on_lost
         self._max_bytes = max_bytes
@@ -38,7 +41,7 @@ class Lines(asyncio.Protocol):
             self._unread, self._unread_bytes = [rest], len(rest)
             for line in lines:
                 try:
-                    message = orjson.loads(line)
+                    message = self._decode(line)
                 except ValueError:
                     self.close()
                     return
@@ -48,7 +51,7 @@ class Lines(asyncio.Protocol):
 
     def send(self, *messages: object) -> None:
         if self._transport is not None:
-            self._transport.write(b"".join(orjson.dumps(message) + b"\n" for message in messages))
+            self._transport.write(b"".join(msgspec.json.encode(message) + b"\n" for message in messages))
 
     def close(self) -> None:
         """Send what is still to be sent, and end."""
@@ -63,9 +66,9 @@ class Lines(asyncio.Protocol):
 
 
 async def attach(
-    connection: socket.socket, on_message: Callable[[Any], None], on_lost: Callable[[], None], max_bytes: int
-) -> Lines:
+    connection: socket.socket, kind: type[T], on_message: Callable[[T], None], on_lost: Callable[[], None], max_bytes: int
+) -> Lines[T]:
     _, lines = await asyncio.get_running_loop().create_unix_connection(
-        lambda: Lines(on_message, on_lost, max_bytes), sock=connection
+        lambda: Lines(kind, on_message, on_lost, max_bytes), sock=connection
     )
     return lines

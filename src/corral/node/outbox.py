@@ -11,7 +11,8 @@ log goes on arriving, and its end is told again, harmlessly, when the last of it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from corral.model.run import Ack, GpuSample, Health, Observed, Report
 from corral.node.engine import Known

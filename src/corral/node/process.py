@@ -22,7 +22,7 @@ from corral.node import folder
 from corral.node.engine import CannotExecute, Changed, Known
 from corral.node.lines import Lines, attach
 from corral.node.sessions import Sessions
-from corral.node.wire import Launch, Run
+from corral.node.wire import FromSpawner, Launch, Run
 
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SHELL")
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -81,7 +81,7 @@ class ProcessEngine:
         self._known: dict[str, Known] = {}
         self._ordered: dict[str, Launch] = {}  # not yet seen at the spawner
         self._stopping: set[str] = set()  # until they are seen to have ended
-        self._lines: Lines | None = None
+        self._lines: Lines[FromSpawner] | None = None
         self._complete: asyncio.Future[None] | None = None
         self._first: list[Run] = []  # of a new connection, until all have come
         self._sessions = Sessions(data)
@@ -160,7 +160,7 @@ class ProcessEngine:
             self._first = []
             try:
                 connection = folder.connect(self._data, "spawner.sock")
-                self._lines = await attach(connection, self._heard, self._lost, READ_MAX_BYTES)
+                self._lines = await attach(connection, FromSpawner, self._heard, self._lost, READ_MAX_BYTES)
                 await asyncio.wait_for(self._complete, SPAWNER_START_MAX_S)
                 # Only now: its first words may have come before `attach` returned, when there was no one to tell.
                 self._tell([{"start": launch} for launch in self._ordered.values()])
@@ -187,14 +187,13 @@ class ProcessEngine:
                 start_new_session=True,
             )
 
-    def _heard(self, message: Any) -> None:
-        runs = [Run(**fields) for fields in message["runs"]]
+    def _heard(self, message: FromSpawner) -> None:
         assert self._complete is not None
         if self._complete.done():
-            self._took(runs)
+            self._took(message.runs)
             return
-        self._first += runs
-        if message["all"]:
+        self._first += message.runs
+        if message.all:
             self._reconcile(self._first)
             self._complete.set_result(None)
 

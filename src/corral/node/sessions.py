@@ -15,7 +15,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
+import msgspec
 
 from corral.channel import terminal
 from corral.model.run import Execute
@@ -42,7 +42,7 @@ class Sessions:
         """OSError or ValueError when it cannot be started."""
         run_id, lock = order.run.run_id, str(self._data / "sessions" / order.session_id)
         with folder.connect(self._data, "sessions.sock") as link:
-            link.sendall(orjson.dumps({"session": order.session_id}) + b"\n")
+            link.sendall(msgspec.json.encode({"session": order.session_id}) + b"\n")
             held = children.open_output(lock)
             self._of_run.setdefault(run_id, set()).add(lock)
             kind = "tty" if order.has_terminal else "pipe"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from corral.model.run import Usage
 from corral.node.processes import host_cpu_s, processes, read_and_written

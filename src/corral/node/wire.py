@@ -10,7 +10,7 @@ spawner → agent     {"runs": [Run], "all": bool}    first everything known, th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MESSAGE_MAX_BYTES = 8 * 1024 * 1024  # one Launch; Linux itself takes about 2 MiB of arguments and environment
 
@@ -48,3 +48,11 @@ class Run:
     @property
     def alive(self) -> bool:
         return self.stopped_at_s is None
+
+
+@dataclass(frozen=True, slots=True)
+class FromSpawner:
+    """A message from the spawner."""
+
+    runs: list[Run] = field(default_factory=list)
+    all: bool = False

@@ -4,19 +4,21 @@ from importlib import import_module
 from typing import Any
 
 from corral.core import Reconciler, Tx
-from corral.reconcile.metrics import forget_history, roll_up_metrics
-from corral.reconcile.queues import clear_piles, expire_messages, forget_duplicates
-from corral.reconcile.scheduler import look_at_pool
-from corral.reconcile.sweep import expire_events, finish_deletions, purge_logs, sweep_logs, sweep_state
-from corral.services.ecs.following import look_at_task
-from corral.services.hosts import look_at_host
+from corral.reconcile.alarm_history import forget_history
+from corral.reconcile.definitions import finish_deletions
+from corral.reconcile.hosts import look_at_host
+from corral.reconcile.instances import forget_terminated, look_at_instance
+from corral.reconcile.logs import expire_events, purge_logs, sweep_logs
+from corral.reconcile.metrics import roll_up_metrics
+from corral.reconcile.pools import look_at_pool
+from corral.reconcile.tasks import look_at_task, sweep_tasks
 
 
 def _once_needed(module: str, name: str) -> Reconciler:
-    """A reconciler of a service that many never use: it is imported with its service, not at every start."""
+    """A reconciler of a service that many never use: it is imported when it is first needed, not at every start."""
 
     def look(tx: Tx[Any], key: str) -> None:
-        getattr(import_module(module), name)(tx, key)
+        getattr(import_module(f"{__name__}.{module}"), name)(tx, key)
 
     return look
 
@@ -25,21 +27,23 @@ def _once_needed(module: str, name: str) -> Reconciler:
 STATE: dict[str, Reconciler] = {
     "pool": look_at_pool,
     "host": look_at_host,
+    "instance": look_at_instance,
+    "terminated": forget_terminated,
     "task": look_at_task,
-    "sweep": sweep_state,
+    "sweep": sweep_tasks,
     "deletion": finish_deletions,
-    "expiry": _once_needed("corral.reconcile.expiry", "look_at_expiries"),
-    "lifecycle": _once_needed("corral.reconcile.expiry", "walk_bucket"),
-    "piles": clear_piles,
-    "retention": expire_messages,
-    "duplicates": forget_duplicates,
-    "layers": _once_needed("corral.services.ecr.pushing", "drop_unused_layers"),
-    "repositories": _once_needed("corral.services.ecr.pushing", "clear_left"),
-    "moves": _once_needed("corral.services.sqs.moving", "move_messages"),
+    "expiry": _once_needed("objects", "look_at_expiries"),
+    "lifecycle": _once_needed("objects", "walk_bucket"),
+    "piles": _once_needed("queues", "clear_piles"),
+    "retention": _once_needed("queues", "expire_messages"),
+    "duplicates": _once_needed("queues", "forget_duplicates"),
+    "layers": _once_needed("images", "drop_unused_layers"),
+    "repositories": _once_needed("images", "clear_left"),
+    "moves": _once_needed("queues", "move_messages"),
 }
 METRICS: dict[str, Reconciler] = {
     "rollup": roll_up_metrics,
     "history": forget_history,
-    "alarm": _once_needed("corral.services.cloudwatch.judging", "look_at_alarm"),
+    "alarm": _once_needed("alarms", "look_at_alarm"),
 }
 LOGS: dict[str, Reconciler] = {"purge": purge_logs, "expire": expire_events, "sweep": sweep_logs}

@@ -1,11 +1,18 @@
-"""What queues no longer need goes, some at a time: purged messages, old ones, and the memory of what was sent."""
+"""Queues: what they no longer need goes, and message move tasks go on, some messages at a time."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from corral.core import Tx
+from corral.model.queue import Draft, MoveTask, Queue
+from corral.services.sqs.delivery import put_all
+from corral.services.sqs.moving import RUNNING
+from corral.services.sqs.naming import now_ms, queue_with_arn, wakes
 from corral.store import Store
 
 ROWS_MAX = 250  # about 5 ms of work
+MOVED_MAX = 100  # about 5 ms of work; the rest follows in the next batch
 PAUSE_S = 1.0  # between two looks at what ends one by one; nobody sees it meanwhile
 
 
@@ -17,13 +24,13 @@ def clear_piles(tx: Tx[Store], _: str) -> None:
 
 def expire_messages(tx: Tx[Store], queue_id: str) -> None:
     """Messages past their queue's retention. As long as a queue has messages, this looks again when the oldest is due."""
-    store, now_ms = tx.store.queues, round(tx.now_s * 1000)
+    store, at_ms = tx.store.queues, now_ms(tx)
     queue = store.queue_numbered(int(queue_id))
     if queue is None:
         return
-    expired = store.expired(queue, now_ms, ROWS_MAX)
-    for group in store.drop(queue.pile, expired, now_ms):
-        store.settle_group(queue.pile, group, now_ms)
+    expired = store.expired(queue, at_ms, ROWS_MAX)
+    for group in store.drop(queue.pile, expired, at_ms):
+        store.settle_group(queue.pile, group, at_ms)
     oldest_ms = store.oldest_ms(queue.pile)
     if oldest_ms is not None:
         due_s = (oldest_ms + queue.retention_ms + 1) / 1000
@@ -33,7 +40,63 @@ def expire_messages(tx: Tx[Store], queue_id: str) -> None:
 def forget_duplicates(tx: Tx[Store], _: str) -> None:
     """What FIFO queues were sent and gave out minutes ago."""
     store = tx.store.queues
-    dropped = store.forget_duplicates(round(tx.now_s * 1000), ROWS_MAX)
+    dropped = store.forget_duplicates(now_ms(tx), ROWS_MAX)
     next_ms = store.next_forgotten_ms()
     if next_ms is not None:
         tx.due("duplicates:", tx.now_s if dropped >= ROWS_MAX else max(next_ms / 1000, tx.now_s + PAUSE_S))
+
+
+def move_messages(tx: Tx[Store], task_id: str) -> None:
+    """Move some of a task's messages, as many as its rate allows by now, and come back for the rest."""
+    store, task = tx.store.queues, tx.store.queues.move_task(task_id)
+    if task is None or task.status != RUNNING:
+        return
+    source = store.queue_numbered(task.source)
+    assert source is not None, "a deleted queue takes its tasks with it"
+    allowed = MOVED_MAX
+    if task.per_s is not None:
+        elapsed_s = max(0.0, tx.now_s - task.started_ms / 1000)
+        allowed = min(allowed, int(elapsed_s * task.per_s) + 1 - task.moved)
+    moved, failure = _move_some(tx, source, task, allowed) if allowed > 0 else (0, None)
+    task = replace(task, moved=task.moved + moved)
+    if failure is not None:
+        store.change_move_task(replace(task, status="FAILED", failure=failure))
+    elif allowed > 0 and moved == 0:
+        store.change_move_task(replace(task, status="COMPLETED"))
+    else:
+        store.change_move_task(task)
+        next_s = tx.now_s if task.per_s is None else task.started_ms / 1000 + task.moved / task.per_s
+        tx.due(f"moves:{task.id}", max(next_s, tx.now_s))
+
+
+def _move_some(tx: Tx[Store], source: Queue, task: MoveTask, limit: int) -> tuple[int, str | None]:
+    """How many, and why not more if something is wrong. A moved message is a new one, with a new id and age."""
+    store, at_ms = tx.store.queues, now_ms(tx)
+    if source.is_fifo:
+        groups = store.ready_groups(source, limit, at_ms)
+        found = store.heads(source, groups[0], limit, at_ms) if groups else []
+    else:
+        found = store.candidates(source, limit, at_ms)
+    for moved, message in enumerate(found):
+        arn = task.destination_arn or message.source_arn
+        if arn is None:
+            return moved, "CouldNotDetermineMessageSource"
+        target = queue_with_arn(tx, arn)
+        if target is None or target.is_fifo != source.is_fifo:
+            return moved, "AWS.SimpleQueueService.NonExistentQueue"
+        for group in store.drop(source.pile, [message.id], at_ms):
+            store.settle_group(source.pile, group, at_ms)
+        draft = Draft(
+            message_id=tx.ids.uuid(),
+            body=message.body,
+            bytes=message.bytes,
+            sender=message.sender,
+            group_id=message.group_id,
+            deduplication_id=message.deduplication_id,
+            trace=message.trace,
+            attributes=message.attributes,
+        )
+        put_all(tx, target, [draft], store.new_ids(tx.now_s, 1))
+    if found:
+        tx.changed(wakes(source))
+    return len(found), None

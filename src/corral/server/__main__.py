@@ -28,19 +28,24 @@ from corral.clock import WallClock
 from corral.core import Command, Core, Tx
 from corral.database import hold_folder, look_before_touching
 from corral.errors import Refused
+from corral.handovers import forget_finished
+from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE
 from corral.model.settings import Settings
 from corral.node.docker_settings import GATEWAY as CONTAINERS_GATEWAY
 from corral.node.gpus import parse_gpus_flag
 from corral.reconcile import LOGS, METRICS, STATE
+from corral.reconcile.receivers import RECEIVERS
 from corral.server.agents import Agents
+from corral.server.authentication import Authentication
 from corral.server.channel import Channel
+from corral.server.front_door import FrontDoor
 from corral.server.http import App, HttpServer
-from corral.server.inside import Inside
+from corral.server.intake import Intake
 from corral.server.keeper import Keeper
-from corral.server.keys import Keys
 from corral.server.lanes import Lane
 from corral.server.publishing import Publisher
 from corral.server.status import status_of
+from corral.server.task_endpoints import TaskEndpoints
 from corral.store import Store
 from corral.telemetry import LogStore, MetricStore
 
@@ -68,6 +73,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--gpus", default="auto")
     parser.add_argument("--exclude-gpus", default="")
     parser.add_argument("--runtime", choices=["auto", "process", "docker"], default="auto")
+    parser.add_argument("--cluster", default=DEFAULT_CLUSTER)
+    parser.add_argument("--instance-type", default=HOST_TYPE)
     parser.add_argument("--account", default="123456789012")
     parser.add_argument("--alarm-timing", choices=("fast", "aws"), default="fast")
     # Also from the environment: what stands on a command line is seen by every user of the machine.
@@ -96,6 +103,8 @@ async def _serve(options: argparse.Namespace) -> None:
     settings = Settings(
         account=options.account,
         runtime=options.runtime,
+        cluster=options.cluster,
+        instance_type=options.instance_type,
         endpoint_url=inside_url,
         session_key=_kept_key(data / "sessions.json", ENDS_SESSIONS),
         secrets_key=_kept_key(data / "secrets.json", LOSES_SECRETS),
@@ -112,13 +121,15 @@ async def _serve(options: argparse.Namespace) -> None:
     logs_core = Core(log_store, settings=settings, clock=clock, ids=names, reconcilers=LOGS)
     metrics_core = Core(metric_store, settings=settings, clock=clock, ids=names, reconcilers=METRICS)
     lanes: dict[str, Lane[Any]] = {}
-    state = Lane("state", state_core, clock, loop, on_orders=lambda orders: agents.deliver(orders), beside=lanes)
-    logs = Lane("logs", logs_core, clock, loop, beside=lanes)
-    metrics = Lane("metrics", metrics_core, clock, loop, beside=lanes)
+    state = Lane("state", state_core, clock, loop, on_orders=lambda orders: agents.deliver(orders), lanes=lanes,
+                 receivers=RECEIVERS["state"])  # fmt: skip
+    logs = Lane("logs", logs_core, clock, loop, lanes=lanes, receivers=RECEIVERS["logs"])
+    metrics = Lane("metrics", metrics_core, clock, loop, lanes=lanes, receivers=RECEIVERS["metrics"])
     lanes |= {"state": state, "logs": logs, "metrics": metrics}
     blobs = Blobs(data / "blobs", names)
     agents = Agents(data, options.gpus, state, logs, blobs, clock, excluded_gpus, options.runtime)
     state_core.batch([Command(_give_hosts_time, lambda answer: None)])  # before anything that is due
+    forget_finished((store, log_store, metric_store))
     for lane in lanes.values():
         lane.start()
     looks = ((state, ("sweep:",)), (logs, ("sweep:",)), (metrics, ("rollup:", "history:")))
@@ -131,11 +142,22 @@ async def _serve(options: argparse.Namespace) -> None:
     publisher = asyncio.create_task(Publisher(state, metrics, agents, clock).run())
 
     root = Secret(keys["secret_key"], None, None, f"arn:aws:iam::{settings.account}:root")
-    about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus}
-    lookup = Keys(keys["access_key"], root, settings.session_key, store.live_tasks)
-    app = App(settings, lanes, lookup, clock, names, lambda tx: status_of(tx, agents.samples, about, agents.history),
-              Inside(settings, state, agents), blobs, store.live_tasks, channel)  # fmt: skip
-    server = HttpServer(app, clock)
+    about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus,
+             "cluster": settings.cluster, "instanceType": settings.instance_type}  # fmt: skip
+
+    def failing() -> list[dict[str, Any]]:
+        return [each for lane in lanes.values() for each in lane.failing_handovers()]
+
+    front_door = FrontDoor(
+        settings,
+        lanes,
+        Authentication(keys["access_key"], root, settings.session_key, store.tasks.live, clock),
+        names,
+        Intake(blobs),
+        lambda tx: status_of(tx, agents.samples, about, agents.history, failing()),
+        TaskEndpoints(state, agents),
+    )
+    server = HttpServer(App(front_door, channel, blobs), clock)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _ask_to_exit, server, *lanes.values())
     serving = asyncio.create_task(server.serve(sockets=listeners))
@@ -168,9 +190,9 @@ def _look_now(tx: Tx[Any], keys: Sequence[str]) -> None:
 
 def _give_hosts_time(tx: Tx[Store]) -> None:
     """While we were down nobody could be heard: silence is counted from now."""
-    for host in tx.store.hosts():
+    for host in tx.store.hosts.all():
         if host["connected"]:
-            tx.store.host_seen(host["id"], tx.now_s)
+            tx.store.hosts.seen(host["id"], tx.now_s)
             tx.due(f"host:{host['id']}", tx.now_s)
 
 

@@ -9,13 +9,13 @@ import subprocess
 import sys
 from collections import deque
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import orjson
+import msgspec
+from msgspec.structs import replace
 
 from corral.blobs import Blobs
 from corral.clock import Clock
@@ -25,17 +25,14 @@ from corral.model.run import (
     Ack,
     Declined,
     Execute,
-    GpuDevice,
     GpuSample,
     Hello,
-    LogChunk,
     Measure,
     Measured,
     Observed,
     Orders,
-    Report,
     Start,
-    Usage,
+    ToCore,
 )
 from corral.node import folder
 from corral.server.environment_files import with_files
@@ -50,6 +47,8 @@ MEASURE_MAX_S = 5.0
 RESTART_MIN_S = 0.05
 RESTART_MAX_S = 5.0
 SAMPLES_KEPT = 120
+
+_MESSAGES = msgspec.json.Decoder(ToCore)
 
 log = logging.getLogger("corral")
 
@@ -95,7 +94,7 @@ class Connection:
 
     def send(self, message: dict[str, Any]) -> None:
         if not self._writer.is_closing():
-            self._writer.write(orjson.dumps(message) + b"\n")
+            self._writer.write(msgspec.json.encode(message) + b"\n")
 
     def close(self) -> None:
         self._writer.close()
@@ -192,7 +191,9 @@ class Agents:
         line = await reader.readline()
         if not line:
             return None
-        hello = _hello(orjson.loads(line)["hello"])
+        hello = _MESSAGES.decode(line).hello
+        if hello is None:
+            return None
         connection = Connection(writer, hello)
         if hello.gpus_flag != self._gpus_flag:
             connection.send({"quit": f"this Corral was started with --gpus {self._gpus_flag}"})
@@ -247,14 +248,16 @@ class Agents:
         host_id, seen_s = connection.hello.host_id, self._clock.now_s()
         foreign = connection.hello.foreign
         while line := await reader.readline():
-            message = orjson.loads(line)
-            if "measured" in message:
-                connection.measured(_measured(message["measured"]))
+            message = _MESSAGES.decode(line)
+            if message.measured is not None:
+                connection.measured(message.measured)
                 continue
-            if "declined" in message:
-                connection.declined(Declined(**message["declined"]))
+            if message.declined is not None:
+                connection.declined(message.declined)
                 continue
-            report = _report(message["report"])
+            report = message.report
+            if report is None:
+                raise ValueError("the agent sent a message that is not understood")
             for sample in report.gpus:
                 self.samples[sample.gpu_id] = sample
                 past = self.history.setdefault(sample.gpu_id, deque(maxlen=SAMPLES_KEPT))
@@ -310,21 +313,3 @@ async def _ended(process: subprocess.Popen[bytes]) -> None:
     finally:
         loop.remove_reader(fd)
         os.close(fd)
-
-
-def _hello(said: dict[str, Any]) -> Hello:
-    gpus = [GpuDevice(**gpu) for gpu in said.pop("gpus")]
-    return Hello(**said | {"gpus": gpus, "runs": [Observed(**seen) for seen in said.pop("runs")]})
-
-
-def _report(said: dict[str, Any]) -> Report:
-    return Report(
-        runs=[Observed(**seen) for seen in said["runs"]],
-        logs=[LogChunk(**chunk) for chunk in said["logs"]],
-        gpus=[GpuSample(**sample) for sample in said["gpus"]],
-    )
-
-
-def _measured(said: dict[str, Any]) -> Measured:
-    now = {run_id: Usage(**usage) for run_id, usage in said["now"].items()}
-    return Measured(said["number"], now, {run_id: Usage(**usage) for run_id, usage in said["before"].items()})

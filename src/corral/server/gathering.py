@@ -1,4 +1,4 @@
-"""What is to be handed to a thread, gathered on the event loop: fewer and larger batches, fewer wake-ups."""
+"""What is to be given to a thread, gathered on the event loop: fewer and larger batches, fewer wake-ups."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ T = TypeVar("T")
 
 
 class Gathering(Generic[T]):
-    def __init__(self, hand_over: Callable[[list[T]], None], most: int) -> None:
-        self._hand_over = hand_over
+    def __init__(self, give: Callable[[list[T]], None], most: int) -> None:
+        self._give = give
         self._most = most
         self._items: list[T] = []
 
@@ -23,8 +23,8 @@ class Gathering(Generic[T]):
 
     def flush(self) -> None:
         items, self._items = self._items, []
-        if items:  # they may have been handed over before their turn
-            self._hand_over(items)
+        if items:  # a flush may have come before
+            self._give(items)
 
     def _look(self, before: int) -> None:
         if before < len(self._items) < self._most:

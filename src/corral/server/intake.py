@@ -15,9 +15,9 @@ from corral.blobs import Arriving, Blobs
 from corral.core import Tx
 from corral.errors import ApiError, api_error
 from corral.model.blob import Arrived, Slice
+from corral.server.connection import Connection
 from corral.server.lanes import Lane
 from corral.server.pulling import Pull
-from corral.server.sending import Connection
 from corral.server.together import Owner, Together
 
 SMALL_MAX_BYTES = 64 * 1024  # what is no larger and has come as a whole is written together with others
@@ -33,6 +33,7 @@ TOO_SLOW = "Your socket connection to the server was not read from or written to
 T = TypeVar("T")
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 MaxMessageLengthExceeded = api_error("MaxMessageLengthExceeded")
+RequestTooLarge = api_error("RequestEntityTooLarge", 413)
 RequestTimeout = api_error("RequestTimeout")
 
 
@@ -278,6 +279,33 @@ async def _readable(source: int) -> None:
         loop.remove_reader(source)
 
 
+async def whole_body(headers: Mapping[str, str], receive: Receive) -> bytes:
+    """The whole body of a request that is not S3's, up to BODY_MAX_BYTES. Waits without a timeout, which would cost too much."""
+    declared = headers.get("content-length", "0")
+    if declared.isdigit() and int(declared) > aws.BODY_MAX_BYTES:
+        raise _too_large()
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body"):
+        return body
+    parts, size = [body], len(body)
+    while message.get("more_body"):
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > aws.BODY_MAX_BYTES:
+            raise _too_large()
+    return b"".join(parts)
+
+
+def _too_large() -> ApiError:
+    return RequestTooLarge(f"The body is larger than {aws.BODY_MAX_BYTES} bytes.")
+
+
 async def next_piece(receive: Receive, connection: Connection | None = None) -> tuple[bytes, bool]:
     """The next bytes of a body, and whether there are more."""
     try:
@@ -298,7 +326,7 @@ async def end_body(head: aws.Request, receive: Receive, connection: Connection, 
     if not connection.has_more:
         return
     length = head.headers.get("content-length", "")
-    if connection.waits_to_send or not length.isdigit() or int(length) > REST_MAX_BYTES:
+    if connection.awaits_continue or not length.isdigit() or int(length) > REST_MAX_BYTES:
         response.headers.append(("Connection", "close"))
         return
     try:

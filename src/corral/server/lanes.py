@@ -14,8 +14,10 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from corral.clock import Clock
-from corral.core import Command, Core, HostOrders, Outbox, S, Tx
+from corral.core import Command, Core, HostOrders, Outcome, Receiver, S, Tx
+from corral.database import Handover
 from corral.errors import ServiceUnavailable
+from corral.handovers import Delivery, Done, receive
 from corral.ids import Ids
 from corral.model.settings import Settings
 from corral.server.gathering import Gathering
@@ -36,14 +38,17 @@ class Lane(Generic[S]):
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
         on_orders: Callable[[dict[str, HostOrders]], None] | None = None,
-        beside: Mapping[str, Lane[Any]] | None = None,
+        lanes: Mapping[str, Lane[Any]] | None = None,
+        receivers: Mapping[str, Receiver] | None = None,
     ) -> None:
-        """`beside` is every lane by its name: those that something may be handed to."""
+        """`lanes` are all lanes by name, for hand-overs to them; `receivers` take what is handed over to this one, by its kind."""
         self._core = core
         self._clock = clock
         self._loop = loop
         self._on_orders = on_orders
-        self._beside = {} if beside is None else beside  # filled when all lanes are made
+        self._lanes = {} if lanes is None else lanes  # filled when all lanes are made
+        self._receivers = receivers or {}
+        self._delivery = Delivery(core, self._send, loop.call_later, lambda: self._queue.put([]))
         self._queue: SimpleQueue[list[Command] | None] = SimpleQueue()
         self._gathering = Gathering[Command](self._queue.put, BATCH_MAX)
         self._thread = threading.Thread(target=self._work, name=f"lane-{name}", daemon=True)
@@ -53,6 +58,8 @@ class Lane(Generic[S]):
         self.changes = 0  # transactions after which something may be different; raised when they are committed
 
     def start(self) -> None:
+        """Call from the event loop, when all lanes are made."""
+        self._delivery.start()
         self._thread.start()
 
     def submit(
@@ -71,6 +78,14 @@ class Lane(Generic[S]):
         answer = self.submit(handler)
         self._gathering.flush()
         return answer
+
+    def receive(self, handover: Handover, finished: list[Handover], done: Done) -> None:
+        """Take what another lane hands over; `done` is called after the commit."""
+        take = partial(receive, receivers=self._receivers, handover=handover, finished=finished)
+        self._gathering.add(Command(take, done))
+
+    def failing_handovers(self) -> list[dict[str, Any]]:
+        return self._delivery.failing()
 
     def promise(self) -> asyncio.Future[Any]:
         """What a command will answer that is still to be made, by another thread, which gives it to us with `take`."""
@@ -129,13 +144,13 @@ class Lane(Generic[S]):
             if self._releasing:
                 self._core.release()
             try:
-                outbox = self._core.batch(commands)
+                outcome = self._core.batch(commands)
             except Exception as error:  # the database cannot even be read: say so, and try again with the next ones
                 refusal = ServiceUnavailable(f"The state cannot be read or written ({error}).")
-                outbox = Outbox([(command, refusal) for command in commands], faults=[traceback.format_exc()])
+                outcome = Outcome([(command, refusal) for command in commands], faults=[traceback.format_exc()])
                 time.sleep(BROKEN_PAUSE_S)
             try:
-                self._loop.call_soon_threadsafe(self._deliver, outbox)
+                self._loop.call_soon_threadsafe(self._deliver, outcome)
             except RuntimeError:  # the loop is closed: the process is going down, and nobody is listening
                 return
 
@@ -161,30 +176,21 @@ class Lane(Generic[S]):
                 return commands, False
         return commands, True
 
-    def _deliver(self, outbox: Outbox) -> None:
-        self.changes += outbox.may_differ
-        for fault in outbox.faults:
+    def _deliver(self, outcome: Outcome) -> None:
+        self.changes += outcome.may_differ
+        for fault in outcome.faults:
             log.error("%s", fault)
-        handed: dict[Command | None, list[asyncio.Future[Any]]] = {}
-        for each in outbox.handed:
-            handed.setdefault(each.command, []).append(self._beside[each.lane].submit(each.handler))
-        if outbox.orders and self._on_orders is not None:
-            self._on_orders(outbox.orders)  # before the answers: a host starts tasks while these are written
-        for command, answer in outbox.answers:
-            if command in handed:
-                done = asyncio.gather(*handed[command], return_exceptions=True)
-                done.add_done_callback(partial(_answer_after, command, answer))
-            else:
-                command.done(answer)
-        for command in outbox.waiting:
+        answers = self._delivery.deliver(outcome)
+        if outcome.orders and self._on_orders is not None:
+            self._on_orders(outcome.orders)  # before the answers: a host starts tasks while these are written
+        for command, answer in answers:
+            command.done(answer)
+        for command in outcome.waiting:
             if command.on_wait is not None:
                 command.on_wait()
 
-
-def _answer_after(command: Command, answer: Any, done: asyncio.Future[list[Any]]) -> None:
-    """What was handed over is done: its failure is the command's."""
-    failures = [each for each in done.result() if isinstance(each, BaseException)]
-    command.done(failures[0] if failures else answer)
+    def _send(self, handover: Handover, finished: list[Handover], done: Done) -> None:
+        self._lanes[handover.lane].receive(handover, finished, done)
 
 
 def _settle(future: asyncio.Future[Any], answer: Any) -> None:

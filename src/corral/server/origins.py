@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from corral import aws
 from corral.core import Tx
 from corral.decide.cors import allow
-from corral.errors import api_error
+from corral.errors import ApiError, api_error
 from corral.ids import Ids
 from corral.model.settings import Settings
+from corral.server.authentication import ANONYMOUS, Authentication
 from corral.server.lanes import Lane
+from corral.services.caller import Caller
 from corral.store import Store
 
 AccessForbidden = api_error("AccessForbidden", 403)
@@ -58,3 +62,22 @@ class Origins:
             return None if found is None else found["CORSRules"]
 
         return self._state.look(find, self._settings, self._ids)
+
+
+@dataclass(slots=True, eq=False)
+class Preflight:
+    """An exchange with a browser that asks before it sends a request. Browsers do not sign this question."""
+
+    head: aws.Request
+    request_id: str
+    origins: Origins
+    action: str = "s3:Preflight"
+
+    async def authenticate(self, authentication: Authentication) -> aws.Identity:
+        return ANONYMOUS
+
+    async def run(self, caller: Caller) -> aws.Response:
+        return self.origins.preflight(self.head, self.request_id)
+
+    def refuse(self, error: ApiError) -> aws.Response:
+        return aws.serialize_refusal(self.head, error, self.request_id)

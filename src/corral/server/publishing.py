@@ -21,7 +21,6 @@ from corral.server.agents import Agents
 from corral.server.lanes import Lane
 from corral.services import measuring
 from corral.services.cloudwatch.recording import record
-from corral.services.ecs.naming import DEFAULT_CLUSTER
 from corral.store import Store
 from corral.telemetry import MetricStore
 
@@ -119,10 +118,9 @@ class Publisher:
                 yield from measuring.event_points(queue, tx.now_s)
 
     def _of_clusters(self, tx: Tx[Store], measured: list[Measured]) -> Iterator[Point]:
-        taken = measuring.reservations(tx)
-        for region in tx.store.regions():
-            points = partial(measuring.cluster_points, taken, region, DEFAULT_CLUSTER)
-            yield from self._news(("cluster", region), taken, points, tx.now_s)
+        for (region, cluster), reserved in measuring.reservations(tx).items():
+            points = partial(measuring.cluster_points, reserved, region, cluster)
+            yield from self._news(("cluster", region, cluster), reserved, points, tx.now_s)
         for (region, cluster), used in measuring.utilizations(tx, measured).items():
             yield from measuring.cluster_points(used, region, cluster, tx.now_s, MEASURE_EVERY_S)
 
@@ -153,6 +151,6 @@ def _live_runs(tx: Tx[Store]) -> dict[str, list[str]]:
     """Host → its runs, by the names it has for them."""
     return {
         host["id"]: names
-        for host in tx.store.hosts()
-        if host["connected"] and (names := [run.attempt_id for task in tx.store.tasks_on(host["id"]) for run in task.runs])
+        for host in tx.store.hosts.all()
+        if host["connected"] and (names := [run.attempt_id for task in tx.store.tasks.on_host(host["id"]) for run in task.runs])
     }

@@ -8,13 +8,13 @@ import re
 import select
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from corral import aws
 from corral.blobs import Blobs
 from corral.model.blob import Slice
+from corral.server.connection import Connection
 
 AT_ONCE_MAX_BYTES = 128 * 1024  # read where we are: a thread would take longer
 CALL_MAX_BYTES = 8 * 1024 * 1024  # of one call to sendfile
@@ -24,49 +24,6 @@ THREADS = 4
 
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 Send = Callable[[dict[str, Any]], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Connection:
-    """What is behind a request: uvicorn's transport (`Corked`), its flow control, and the state of this answer."""
-
-    transport: Any
-    flow: Any
-    cycle: Any
-    end_of_body: Callable[[], None]  # to be called when the rest of the body was read past uvicorn
-
-    @property
-    def waits_to_send(self) -> bool:
-        """The client has asked whether it may send its body, and has not been told."""
-        return bool(self.cycle.waiting_for_100_continue)
-
-    @property
-    def has_news(self) -> bool:
-        """Something of the body has come, or its end: `receive` does not wait."""
-        return bool(self.cycle.message_event.is_set())
-
-    @property
-    def length(self) -> int | None:
-        """Of the body, if the head says so."""
-        headers = dict(self.cycle.scope["headers"])
-        return int(headers[b"content-length"]) if b"content-length" in headers else None
-
-    def take_over(self) -> tuple[int, bytes]:
-        """The socket, for somebody else to read the rest of the body from, and what of it has come; the socket is theirs to close.
-
-        Whoever does not read it to its end must not let another request come: `end_of_body` is how the next one is found.
-        """
-        if self.transport.is_closing():
-            raise ConnectionAbortedError("the client has gone")
-        self.flow.pause_reading()
-        come, self.cycle.body = bytes(self.cycle.body), bytearray()
-        self.cycle.message_event.clear()
-        return os.dup(self.transport.get_extra_info("socket").fileno()), come
-
-    @property
-    def has_more(self) -> bool:
-        """The body has not come to its end."""
-        return bool(self.cycle.more_body)
 
 
 class Sender:
@@ -92,7 +49,7 @@ class Sender:
                 if isinstance(error, ConnectionError):
                     return  # there is nobody
                 raise
-        connection.cycle.expected_content_length = 0
+        connection.body_was_sent()
         await send({"type": "http.response.body", "body": b""})
 
 
@@ -121,15 +78,13 @@ class _File:
         self._connection = connection
 
     async def push(self, slices: Sequence[Slice], blobs: Blobs) -> None:
-        transport, flow = self._connection.transport, self._connection.flow
-        flow.pause_reading()  # what comes next must not be answered in the middle of this
-        head = transport.take()
-        await self._emptied()
-        if transport.is_closing():
-            raise ConnectionAbortedError("the client has gone")
-        out = os.dup(transport.get_extra_info("socket").fileno())  # it stays ours when the transport is closed
+        out = self._connection.pause()  # the next request must not be answered in the middle of this response
         jobs: list[Future[int]] = []
         try:
+            head = self._connection.transport.take()
+            await self._emptied()
+            if self._connection.transport.is_closing():
+                raise ConnectionAbortedError("the client has disconnected")
             for each in slices:
                 fd = os.open(blobs.path(each.blob), os.O_RDONLY | os.O_CLOEXEC)
                 try:
@@ -157,7 +112,7 @@ class _File:
         try:
             while transport.get_write_buffer_size() and not transport.is_closing():
                 await asyncio.sleep(0)
-                await self._connection.flow.drain()
+                await self._connection.drain()
         finally:
             transport.set_write_buffer_limits()
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from msgspec.structs import asdict
 
 import corral
 from corral.core import Tx
+from corral.model.instance import HOST_POOL, ec2_id, host_instance_id
+from corral.model.placement import TASK, Claim
 from corral.model.run import HEARTBEAT_S, GpuSample
 from corral.model.task import Task
 from corral.services.ecs.describing import why_waits
@@ -20,10 +23,14 @@ SAMPLE_STALE_S = 2 * HEARTBEAT_S  # an idle GPU is sampled once a heartbeat
 Past = Mapping[str, Iterable[tuple[float, GpuSample]]]
 
 
-def status_of(tx: Tx[Store], samples: dict[str, GpuSample], about: dict[str, Any], history: Past | None = None) -> dict[str, Any]:
+def status_of(
+    tx: Tx[Store], samples: dict[str, GpuSample], about: dict[str, Any], history: Past | None = None,
+    failing: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """`failing` are the hand-overs between lanes that were tried in vain."""
     hosts = []
-    for host in tx.store.hosts():
-        slot = tx.store.fleet.pool(host["pool"]).slot(host["id"])
+    for host in tx.store.hosts.all():
+        slot = tx.store.fleet.pool(HOST_POOL).slot(host_instance_id(host["id"]))
         hosts.append(
             {
                 "id": host["id"],
@@ -33,28 +40,35 @@ def status_of(tx: Tx[Store], samples: dict[str, GpuSample], about: dict[str, Any
                 "cpuUnits": {"total": slot.total.cpu_units, "free": slot.cpu_units},
                 "memoryMiB": {"total": slot.total.memory_mib, "free": slot.memory_mib},
                 "gpus": _gpus(tx, host["id"], samples, history or {}),
-                "links": tx.store.links(host["id"]),
+                "links": tx.store.hosts.links(host["id"]),
             }
         )
     waiting = [
-        {**_task(tx.store.task(claim.task_id)), "sinceS": claim.since_s, "reason": why_waits(tx, pool, claim)}
-        for pool in sorted({host["pool"] for host in tx.store.hosts()})
+        {**_claimant(tx, claim), "reason": why_waits(tx, pool, claim)}
+        for pool in tx.store.fleet.pools_with_claims()
         for claim in list(tx.store.fleet.pool(pool).heads())[:TASKS_SHOWN_MAX]
     ]
-    running = [_running(tx.store.task(task_id)) for task_id in tx.store.oldest_placed(TASKS_SHOWN_MAX)]
-    counts = tx.store.task_counts()
-    return {"version": corral.__version__, **about, "tasks": counts, "hosts": hosts, "running": running, "waiting": waiting}
+    running = [_running(tx.store.tasks.get(task_id)) for task_id in tx.store.tasks.oldest_placed(TASKS_SHOWN_MAX)]
+    counts = tx.store.tasks.counts()
+    return {
+        "version": corral.__version__, **about, "tasks": counts, "hosts": hosts, "running": running, "waiting": waiting,
+        "failingHandovers": list(failing),
+    }  # fmt: skip
 
 
 def _gpus(tx: Tx[Store], host_id: str, samples: dict[str, GpuSample], history: Past) -> list[dict[str, Any]]:
     """Every GPU of a host, who has it, and why it is kept away: excluded, held for a reason, or used by others."""
-    holders = {gpu_id: tx.store.task(task_id) for gpu_id, task_id in tx.store.holders(host_id).items()}
-    holds, foreign = tx.store.holds(host_id), tx.store.foreign(host_id)
-    devices = sorted([*tx.store.gpus(host_id), *tx.store.gpus(host_id, excluded=True)], key=lambda gpu: gpu.index)
+    holders = {gpu_id: tx.store.tasks.get(task_id) for gpu_id, task_id in tx.store.hosts.holders(host_id).items()}
+    owners, foreign = tx.store.hosts.gpu_owners(host_id), tx.store.hosts.foreign(host_id)
+    own_id, holds = host_instance_id(host_id), dict[str, str]()
+    for instance in tx.store.instances.on_host(host_id):
+        holds |= tx.store.instances.holds(instance.id)
+    devices = sorted([*tx.store.hosts.gpus(host_id), *tx.store.hosts.gpus(host_id, excluded=True)], key=lambda gpu: gpu.index)
     return [
         {
             **_gpu(asdict(gpu), holders.get(gpu.gpu_id), samples.get(gpu.gpu_id)),
             "excluded": gpu.excluded,
+            "instance": ec2_id(owners[gpu.gpu_id]) if owners[gpu.gpu_id] != own_id else None,
             "held": holds.get(gpu.gpu_id),
             "foreign": [{"pid": pid, "name": name} for pid, name in foreign.get(gpu.gpu_id, ())],
             "history": _history(list(history.get(gpu.gpu_id, ())), tx.now_s),
@@ -77,6 +91,16 @@ def _gpu(device: dict[str, Any], holder: Task | None, sample: GpuSample | None) 
         "powerW": sample.power_w if sample else None,
         "temperatureC": sample.temperature_c if sample else None,
     }
+
+
+def _claimant(tx: Tx[Store], claim: Claim) -> dict[str, Any]:
+    if claim.kind == TASK:
+        task = tx.store.tasks.get(claim.id)
+        assert task is not None
+        return {**_task(task), "sinceS": task.created_at_s}
+    instance = tx.store.instances.get(claim.id)
+    assert instance is not None
+    return {"instance": ec2_id(instance.id), "instanceType": instance.type, "sinceS": instance.created_at_s}
 
 
 def _task(task: Task | None) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What Corral serves: for each AWS service, the store it works on and a handler per operation.
 
-A service is a module with a table `HANDLERS` and, where there is something to say, `HEAVY`, `QUICK`, `ADMIT` and `PIECES`. It is
+A service is a module with a table `HANDLERS` and, if it needs them, `HEAVY`, `QUICK`, `ADMIT`, `PREPARE` and `PIECES`. It is
 imported when it is first called: nobody uses all of them, and everybody would wait for all of them at each start.
 """
 
@@ -17,6 +17,7 @@ from corral.services.caller import Caller
 
 Operation = Callable[[Tx[Any], dict[str, Any], Caller], dict[str, Any]]
 Split = Callable[[dict[str, Any]], list[dict[str, Any]]]
+Prepare = Callable[[dict[str, Any]], dict[str, Any]]  # parameters → parameters
 Admit = Callable[[Tx[Any], dict[str, Any], Caller], Admission | None]
 
 
@@ -27,6 +28,7 @@ class Service:
     heavy: frozenset[str] = frozenset()  # reads that run beside the lane, on a connection that only reads
     quick: frozenset[str] = frozenset()  # reads of a few rows that need not wait for anybody (S3's alone)
     admit: Mapping[str, Admit] = field(default_factory=dict)  # whose bytes become a blob: asked first; None: there are none
+    prepare: Mapping[str, Prepare] = field(default_factory=dict)  # slow work without the store, done in another thread first
     pieces: Mapping[str, Split] = field(default_factory=dict)  # too much for one command: what to ask one after the other
 
 
@@ -71,6 +73,7 @@ def _load(lane: str, module: str) -> Service:
         heavy=tables.get("HEAVY", frozenset()),
         quick=tables.get("QUICK", frozenset()),
         admit=tables.get("ADMIT", {}),
+        prepare=tables.get("PREPARE", {}),
         pieces=tables.get("PIECES", {}),
     )
 

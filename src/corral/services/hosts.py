@@ -9,9 +9,10 @@ from corral.core import Tx
 from corral.decide.lifecycle import NEVER_STARTED, observe, stoppable
 from corral.model.run import SILENT_S, Foreign, Hello, Observed, RunState, run_of_attempt
 from corral.model.task import Run, Task, TaskState
-from corral.services.ecs.containers import rules_of
+from corral.services.ecs import orders
 from corral.services.ecs.following import follow
-from corral.services.ecs.starting import give_spare_gpus, start_of, start_runs
+from corral.services.ecs.starting import give_spare_gpus
+from corral.services.ecs.task_spec import rules_of, spec_of
 from corral.store import Store
 
 REBOOTED = "the host was restarted while the task was on it"
@@ -26,36 +27,36 @@ def hello(tx: Tx[Store], said: Hello) -> None:
     the run was alive: then it is gone.
     """
     tx.begin_anew(said.host_id)
-    before = tx.store.host(said.host_id)
+    before = tx.store.hosts.get(said.host_id)
     rebooted = before is not None and before["boot_id"] != said.boot_id
-    tx.store.put_host(said, tx.now_s)
+    tx.store.hosts.put(said, tx.now_s, tx.settings.cluster, tx.settings.instance_type)
     tx.due(f"host:{said.host_id}", tx.now_s + SILENT_S)
-    asked = {run.attempt_id for task in tx.store.tasks_on(said.host_id) for run in task.runs if not run.waits}  # until now
+    asked = {run.attempt_id for task in tx.store.tasks.on_host(said.host_id) for run in task.runs if not run.waits}  # until now
     report(tx, said.host_id, said.runs)
     known = {seen.run_id for seen in said.runs}
-    for task in tx.store.tasks_on(said.host_id):
+    for task in tx.store.tasks.on_host(said.host_id):
         unknown = [run for run in task.runs if run.attempt_id not in known and run.attempt_id in asked]
         missing = {run.attempt_id: _missing(task, run, rebooted, tx.now_s) for run in unknown}
         _apply(tx, task, {run_id: seen for run_id, seen in missing.items() if seen is not None})
-        after = tx.store.task(task.id)
+        after = tx.store.tasks.get(task.id)
         assert after is not None
         if after.state is TaskState.STOPPED:
             continue
         if after.desired is TaskState.RUNNING:
-            start_runs(tx, after.but(runs=tuple(run for run in after.runs if run.attempt_id not in known)))
+            unknown_runs = tuple(run for run in after.runs if run.attempt_id not in known)
+            orders.start_runs(tx, after.but(runs=unknown_runs), spec_of(tx, after))
         else:
-            for run in stoppable(after.runs, rules_of(tx, after)):
-                tx.stop(said.host_id, run.attempt_id)
+            orders.stop(tx, after, stoppable(after.runs, rules_of(tx, after)))
         _look_after(tx, after)
-    tx.mark("pool:" + tx.store.host(said.host_id)["pool"])  # type: ignore[index]
+    _wake_pools(tx, said.host_id)
 
 
 def report(tx: Tx[Store], host_id: str, runs: Iterable[Observed]) -> None:
     """Runs started or ended. A word on a run that we do not know, or that is elsewhere, changes nothing of ours."""
     by_task: dict[str, tuple[Task, dict[str, Observed]]] = {}
     for seen in runs:
-        task = tx.store.task_of_run(run_of_attempt(seen.run_id))
-        if task is not None and task.host_id == host_id:
+        task = tx.store.tasks.of_run(run_of_attempt(seen.run_id))
+        if task is not None and task.instance_id is not None and orders.host_of(tx, task) == host_id:
             by_task.setdefault(task.id, (task, {}))[1][seen.run_id] = seen
         if seen.stopped_at_s is None and (task is None or task.state is TaskState.STOPPED):
             tx.stop(host_id, seen.run_id)  # alive for a task that ended, or that we never heard of: it is nobody's
@@ -63,35 +64,31 @@ def report(tx: Tx[Store], host_id: str, runs: Iterable[Observed]) -> None:
         _apply(tx, task, of_task)
         for seen in of_task.values():
             if seen.asks_gpus is not None and seen.stopped_at_s is None:
-                give_spare_gpus(tx, task.id, seen.run_id, seen.asks_gpus)
+                given = give_spare_gpus(tx, task.id, seen.run_id, seen.asks_gpus)
+                if given is not None:
+                    orders.start(tx, *given, spec_of(tx, given[0]))
 
 
 def heartbeat(tx: Tx[Store], host_id: str) -> None:
-    host = tx.store.host(host_id)
+    host = tx.store.hosts.get(host_id)
     if host is not None:
-        tx.store.host_seen(host_id, tx.now_s)
+        tx.store.hosts.seen(host_id, tx.now_s)
         if not host["connected"]:
             tx.due(f"host:{host_id}", tx.now_s + SILENT_S)
-            tx.mark(f"pool:{host['pool']}")
+            _wake_pools(tx, host_id)
 
 
 def gpus_in_use(tx: Tx[Store], host_id: str, found: Mapping[str, Sequence[Foreign]]) -> None:
     """Which processes that are not of our runs compute on a host's GPUs: on those nothing is placed while they do."""
-    host = tx.store.host(host_id)
-    if host is not None and tx.store.put_foreign(host_id, found):
-        tx.mark(f"pool:{host['pool']}")
+    host = tx.store.hosts.get(host_id)
+    if host is not None and tx.store.hosts.put_foreign(host_id, found):
+        _wake_pools(tx, host_id)
 
 
-def look_at_host(tx: Tx[Store], host_id: str) -> None:
-    """Reconciler: a host not heard of for a while gets nothing new. Its leases stay: its runs may well be alive."""
-    host = tx.store.host(host_id)
-    if host is None or not host["connected"]:
-        return
-    silent_at_s = host["seen_at"] + SILENT_S
-    if tx.now_s >= silent_at_s:
-        tx.store.host_silent(host_id)
-    else:
-        tx.due(f"host:{host_id}", silent_at_s)
+def _wake_pools(tx: Tx[Store], host_id: str) -> None:
+    """The slots of a host offer more than before: claims may fit."""
+    for pool in {instance.pool for instance in tx.store.instances.on_host(host_id)} - {None}:
+        tx.mark(f"pool:{pool}")
 
 
 def _missing(task: Task, run: Run, rebooted: bool, now_s: float) -> Observed | None:
@@ -118,9 +115,7 @@ def _look_after(tx: Tx[Store], task: Task) -> None:
     """An agent keeps nothing: tell it again whose health to look at."""
     if task.plain:
         return
-    assert task.host_id is not None
+    spec = spec_of(tx, task)
     for run in task.runs:
-        if run.state is RunState.RUNNING:
-            spec = start_of(tx, task, run).spec
-            if spec.health is not None:
-                tx.check(task.host_id, spec)
+        if run.state is RunState.RUNNING and spec.containers[run.container].health_check is not None:
+            orders.check(tx, task, run, spec)

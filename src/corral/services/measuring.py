@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from corral.core import Tx
+from corral.model.instance import HOST_POOL
 from corral.model.metric import Dimensions, Metric, Point, Sample
+from corral.model.placement import Slot
 from corral.model.queue import QueueActivity
 from corral.model.run import GpuSample, Measured, Usage, run_of_attempt
-from corral.services.ecs.naming import DEFAULT_CLUSTER
-from corral.store import HOST_POOL, Store
+from corral.services.ecs.slots import slots_of
+from corral.store import Store
 
 GPU_NAMESPACE = "Corral/GPU"
 CPU_UNITS_PER_CORE = 1024
@@ -68,9 +70,14 @@ def _of_queue(queue: QueueActivity, name: str) -> Metric:
 # Clusters
 
 
-def reservations(tx: Tx[Store]) -> dict[str, float]:
-    """How much of this machine tasks have reserved, in percent. It is the container instance of every region's `default`."""
-    slots = [slot for slot in tx.store.fleet.pool(HOST_POOL).slots() if slot.connected]
+def reservations(tx: Tx[Store]) -> dict[tuple[str, str], dict[str, float]]:
+    """How much of each cluster (region, name) tasks have reserved, in percent."""
+    clusters = {(region, tx.settings.cluster) for region in tx.store.clusters.regions()} | tx.store.instances.joined_clusters()
+    return {key: _reserved(slots_of(tx, *key)) for key in sorted(clusters)}
+
+
+def _reserved(slots: Iterable[Slot]) -> dict[str, float]:
+    slots = [slot for slot in slots if slot.connected]
     totals = {
         "CPUReservation": (sum(slot.cpu_units for slot in slots), sum(slot.total.cpu_units for slot in slots)),
         "MemoryReservation": (sum(slot.memory_mib for slot in slots), sum(slot.total.memory_mib for slot in slots)),
@@ -86,20 +93,32 @@ def cluster_points(taken: Mapping[str, float], region: str, cluster: str, at_s: 
 
 
 def utilizations(tx: Tx[Store], measured: Sequence[Measured]) -> dict[tuple[str, str], dict[str, float]]:
-    """What the tasks of each cluster (region, name) used of this machine between two measurements, in percent."""
-    slots = [slot for slot in tx.store.fleet.pool(HOST_POOL).slots() if slot.connected]
-    cores = sum(slot.total.cpu_units for slot in slots) / CPU_UNITS_PER_CORE
-    memory_bytes = sum(slot.total.memory_mib for slot in slots) * MIB
+    """What the tasks of each cluster (region, name) used of its capacity between two measurements, in percent."""
+    sizes: dict[tuple[str, str], tuple[float, int]] = {}
     found: dict[tuple[str, str], dict[str, float]] = {}
     for attempt, now, before in _pairs(measured):
-        task = tx.store.task_of_run(run_of_attempt(attempt))
-        if task is None or not cores or not memory_bytes:
+        task = tx.store.tasks.of_run(run_of_attempt(attempt))
+        if task is None:
+            continue
+        cluster = task.region, task.cluster
+        if cluster not in sizes:
+            sizes[cluster] = _size(tx, *cluster)
+        cores, memory_bytes = sizes[cluster]
+        if not cores or not memory_bytes:
             continue
         cpu_s = now.cpu_user_s + now.cpu_system_s - before.cpu_user_s - before.cpu_system_s
-        used = found.setdefault((task.region, task.cluster), {"CPUUtilization": 0.0, "MemoryUtilization": 0.0})
+        used = found.setdefault(cluster, {"CPUUtilization": 0.0, "MemoryUtilization": 0.0})
         used["CPUUtilization"] += 100.0 * max(0.0, cpu_s) / (now.at_s - before.at_s) / cores
         used["MemoryUtilization"] += 100.0 * now.memory_bytes / memory_bytes
     return found
+
+
+def _size(tx: Tx[Store], region: str, cluster: str) -> tuple[float, int]:
+    """Cores and bytes of a cluster's connected instances; of the hosts, where it has only Fargate tasks."""
+    slots = slots_of(tx, region, cluster) or tx.store.fleet.pool(HOST_POOL).slots()
+    connected = [slot.total for slot in slots if slot.connected]
+    cores = sum(total.cpu_units for total in connected) / CPU_UNITS_PER_CORE
+    return cores, sum(total.memory_mib for total in connected) * MIB
 
 
 def _pairs(measured: Sequence[Measured]) -> Iterator[tuple[str, Usage, Usage]]:
@@ -116,18 +135,22 @@ def _pairs(measured: Sequence[Measured]) -> Iterator[tuple[str, Usage, Usage]]:
 
 def seen_gpus(tx: Tx[Store], samples: Mapping[str, GpuSample]) -> Iterator[SeenGpu]:
     """Per GPU and per cluster in every region that is used, per task in the task's own."""
-    regions = tx.store.regions() if samples else []
-    for host in tx.store.hosts() if regions else ():
-        holders = tx.store.holders(host["id"])
-        for device in tx.store.gpus(host["id"]):
+    regions = tx.store.clusters.regions() if samples else []
+    for host in tx.store.hosts.all() if regions else ():
+        holders, owners = tx.store.hosts.holders(host["id"]), tx.store.hosts.gpu_owners(host["id"])
+        for device in tx.store.hosts.gpus(host["id"]):
             if device.gpu_id not in samples:
                 continue
             named: Dimensions = (("Hostname", host["name"]), ("UUID", device.gpu_id))
-            places = [(region, dimensions) for region in regions for dimensions in (named, (("ClusterName", DEFAULT_CLUSTER),))]
-            task = tx.store.task(holders[device.gpu_id]) if device.gpu_id in holders else None
+            owner = tx.store.instances.get(owners[device.gpu_id])
+            assert owner is not None
+            clusters = [(region, owner.cluster) for region in regions] if owner.is_host else [(owner.region, owner.cluster)]
+            places: list[tuple[str, Dimensions]] = [(region, named) for region in regions]
+            places += [(region, (("ClusterName", cluster),)) for region, cluster in clusters if cluster]
+            task = tx.store.tasks.get(holders[device.gpu_id]) if device.gpu_id in holders else None
             if task is not None:
                 places.append((task.region, (("ClusterName", task.cluster), ("TaskId", task.id))))
-                if task.cluster != DEFAULT_CLUSTER:
+                if (task.region, task.cluster) not in clusters:
                     places.append((task.region, (("ClusterName", task.cluster),)))
             yield SeenGpu(samples[device.gpu_id], device.memory_mib, tuple(places))
 

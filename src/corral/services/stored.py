@@ -26,7 +26,7 @@ Handler = Callable[[Tx[Store], Params, Caller], dict[str, Any]]
 Selects = Callable[[Document], bool]  # of a resource as its type's `view` returns it
 
 ROWS_PER_READ = 100
-TOKEN = "_token"  # of the request that created a resource
+TOKEN, REQUEST = "_token", "_request"  # of a resource that was created with an idempotency token
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class ServiceStyle:
     tags: TagRules
     tags_member: str = "Tags"  # of documents, and of requests that tag
     given_tags: Callable[[str, Params], list[dict[str, str]]] = lambda type_, params: params.get("Tags", [])  # of a create request
+    token_reused: Callable[[], ApiError] | None = None  # the error for the token of another request
     regional: bool = True
 
 
@@ -131,20 +132,22 @@ def handlers(type_: ResourceType) -> dict[str, Handler]:
 
 
 def create(tx: Tx[Store], caller: Caller, type_: ResourceType, params: Params) -> Document:
-    """Store a new resource; raise the service's error if its id is taken. A repeated token returns the resource of the first."""
-    if type_.token is not None and (token := params.get(type_.token)) is not None:
+    """Store a new resource; raise the service's error if its id is taken. A repeated token returns the resource it created."""
+    style, token = type_.style, params.get(type_.token) if type_.token is not None else None
+    if token is not None:
         for document in every(tx, caller, type_):
             if document.get(TOKEN) == token:
+                if style.token_reused is not None and document[REQUEST] != params:
+                    raise style.token_reused()
                 return document
     type_.check(params)
-    style = type_.style
     tags = style.tags.read(style.given_tags(type_.name, params))
     given = {member: params[member] for member in (type_.id, *type_.members) if member in params}
     document = {**type_.defaults, **given, **type_.new(tx, params, caller)}
     if tags:
         document[style.tags_member] = style.tags.shown(tags)
-    if type_.token is not None and type_.token in params:
-        document[TOKEN] = params[type_.token]
+    if token is not None:
+        document |= {TOKEN: token, REQUEST: params}
     name = document[type_.id]
     if not tx.store.stored.add(*_place(type_, caller), name, document, tx.now_s):
         raise style.exists(type_.name, name)

@@ -8,6 +8,7 @@ template_facts.json by tools/template_facts.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -30,6 +31,8 @@ Properties = Mapping[str, Any]
 Attribute = str | Callable[[Tx[Store], Caller, Document], Any]  # a member of the document, or a function of it
 
 ValidationError = api_error("ValidationError")
+
+INTEGER = re.compile(r"-?\d{1,18}", re.ASCII)
 
 MODULES = {  # service → the module that has its TEMPLATE_TYPES
     "AWS::EC2": "ec2.templates",
@@ -55,6 +58,8 @@ class Facts:
     required: frozenset[str]
     replaced_by: frozenset[str]  # a change of one of these properties replaces the resource; "A/B" is B inside A
     attributes: frozenset[str]
+    booleans: frozenset[str]
+    integers: frozenset[str]
 
 
 def template_type(name: str) -> TemplateType | None:
@@ -83,6 +88,17 @@ def _all_facts() -> dict[str, Any]:
 @cache
 def facts(name: str) -> Facts:
     return Facts(**{part: frozenset(names) for part, names in _all_facts()[name].items()})
+
+
+def typed_properties(name: str, properties: Properties) -> dict[str, Any]:
+    """Properties with the types that the schema has: templates may write numbers and booleans as text."""
+    known, typed = facts(name), dict(properties)
+    for property_, value in properties.items():
+        if property_ in known.booleans and value in ("true", "false", "True", "False"):
+            typed[property_] = value in ("true", "True")
+        elif property_ in known.integers and isinstance(value, str) and INTEGER.fullmatch(value):
+            typed[property_] = int(value)
+    return typed
 
 
 def replacing_properties(name: str, old: Properties, new: Properties) -> list[str]:

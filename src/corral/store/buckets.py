@@ -29,7 +29,6 @@ class Buckets:
         self._known: dict[str, Bucket] = {}  # as of so many changes:
         self._known_at = 0
         self._reading_at: int | None = None  # how many there were before the snapshot that is read
-        self._changed = False  # in this transaction
 
     def add(self, name: str, region: str, now_s: float) -> bool:
         """False: there is one of this name."""
@@ -76,24 +75,18 @@ class Buckets:
 
     def forget(self) -> None:
         """A bucket changes, or what is said of one."""
-        self._changed = True
         self._known.clear()
+        self._database.journal.on_rollback(self._known.clear)
+        self._database.journal.on_commit(self._count_change)
+
+    def _count_change(self) -> None:
+        self.changes.count += 1
 
     def begin_reading(self) -> None:
         self._reading_at = self.changes.count
 
     def end_reading(self) -> None:
         self._reading_at = None
-
-    def commit(self) -> None:
-        if self._changed:
-            self._changed = False
-            self.changes.count += 1
-
-    def rollback(self) -> None:
-        """To a savepoint or to the beginning: what was read since then may not be so."""
-        if self._changed:
-            self._known.clear()
 
 
 def _bucket(row: Row) -> Bucket:

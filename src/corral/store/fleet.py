@@ -1,8 +1,6 @@
-"""The free capacity of every pool and the line of claims before it: derived from the rows, kept in memory.
+"""The free capacity of every pool and the queue of claims for it: derived from the rows, kept in memory.
 
-Every change is journaled with its inverse, so that a command that fails takes its changes with it, as its savepoint
-does with the rows. The index is rebuilt at start and after a failed commit; `Fleet.picture` lets a test compare it with
-a rebuilt one.
+Every change records its inverse in the store's journal. `Fleet.picture` lets a test compare the index with a rebuilt one.
 """
 
 from __future__ import annotations
@@ -13,7 +11,8 @@ from copy import deepcopy
 from functools import partial
 from typing import Any
 
-from corral.model.placement import Claim, Slot, Sorting
+from corral.journal import Journal
+from corral.model.placement import Claim, Rank, Slot, Sorting
 from corral.model.rules import Rules
 from corral.model.task import ALL_GPUS, Ask
 from corral.store.slots import SlotGroup, SlotIndex, SlotSelection, Where
@@ -38,7 +37,7 @@ class PoolIndex:
         self._index = SlotIndex()  # of the slots that take tasks
         self._by_held: dict[tuple[int, int], SlotGroup] | None = None  # by held GPUs and size; kept once somebody asked for ALL
         self._withheld: dict[str, dict[str, str]] = {}  # slots with GPUs that are kept away
-        self._lines: dict[Ask, list[tuple[float, str]]] = {}  # claims with equal asks, oldest first
+        self._lines: dict[Ask, list[tuple[Rank, str, str]]] = {}  # rank, kind and id of claims with equal asks, in order
         self._selections: dict[Rules, SlotSelection] = {}  # the one used last comes last
         self._changes: list[str] = []  # slots that have changed, for the selections to catch up with
         self._forgotten = 0  # how many changes came before those
@@ -74,6 +73,12 @@ class PoolIndex:
 
     def slot(self, slot_id: str) -> Slot:
         return self._slots[slot_id]
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __contains__(self, slot_id: str) -> bool:
+        return slot_id in self._slots
 
     def slots(self) -> Iterable[Slot]:
         return self._slots.values()
@@ -148,11 +153,11 @@ class PoolIndex:
         if line is None:
             line = self._lines[claim.ask] = []
             self.restless += claim.ask.rules is not None and claim.ask.rules.restless
-        insort(line, (claim.since_s, claim.task_id))
+        insort(line, (claim.rank, claim.kind, claim.id))
 
     def leave_line(self, claim: Claim) -> None:
         line = self._lines[claim.ask]
-        del line[bisect_left(line, (claim.since_s, claim.task_id))]
+        del line[bisect_left(line, (claim.rank, claim.kind, claim.id))]
         if not line:
             del self._lines[claim.ask]
             self.restless -= claim.ask.rules is not None and claim.ask.rules.restless
@@ -238,17 +243,21 @@ def _count(slot: Slot, group: str, tasks: int) -> None:
 
 
 class Fleet:
-    """All pools, with the journal that takes changes back."""
+    """All pools."""
 
-    def __init__(self) -> None:
+    def __init__(self, journal: Journal) -> None:
         self._pools: dict[str, PoolIndex] = {}
-        self._undo: list[Callable[[], None]] = []
+        self.journal = journal
+        self._on_rollback = journal.on_rollback
 
     def pool(self, name: str) -> PoolIndex:
         found = self._pools.get(name)
         if found is None:
             found = self._pools[name] = PoolIndex()
         return found
+
+    def pools_with_claims(self) -> list[str]:
+        return sorted(name for name, pool in self._pools.items() if pool.has_line())
 
     def put_slot(self, pool_name: str, slot: Slot) -> None:
         """Add a slot, or change its size, its GPUs or whether it is connected."""
@@ -257,44 +266,40 @@ class Fleet:
         if before is not None:
             pool.remove(slot.id)
         pool.put(slot)
-        self._undo.append(partial(self._put_back, pool, slot.id, before))
+        self._on_rollback(partial(self._put_back, pool, slot.id, before))
+
+    def drop_slot(self, pool_name: str, slot_id: str) -> None:
+        """The slot is gone: nothing is on it any more."""
+        pool = self.pool(pool_name)
+        before = pool.slot(slot_id)
+        pool.remove(slot_id)
+        self._on_rollback(partial(pool.put, before))
 
     def take(self, pool_name: str, slot_id: str, gpu_ids: Sequence[str], cpu_units: int, memory_mib: int, group: str = "") -> None:
         """For a task, which is pending then. With a group it is one of its tasks on the slot."""
         pool = self.pool(pool_name)
         pool.change(slot_id, gpu_ids, cpu_units, memory_mib, group, back=False)
-        self._undo.append(partial(pool.change, slot_id, gpu_ids, cpu_units, memory_mib, group, back=True))
+        self._on_rollback(partial(pool.change, slot_id, gpu_ids, cpu_units, memory_mib, group, back=True))
 
     def give(self, pool_name: str, slot_id: str, gpu_ids: Sequence[str], cpu_units: int, memory_mib: int) -> None:
         pool = self.pool(pool_name)
         pool.change(slot_id, gpu_ids, cpu_units, memory_mib, back=True)
-        self._undo.append(partial(pool.change, slot_id, gpu_ids, cpu_units, memory_mib, back=False))
+        self._on_rollback(partial(pool.change, slot_id, gpu_ids, cpu_units, memory_mib, back=False))
 
     def count(self, pool_name: str, slot_id: str, group: str, tasks: int, running: int, pending: int) -> None:
         pool = self.pool(pool_name)
         pool.count(slot_id, group, tasks, running, pending)
-        self._undo.append(partial(pool.count, slot_id, group, -tasks, -running, -pending))
+        self._on_rollback(partial(pool.count, slot_id, group, -tasks, -running, -pending))
 
     def join_line(self, pool_name: str, claim: Claim) -> None:
         pool = self.pool(pool_name)
         pool.join_line(claim)
-        self._undo.append(partial(pool.leave_line, claim))
+        self._on_rollback(partial(pool.leave_line, claim))
 
     def leave_line(self, pool_name: str, claim: Claim) -> None:
         pool = self.pool(pool_name)
         pool.leave_line(claim)
-        self._undo.append(partial(pool.join_line, claim))
-
-    def mark(self) -> int:
-        """Where the journal stands; a later `undo_to` takes back what came after."""
-        return len(self._undo)
-
-    def undo_to(self, mark: int) -> None:
-        while len(self._undo) > mark:
-            self._undo.pop()()
-
-    def committed(self) -> None:
-        self._undo.clear()
+        self._on_rollback(partial(pool.join_line, claim))
 
     def picture(self) -> dict[str, Any]:
         """All that the index says, in plain values."""

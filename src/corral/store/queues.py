@@ -22,37 +22,19 @@ TASKS_KEPT = 10  # for each source
 class Queues(Groups):
     """A part of the state store: it shares the store's connection, transactions and savepoints."""
 
-    def __init__(self, database: Database, *, reads_only: bool = False) -> None:
+    def __init__(self, database: Database) -> None:
         super().__init__(database)
-        self._cached: dict[tuple[str, str] | int, Queue] | None = None if reads_only else {}  # by region and name, and by pile
-        self._changed = False  # in this transaction: what is cached may not be so
-        self._mark = 0
-        if not reads_only:
+        # By region and name, and by pile. Readers keep none: nothing tells them of changes.
+        self._cached: dict[tuple[str, str] | int, Queue] | None = None if database.reads_only else {}
+        if not database.reads_only:
             (last,) = database.execute("SELECT max(id) FROM message").fetchone()
             self._last_id = last or 0
             self.tallies.rebuild()
 
-    # What is in memory follows the transaction.
-
-    def savepoint(self) -> None:
-        self._mark = self.tallies.mark()
-
-    def rollback_to_savepoint(self) -> None:
-        self.tallies.undo_to(self._mark)
-        self._forget()
-
-    def commit(self) -> None:
-        self.tallies.committed()
-        self._changed = False
-
-    def rollback(self) -> None:
-        self.tallies.undo_to(0)
-        self._forget()
-        self._changed = False
-
-    def _forget(self) -> None:
-        if self._changed and self._cached is not None:
-            self._cached.clear()
+    def _forget_on_rollback(self) -> None:
+        """Call before a row of a queue is changed: what is cached from then on may never be committed."""
+        if self._cached is not None:
+            self._database.journal.on_rollback(self._cached.clear)
 
     def _keep(self, queue: Queue) -> Queue:
         if self._cached is not None:
@@ -81,7 +63,7 @@ class Queues(Groups):
         return None if row is None else self._keep(_queue(row))
 
     def add_queue(self, region: str, name: str, attributes: Mapping[str, str], tags: Mapping[str, str], now_ms: int) -> Queue:
-        self._changed = True
+        self._forget_on_rollback()
         queue = Queue(0, region, name, self._new_pile(), now_ms, now_ms, None, dict(attributes), dict(tags))
         id = self._database.execute(
             "INSERT INTO queue (region, name, pile, created_ms, modified_ms, dead_letters, attributes, tags) "
@@ -92,7 +74,7 @@ class Queues(Groups):
         return self._keep(replace(queue, id=id))
 
     def set_attributes(self, queue: Queue, attributes: Mapping[str, str], now_ms: int) -> Queue:
-        self._changed = True
+        self._forget_on_rollback()
         self._database.execute(
             "UPDATE queue SET attributes = ?, dead_letters = ?, modified_ms = ? WHERE id = ?",
             (_dumps(attributes), dead_letters_arn(attributes), now_ms, queue.id),
@@ -100,7 +82,7 @@ class Queues(Groups):
         return self._keep(replace(queue, attributes=dict(attributes), modified_ms=now_ms))
 
     def set_tags(self, queue: Queue, tags: Mapping[str, str]) -> None:
-        self._changed = True
+        self._forget_on_rollback()
         self._database.execute("UPDATE queue SET tags = ? WHERE id = ?", (_dumps(tags), queue.id))
         self._keep(replace(queue, tags=dict(tags)))
 
@@ -123,7 +105,7 @@ class Queues(Groups):
         return pile
 
     def _leave_pile(self, queue: Queue) -> None:
-        self._changed = True
+        self._forget_on_rollback()
         self._database.execute("UPDATE pile SET owned = 0 WHERE id = ?", (queue.pile,))
         self.tallies.drop(queue.pile)
         if self._cached is not None:

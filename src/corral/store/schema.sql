@@ -1,5 +1,5 @@
 -- The state of Corral. What must never happen is refused here, whatever the code above it believes.
--- Times are seconds since the epoch. A change to this file needs a script in Store.MIGRATIONS.
+-- Times are seconds since the epoch. Once this schema is released, a change needs a script in Store.MIGRATIONS.
 
 CREATE TABLE cluster (
     region     TEXT NOT NULL,
@@ -39,30 +39,47 @@ CREATE TABLE stored_resource (
 ) WITHOUT ROWID;
 
 CREATE TABLE host (
+    id        TEXT PRIMARY KEY,
+    name      TEXT NOT NULL,
+    boot_id   TEXT NOT NULL,
+    connected INTEGER NOT NULL CHECK (connected IN (0, 1)),
+    seen_at   REAL NOT NULL,
+    links     TEXT NOT NULL DEFAULT '',     -- JSON: how far its GPUs are from each other, in their order; empty: unknown
+    docker    TEXT NOT NULL DEFAULT ''      -- the engine that runs containers there; empty: there is none
+) WITHOUT ROWID;
+
+-- An instance is a slice of a host, and a slot of the scheduler. A host's own capacity is one too: it has no region.
+CREATE TABLE instance (
     id            TEXT PRIMARY KEY,
-    pool          TEXT NOT NULL,
-    name          TEXT NOT NULL,
-    boot_id       TEXT NOT NULL,
+    region        TEXT NOT NULL,            -- empty: a host's own instance, which joins its cluster in every region
+    cluster       TEXT NOT NULL,            -- the ECS cluster that it joined; empty: none
+    type          TEXT NOT NULL,
+    state         TEXT NOT NULL CHECK (state IN ('pending', 'running', 'shutting-down', 'terminated')),
+    gpus          INTEGER NOT NULL CHECK (gpus >= 0),
     cpu_units     INTEGER NOT NULL,
     memory_mib    INTEGER NOT NULL,
-    connected     INTEGER NOT NULL CHECK (connected IN (0, 1)),
-    seen_at       REAL NOT NULL,
-    registered_at REAL NOT NULL,
-    status        TEXT NOT NULL DEFAULT 'ACTIVE' CHECK (status IN ('ACTIVE', 'DRAINING')),
-    links         TEXT NOT NULL DEFAULT '', -- JSON: how far its GPUs are from each other, in their order; empty: unknown
-    docker        TEXT NOT NULL DEFAULT ''  -- the engine that runs containers there; empty: there is none
+    created_at    REAL NOT NULL,
+    host_id       TEXT REFERENCES host (id),
+    status        TEXT NOT NULL CHECK (status IN ('ACTIVE', 'DRAINING')),
+    terminated_at REAL,
+    details       TEXT NOT NULL,            -- JSON: what the caller specified and is shown again
+    CHECK ((state = 'pending') <= (host_id IS NULL)),
+    CHECK ((state IN ('running', 'shutting-down')) <= (host_id IS NOT NULL)),
+    CHECK ((state = 'terminated') = (terminated_at IS NOT NULL))
+) WITHOUT ROWID;
+CREATE INDEX instance_terminated ON instance (terminated_at) WHERE state = 'terminated';
+CREATE UNIQUE INDEX instance_of_host ON instance (host_id) WHERE region = '';
+
+-- The custom attributes of a container instance.
+CREATE TABLE instance_attribute (
+    instance_id TEXT NOT NULL REFERENCES instance (id),
+    name        TEXT NOT NULL,
+    value       TEXT NOT NULL,              -- empty: the attribute has no value
+    PRIMARY KEY (instance_id, name)
 ) WITHOUT ROWID;
 
--- What a caller says of a host beside what the host says of itself (ECS: custom attributes of a container instance).
-CREATE TABLE host_attribute (
-    host_id TEXT NOT NULL REFERENCES host (id),
-    name    TEXT NOT NULL,
-    value   TEXT NOT NULL,                  -- empty: the attribute is there and has no value
-    PRIMARY KEY (host_id, name)
-) WITHOUT ROWID;
-
--- A GPU is whole ('exclusive') or shared, and belongs to its host or to an instance cut from it. The two composite
--- uniques are there for lease's foreign keys: neither may change while anybody holds the GPU.
+-- A GPU is whole ('exclusive') or shared, and an instance owns it. The two composite uniques are there for the foreign keys of
+-- lease: neither mode nor owner may change while a run holds the GPU.
 CREATE TABLE gpu (
     id         TEXT PRIMARY KEY,
     host_id    TEXT NOT NULL REFERENCES host (id),
@@ -72,13 +89,14 @@ CREATE TABLE gpu (
     simulated  INTEGER NOT NULL CHECK (simulated IN (0, 1)),
     present    INTEGER NOT NULL CHECK (present IN (0, 1)),    -- 0: its host no longer shows it
     mode       TEXT NOT NULL DEFAULT 'exclusive' CHECK (mode IN ('exclusive', 'shared')),
-    owner      TEXT NOT NULL,
+    owner      TEXT NOT NULL REFERENCES instance (id),
     excluded   INTEGER NOT NULL DEFAULT 0 CHECK (excluded IN (0, 1)),  -- by --exclude-gpus: shown, and never offered
     foreign_use TEXT NOT NULL DEFAULT '',   -- JSON: [pid, name] of processes on it that are not of a run; empty: none
     UNIQUE (id, mode),
     UNIQUE (id, owner)
 );
 CREATE INDEX gpu_of_host ON gpu (host_id, position);
+CREATE INDEX gpu_of_owner ON gpu (owner, position);
 
 CREATE TABLE task (
     id             TEXT PRIMARY KEY,
@@ -89,7 +107,7 @@ CREATE TABLE task (
     pool           TEXT NOT NULL,
     state          TEXT NOT NULL CHECK (state IN ('PROVISIONING', 'PENDING', 'RUNNING', 'STOPPED')),
     desired        TEXT NOT NULL CHECK (desired IN ('RUNNING', 'STOPPED')),
-    host_id        TEXT REFERENCES host (id),
+    instance_id    TEXT,                    -- an instance, which is kept for longer than its tasks
     gpus           INTEGER NOT NULL,
     cpu_units      INTEGER NOT NULL,
     memory_mib     INTEGER NOT NULL,
@@ -108,16 +126,15 @@ CREATE TABLE task (
     time_limit     REAL,                    -- seconds from its start
     rules          TEXT,                    -- JSON: placement constraints and strategies; NULL: anywhere
     launch_type    TEXT NOT NULL DEFAULT 'EC2' CHECK (launch_type IN ('EC2', 'FARGATE')),
-    CHECK ((state = 'PROVISIONING') <= (host_id IS NULL)),
-    CHECK ((state IN ('PENDING', 'RUNNING')) <= (host_id IS NOT NULL)),
+    CHECK ((state = 'PROVISIONING') <= (instance_id IS NULL)),
+    CHECK ((state IN ('PENDING', 'RUNNING')) <= (instance_id IS NOT NULL)),
     CHECK ((state = 'STOPPED') = (stopped_at IS NOT NULL))
 );
 -- Tasks of a family are listed as they came, by rowid: so what comes together lies together, and a commit writes few pages.
 CREATE INDEX task_of_cluster ON task (region, cluster, desired, family);
 CREATE INDEX task_started_by ON task (region, cluster, desired, started_by, family) WHERE started_by IS NOT NULL;
 CREATE INDEX task_not_on_ec2 ON task (region, cluster, desired, family) WHERE launch_type != 'EC2';
-CREATE INDEX task_of_host ON task (host_id) WHERE state IN ('PENDING', 'RUNNING');
-CREATE INDEX task_waiting ON task (pool, created_at, id) WHERE state = 'PROVISIONING';
+CREATE INDEX task_of_instance ON task (instance_id) WHERE state IN ('PENDING', 'RUNNING');
 CREATE INDEX task_of_definition ON task (definition_arn);
 CREATE INDEX task_stopped ON task (stopped_at) WHERE state = 'STOPPED';
 
@@ -153,6 +170,15 @@ CREATE TABLE lease (
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX lease_exclusive ON lease (gpu_id) WHERE mode = 'exclusive';
 CREATE INDEX lease_of_run ON lease (run_id);
+
+-- A request that waits for capacity of a pool: a task that is PROVISIONING, or an instance that is pending.
+CREATE TABLE claim (
+    kind TEXT NOT NULL CHECK (kind IN ('task', 'instance')),
+    id   TEXT NOT NULL,
+    pool TEXT NOT NULL,
+    rank TEXT NOT NULL,                     -- JSON: numbers that are compared in their order; the smallest is served first
+    PRIMARY KEY (kind, id)
+) WITHOUT ROWID;
 
 -- A request that may be sent twice is answered twice with the same words.
 CREATE TABLE client_token (

@@ -2,13 +2,14 @@
 
 Messages become visible by time alone. A tally has a hand that stands at some instant: what becomes visible later is still
 counted as in flight or delayed. Whoever looks at a tally moves its hand to the present first, which counts, by an index,
-what has become visible since: each message once. Every change is journaled, and taken back with its savepoint.
+what has become visible since: each message once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from corral.database import Database
 from corral.model.queue import Counts
@@ -62,23 +63,22 @@ class Tally:
 class Tallies:
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._on_rollback = database.journal.on_rollback
         self._by_pile: dict[int, Tally] = {}
-        self._journal: list[tuple[int, Tally, tuple[int, ...] | None]] = []  # pile, tally, as it was; None: it was not there
 
     def rebuild(self) -> None:
         """Derive them from the rows. Their hands stand at the beginning of time: the first look counts what is invisible."""
         sql = "SELECT pile, (SELECT count(*) FROM place WHERE place.pile = queue.pile) FROM queue"
         self._by_pile = {pile: Tally(total=total) for pile, total in self._database.execute(sql) if total}
-        self._journal.clear()
 
     def of(self, pile: int, now_ms: int) -> Tally:
         """The tally of a pile, at the present, for somebody who is going to change it: ask before any row is changed."""
         tally = self._by_pile.get(pile)
         if tally is None:
             tally = self._by_pile[pile] = Tally(hand_ms=now_ms)
-            self._journal.append((pile, tally, None))
+            self._on_rollback(partial(self._by_pile.pop, pile, None))
         else:
-            self._journal.append((pile, tally, tally._fields()))
+            self._on_rollback(partial(tally._restore, tally._fields()))
             if now_ms != tally.hand_ms:
                 self._move_hand(pile, tally, now_ms)
         return tally
@@ -90,7 +90,7 @@ class Tallies:
         """Nobody asks for this pile any more."""
         tally = self._by_pile.pop(pile, None)
         if tally is not None:
-            self._journal.append((pile, tally, tally._fields()))
+            self._on_rollback(partial(self._by_pile.__setitem__, pile, tally))
 
     def _move_hand(self, pile: int, tally: Tally, now_ms: int) -> None:
         if tally.hand_ms == 0 or now_ms < tally.hand_ms - STEP_BACK_MS:
@@ -115,20 +115,3 @@ class Tallies:
             (pile, after_ms, until_ms),
         ).fetchone()
         return int(row[0]), row[1] - int(row[0])
-
-    # They follow the transaction.
-
-    def mark(self) -> int:
-        return len(self._journal)
-
-    def undo_to(self, mark: int) -> None:
-        while len(self._journal) > mark:
-            pile, tally, fields = self._journal.pop()
-            if fields is None:
-                self._by_pile.pop(pile, None)
-            else:
-                tally._restore(fields)
-                self._by_pile[pile] = tally
-
-    def committed(self) -> None:
-        self._journal.clear()

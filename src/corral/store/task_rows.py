@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from operator import itemgetter
 from typing import Any
 
 import orjson
+from msgspec.structs import fields
 
 from corral.database import Row
 from corral.model.rules import Rules
@@ -15,9 +16,9 @@ from corral.model.task import Ask, Run, Task, TaskState
 
 # Columns and the fields they are read into; a task's last four make its ask.
 TASK_FIELDS = (
-    "id", "region", "cluster", "definition_arn", "pool", "state", "desired", "created_at_s", "version", "host_id", "placed_at_s",
-    "started_at_s", "stopping_at_s", "stopped_at_s", "stop_code", "stopped_reason", "family", "group", "started_by", "details",
-    "plain", "time_limit_s", "launch_type", "gpus", "cpu_units", "memory_mib", "rules",
+    "id", "region", "cluster", "definition_arn", "pool", "state", "desired", "created_at_s", "version", "instance_id",
+    "placed_at_s", "started_at_s", "stopping_at_s", "stopped_at_s", "stop_code", "stopped_reason", "family", "group", "started_by",
+    "details", "plain", "time_limit_s", "launch_type", "gpus", "cpu_units", "memory_mib", "rules",
 )  # fmt: skip
 RUN_FIELDS = (
     "id", "task_id", "container", "position", "essential", "gpus", "state", "gpu_ids", "pid", "exit_code", "reason", "started_at_s",
@@ -39,7 +40,7 @@ def values_of_task(task: Task) -> tuple[Any, ...]:
     """For INSERT_TASK."""
     return (
         task.id, task.region, task.cluster, task.definition_arn, task.pool, task.state.value, task.desired.value,
-        task.created_at_s, task.version, task.host_id, task.placed_at_s, task.started_at_s, task.stopping_at_s,
+        task.created_at_s, task.version, task.instance_id, task.placed_at_s, task.started_at_s, task.stopping_at_s,
         task.stopped_at_s, task.stop_code, task.stopped_reason, task.family, task.group, task.started_by,
         dumps(task.details), task.plain, task.time_limit_s, task.launch_type,
         task.ask.gpus, task.ask.cpu_units, task.ask.memory_mib, _rules_text(task.ask.rules),
@@ -54,23 +55,29 @@ def values_of_run(run: Run) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+# Where columns that are not read as they are stand in a row, and the order in which a Task or a Run takes its fields.
+_STATE, _DESIRED, _DETAILS, _PLAIN, _ASK = map(TASK_FIELDS.index, ("state", "desired", "details", "plain", "gpus"))
+_IN_TASK = itemgetter(*map((*TASK_FIELDS, "ask", "runs").index, Task.__struct_fields__))
+_ESSENTIAL, _RUN_STATE, _GPU_IDS, _WAITS, _ABOUT = map(RUN_FIELDS.index, ("essential", "state", "gpu_ids", "waits", "about"))
+_IN_RUN = itemgetter(*map(RUN_FIELDS.index, Run.__struct_fields__))
+
+
 def task_of(row: Row, runs: Sequence[Row]) -> Task:
-    found = dict(zip(TASK_FIELDS, row))
-    found["state"], found["desired"] = TASK_STATES[found["state"]], TASK_STATES[found["desired"]]
-    found["ask"] = Ask(found.pop("gpus"), found.pop("cpu_units"), found.pop("memory_mib"), rules_of(found.pop("rules")))
-    found["details"] = orjson.loads(found["details"])
-    found["plain"] = bool(found["plain"])
-    found["runs"] = tuple([_run_of(run) for run in runs])
-    return Task.of(found)
+    gpus, cpu_units, memory_mib, rules = row[_ASK:]
+    found = [*row, Ask(gpus, cpu_units, memory_mib, rules_of(rules)), tuple([_run_of(run) for run in runs])]
+    found[_STATE], found[_DESIRED] = TASK_STATES[found[_STATE]], TASK_STATES[found[_DESIRED]]
+    found[_DETAILS] = orjson.loads(found[_DETAILS])
+    found[_PLAIN] = bool(found[_PLAIN])
+    return Task(*_IN_TASK(found))
 
 
 def _run_of(row: Row) -> Run:
-    found = dict(zip(RUN_FIELDS, row))
-    found["essential"], found["waits"] = bool(found["essential"]), bool(found["waits"])
-    found["state"] = RUN_STATES[found["state"]]
-    found["gpu_ids"] = tuple(orjson.loads(found["gpu_ids"]))
-    found["about"] = orjson.loads(found["about"]) if found["about"] else None
-    return Run.of(found)
+    found = list(row)
+    found[_ESSENTIAL], found[_WAITS] = bool(found[_ESSENTIAL]), bool(found[_WAITS])
+    found[_RUN_STATE] = RUN_STATES[found[_RUN_STATE]]
+    found[_GPU_IDS] = tuple(orjson.loads(found[_GPU_IDS]))
+    found[_ABOUT] = orjson.loads(found[_ABOUT]) if found[_ABOUT] else None
+    return Run(*_IN_RUN(found))
 
 
 def _rules_text(rules: Rules | None) -> str | None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any
 
 from corral.database import Database, Row
-from corral.model.alarm import Alarm, AlarmState, Ask, HistoryItem, Suppression
+from corral.model.alarm import Alarm, AlarmState, HistoryItem, ScalingRequest, Suppression
 from corral.model.metric import Metric
 
 COLUMNS = (
@@ -27,10 +28,8 @@ class Alarms:
         self._execute = database.execute
         self.rebuild()
 
-    # What is in memory follows the transaction.
-
     def rebuild(self) -> None:
-        """Derive everything from the rows. Nobody knows when each alarm was looked at: all are due."""
+        """Derive everything from the rows. No row says when an alarm was last evaluated: all are due."""
         self._alarms: dict[int, Alarm] = {}
         self._ids: dict[tuple[str, str], int] = {}
         self._metrics: dict[int, list[Metric]] = {}
@@ -40,25 +39,18 @@ class Alarms:
         self._judged_s: dict[int, float] = {}
         self._wakes: list[tuple[float, int]] = []  # a heap; what is not in `_wake_s` is skipped
         self._wake_s: dict[int, float] = {}
-        self._written: list[int] = []  # of this transaction: what is taken back is read again
-        self._written_mark = 0
+        self._requested: dict[int, tuple[ScalingRequest, ...]] = {}
         for row in self._execute(f"SELECT {COLUMNS} FROM alarm"):
             self._keep(_alarm(row))
             self.wake(row[0], 0.0)
 
-    def committed(self) -> None:
-        self._written.clear()
-
-    def savepoint(self) -> None:
-        self._written_mark = len(self._written)
-
-    def rollback_to_savepoint(self) -> None:
-        for alarm_id in self._written[self._written_mark :]:
-            self._forget(alarm_id)
-            row = self._execute(f"SELECT {COLUMNS} FROM alarm WHERE id = ?", (alarm_id,)).fetchone()
-            if row is not None:
-                self._keep(_alarm(row))
-        del self._written[self._written_mark :]
+    def _read_again(self, alarm_id: int) -> None:
+        """The inverse of every change: keep an alarm as its row is now."""
+        self._forget(alarm_id)
+        self._requested.pop(alarm_id, None)
+        row = self._execute(f"SELECT {COLUMNS} FROM alarm WHERE id = ?", (alarm_id,)).fetchone()
+        if row is not None:
+            self._keep(_alarm(row))
 
     def _keep(self, alarm: Alarm) -> None:
         self._alarms[alarm.id] = alarm
@@ -105,6 +97,7 @@ class Alarms:
         while len(found) < limit and (at_s := self.next_wake_s()) is not None and at_s <= now_s:
             _, alarm_id = heappop(self._wakes)
             del self._wake_s[alarm_id]
+            self._database.journal.on_rollback(partial(self.wake, alarm_id, at_s))
             found.append(f"alarm:{alarm_id}")
         return found
 
@@ -113,6 +106,7 @@ class Alarms:
         return self._judged_s.get(alarm_id, 0.0)
 
     def set_judged(self, alarm_id: int, end_s: float) -> None:
+        self._database.journal.on_rollback(partial(self._judged_s.__setitem__, alarm_id, self.judged_s(alarm_id)))
         self._judged_s[alarm_id] = end_s
 
     # Alarms
@@ -150,7 +144,7 @@ class Alarms:
     def change(self, alarm: Alarm, metrics: Iterable[Metric] = (), children: Iterable[tuple[str, bool]] = ()) -> None:
         """An alarm that is configured anew."""
         self.update(alarm)
-        for table in ("alarm_metric", "alarm_child", "alarm_ask"):
+        for table in ("alarm_metric", "alarm_child"):
             self._execute(f"DELETE FROM {table} WHERE alarm_id = ?", (alarm.id,))
         self._watch(alarm, metrics, children)
 
@@ -159,12 +153,13 @@ class Alarms:
         columns = ", ".join(f"{column.strip()} = ?" for column in COLUMNS.split(",")[1:])
         self._execute(f"UPDATE alarm SET {columns} WHERE id = ?", (*_values(alarm), alarm.id))
         self._alarms[alarm.id] = alarm
-        self._written.append(alarm.id)
+        self._database.journal.on_rollback(partial(self._read_again, alarm.id))
 
     def remove(self, alarm: Alarm) -> None:
         self._execute("DELETE FROM alarm WHERE id = ?", (alarm.id,))
         self._forget(alarm.id)
-        self._written.append(alarm.id)
+        self._requested.pop(alarm.id, None)
+        self._database.journal.on_rollback(partial(self._read_again, alarm.id))
 
     def _watch(self, alarm: Alarm, metrics: Iterable[Metric], children: Iterable[tuple[str, bool]]) -> None:
         rows = {(alarm.id, each.namespace, each.name, json.dumps(each.dimensions, ensure_ascii=False)) for each in metrics}
@@ -176,7 +171,7 @@ class Alarms:
         self._forget(alarm.id)
         self._keep(alarm)
         self._judged_s.pop(alarm.id, None)
-        self._written.append(alarm.id)
+        self._database.journal.on_rollback(partial(self._read_again, alarm.id))
 
     def named_in_rules(self, region: str, name: str) -> bool:
         """Whether a composite alarm has this one in its rule."""
@@ -185,21 +180,13 @@ class Alarms:
 
     # What they ask of scaling policies
 
-    def set_asks(self, alarm: Alarm, asks: Sequence[Ask], now_s: float) -> None:
-        """What this alarm asks for now, and nothing else. What is as it was is not written."""
-        if {ask.action: ask for ask in self.asks(alarm)} == {ask.action: ask for ask in asks}:
-            return
-        self._execute("DELETE FROM alarm_ask WHERE alarm_id = ?", (alarm.id,))
-        self._database.executemany(
-            "INSERT OR REPLACE INTO alarm_ask VALUES (?, ?, ?, ?, ?, ?)",
-            [(alarm.id, ask.action, ask.state.value, ask.period_value, ask.newest_value, now_s) for ask in asks],
-        )
+    def requested(self, alarm_id: int) -> tuple[ScalingRequest, ...] | None:
+        """What it asked for last; None: nobody remembers. It may then be asked for again, which changes nothing."""
+        return self._requested.get(alarm_id)
 
-    def asks(self, alarm: Alarm) -> list[Ask]:
-        rows = self._execute(
-            "SELECT action, state, period_value, newest_value FROM alarm_ask WHERE alarm_id = ? ORDER BY action", (alarm.id,)
-        )
-        return [Ask(action, AlarmState(state), period, newest) for action, state, period, newest in rows]
+    def set_requested(self, alarm_id: int, requests: Sequence[ScalingRequest]) -> None:
+        self._requested[alarm_id] = tuple(requests)
+        self._database.journal.on_rollback(partial(self._requested.pop, alarm_id, None))
 
     # History
 

@@ -51,17 +51,6 @@ CREATE TABLE alarm_history (
 CREATE INDEX alarm_history_of ON alarm_history (region, alarm, at_s, id);
 CREATE INDEX alarm_history_all ON alarm_history (region, at_s, id);
 
--- What alarms ask of scaling policies now, kept up to date for as long as an alarm stays in its state.
-CREATE TABLE alarm_ask (
-    alarm_id     INTEGER NOT NULL REFERENCES alarm (id) ON DELETE CASCADE,
-    action       TEXT NOT NULL,
-    state        TEXT NOT NULL,
-    period_value REAL,
-    newest_value REAL,
-    asked_s      REAL NOT NULL,
-    PRIMARY KEY (alarm_id, action)
-) WITHOUT ROWID;
-
 CREATE TABLE tag (
     arn   TEXT NOT NULL,                        -- of an alarm or a dashboard
     key   TEXT NOT NULL,

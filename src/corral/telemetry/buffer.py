@@ -7,6 +7,8 @@ finds it here, and one whose snapshot has it knows so by the number of the gener
 
 from __future__ import annotations
 
+from corral.journal import Journal
+
 Rows = dict[tuple[int, int], bytes]  # (unit, minute) → records
 Generation = tuple[int, dict[int, Rows]]  # its number, and the rows of each series
 
@@ -16,19 +18,19 @@ FLUSH_S = 10.0
 class Buffer:
     """Written by the lane's thread alone; `newer_than` may be called from any thread."""
 
-    def __init__(self, flushed: int) -> None:
+    def __init__(self, flushed: int, journal: Journal) -> None:
+        self._journal = journal
         self._generations: tuple[Generation, ...] = ((flushed + 1, {}),)  # replaced as a whole; the last one grows
         self._since_s: float | None = None  # when the oldest of the last generation came
-        self._pending: list[tuple[int, int, int, bytes]] = []  # of this transaction
+        self._pending: list[tuple[int, int, int, bytes, float]] = []  # of this transaction
         self._pending_by_series: dict[int, list[tuple[int, int, bytes]]] = {}
-        self._pending_since_s = 0.0
-        self._pending_mark = 0
-        self._flushing = self._flushing_mark = False
+        self._flushing = False
 
     def hold(self, series_id: int, unit: int, minute_s: int, data: bytes, now_s: float) -> None:
-        self._pending.append((series_id, unit, minute_s, data))
+        self._expect_commit()
+        self._pending.append((series_id, unit, minute_s, data, now_s))
         self._pending_by_series.setdefault(series_id, []).append((unit, minute_s, data))
-        self._pending_since_s = now_s
+        self._journal.on_rollback(self._drop_last)
 
     def is_due(self, now_s: float) -> bool:
         return self._since_s is not None and not 0 <= now_s - self._since_s < FLUSH_S
@@ -38,7 +40,9 @@ class Buffer:
         number, held = self._generations[-1]
         if self._flushing or not held:
             return None
+        self._expect_commit()
         self._flushing = True
+        self._journal.on_rollback(self._end_flush)
         return number, held
 
     @property
@@ -60,34 +64,27 @@ class Buffer:
 
     # The transaction
 
-    def savepoint(self) -> None:
-        self._pending_mark, self._flushing_mark = len(self._pending), self._flushing
+    def _expect_commit(self) -> None:
+        if not (self._pending or self._flushing):
+            self._journal.on_commit(self._committed)
 
-    def rollback_to_savepoint(self) -> None:
-        self._flushing = self._flushing_mark
-        if len(self._pending) > self._pending_mark:
-            del self._pending[self._pending_mark :]
-            self._pending_by_series.clear()
-            for series_id, unit, minute_s, data in self._pending:
-                self._pending_by_series.setdefault(series_id, []).append((unit, minute_s, data))
+    def _drop_last(self) -> None:
+        series_id = self._pending.pop()[0]
+        self._pending_by_series[series_id].pop()
 
-    def rollback(self) -> None:
-        self._drop_pending()
+    def _end_flush(self) -> None:
         self._flushing = False
 
-    def committed(self) -> None:
+    def _committed(self) -> None:
+        """What was flushed is in the file; what was held in this transaction belongs to the next generation, for all to see."""
         if self._flushing:
             self._generations = (self._generations[-1], (self._generations[-1][0] + 1, {}))
             self._flushing, self._since_s = False, None
-        if self._pending:
-            held = self._generations[-1][1]
-            for series_id, unit, minute_s, data in self._pending:
-                rows = held.setdefault(series_id, {})
-                rows[unit, minute_s] = rows.get((unit, minute_s), b"") + data
-            if self._since_s is None:
-                self._since_s = self._pending_since_s
-            self._drop_pending()
-
-    def _drop_pending(self) -> None:
+        held = self._generations[-1][1]
+        for series_id, unit, minute_s, data, _ in self._pending:
+            rows = held.setdefault(series_id, {})
+            rows[unit, minute_s] = rows.get((unit, minute_s), b"") + data
+        if self._since_s is None and self._pending:
+            self._since_s = self._pending[-1][-1]
         self._pending.clear()
         self._pending_by_series.clear()

@@ -70,10 +70,12 @@ def _script(name: str) -> str:
 
 
 class LogStore(Database):
-    MIGRATIONS: tuple[Migration, ...] = (_script("to_2.sql"),)
+    MIGRATIONS: tuple[Migration, ...] = ()
 
     def __init__(self, path: Path | None, *, checked: bool = False) -> None:
         super().__init__(path, _script("logs.sql"), self.MIGRATIONS, checked=checked)
+
+    def _compose(self) -> None:
         self._filters: dict[int, list[dict[str, Any]]] = {}  # of groups that events came to
 
     # Groups
@@ -122,7 +124,7 @@ class LogStore(Database):
 
     def drop_group(self, group_id: int) -> None:
         """Nobody finds it any more; its streams and their events are still to be purged."""
-        self._filters.clear()
+        self._forget_filters()
         self.execute("DELETE FROM metric_filter WHERE group_id = ?", (group_id,))
         self.execute("UPDATE log_group SET name = NULL WHERE id = ?", (group_id,))
 
@@ -272,7 +274,7 @@ class LogStore(Database):
     # Metric filters
 
     def put_metric_filter(self, group_id: int, name: str, details: dict[str, Any], now_ms: int) -> None:
-        self._filters.clear()
+        self._forget_filters()
         self.execute(
             "INSERT INTO metric_filter VALUES (?, ?, ?, ?) ON CONFLICT (group_id, name) DO UPDATE SET details = excluded.details",
             (group_id, name, now_ms, json.dumps(details)),
@@ -297,13 +299,10 @@ class LogStore(Database):
             found = self._filters[group_id] = [json.loads(details) for (details,) in rows]
         return found
 
-    def rollback(self) -> None:
-        super().rollback()
+    def _forget_filters(self) -> None:
+        """Call before filters change: what is cached from then on may never be committed."""
         self._filters.clear()
-
-    def rollback_to_savepoint(self) -> None:
-        super().rollback_to_savepoint()
-        self._filters.clear()
+        self.journal.on_rollback(self._filters.clear)
 
     def metric_filter_counts(self, group_ids: Sequence[int]) -> dict[int, int]:
         sql = f"SELECT group_id, count(*) FROM metric_filter WHERE group_id IN ({_marks(group_ids)}) GROUP BY group_id"
@@ -311,7 +310,7 @@ class LogStore(Database):
 
     def drop_metric_filter(self, group_id: int, name: str) -> bool:
         """False: there is none."""
-        self._filters.clear()
+        self._forget_filters()
         return self.execute("DELETE FROM metric_filter WHERE group_id = ? AND name = ?", (group_id, name)).rowcount == 1
 
     # Runs' output

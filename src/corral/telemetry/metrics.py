@@ -9,8 +9,9 @@ import json
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from corral.database import CommitFailed, Database, Migration
 from corral.model.metric import UNITS, Dimensions, Metric, Point, Summary
@@ -44,43 +45,21 @@ def _script(name: str) -> str:
 
 class MetricStore(Database):
     MIGRATIONS: tuple[Migration, ...] = ()
+    alarms: Alarms
 
     def __init__(self, path: Path | None, *, checked: bool = False) -> None:
         super().__init__(path, _script("metrics.sql") + _script("alarms.sql"), self.MIGRATIONS, checked=checked)
+
+    def _compose(self) -> None:
+        """A reader sees the rows and the buffer; the index of alarms belongs to the writer."""
         self.dashboards = Dashboards(self)
-        self.alarms = Alarms(self)
         self.tags = Tags(self)
-        self._is_writer = True
-        self._buffer = Buffer(self._flushed())
         self._series: dict[Metric, tuple[int, int]] = {}  # series → its id, and when it was last said to be active
-        self._touched: list[Metric] = []  # of this transaction: what is taken back is not remembered
-        self._touched_mark = 0
-
-    # What is in memory follows the transaction.
-
-    def commit(self) -> None:
-        super().commit()
-        self._touched.clear()
-        self._buffer.committed()
-        self.alarms.committed()
-
-    def rollback(self) -> None:
-        super().rollback()
-        self._forget_touched(0)
-        self._buffer.rollback()
-        self.alarms.rebuild()
-
-    def savepoint(self) -> None:
-        super().savepoint()
-        self._touched_mark = len(self._touched)
-        self._buffer.savepoint()
-        self.alarms.savepoint()
-
-    def rollback_to_savepoint(self) -> None:
-        super().rollback_to_savepoint()
-        self._forget_touched(self._touched_mark)
-        self._buffer.rollback_to_savepoint()
-        self.alarms.rollback_to_savepoint()
+        if self.reads_only:
+            del self.alarms
+        else:
+            self.alarms = Alarms(self)
+            self._buffer = Buffer(self._flushed(), self.journal)
 
     # What is due: rows, and alarms whose windows end.
 
@@ -92,27 +71,13 @@ class MetricStore(Database):
         found = super().take_due(now_s, limit)
         return found + self.alarms.take_woken(now_s, limit - len(found))
 
-    def reader(self) -> Self:
-        """A reader sees the rows and the buffer; what is remembered of series and alarms belongs to the one who writes."""
-        beside = super().reader()
-        del beside.alarms
-        beside.tags = Tags(beside)
-        beside.dashboards = Dashboards(beside)
-        beside._is_writer, beside._series = False, {}
-        return beside
-
     def close(self) -> None:
-        if self._is_writer:
+        if not self.reads_only:
             with suppress(sqlite3.Error, CommitFailed):  # a full disk: what was held is lost, as in a crash
                 self.begin()
                 self.flush()
                 self.commit()
         super().close()
-
-    def _forget_touched(self, mark: int) -> None:
-        for metric in self._touched[mark:]:
-            self._series.pop(metric, None)
-        del self._touched[mark:]
 
     # Points
 
@@ -209,7 +174,7 @@ class MetricStore(Database):
         if len(self._series) >= SERIES_KEPT_MAX:
             del self._series[next(iter(self._series))]
         self._series[metric] = series_id, int(now_s)
-        self._touched.append(metric)
+        self.journal.on_rollback(partial(self._series.pop, metric, None))
         return series_id
 
     def listed(
@@ -302,7 +267,7 @@ class MetricStore(Database):
             rows += self._written_rows(series_id, step_s, start_s, end_s)
             if start_s > now_s - KEPT_S[step_s]:
                 break  # coarser rows hold only what is older
-        if self._is_writer:
+        if not self.reads_only:
             held = self._buffer.newer_than(self._buffer.flushed, series_id) + self._buffer.pending(series_id)
         else:
             held = self._buffer.newer_than(self._flushed(), series_id)

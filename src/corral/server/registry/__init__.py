@@ -1,13 +1,13 @@
 """The image registry: OCI's distribution API, version 2, as Docker speaks it. ECR shows the same images (`services/ecr/`).
 
-`door.py` is the way in. It is imported with the first request for it.
+`requests.py` authenticates and dispatches requests. It is imported with the first of them.
 """
 
 import re
 
 from corral import aws
 
-_OF_A_TASK = re.compile(r"/v2/credentials/[0-9a-f]{32}")  # server/inside.py
+_OF_A_TASK = re.compile(r"/v2/credentials/[0-9a-f]{32}")  # server/task_endpoints.py
 
 
 def is_for_registry(head: aws.Request) -> bool:

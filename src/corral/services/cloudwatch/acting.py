@@ -1,15 +1,16 @@
 """What an alarm does when its state changes.
 
-Nothing that an alarm may call is here yet. Its history says so, by name, each time: nothing is pretended. What an alarm asks of a
-scaling policy is kept beside it, with both values, for as long as it stays in its state; whoever scales reads it there.
+Nothing that an alarm may call is here yet. Its history says so, by name, each time: nothing is pretended. What an alarm asks of
+scaling policies is handed over to the state (services/scaling.py): when it comes into a state, and whenever a value changes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from corral.core import Tx
-from corral.model.alarm import Alarm, AlarmState, Ask
+from corral.model.alarm import Alarm, AlarmState, ScalingRequest
 from corral.services.cloudwatch.history import say
 from corral.services.cloudwatch.watched import config_of
 from corral.telemetry import MetricStore
@@ -48,16 +49,30 @@ def act(tx: Tx[MetricStore], alarm: Alarm) -> None:
         say(tx, alarm, "Action", f"Failed to execute action {action}. Reason: {why}", data)
 
 
-def ask(tx: Tx[MetricStore], alarm: Alarm, period_value: float | None, newest_value: float | None) -> None:
-    """What the alarm asks of scaling policies from now on: said again whenever a value changes, as long as the state stays."""
-    if SCALING not in alarm.config:
-        return
-    policies = [action for action in actions_of(alarm) if SCALING in action] if alarm.actions_enabled else []
-    tx.store.alarms.set_asks(alarm, [Ask(action, alarm.state, period_value, newest_value) for action in policies], tx.now_s)
+def request_scaling(tx: Tx[MetricStore], alarm: Alarm, period_value: float | None, newest_value: float | None) -> None:
+    """What the alarm asks of scaling policies from now on."""
+    if SCALING in alarm.config:
+        policies = [action for action in dict.fromkeys(actions_of(alarm)) if SCALING in action] if alarm.actions_enabled else []
+        _request(tx, alarm, [ScalingRequest(policy, alarm.state, period_value, newest_value) for policy in policies])
 
 
-def ask_again(tx: Tx[MetricStore], alarm: Alarm, newest_value: float) -> None:
+def request_scaling_again(tx: Tx[MetricStore], alarm: Alarm, newest_value: float) -> None:
     """There is a newer second; the period is as it was."""
     if SCALING in alarm.config:
-        known = tx.store.alarms.asks(alarm)
-        ask(tx, alarm, known[0].period_value if known else None, newest_value)
+        known = tx.store.alarms.requested(alarm.id)
+        request_scaling(tx, alarm, known[0].period_value if known else None, newest_value)
+
+
+def withdraw_requests(tx: Tx[MetricStore], alarm: Alarm) -> None:
+    """The alarm asks for nothing: it is disabled, deleted or configured anew."""
+    if SCALING in alarm.config:
+        _request(tx, alarm, [])
+
+
+def _request(tx: Tx[MetricStore], alarm: Alarm, requests: Sequence[ScalingRequest]) -> None:
+    if tx.store.alarms.requested(alarm.id) == tuple(requests):
+        return
+    tx.store.alarms.set_requested(alarm.id, requests)
+    arn = f"arn:aws:cloudwatch:{alarm.region}:{tx.settings.account}:alarm:{alarm.name}"
+    said = [(each.policy, each.state.value, each.period_value, each.newest_value) for each in requests]
+    tx.hand_over("state", "scaling requests", {"alarm": arn, "requests": said, "asked_s": tx.now_s}, key=arn)

@@ -12,7 +12,7 @@ from corral.errors import api_error
 from corral.model.alarm import COMPOSITE, METRIC, Alarm, AlarmState
 from corral.model.metric import Metric
 from corral.services.caller import Caller
-from corral.services.cloudwatch.acting import ask
+from corral.services.cloudwatch.acting import request_scaling, withdraw_requests
 from corral.services.cloudwatch.alarm_members import ACTIONS
 from corral.services.cloudwatch.composites import children_of, suppression_shown
 from corral.services.cloudwatch.history import say_configured
@@ -69,6 +69,7 @@ def delete_alarms(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -
     for alarm in sorted(found, key=lambda alarm: alarm.kind == METRIC):  # a composite alarm first: it may be what keeps others
         if tx.store.alarms.named_in_rules(caller.region, alarm.name):
             raise ValidationError(f"Cannot delete {alarm.name} as there are composite alarm(s) depending on it.")
+        withdraw_requests(tx, alarm)
         tx.store.alarms.remove(alarm)
         tx.store.tags.put(alarm_arn(caller, alarm.name), {})
         say_configured(tx, alarm, "Delete")
@@ -89,7 +90,7 @@ def set_alarm_state(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller)
         raise ValidationError(f"The value {params['StateValue']} for parameter StateValue is not supported.")
     after = set_state(tx, alarm, AlarmState(params["StateValue"]), params["StateReason"], data)
     if alarm.kind == METRIC:
-        ask(tx, after, _newest_said(data), None)
+        request_scaling(tx, after, _newest_said(data), None)
         watched = watched_by(after)
         tx.store.alarms.set_judged(alarm.id, 0.0)
         tx.store.alarms.wake(alarm.id, watched.last_end_s(tx.now_s) + watched.step_s)
@@ -112,6 +113,8 @@ def _set_enabled(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller, *,
             after = alarm.but(actions_enabled=enabled, configured_s=tx.now_s)
             tx.store.alarms.update(after)
             say_configured(tx, after, "Update")
+            if not enabled:
+                withdraw_requests(tx, after)
     return {}
 
 

@@ -11,6 +11,7 @@ from corral.decide.metric_sql import Select
 from corral.decide.statistics import parse_statistic
 from corral.model.alarm import METRIC, Alarm
 from corral.services.caller import Caller
+from corral.services.cloudwatch.acting import withdraw_requests
 from corral.services.cloudwatch.alarm_members import check_actions, kept_config, other_kind
 from corral.services.cloudwatch.computing import compute
 from corral.services.cloudwatch.history import say_configured
@@ -60,6 +61,7 @@ def put_metric_alarm(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller
         if before.kind != METRIC:
             raise other_kind(name)
         alarm = before.but(config=config, configured_s=tx.now_s, actions_enabled=enabled)
+        withdraw_requests(tx, before)
         alarms.change(alarm, watched_by(alarm).metrics)
         say_configured(tx, alarm, "Update")
     tx.mark(f"alarm:{alarm.id}")

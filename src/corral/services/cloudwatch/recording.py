@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from corral.core import Tx
-from corral.decide.emf import embedded_points
-from corral.model.metric import Point
+from corral.model.metric import Metric, Point, Sample
 from corral.telemetry import MetricStore
-
-if TYPE_CHECKING:
-    from corral.decide.metric_filter import Meter
 
 PAST_S = 14 * 86_400
 AHEAD_S = 2 * 3600
@@ -29,7 +25,7 @@ def record(tx: Tx[MetricStore], points: Sequence[Point], *, own: bool = False) -
         tx.store.append(points, tx.now_s)
     watching = tx.store.alarms.watching
     if watching:
-        from corral.services.cloudwatch.judging import arrived  # only here: most have no alarms, and the judge is large
+        from corral.services.cloudwatch.arrivals import arrived  # only here: most have no alarms
 
         for point in points:
             if point.metric in watching:
@@ -37,18 +33,20 @@ def record(tx: Tx[MetricStore], points: Sequence[Point], *, own: bool = False) -
                     arrived(tx, alarm, point)
 
 
-def record_embedded(tx: Tx[MetricStore], *, region: str, events: Sequence[tuple[int, str]]) -> None:
-    """Metrics found in log events, each with its time in milliseconds. Those of another age are left out, as CloudWatch does."""
-    _record_found(tx, [point for at_ms, message in events for point in embedded_points(message, region, at_ms)])
+def hand_over_points(tx: Tx[Any], points: Sequence[Point]) -> None:
+    """For lanes that find points: `receive_points` records them. Those of another age are left out, as CloudWatch does."""
+    series: dict[tuple[Metric, str, int], list[tuple[float, Sample]]] = {}
+    for metric, at_s, sample, unit, resolution_s in points:
+        if tx.now_s - PAST_S <= at_s <= tx.now_s + AHEAD_S:
+            series.setdefault((metric, unit, resolution_s), []).append((at_s, sample))
+    if series:
+        payload = [[*metric, unit, resolution_s, samples] for (metric, unit, resolution_s), samples in series.items()]
+        tx.hand_over("metrics", "points", payload)
 
 
-def record_filtered(tx: Tx[MetricStore], *, meters: Sequence[Meter], events: Sequence[tuple[int, str]], last: bool) -> None:
-    """What metric filters make of log events; `last`: there are no more of this batch."""
-    found = [point for meter in meters for point in meter.points(events)]
-    _record_found(tx, [*found, *(point for meter in meters for point in meter.defaults())] if last else found)
-
-
-def _record_found(tx: Tx[MetricStore], found: Sequence[Point]) -> None:
-    points = [point for point in found if tx.now_s - PAST_S <= point.at_s <= tx.now_s + AHEAD_S]
-    if points:
-        record(tx, points)
+def receive_points(tx: Tx[MetricStore], series: list[list[Any]]) -> None:
+    points = []
+    for region, namespace, name, dimensions, unit, resolution_s, samples in series:
+        metric = Metric(region, namespace, name, tuple((key, value) for key, value in dimensions))
+        points += [Point(metric, at_s, sample, unit, resolution_s) for at_s, sample in samples]
+    record(tx, points)

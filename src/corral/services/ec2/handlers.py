@@ -87,5 +87,6 @@ def _operation(handler: Handler) -> Handler:
     return operation
 
 
+PREPARE = {"CreateKeyPair": key_pairs.generate_key}
 DECLARED = {name: handler for type_ in tags.TYPES.values() for name, handler in handlers(type_).items()}
 HANDLERS: dict[str, Handler] = {name: _operation(handler) for name, handler in (DECLARED | PLAIN).items()}

@@ -74,6 +74,11 @@ KEY_PAIR = ResourceType(
 )
 
 
+def generate_key(params: Params) -> Params:
+    """The request with a new RSA key, if it wants one: this can take a second."""
+    return {**params, "_key": generate_private_key(65537, RSA_BITS)} if params.get("KeyType", "rsa") == "rsa" else params
+
+
 def create_key_pair(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     if params.get("KeyFormat", "pem") != "pem":
         raise UnsupportedOperation(
@@ -84,7 +89,7 @@ def create_key_pair(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, 
         fingerprint = _openssh_fingerprint(key.public_key())
         material = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     else:
-        key = generate_private_key(65537, RSA_BITS)
+        key = params["_key"] if "_key" in params else generate_private_key(65537, RSA_BITS)
         fingerprint = _colons(hashlib.sha1(key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())))
         material = key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
     document = create(tx, caller, KEY_PAIR, {**params, "_public": key.public_key(), "_fingerprint": fingerprint})

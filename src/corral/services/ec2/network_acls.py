@@ -9,7 +9,17 @@ from corral.errors import api_error
 from corral.services.caller import Caller
 from corral.services.ec2.cidr import ipv4, ipv6
 from corral.services.ec2.filters import filtered
-from corral.services.ec2.style import EC2, InvalidParameterValue, MissingParameter, every, existing, in_use, new_id, not_found
+from corral.services.ec2.style import (
+    EC2,
+    InvalidParameterValue,
+    MissingParameter,
+    every,
+    existing,
+    in_use,
+    new_id,
+    not_found,
+    required,
+)
 from corral.services.stored import Document, Params, ResourceType, find, put
 from corral.store import Store
 
@@ -137,13 +147,11 @@ def _checked_entry(params: Params) -> Document:
     else:
         raise MissingParameter("The request must contain the parameter cidrBlock or ipv6CidrBlock")
     if protocol in (TCP, UDP):
-        if "PortRange" not in params:
-            raise MissingParameter("The request must contain the parameter portRange")
-        entry["PortRange"] = params["PortRange"]
+        required(params, "PortRange")
+        entry["PortRange"] = {end: required(params["PortRange"], end) for end in ("From", "To")}
     if protocol in (ICMP, ICMPV6):
-        if "IcmpTypeCode" not in params:
-            raise MissingParameter("The request must contain the parameter icmpTypeCode")
-        entry["IcmpTypeCode"] = params["IcmpTypeCode"]
+        required(params, "IcmpTypeCode")
+        entry["IcmpTypeCode"] = {part: required(params["IcmpTypeCode"], part) for part in ("Code", "Type")}
     return entry
 
 

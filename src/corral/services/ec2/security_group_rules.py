@@ -19,7 +19,7 @@ from corral.services.ec2.security_groups import (
     named_group,
     new_rule,
 )
-from corral.services.ec2.style import EC2, PAGES, InvalidParameterValue, MissingParameter, every, existing, not_found
+from corral.services.ec2.style import EC2, PAGES, InvalidParameterValue, MissingParameter, every, existing, not_found, required
 from corral.services.pages import among
 from corral.services.stored import Document, Params, put
 from corral.store import Store
@@ -75,7 +75,7 @@ def modify_security_group_rules(tx: Tx[Store], params: Params, caller: Caller) -
     group = find_group(tx, params, caller)
     for change in params["SecurityGroupRules"]:
         given = change.get("SecurityGroupRule", {})
-        rule = _with_id(group, change["SecurityGroupRuleId"])
+        rule = _with_id(group, required(change, "SecurityGroupRuleId"))
         permission = {member: given[member] for member in ("IpProtocol", "FromPort", "ToPort") if member in given}
         if "ReferencedGroupId" in given:
             permission["UserIdGroupPairs"] = [{"GroupId": given["ReferencedGroupId"]}]
@@ -83,7 +83,11 @@ def modify_security_group_rules(tx: Tx[Store], params: Params, caller: Caller) -
             if member in given:
                 target, name = TARGETS[member]
                 permission[target] = [{name: given[member]}]
-        (made,) = _rules_of(tx, caller, group, {"IpPermissions": [permission]}, egress=rule["IsEgress"])
+        made, *others = _rules_of(tx, caller, group, {"IpPermissions": [permission]}, egress=rule["IsEgress"])
+        if others:
+            raise InvalidParameterValue("A security group rule has exactly one CIDR range, prefix list or security group.")
+        if any(_key(made) == _key(other) for other in group["_rules"] if other is not rule):
+            raise _duplicate(made)
         if "Description" in given:
             made["Description"] = given["Description"]
         kept = {member: rule[member] for member in ("SecurityGroupRuleId", "SecurityGroupRuleArn", "Tags") if member in rule}
@@ -134,7 +138,9 @@ def _revoke(tx: Tx[Store], params: Params, caller: Caller, *, egress: bool) -> d
 
 def _set_descriptions(tx: Tx[Store], params: Params, caller: Caller, *, egress: bool) -> dict[str, Any]:
     group = find_group(tx, params, caller)
-    texts = {each["SecurityGroupRuleId"]: each.get("Description") for each in params.get("SecurityGroupRuleDescriptions", ())}
+    texts = {
+        required(each, "SecurityGroupRuleId"): each.get("Description") for each in params.get("SecurityGroupRuleDescriptions", ())
+    }
     for rule_id in texts:
         _with_id(group, rule_id)
     if "IpPermissions" in params:
@@ -222,11 +228,11 @@ def _ports(permission: Document) -> tuple[str, int, int]:
 
 def _source(tx: Tx[Store], caller: Caller, group: Document, member: str, source: Document) -> Any:
     if member == "CidrIpv4":
-        return str(ipv4(source["CidrIp"], "cidrIp"))
+        return str(ipv4(required(source, "CidrIp"), "cidrIp"))
     if member == "CidrIpv6":
-        return str(ipv6(source["CidrIpv6"], "cidrIpv6"))
+        return str(ipv6(required(source, "CidrIpv6"), "cidrIpv6"))
     if member == "PrefixListId":
-        return source["PrefixListId"]
+        return required(source, "PrefixListId")
     if "GroupId" in source:
         other = existing(tx, caller, "security-group", source["GroupId"])
     else:

@@ -14,6 +14,7 @@ from corral.services.tags import TagRules
 from corral.store import Store
 
 DependencyViolation = api_error("DependencyViolation")
+IdempotentParameterMismatch = api_error("IdempotentParameterMismatch")
 InvalidGroupDuplicate = api_error("InvalidGroup.Duplicate")
 InvalidKeyPairDuplicate = api_error("InvalidKeyPair.Duplicate")
 InvalidNextToken = api_error("InvalidNextToken")
@@ -131,4 +132,7 @@ EC2 = ServiceStyle(
     pages=PAGES,
     tags=TAGS,
     given_tags=_specified_tags,
+    token_reused=lambda: IdempotentParameterMismatch(
+        "Arguments on this idempotent request are inconsistent with arguments used in previous request(s)."
+    ),
 )

@@ -18,7 +18,7 @@ from corral.services.ec2.route_tables import ROUTE_TABLE
 from corral.services.ec2.security_group_rules import TYPE as RULE
 from corral.services.ec2.security_group_rules import find_rule, set_rule
 from corral.services.ec2.security_groups import SECURITY_GROUP
-from corral.services.ec2.style import PAGES, TAGS, every, existing
+from corral.services.ec2.style import PAGES, TAGS, every, existing, required
 from corral.services.ec2.subnets import SUBNET
 from corral.services.ec2.vpcs import VPC
 from corral.services.pages import among
@@ -56,7 +56,7 @@ def delete_tags(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]
     for name in params["Resources"]:
         tags = _tags(tx, caller, name)
         if params.get("Tags"):
-            given = [(tag["Key"], tag.get("Value")) for tag in params["Tags"]]
+            given = [(required(tag, "Key"), tag.get("Value")) for tag in params["Tags"]]
             gone = [key for key, value in given if value is None or tags.get(key) == value]
         else:
             gone = [key for key in tags if not key.lower().startswith("aws:")]

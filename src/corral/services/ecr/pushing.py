@@ -24,9 +24,7 @@ from corral.store import Store
 
 UNUSED = "layers:"  # the key under which layers that no image has are looked at
 UNUSED_KEPT_S = 3600.0  # a push sends layers first and the image that has them last
-UNUSED_AT_ONCE = 200
 LEFT = "repositories:"  # the key under which deleted repositories are cleared away
-LEFT_AT_ONCE = 100  # images or layers
 MANIFEST_MAX_BYTES = 4 * 1024 * 1024
 
 
@@ -99,7 +97,7 @@ def _size_of_parts(tx: Tx[Store], repository: Repository, manifest: Manifest) ->
 def drop_image(tx: Tx[Store], image: Image) -> None:
     """It and its tags. Its layers go later, unless another image gets them."""
     tx.store.images.drop_image(image, tx.now_s)
-    _look_at_layers(tx)
+    look_at_layers(tx)
 
 
 def add_layer(tx: Tx[Store], repository: Repository, digest: str, arrived: Arrived) -> Layer:
@@ -119,12 +117,12 @@ def add_layer(tx: Tx[Store], repository: Repository, digest: str, arrived: Arriv
 def hold_layer(tx: Tx[Store], repository: Repository, layer: Layer) -> None:
     """This repository has that layer from now on, wherever it came from."""
     tx.store.images.hold_layer(repository.id, layer.digest, tx.now_s)
-    _look_at_layers(tx)
+    look_at_layers(tx)
 
 
 def drop_layer(tx: Tx[Store], repository: Repository, digest: str) -> None:
     """At once, if no image of this repository has it."""
-    _release(tx, tx.store.images.drop_layer(repository.id, digest))
+    release(tx, tx.store.images.drop_layer(repository.id, digest))
 
 
 def drop_repository(tx: Tx[Store], repository: Repository) -> None:
@@ -133,26 +131,14 @@ def drop_repository(tx: Tx[Store], repository: Repository) -> None:
     tx.mark(LEFT)
 
 
-def clear_left(tx: Tx[Store], _: str) -> None:
-    """The reconciler of `LEFT`: ten thousand images must not stall anybody."""
-    contents, is_more = tx.store.images.clear_left(LEFT_AT_ONCE)
-    _release(tx, contents)
-    if is_more:
-        tx.due(LEFT, tx.now_s)
-
-
-def drop_unused_layers(tx: Tx[Store], _: str) -> None:
-    """The reconciler of `UNUSED`: layers that no image has had for an hour go, some at a time."""
-    _release(tx, tx.store.images.drop_unused_layers(tx.now_s - UNUSED_KEPT_S, UNUSED_AT_ONCE))
-    _look_at_layers(tx)
-
-
-def _look_at_layers(tx: Tx[Store]) -> None:
+def look_at_layers(tx: Tx[Store]) -> None:
+    """Ask for a look at unused layers when the first of them is old enough to go."""
     since_s = tx.store.images.first_unused_s()
     if since_s is not None:
         tx.due(UNUSED, max(since_s + UNUSED_KEPT_S, tx.now_s))
 
 
-def _release(tx: Tx[Store], contents: list[int]) -> None:
+def release(tx: Tx[Store], contents: list[int]) -> None:
+    """Let go of contents that no layer has any more."""
     there_is_some = [tx.store.objects.release(content) for content in contents]
     thrown_away(tx, any(there_is_some))

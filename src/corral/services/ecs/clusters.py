@@ -6,11 +6,10 @@ from typing import Any
 
 from corral.core import Tx
 from corral.errors import api_error
+from corral.model.instance import DEFAULT_CLUSTER
 from corral.services.caller import Caller
 from corral.services.ecs import providers, settings
 from corral.services.ecs.naming import (
-    DEFAULT_CLUSTER,
-    HOST_PROVIDER,
     PAGES,
     ClientException,
     InvalidParameterException,
@@ -19,10 +18,12 @@ from corral.services.ecs.naming import (
     find_cluster,
     short,
 )
+from corral.services.ecs.slots import HOST_PROVIDER, has_host, slots_of
 from corral.services.ecs.tags import check_tags
 from corral.services.pages import names
-from corral.store import HOST_POOL, Store
+from corral.store import Store
 
+ClusterContainsContainerInstancesException = api_error("ClusterContainsContainerInstancesException")
 ClusterContainsTasksException = api_error("ClusterContainsTasksException")
 ResourceInUseException = api_error("ResourceInUseException")
 
@@ -32,10 +33,10 @@ KEPT = ("configuration", "serviceConnectDefaults")
 def create_cluster(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     name = params.get("clusterName", DEFAULT_CLUSTER)
     details = _details(tx, caller, name, params)
-    found = tx.store.cluster(caller.region, name)
+    found = tx.store.clusters.get(caller.region, name)
     if found is None or found[0] != "ACTIVE":
         insights = [{"name": "containerInsights", "value": settings.effective_value(tx, caller, "containerInsights")}]
-        tx.store.put_cluster(caller.region, name, "ACTIVE", {"settings": insights, **details})
+        tx.store.clusters.put(caller.region, name, "ACTIVE", {"settings": insights, **details})
     elif any(found[1].get(key) != value for key, value in details.items()):
         raise InvalidParameterException(
             "Arguments on this idempotent request are inconsistent with arguments used in previous request(s)."
@@ -53,7 +54,7 @@ def put_cluster_capacity_providers(tx: Tx[Store], params: dict[str, Any], caller
     name, before = find_cluster(tx, caller, params["cluster"])
     details = _details(tx, caller, name, params)
     for gone in set(before.get("capacityProviders", ())) - set(details["capacityProviders"]):
-        if tx.store.cluster_runs_on(caller.region, name, gone):
+        if tx.store.clusters.runs_on(caller.region, name, gone):
             raise ResourceInUseException("The specified capacity provider is in use and cannot be removed.")
     _change(tx, caller, name, details)
     return {"cluster": _described(tx, caller, name, ("TAGS", "SETTINGS", "CONFIGURATIONS", "ATTACHMENTS"))}
@@ -61,11 +62,15 @@ def put_cluster_capacity_providers(tx: Tx[Store], params: dict[str, Any], caller
 
 def delete_cluster(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     name, details = find_cluster(tx, caller, params["cluster"])
-    if tx.store.active_tasks_of_cluster(caller.region, name):
+    if tx.store.clusters.active_tasks(caller.region, name):
         raise ClusterContainsTasksException("The Cluster cannot be deleted while Tasks are active.")
-    if name == DEFAULT_CLUSTER:
-        raise ClientException("The cluster `default` is this machine and stays.")
-    tx.store.put_cluster(caller.region, name, "INACTIVE", details)
+    if has_host(tx, name) or name == DEFAULT_CLUSTER:
+        raise ClientException(f"The cluster `{name}` cannot be deleted: it exists in every region of this machine.")
+    if slots_of(tx, caller.region, name):
+        raise ClusterContainsContainerInstancesException(
+            "The Cluster cannot be deleted while Container Instances are active or draining."
+        )
+    tx.store.clusters.put(caller.region, name, "INACTIVE", details)
     return {"cluster": _described(tx, caller, name, ())}
 
 
@@ -82,10 +87,9 @@ def describe_clusters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
 
 def list_clusters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     def listed(after: str, limit: int) -> list[str]:
-        found = tx.store.cluster_names(caller.region, after, limit)
-        if after < DEFAULT_CLUSTER and DEFAULT_CLUSTER not in found:
-            found = sorted([*found, DEFAULT_CLUSTER])[:limit]
-        return found
+        built_in = {DEFAULT_CLUSTER, tx.settings.cluster, *tx.store.clusters.left_behind(caller.region)}
+        made = tx.store.clusters.names(caller.region, after, limit)
+        return sorted({*made, *(name for name in built_in if name > after)})[:limit]
 
     page, token = PAGES.page(params, names(listed))
     return {"clusterArns": [arn(caller.account, caller.region, f"cluster/{name}") for name in page], **token}
@@ -100,7 +104,7 @@ def _details(tx: Tx[Store], caller: Caller, name: str, params: dict[str, Any]) -
         details["settings"] = [_setting(given) for given in params["settings"]]
     if "capacityProviders" in params or "defaultCapacityProviderStrategy" in params:
         chosen = [short(given) for given in params.get("capacityProviders", ())]
-        if name == DEFAULT_CLUSTER and HOST_PROVIDER not in chosen:  # this machine is always there
+        if has_host(tx, name) and HOST_PROVIDER not in chosen:  # this machine never leaves its cluster
             chosen.insert(0, HOST_PROVIDER)
         providers.check_providers(tx, caller, name, chosen)
         details["capacityProviders"] = chosen
@@ -116,20 +120,19 @@ def _setting(given: dict[str, str]) -> dict[str, str]:
 
 
 def _change(tx: Tx[Store], caller: Caller, name: str, changes: dict[str, Any]) -> None:
-    _, details = tx.store.cluster(caller.region, name) or ("ACTIVE", {})
-    tx.store.put_cluster(caller.region, name, "ACTIVE", {**details, **changes})
+    _, details = tx.store.clusters.get(caller.region, name) or ("ACTIVE", {})
+    tx.store.clusters.put(caller.region, name, "ACTIVE", {**details, **changes})
 
 
 def _described(tx: Tx[Store], caller: Caller, name: str, include: Any) -> dict[str, Any]:
     status, details = cluster_record(tx, caller, name) or ("ACTIVE", {})
-    counts = tx.store.active_tasks_of_cluster(caller.region, name)
-    is_default = name == DEFAULT_CLUSTER
+    counts = tx.store.clusters.active_tasks(caller.region, name)
     running = counts.get("RUNNING", 0)
     shown = {
         "clusterArn": arn(caller.account, caller.region, f"cluster/{name}"),
         "clusterName": name,
         "status": status,
-        "registeredContainerInstancesCount": len(list(tx.store.fleet.pool(HOST_POOL).slots())) if is_default else 0,
+        "registeredContainerInstancesCount": len(slots_of(tx, caller.region, name)),
         "runningTasksCount": running,
         "pendingTasksCount": sum(counts.values()) - running,
         "activeServicesCount": 0,
@@ -150,7 +153,7 @@ def _described(tx: Tx[Store], caller: Caller, name: str, include: Any) -> dict[s
 
 def _statistics(tx: Tx[Store], caller: Caller, name: str) -> list[dict[str, str]]:
     """Counts by launch type. There are no services yet, and no tasks elsewhere."""
-    counts = tx.store.task_statistics(caller.region, name)
+    counts = tx.store.clusters.task_statistics(caller.region, name)
     shown: dict[str, int] = {}
     for launch_type, word in (("EC2", "EC2"), ("FARGATE", "Fargate")):
         of_type = {state: count for (its_type, state), count in counts.items() if its_type == launch_type}

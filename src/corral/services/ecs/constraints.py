@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from corral.decide.query import QueryError, parse
@@ -24,10 +24,10 @@ def failure_reason(resource: str) -> str:
     return REASONS.get(resource, f"RESOURCE:{resource}")
 
 
-def rules_of(params: dict[str, Any], document: dict[str, Any], launch_type: str, scope: str, group: str) -> Rules | None:
-    """The rules that a request and its task definition have together; None where there are none."""
-    constraints = [*document["placementConstraints"], *params.get("placementConstraints", ())]
-    strategies = params.get("placementStrategy", ())
+def placement_rules(
+    constraints: Sequence[dict[str, Any]], strategies: Sequence[dict[str, Any]], launch_type: str, scope: str, group: str
+) -> Rules | None:
+    """The rules of constraints (those of the task definition included) and strategies in ECS's shape; None: there are none."""
     if not constraints and not strategies:
         return None
     if launch_type == "FARGATE":

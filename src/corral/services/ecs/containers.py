@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from corral.core import Tx
-from corral.decide.lifecycle import NO_RULES
 from corral.model.run import HealthCheck
-from corral.model.task import ContainerRules, RestartPolicy, Task
-from corral.services.ecs.naming import InvalidParameterException, split_definition
-from corral.store import Store
+from corral.model.task import ContainerRules, RestartPolicy
+from corral.services.ecs.naming import InvalidParameterException
 
 RESTART_PERIOD_S = 300
 TIME_LIMIT_TAG = "corral:time-limit"
@@ -42,17 +39,8 @@ def dependencies(container: dict[str, Any]) -> dict[str, str]:
     return {**dict.fromkeys([*taken, *linked], "START"), **said}
 
 
-def rules_of(tx: Tx[Store], task: Task) -> Mapping[str, ContainerRules]:
-    """By container. No override changes them."""
-    if task.plain:
-        return NO_RULES
-    family, revision = split_definition(task.definition_arn)
-    assert revision is not None
-    document = tx.store.document(task.region, family, revision)
-    return {container["name"]: _rules(container) for container in document["containerDefinitions"]}
-
-
-def _rules(container: dict[str, Any]) -> ContainerRules:
+def container_rules(container: dict[str, Any]) -> ContainerRules:
+    """No override changes them."""
     policy = container.get("restartPolicy") or {}
     restart = None
     if policy.get("enabled"):

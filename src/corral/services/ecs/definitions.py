@@ -47,13 +47,13 @@ def register_task_definition(tx: Tx[Store], params: dict[str, Any], caller: Call
         "registeredBy": caller.principal,
         "tags": tags,
     }
-    revision = tx.store.add_definition(caller.region, family, document)
+    revision = tx.store.definitions.add(caller.region, family, document)
     return {"taskDefinition": shown(caller, revision, "ACTIVE", document), "tags": document["tags"]}
 
 
 def describe_task_definition(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     family, revision = split_definition(params["taskDefinition"])
-    found = tx.store.definition(caller.region, family, revision)
+    found = tx.store.definitions.get(caller.region, family, revision)
     if found is None:
         raise ClientException("Unable to describe task definition.")
     tags = found[2]["tags"] if "TAGS" in params.get("include", ()) else []
@@ -67,7 +67,7 @@ def deregister_task_definition(tx: Tx[Store], params: dict[str, Any], caller: Ca
     _, status, document = find_definition(tx, caller, params["taskDefinition"])
     if status == "ACTIVE":
         status, document = "INACTIVE", {**document, "deregisteredAt": tx.now_s}
-        tx.store.change_definition(caller.region, family, revision, status, document)
+        tx.store.definitions.change(caller.region, family, revision, status, document)
     return {"taskDefinition": shown(caller, revision, status, document)}
 
 
@@ -79,7 +79,7 @@ def delete_task_definitions(tx: Tx[Store], params: dict[str, Any], caller: Calle
         family, revision = split_definition(name)
         if revision is None:
             raise InvalidParameterException("Task definition must include a revision: family:revision.")
-        found = tx.store.definition(caller.region, family, revision)
+        found = tx.store.definitions.get(caller.region, family, revision)
         if found is None or found[1] == "ACTIVE":
             reason = STILL_ACTIVE if found else NO_SUCH_REVISION
             failures.append({"arn": definition_arn(caller, family, revision), "reason": reason})
@@ -87,7 +87,7 @@ def delete_task_definitions(tx: Tx[Store], params: dict[str, Any], caller: Calle
         _, status, document = found
         if status == "INACTIVE":
             document = {**document, "deleteRequestedAt": tx.now_s}
-            tx.store.change_definition(caller.region, family, revision, "DELETE_IN_PROGRESS", document)
+            tx.store.definitions.change(caller.region, family, revision, "DELETE_IN_PROGRESS", document)
             tx.due("deletion:", tx.now_s + DELETION_SHOWN_S)
         deleted.append(shown(caller, revision, "DELETE_IN_PROGRESS", document))
     return {"taskDefinitions": deleted, "failures": failures}
@@ -101,7 +101,7 @@ def list_task_definitions(tx: Tx[Store], params: dict[str, Any], caller: Caller)
         family, _, revision = after.partition(":")
         if after and not revision.isdigit():
             raise PAGES.wrong_token()
-        found = tx.store.definitions(
+        found = tx.store.definitions.listed(
             caller.region,
             status,
             family=params.get("familyPrefix"),
@@ -117,7 +117,8 @@ def list_task_definitions(tx: Tx[Store], params: dict[str, Any], caller: Caller)
 
 def list_task_definition_families(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     prefix, status = params.get("familyPrefix", ""), params.get("status", "ALL")
-    page, token = PAGES.page(params, names(lambda after, limit: tx.store.families(caller.region, prefix, status, after, limit)))
+    families = tx.store.definitions.families
+    page, token = PAGES.page(params, names(lambda after, limit: families(caller.region, prefix, status, after, limit)))
     return {"families": page, **token}
 
 

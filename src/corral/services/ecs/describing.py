@@ -8,12 +8,14 @@ from typing import Any
 from corral.core import Tx
 from corral.decide.lifecycle import task_health
 from corral.decide.place import why_waiting
-from corral.model.placement import Claim
+from corral.model.instance import ec2_id
+from corral.model.placement import TASK, Claim
 from corral.model.task import ALL_GPUS, Ask, Run, Task, TaskState
 from corral.services.ecs.fargate import STORAGE_GIB
-from corral.services.ecs.naming import HOST_PROVIDER, arn
-from corral.services.ecs.starting import containers_of, definition_key
-from corral.store import Store, claim_of
+from corral.services.ecs.naming import arn
+from corral.services.ecs.slots import HOST_PROVIDER
+from corral.services.ecs.task_spec import ContainerSpec, spec_of
+from corral.store import Store
 
 HOLDERS_NAMED_MAX = 3
 
@@ -28,18 +30,25 @@ def why_waits(tx: Tx[Store], pool_name: str, claim: Claim) -> str:
     pool = tx.store.fleet.pool(pool_name)
     text = why_waiting(pool, claim)
     if claim.ask.gpus == ALL_GPUS or pool.free_gpus < claim.ask.gpus:
-        holders = tx.store.some_holders(pool_name, HOLDERS_NAMED_MAX + 1)
-        named = holders[:HOLDERS_NAMED_MAX]
-        if named:
-            more = " and others" if len(holders) > HOLDERS_NAMED_MAX else ""
-            text += f"; held by task{'s' * (len(named) > 1)} {', '.join(named)}{more}"
+        tasks, instances = tx.store.instances.some_holders(pool_name, HOLDERS_NAMED_MAX + 1)
+        holders = [*_named("task", tasks), *_named("instance", [ec2_id(instance_id) for instance_id in instances])]
+        if holders:
+            text += f"; held by {' and '.join(holders)}"
     return text
+
+
+def _named(kind: str, ids: list[str]) -> list[str]:
+    """`tasks a, b and others`; nothing where there are none."""
+    named = ids[:HOLDERS_NAMED_MAX]
+    more = " and others" if len(ids) > HOLDERS_NAMED_MAX else ""
+    return [f"{kind}{'s' * (len(named) > 1)} {', '.join(named)}{more}"] if named else []
 
 
 def _why_waiting(tx: Tx[Store], task: Task, reasons: dict[tuple[str, Ask, bool], str]) -> str | None:
     if task.state is not TaskState.PROVISIONING:
         return None
-    claim = claim_of(task)
+    claim = tx.store.claims.get(TASK, task.id)
+    assert claim is not None, "a task that waits has a claim"
     key = (task.pool, task.ask, tx.store.fleet.pool(task.pool).head(task.ask) == claim)
     if key not in reasons:
         reasons[key] = why_waits(tx, task.pool, claim)
@@ -49,7 +58,7 @@ def _why_waiting(tx: Tx[Store], task: Task, reasons: dict[tuple[str, Ask, bool],
 def _described(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) -> dict[str, Any]:
     account = tx.settings.account
     task_arn = task_arn_of(account, task)
-    containers = containers_of(tx, task)
+    spec = spec_of(tx, task)
     details, takes = task.details, takes_commands(task)
     pull_began_s, pull_ended_s = _pulled(task)
     shown = {  # what is None is left out by the wire
@@ -61,7 +70,7 @@ def _described(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) ->
         "desiredStatus": task.desired.value,
         "cpu": str(task.ask.cpu_units),
         "memory": str(task.ask.memory_mib),
-        "containers": [_container(task, task_arn, run, containers[run.container], waiting, takes=takes) for run in task.runs],
+        "containers": [_container(task, task_arn, run, spec.containers[run.container], waiting, takes=takes) for run in task.runs],
         "overrides": _overrides(task),
         "group": task.group,
         "attachments": _attachments(task),
@@ -75,7 +84,7 @@ def _described(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) ->
         "launchType": task.launch_type,
         "containerInstanceArn": _instance_arn(account, task),
         "startedBy": task.started_by,
-        "connectivity": "CONNECTED" if task.host_id else None,
+        "connectivity": "CONNECTED" if task.instance_id else None,
         "connectivityAt": task.placed_at_s,
         "pullStartedAt": pull_began_s,
         "pullStoppedAt": pull_ended_s,
@@ -89,16 +98,16 @@ def _described(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) ->
     if not details.get("launchType"):
         shown["capacityProviderName"] = details.get("capacityProviderName", HOST_PROVIDER)
     if task.launch_type == "FARGATE":
-        storage = tx.store.document(*definition_key(task)).get("ephemeralStorage", {"sizeInGiB": STORAGE_GIB})
+        storage = spec.document.get("ephemeralStorage", {"sizeInGiB": STORAGE_GIB})
         shown |= {"platformVersion": details["platformVersion"], "platformFamily": "Linux", "ephemeralStorage": storage}
     return shown
 
 
 def _instance_arn(account: str, task: Task) -> str | None:
     """A Fargate task is on no container instance that anybody could see."""
-    if task.host_id is None or task.launch_type != "EC2":
+    if task.instance_id is None or task.launch_type != "EC2":
         return None
-    return arn(account, task.region, f"container-instance/{task.cluster}/{task.host_id}")
+    return arn(account, task.region, f"container-instance/{task.cluster}/{task.instance_id}")
 
 
 def task_arn_of(account: str, task: Task) -> str:
@@ -152,21 +161,17 @@ def _interfaces(task: Task, about: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def _container(
-    task: Task, task_arn: str, run: Run, container: dict[str, Any], waiting: str | None, *, takes: bool
+    task: Task, task_arn: str, run: Run, container: ContainerSpec, waiting: str | None, *, takes: bool
 ) -> dict[str, Any]:
     about = run.about or {}
     return {
+        **container.shown,
         "containerArn": f"{task_arn.replace(':task/', ':container/', 1)}/{run.id}",
         "taskArn": task_arn,
-        "name": run.container,
-        "image": container["image"],
         "lastStatus": run.state.value,
         "networkBindings": about.get("networkBindings", []),
         "networkInterfaces": _interfaces(task, about) if about else [],
         "healthStatus": run.health or "UNKNOWN",
-        "cpu": str(container["cpu"]),
-        "memory": str(container["memory"]) if "memory" in container else None,
-        "memoryReservation": str(container["memoryReservation"]) if "memoryReservation" in container else None,
         "exitCode": run.exit_code,
         "reason": run.reason or waiting,
         "gpuIds": list(run.gpu_ids) or None,

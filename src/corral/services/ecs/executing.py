@@ -22,7 +22,9 @@ from corral.services import sessions
 from corral.services.caller import Caller
 from corral.services.ecs.describing import takes_commands, task_arn_of
 from corral.services.ecs.naming import InvalidParameterException, arn, find_cluster, short
+from corral.services.ecs.orders import host_of
 from corral.services.ecs.starting import start_of
+from corral.services.ecs.task_spec import spec_of
 from corral.store import Store
 
 TargetNotConnectedException = api_error("TargetNotConnectedException")
@@ -47,7 +49,7 @@ class Permit:
 
 def execute_command(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
-    task = tx.store.task(short(params["task"]))
+    task = tx.store.tasks.get(short(params["task"]))
     if task is None or (task.region, task.cluster) != (caller.region, cluster):
         raise InvalidParameterException("The referenced task was not found.")
     run = _run(task, params.get("container"))
@@ -94,12 +96,12 @@ def read_permit(settings: Settings, session_id: str, token: str, now_s: float) -
 
 def order_of(tx: Tx[Store], permit: Permit) -> tuple[str, Execute]:
     """The host to tell, and what. Refuses as ExecuteCommand does, for time has passed since."""
-    task = tx.store.task_of_run(permit.run_id)
+    task = tx.store.tasks.of_run(permit.run_id)
     run = next((run for run in task.runs if run.id == permit.run_id), None) if task is not None else None
     if task is None or run is None or run.state is not RunState.RUNNING:
         raise InvalidParameterException("The container is not running any more.")
     host_id = _connected_host(tx, task)
-    return host_id, Execute(permit.session_id, start_of(tx, task, run).spec, permit.command, permit.interactive)
+    return host_id, Execute(permit.session_id, start_of(tx, task, run, spec_of(tx, task)).spec, permit.command, permit.interactive)
 
 
 def _run(task: Task, container: str | None) -> Run:
@@ -113,7 +115,7 @@ def _run(task: Task, container: str | None) -> Run:
 
 
 def _connected_host(tx: Tx[Store], task: Task) -> str:
-    host = tx.store.host(task.host_id) if task.host_id is not None else None
+    host = tx.store.hosts.get(host_of(tx, task)) if task.instance_id is not None else None
     if host is None or not host["connected"]:
         raise TargetNotConnectedException("The execute command failed due to an internal error. Try again later.")
     return str(host["id"])

@@ -1,6 +1,6 @@
-"""ECS container instances: the hosts, as members of the cluster `default`.
+"""ECS container instances: the instances that joined a cluster.
 
-A host belongs to no region. Its status and its attributes are its own, the same in every region's `default`.
+A host's own instance belongs to no region. Its status and its attributes are the same in every region.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from typing import Any, NoReturn
 import corral
 from corral.core import Tx
 from corral.decide.query import parse
-from corral.decide.rules import ZONE, instance_id, values_of, zone_of
+from corral.decide.rules import ZONE, values_of, zone_of
 from corral.errors import api_error
+from corral.model.instance import Instance, ec2_id
 from corral.model.placement import Slot
 from corral.services.caller import Caller
 from corral.services.ecs.constraints import check_expression
 from corral.services.ecs.naming import (
-    DEFAULT_CLUSTER,
-    HOST_PROVIDER,
     PAGES,
     ClientException,
     InvalidParameterException,
@@ -27,16 +26,16 @@ from corral.services.ecs.naming import (
     find_cluster,
     short,
 )
+from corral.services.ecs.slots import HOST_PROVIDER, find_slot, slots_of
 from corral.services.ecs.tags import instance_tags
 from corral.services.pages import among
-from corral.store import HOST_POOL, Store
+from corral.store import HOLD, Store
 
 TargetNotFoundException = api_error("TargetNotFoundException")
 AttributeLimitExceededException = api_error("AttributeLimitExceededException")
 
 ATTRIBUTES_MAX = 10  # of a host; what holds GPUs is not counted
 VALUE = re.compile(r"(?! )[a-zA-Z0-9_.@/\\: -]{1,128}(?<! )")
-HOLD = "corral.hold."  # followed by a GPU's id: that GPU is kept away, and the value says for what
 HELD_FOR = re.compile(r"[^\x00-\x1f]{0,128}")
 BUILT_IN = ("ecs.", "com.amazonaws.", "corral.")
 
@@ -48,7 +47,7 @@ def list_container_instances(tx: Tx[Store], params: dict[str, Any], caller: Call
     query = parse(check_expression(expression)) if expression else None
     found = {
         slot.id: _arn(caller, cluster, slot.id)
-        for slot in _slots(tx, cluster)
+        for slot in slots_of(tx, caller.region, cluster)
         if (not status or status == _status(slot)) and (query is None or query.matches(values_of(slot, scope)))
     }
     page, token = PAGES.page(params, among(found))
@@ -59,43 +58,44 @@ def describe_container_instances(tx: Tx[Store], params: dict[str, Any], caller: 
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     given = params["containerInstances"]
     include = params.get("include", ())
-    return _each(tx, caller, cluster, given, lambda host: _described(tx, caller, host, _arn(caller, cluster, host["id"]), include))
+    return _each(tx, caller, cluster, given, lambda slot: _described(tx, caller, cluster, slot, include))
 
 
 def update_container_instances_state(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """A draining host gets nothing new; what runs there runs on. Who waits may find room on one that is active again."""
+    """A draining instance gets no new tasks; what runs there runs on. A waiting task may fit once it is active again."""
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     given, status = params["containerInstances"], params["status"]
 
-    def update(host: dict[str, Any]) -> dict[str, Any]:
-        tx.store.set_host_status(host["id"], status)
-        return _described(tx, caller, host, _arn(caller, cluster, host["id"]), ())
+    def update(slot: Slot) -> dict[str, Any]:
+        tx.store.instances.set_status(slot.id, status)
+        pool, renewed = find_slot(tx, caller.region, cluster, slot.id) or ("", slot)
+        tx.mark(f"pool:{pool}")
+        return _described(tx, caller, cluster, renewed, ())
 
-    tx.mark(f"pool:{HOST_POOL}")
     return _each(tx, caller, cluster, given, update)
 
 
 def put_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     targets = _targets(tx, params, caller)
-    for host_id, attribute in targets:
+    for pool, slot_id, attribute in targets:
         name, value = attribute["name"], attribute.get("value", "")
         _check_attribute(name, value)
-        tx.store.put_attribute(host_id, name, value)
-    for host_id in {host_id for host_id, _ in targets}:
-        custom = [name for name in tx.store.attributes(host_id) if not name.startswith(HOLD)]
+        tx.store.instances.put_attribute(slot_id, name, value)
+        tx.mark(f"pool:{pool}")  # a task may have waited for this attribute
+    for slot_id in {slot_id for _, slot_id, _ in targets}:
+        custom = [name for name in tx.store.instances.attributes(slot_id) if not name.startswith(HOLD)]
         if len(custom) > ATTRIBUTES_MAX:
             raise AttributeLimitExceededException(f"A container instance can have up to {ATTRIBUTES_MAX} custom attributes.")
-    tx.mark(f"pool:{HOST_POOL}")  # whoever waits for such a host may have it now
-    return {"attributes": [attribute for _, attribute in targets]}
+    return {"attributes": [attribute for _, _, attribute in targets]}
 
 
 def delete_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     targets = _targets(tx, params, caller)
-    for host_id, attribute in targets:
+    for pool, slot_id, attribute in targets:
         _check_attribute(attribute["name"], "")
-        tx.store.drop_attribute(host_id, attribute["name"])
-    tx.mark(f"pool:{HOST_POOL}")
-    return {"attributes": [attribute for _, attribute in targets]}
+        tx.store.instances.drop_attribute(slot_id, attribute["name"])
+        tx.mark(f"pool:{pool}")
+    return {"attributes": [attribute for _, _, attribute in targets]}
 
 
 def list_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def list_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
             **({"value": its} if its else {}),
             "targetId": _arn(caller, cluster, slot.id),
         }
-        for slot in _slots(tx, cluster)
+        for slot in slots_of(tx, caller.region, cluster)
         for attribute, its in _attributes(slot, caller.region).items()
         if (name is None or attribute == name) and (value is None or its == value)
     }
@@ -126,30 +126,24 @@ def refuse(operation: str, instead: str) -> Callable[[Tx[Store], dict[str, Any],
     return refused
 
 
-def _slots(tx: Tx[Store], cluster: str) -> list[Slot]:
-    return list(tx.store.fleet.pool(HOST_POOL).slots()) if cluster == DEFAULT_CLUSTER else []
+def _arn(caller: Caller, cluster: str, slot_id: str) -> str:
+    return arn(caller.account, caller.region, f"container-instance/{cluster}/{slot_id}")
 
 
-def _arn(caller: Caller, cluster: str, host_id: str) -> str:
-    return arn(caller.account, caller.region, f"container-instance/{cluster}/{host_id}")
-
-
-def _each(
-    tx: Tx[Store], caller: Caller, cluster: str, given: list[str], show: Callable[[dict[str, Any]], dict[str, Any]]
-) -> dict[str, Any]:
+def _each(tx: Tx[Store], caller: Caller, cluster: str, given: list[str], show: Callable[[Slot], dict[str, Any]]) -> dict[str, Any]:
     """Those that are there, shown, and a failure for each that is not."""
     instances, failures = [], []
     for name in given:
-        host = tx.store.host(short(name)) if cluster == DEFAULT_CLUSTER else None
-        if host is None:
+        found = find_slot(tx, caller.region, cluster, short(name))
+        if found is None:
             failures.append({"arn": _arn(caller, cluster, short(name)), "reason": "MISSING"})
         else:
-            instances.append(show(host))
+            instances.append(show(found[1]))
     return {"containerInstances": instances, "failures": failures}
 
 
-def _targets(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> list[tuple[str, dict[str, Any]]]:
-    """(host, attribute) of a request, in its order."""
+def _targets(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> list[tuple[str, str, dict[str, Any]]]:
+    """(pool, slot, attribute) of a request, in its order."""
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     found = []
     for attribute in params["attributes"]:
@@ -158,9 +152,10 @@ def _targets(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> list[tupl
             raise InvalidParameterException("Every attribute needs a targetId: the container instance that it is of.")
         if not target.startswith("arn:") and "targetType" not in attribute:
             raise InvalidParameterException("The target type must be container-instance.")
-        if cluster != DEFAULT_CLUSTER or tx.store.host(short(target)) is None:
+        at = find_slot(tx, caller.region, cluster, short(target))
+        if at is None:
             raise TargetNotFoundException(f"The specified target was not found: {target}.")
-        found.append((short(target), attribute))
+        found.append((at[0], at[1].id, attribute))
     return found
 
 
@@ -184,14 +179,14 @@ def _attributes(slot: Slot, region: str) -> dict[str, str]:
     return {ZONE: zone_of(region), **slot.attributes}
 
 
-def _described(tx: Tx[Store], caller: Caller, host: dict[str, Any], instance_arn: str, include: Any) -> dict[str, Any]:
-    slot = tx.store.fleet.pool(HOST_POOL).slot(host["id"])
-    gpus = tx.store.gpus(host["id"])
-    held = tx.store.holders(host["id"])
+def _described(tx: Tx[Store], caller: Caller, cluster: str, slot: Slot, include: Any) -> dict[str, Any]:
+    instance = tx.store.instances.get(slot.id)
+    assert instance is not None
+    gpus, held = tx.store.instances.gpus(slot.id), tx.store.instances.holders(slot.id)
     shown = {
-        "containerInstanceArn": instance_arn,
-        "ec2InstanceId": instance_id(host["id"]),
-        "capacityProviderName": HOST_PROVIDER,
+        "containerInstanceArn": _arn(caller, cluster, slot.id),
+        "ec2InstanceId": ec2_id(slot.id),
+        "capacityProviderName": HOST_PROVIDER if instance.is_host else None,
         "version": 1,
         "versionInfo": {"agentVersion": corral.__version__},
         "status": _status(slot),
@@ -203,9 +198,9 @@ def _described(tx: Tx[Store], caller: Caller, host: dict[str, Any], instance_arn
         "attributes": [
             {"name": name, "value": value} if value else {"name": name} for name, value in _attributes(slot, caller.region).items()
         ],
-        "registeredAt": host["registered_at"],
+        "registeredAt": slot.registered_at_s,
         "attachments": [],
-        "tags": instance_tags(tx, caller.region, host["id"]) if "TAGS" in include else [],
+        "tags": instance_tags(tx, caller.region, slot.id) if "TAGS" in include else [],
         "gpuDevices": [
             {
                 "gpuId": gpu.gpu_id,
@@ -218,12 +213,13 @@ def _described(tx: Tx[Store], caller: Caller, host: dict[str, Any], instance_arn
         ],
     }
     if "CONTAINER_INSTANCE_HEALTH" in include:
-        shown["healthStatus"] = _health(slot, host["seen_at"])
+        shown["healthStatus"] = _health(tx, slot, instance)
     return shown
 
 
-def _health(slot: Slot, seen_at_s: float) -> dict[str, Any]:
-    """What is known of a host's health: whether it is heard."""
+def _health(tx: Tx[Store], slot: Slot, instance: Instance) -> dict[str, Any]:
+    """All that is known of an instance's health is whether its host's agent is connected."""
+    seen_at_s = (tx.store.hosts.get(str(instance.host_id)) or {}).get("seen_at")
     status = "OK" if slot.connected else "IMPAIRED"
     check = {"type": "AGENT_CONNECTIVITY", "status": status, "lastUpdated": seen_at_s}
     return {"overallStatus": status, "details": [check]}

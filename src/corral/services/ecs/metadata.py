@@ -9,15 +9,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from corral.core import Tx
+from corral.model.instance import Instance
 from corral.model.run import Measured, RunState, Usage
 from corral.model.session import Credentials
 from corral.model.task import Run, Task, TaskState
 from corral.services import sessions
-from corral.services.ecs.containers import health_check
 from corral.services.ecs.describing import task_arn_of
 from corral.services.ecs.inside import is_fargate
 from corral.services.ecs.naming import arn, split_definition
-from corral.services.ecs.starting import containers_of, definition_key, log_target
+from corral.services.ecs.starting import log_target
+from corral.services.ecs.task_spec import TaskSpec, spec_of
 from corral.store import Store
 
 CPU_UNITS_PER_CORE = 1024
@@ -26,31 +27,22 @@ KNOWN = {RunState.PENDING: "CREATED"}  # the agent's word for a container that i
 
 def task_inside(tx: Tx[Store], run_id: str) -> Task | None:
     """The task of a run, while it has not stopped: the endpoints go with the task."""
-    task = tx.store.task_of_run(run_id)
+    task = tx.store.tasks.of_run(run_id)
     return None if task is None or task.state is TaskState.STOPPED else task
 
 
 def credentials_inside(tx: Tx[Store], task_id: str) -> tuple[str, Credentials] | None:
     """(ARN of the role, keys); None when the task is not there, or no longer."""
-    task = tx.store.task(task_id)
+    task = tx.store.tasks.get(task_id)
     if task is None or task.state in (TaskState.STOPPED, TaskState.PROVISIONING):
         return None
-    given, role = _role(tx, task), role_name(tx, task)
+    given, role = spec_of(tx, task).role, role_name(tx, task)
     role_arn = given if given.startswith("arn:") else f"arn:aws:iam::{tx.settings.account}:role/{given or role}"
     return role_arn, sessions.of_task(tx.settings.session_key, tx.settings.account, role, task.id, tx.now_s)
 
 
 def role_name(tx: Tx[Store], task: Task) -> str:
-    return _role(tx, task).rpartition("/")[2] or sessions.HOST_ROLE
-
-
-def _role(tx: Tx[Store], task: Task) -> str:
-    """As the task definition names it, by ARN or by name; what was given with the task wins."""
-    family, revision = split_definition(task.definition_arn)
-    assert revision is not None
-    document = tx.store.document(task.region, family, revision)
-    role: str = task.details.get("overrides", {}).get("taskRoleArn") or document.get("taskRoleArn") or ""
-    return role
+    return spec_of(tx, task).role.rpartition("/")[2] or sessions.HOST_ROLE
 
 
 def container_metadata(tx: Tx[Store], run_id: str) -> dict[str, Any] | None:
@@ -58,7 +50,7 @@ def container_metadata(tx: Tx[Store], run_id: str) -> dict[str, Any] | None:
     if task is None:
         return None
     [run] = [run for run in task.runs if run.id == run_id]
-    return _container(tx, task, run, containers_of(tx, task)[run.container])
+    return _container(tx, task, run, spec_of(tx, task))
 
 
 def task_metadata(tx: Tx[Store], run_id: str, *, tags: bool) -> dict[str, Any] | None:
@@ -66,8 +58,7 @@ def task_metadata(tx: Tx[Store], run_id: str, *, tags: bool) -> dict[str, Any] |
     if task is None:
         return None
     family, revision = split_definition(task.definition_arn)
-    assert revision is not None
-    containers = containers_of(tx, task)
+    spec = spec_of(tx, task)
     account = tx.settings.account
     fargate = is_fargate(task)
     shown = {
@@ -77,24 +68,25 @@ def task_metadata(tx: Tx[Store], run_id: str, *, tags: bool) -> dict[str, Any] |
         "Revision": str(revision),
         "DesiredStatus": task.desired.value,
         "KnownStatus": task.state.value,
-        "Limits": _task_limits(task, tx.store.document(task.region, family, revision)),
+        "Limits": _task_limits(task, spec),
         "PullStartedAt": _time(task.placed_at_s),
         "PullStoppedAt": _time(task.placed_at_s),
         "AvailabilityZone": f"{task.region}a",
         "LaunchType": "FARGATE" if fargate else "EC2",
-        "Containers": [_container(tx, task, run, containers[run.container]) for run in task.runs],
+        "Containers": [_container(tx, task, run, spec) for run in task.runs],
         "TaskTags": {tag["key"]: tag.get("value", "") for tag in task.details.get("tags", ())} if tags else None,
         "FaultInjectionEnabled": False,
     }
     return _present(shown)
 
 
-def _container(tx: Tx[Store], task: Task, run: Run, container: dict[str, Any]) -> dict[str, Any]:
+def _container(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> dict[str, Any]:
     account = tx.settings.account
     family, revision = split_definition(task.definition_arn)
     task_arn, cluster_arn = task_arn_of(account, task), arn(account, task.region, f"cluster/{task.cluster}")
     about = run.about or {}
-    log = log_target(task, run, container)
+    log = log_target(task, run, spec.containers[run.container])
+    container = spec.containers[run.container].definition
     logging = container.get("logConfiguration")
     options = {"awslogs-group": log.group, "awslogs-region": log.region, "awslogs-stream": log.stream} if log else None
     shown = {
@@ -122,19 +114,19 @@ def _container(tx: Tx[Store], task: Task, run: Run, container: dict[str, Any]) -
         "LogDriver": logging["logDriver"] if logging else None,
         "LogOptions": options or (logging.get("options") if logging else None),
         "ContainerARN": arn(account, task.region, f"container/{task.cluster}/{task.id}/{run.id}"),
-        "Health": {"status": run.health or "UNKNOWN"} if health_check(container) is not None else None,
+        "Health": {"status": run.health or "UNKNOWN"} if spec.containers[run.container].health_check is not None else None,
         "RestartCount": run.restarts if (container.get("restartPolicy") or {}).get("enabled") else None,
-        "Networks": [_network(tx, task, about)],
+        "Networks": [_network(spec, about)],
         "Ports": _ports(about),
     }
     return _present(shown)
 
 
-def _network(tx: Tx[Store], task: Task, about: dict[str, Any]) -> dict[str, Any]:
+def _network(spec: TaskSpec, about: dict[str, Any]) -> dict[str, Any]:
     """A plain process has its host's."""
     if "privateIpv4Address" not in about:
         return {"NetworkMode": "host", "IPv4Addresses": ["127.0.0.1"]}
-    mode = tx.store.document(*definition_key(task)).get("networkMode") or "bridge"
+    mode = spec.document.get("networkMode") or "bridge"
     return _present({"NetworkMode": mode, "IPv4Addresses": [about["privateIpv4Address"]], "MACAddress": about.get("macAddress")})
 
 
@@ -150,12 +142,11 @@ def _ports(about: dict[str, Any]) -> list[dict[str, Any]] | None:
     ] or None
 
 
-def _task_limits(task: Task, document: dict[str, Any]) -> dict[str, Any] | None:
+def _task_limits(task: Task, spec: TaskSpec) -> dict[str, Any] | None:
     """Only where the task has sizes of its own: CPU in cores, memory in MiB."""
-    sized = {**document, **task.details.get("overrides", {})}
     limits = {
-        "CPU": task.ask.cpu_units / CPU_UNITS_PER_CORE if sized.get("cpu") else None,
-        "Memory": task.ask.memory_mib if sized.get("memory") else None,
+        "CPU": task.ask.cpu_units / CPU_UNITS_PER_CORE if spec.cpu else None,
+        "Memory": task.ask.memory_mib if spec.memory else None,
     }
     return _present(limits) or None
 
@@ -163,7 +154,7 @@ def _task_limits(task: Task, document: dict[str, Any]) -> dict[str, Any] | None:
 # --- stats --------------------------------------------------------------------------------------------------------
 
 
-def stats(run: Run, measured: Measured, host: dict[str, Any]) -> dict[str, Any] | None:
+def stats(run: Run, measured: Measured, instance: Instance) -> dict[str, Any] | None:
     """In the shape of Docker's. None for a container that has no process now.
 
     A process has the network and the memory of its host: there are no counters of its own for the one, and the limit is the host's
@@ -179,11 +170,11 @@ def stats(run: Run, measured: Measured, host: dict[str, Any]) -> dict[str, Any] 
         "name": f"/{run.container}",
         "num_procs": 0,
         "pids_stats": {"current": now.threads},
-        "cpu_stats": _cpu(now, host),
-        "precpu_stats": _cpu(before, host) if before else {"cpu_usage": {"total_usage": 0}, "throttling_data": _UNTHROTTLED},
+        "cpu_stats": _cpu(now, instance),
+        "precpu_stats": _cpu(before, instance) if before else {"cpu_usage": {"total_usage": 0}, "throttling_data": _UNTHROTTLED},
         "memory_stats": {
             "usage": now.memory_bytes,
-            "limit": host["memory_mib"] * 2**20,
+            "limit": instance.memory_mib * 2**20,
             "stats": {"rss": now.memory_bytes},
         },
         "blkio_stats": {
@@ -199,12 +190,12 @@ def stats(run: Run, measured: Measured, host: dict[str, Any]) -> dict[str, Any] 
 _UNTHROTTLED = {"periods": 0, "throttled_periods": 0, "throttled_time": 0}
 
 
-def _cpu(usage: Usage, host: dict[str, Any]) -> dict[str, Any]:
+def _cpu(usage: Usage, instance: Instance) -> dict[str, Any]:
     user, system = round(usage.cpu_user_s * 1e9), round(usage.cpu_system_s * 1e9)
     return {
         "cpu_usage": {"total_usage": user + system, "usage_in_usermode": user, "usage_in_kernelmode": system},
         "system_cpu_usage": round(usage.host_cpu_s * 1e9),
-        "online_cpus": host["cpu_units"] // CPU_UNITS_PER_CORE,
+        "online_cpus": instance.cpu_units // CPU_UNITS_PER_CORE,
         "throttling_data": _UNTHROTTLED,
     }
 

@@ -7,7 +7,9 @@ from typing import Any
 
 from corral.core import Tx
 from corral.errors import api_error
+from corral.model.instance import DEFAULT_CLUSTER
 from corral.services.caller import Caller
+from corral.services.ecs.slots import HOST_CLUSTER_DETAILS, has_host
 from corral.services.pages import Pages
 from corral.store import Store
 
@@ -17,12 +19,6 @@ ConflictException = api_error("ConflictException")
 InvalidParameterException = api_error("InvalidParameterException")
 
 PAGES = Pages(InvalidParameterException, default=100, largest=100)
-DEFAULT_CLUSTER = "default"
-HOST_PROVIDER = "host"  # the capacity provider of the cluster `default`: this machine
-DEFAULT_DETAILS: dict[str, Any] = {  # of the cluster `default`, as long as nobody says otherwise
-    "capacityProviders": [HOST_PROVIDER],
-    "defaultCapacityProviderStrategy": [{"capacityProvider": HOST_PROVIDER, "weight": 1, "base": 0}],
-}
 
 
 def arn(account: str, region: str, resource: str) -> str:
@@ -35,7 +31,7 @@ def short(name: str) -> str:
 
 
 def find_cluster(tx: Tx[Store], caller: Caller, given: str | None) -> tuple[str, dict[str, Any]]:
-    """(name, details) of an active cluster. `default` is there in every region without being made."""
+    """(name, details) of an active cluster. A request that names none means `default`."""
     name = short(given) if given else DEFAULT_CLUSTER
     found = cluster_record(tx, caller, name)
     if found is None or found[0] != "ACTIVE":
@@ -44,10 +40,15 @@ def find_cluster(tx: Tx[Store], caller: Caller, given: str | None) -> tuple[str,
 
 
 def cluster_record(tx: Tx[Store], caller: Caller, name: str) -> tuple[str, dict[str, Any]] | None:
-    """(status, details) of a cluster, active or not."""
-    found = tx.store.cluster(caller.region, name)
-    if name == DEFAULT_CLUSTER:
-        return "ACTIVE", DEFAULT_DETAILS if found is None else {**DEFAULT_DETAILS, **found[1]}
+    """(status, details) of a cluster, active or not. `default` and the cluster of this machine exist in every region.
+
+    So does one that this machine has left, as long as it has tasks.
+    """
+    found = tx.store.clusters.get(caller.region, name)
+    if has_host(tx, name):
+        return "ACTIVE", HOST_CLUSTER_DETAILS if found is None else {**HOST_CLUSTER_DETAILS, **found[1]}
+    if found is None and (name == DEFAULT_CLUSTER or tx.store.clusters.has_tasks(caller.region, name)):
+        return "ACTIVE", {}
     return found
 
 
@@ -66,7 +67,7 @@ def split_definition(given: str) -> tuple[str, int | None]:
 def find_definition(tx: Tx[Store], caller: Caller, given: str) -> tuple[int, str, dict[str, Any]]:
     """(revision, status, document)"""
     family, revision = split_definition(given)
-    found = tx.store.definition(caller.region, family, revision)
+    found = tx.store.definitions.get(caller.region, family, revision)
     if found is None:
         raise ClientException("TaskDefinition not found.")
     return found

@@ -32,7 +32,7 @@ def update_task_protection(tx: Tx[Store], params: dict[str, Any], caller: Caller
         details = {key: value for key, value in task.details.items() if key != "protectedUntil"}
         if enabled:
             details["protectedUntil"] = tx.now_s + minutes * 60
-        changed.append(_shown(caller, tx.store.set_task_details(task, details), tx.now_s))
+        changed.append(_shown(caller, tx.store.tasks.set_details(task, details), tx.now_s))
     return {"protectedTasks": changed, "failures": failures}
 
 
@@ -48,7 +48,7 @@ def _find(tx: Tx[Store], caller: Caller, params: dict[str, Any]) -> tuple[list[T
     tasks: list[Task] = []
     failures: list[Failure] = []
     for name in dict.fromkeys(short(each) for each in params["tasks"]):
-        task = tx.store.task(name)
+        task = tx.store.tasks.get(name)
         if task is not None and (task.region, task.cluster) == (caller.region, cluster):
             tasks.append(task)
         else:

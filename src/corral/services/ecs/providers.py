@@ -10,8 +10,6 @@ from corral.core import Tx
 from corral.errors import api_error
 from corral.services.caller import Caller
 from corral.services.ecs.naming import (
-    DEFAULT_CLUSTER,
-    HOST_PROVIDER,
     PAGES,
     ClientException,
     InvalidParameterException,
@@ -19,6 +17,7 @@ from corral.services.ecs.naming import (
     find_cluster,
     short,
 )
+from corral.services.ecs.slots import HOST_PROVIDER, has_host
 from corral.services.ecs.tags import check_tags
 from corral.services.pages import among
 from corral.store import Store
@@ -81,7 +80,7 @@ def update_capacity_provider(tx: Tx[Store], params: dict[str, Any], caller: Call
 def delete_capacity_provider(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     name = short(params["capacityProvider"])
     document = _made(tx, caller, name)
-    if tx.store.cluster_with_provider(caller.region, name) is not None:
+    if tx.store.clusters.with_provider(caller.region, name) is not None:
         raise ResourceInUseException("The specified capacity provider is in use and cannot be removed.")
     tx.store.stored.drop("ecs", "capacity-provider", caller.region, name)
     return {"capacityProvider": _shown(caller, document | {"status": "INACTIVE", "updateStatus": "DELETE_COMPLETE"})}
@@ -113,8 +112,10 @@ def check_providers(tx: Tx[Store], caller: Caller, cluster: str, names: list[str
     if len(set(names)) != len(names):
         raise InvalidParameterException("The specified capacity providers contain a duplicate. Specify each of them once.")
     for name in names:
-        if name == HOST_PROVIDER and cluster != DEFAULT_CLUSTER:
-            raise InvalidParameterException("The capacity provider `host` is this machine, which belongs to the cluster `default`.")
+        if name == HOST_PROVIDER and not has_host(tx, cluster):
+            raise InvalidParameterException(
+                f"The capacity provider `host` is this machine, which belongs to the cluster `{tx.settings.cluster}`."
+            )
         if _document(tx, caller, name) is None:
             raise InvalidParameterException(
                 f"The specified capacity provider '{name}' was not found. Specify a valid capacity provider and try again."

@@ -6,50 +6,52 @@ from typing import Any
 
 from corral.core import Tx
 from corral.decide.gpus import share
-from corral.decide.lifecycle import startable
 from corral.decide.place import spare_gpus
 from corral.model.placement import Claim, Placement, Slot
-from corral.model.run import STOP_GRACE_S, LogTarget, RunSpec, RunState, Start
+from corral.model.run import LogTarget, RunSpec, RunState, Start
 from corral.model.task import ALL_GPUS, FREE_GPUS, Run, Task, TaskState
 from corral.services.ecr.image_names import pull_from_here
-from corral.services.ecs.containers import health_check, is_host_image
 from corral.services.ecs.definitions import names_gpus, visible_gpus
 from corral.services.ecs.environment_files import files_of
 from corral.services.ecs.inside import environment_inside
 from corral.services.ecs.naming import arn, split_definition
 from corral.services.ecs.secrets import secrets_of
+from corral.services.ecs.task_spec import ContainerSpec, TaskSpec
 from corral.store import Store
 
 
-def with_gpus(tx: Tx[Store], task: Task, placement: Placement, claim: Claim | None = None) -> tuple[Run, ...]:
+def with_gpus(
+    tx: Tx[Store], pool_name: str, runs: tuple[Run, ...], placement: Placement, spec: TaskSpec, claim: Claim | None = None
+) -> tuple[Run, ...]:
     """The runs of a task that is about to be placed, with their GPUs. Without a claim it is a newcomer."""
-    pool = tx.store.fleet.pool(task.pool)
-    runs = share_gpus(task.runs, placement.gpu_ids, pool.slot(placement.slot_id))
+    pool = tx.store.fleet.pool(pool_name)
+    runs = share_gpus(runs, placement.gpu_ids, pool.slot(placement.slot_id))
     if any(run.gpus == FREE_GPUS for run in runs):
-        indexes = {str(gpu.index): gpu.gpu_id for gpu in tx.store.gpus(placement.slot_id)}
-        containers = containers_of(tx, task)
-        named = {run.id: visible_gpus(containers[run.container]) for run in runs}
+        indexes = {str(gpu.index): gpu.gpu_id for gpu in tx.store.instances.gpus(placement.slot_id)}
+        named = {run.id: visible_gpus(spec.containers[run.container].definition) for run in runs}
         runs = _share_spare(runs, spare_gpus(pool, placement, claim), named, indexes)
     return runs
 
 
-def give_spare_gpus(tx: Tx[Store], task_id: str, attempt_id: str, named: str) -> None:
-    """A run's image asks for GPUs in the old way, which its host found out: give it what nobody holds, and order it anew."""
-    task = tx.store.task(task_id)
-    assert task is not None and task.host_id is not None
+def give_spare_gpus(tx: Tx[Store], task_id: str, attempt_id: str, named: str) -> tuple[Task, Run] | None:
+    """A run's image asks for GPUs in the old way, which its host found out: give it what no task holds.
+
+    Return the task and the run, which must be started with them. None: the run has started or is to stop.
+    """
+    task = tx.store.tasks.get(task_id)
+    assert task is not None and task.instance_id is not None
     run = next((run for run in task.runs if run.attempt_id == attempt_id and run.state is RunState.PENDING), None)
     if run is None or task.desired is not TaskState.RUNNING:
-        return
+        return None
     if run.gpus != FREE_GPUS:  # else it was given them before, and did not hear of it
-        pool, placement = tx.store.fleet.pool(task.pool), Placement(task.host_id, ())
-        indexes = {str(gpu.index): gpu.gpu_id for gpu in tx.store.gpus(task.host_id)}
+        pool, placement = tx.store.fleet.pool(task.pool), Placement(task.instance_id, ())
+        indexes = {str(gpu.index): gpu.gpu_id for gpu in tx.store.instances.gpus(task.instance_id)}
         [run] = _share_spare((run.but(gpus=FREE_GPUS),), spare_gpus(pool, placement), {run.id: named}, indexes)
         after = task.but(runs=tuple(run if each.id == run.id else each for each in task.runs))
-        tx.store.change_task(task, after)
+        tx.store.tasks.change(task, after)
         tx.changed(f"task:{task.id}")
         task = after
-    assert task.host_id is not None
-    tx.start(task.host_id, start_of(tx, task, run))
+    return task, run
 
 
 def share_gpus(runs: tuple[Run, ...], gpu_ids: tuple[str, ...], slot: Slot | None = None) -> tuple[Run, ...]:
@@ -79,88 +81,51 @@ def _share_spare(
     return tuple(shared)
 
 
-def start_runs(tx: Tx[Store], task: Task) -> None:
-    """Tell the host of a placed task to start what has not started."""
-    assert task.host_id is not None
-    for run in startable(task.runs):
-        tx.start(task.host_id, start_of(tx, task, run))
-
-
-def containers_of(tx: Tx[Store], task: Task) -> dict[str, dict[str, Any]]:
-    """The container definitions of a task with its overrides laid over them, by name."""
-    return with_overrides(tx.store.document(*definition_key(task)), task.details.get("overrides", {}))
-
-
-def definition_key(task: Task) -> tuple[str, str, int]:
-    """By what the store knows a task's definition."""
-    family, revision = split_definition(task.definition_arn)
-    assert revision is not None
-    return task.region, family, revision
-
-
-def with_overrides(document: dict[str, Any], overrides: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    by_name = {container["name"]: container for container in document["containerDefinitions"]}
-    for override in overrides.get("containerOverrides", ()):
-        container = by_name[override["name"]]
-        merged = {**container, **override}
-        if "environment" in override:
-            environment = {pair["name"]: pair["value"] for pair in (*container["environment"], *override["environment"])}
-            merged["environment"] = [{"name": name, "value": value} for name, value in environment.items()]
-        by_name[override["name"]] = merged
-    return by_name
-
-
-def start_of(tx: Tx[Store], task: Task, run: Run) -> Start:
+def start_of(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> Start:
     """What a host needs to start a run, or to look after one that it started."""
-    container = containers_of(tx, task)[run.container]
+    container = spec.containers[run.container]
     log = log_target(task, run, container)
-    secrets, no_secrets = secrets_of(tx, task, container)
-    files, no_files = files_of(tx, container)
-    settings = container_settings(tx, task, container)
-    pull = pull_from_here(tx.settings, container["image"], task.region, tx.now_s) if settings is not None else None
-    spec = RunSpec(
+    secrets, no_secrets = secrets_of(tx, task, container.definition)
+    files, no_files = files_of(tx, container.definition)
+    settings = container_settings(tx, task, spec, container)
+    pull = pull_from_here(tx.settings, container.image, task.region, tx.now_s) if settings is not None else None
+    ordered = RunSpec(
         run_id=run.attempt_id,
         task_id=task.id,
         container=run.container,
-        image=pull.image if pull is not None else container["image"],
-        command=[*container.get("entryPoint", ()), *container.get("command", ())],
-        environment={
-            **{pair["name"]: pair.get("value", "") for pair in container["environment"]},
-            **secrets,
-            **environment_inside(tx.settings, task, run),
-        },
+        image=pull.image if pull is not None else container.image,
+        command=container.command,
+        environment={**container.environment, **secrets, **environment_inside(tx.settings, task, run)},
         gpu_ids=list(run.gpu_ids),
-        working_directory=container.get("workingDirectory"),
-        stop_grace_s=float(container.get("stopTimeout", STOP_GRACE_S)),
+        working_directory=container.definition.get("workingDirectory"),
+        stop_grace_s=container.stop_grace_s,
         ships_logs=log is not None,
-        health=health_check(container),
+        health=container.health_check,
         settings=settings,
         endpoint_url=tx.settings.endpoint_url,
         pull_always=pull is not None,
         registry_auth=pull.auth if pull is not None else "",
-        image_may_ask=settings is not None and run.gpus == 0 and task.launch_type == "EC2" and not names_gpus(container),
+        image_may_ask=settings is not None and run.gpus == 0 and task.launch_type == "EC2" and not names_gpus(container.definition),
         environment_files=files,
     )
-    return Start(spec, log, no_secrets or no_files)
+    return Start(ordered, log, no_secrets or no_files)
 
 
-def container_settings(tx: Tx[Store], task: Task, container: dict[str, Any]) -> dict[str, Any] | None:
+def container_settings(tx: Tx[Store], task: Task, spec: TaskSpec, container: ContainerSpec) -> dict[str, Any] | None:
     """What a Docker engine is to be told beside command and environment, in ECS's shape; None: it is a plain process.
 
     Whether there is an engine, its host knows: without one `--runtime auto` is a plain process too.
     """
-    if tx.settings.runtime == "process" or is_host_image(container["image"]):
+    if tx.settings.runtime == "process" or container.is_host_image:
         return None
-    document = tx.store.document(*definition_key(task))
-    overrides = task.details.get("overrides", {})
     family, revision = split_definition(task.definition_arn)
     kept = ("networkMode", "pidMode", "ipcMode", "volumes")
     return {
-        "container": {name: value for name, value in container.items() if name != "environment"},
+        "container": {name: value for name, value in container.definition.items() if name != "environment"},
         "task": {
-            **{name: document[name] for name in kept if name in document},
-            "cpu": str(task.ask.cpu_units) if overrides.get("cpu", document.get("cpu")) else None,
-            "memory": str(task.ask.memory_mib) if overrides.get("memory", document.get("memory")) else None,
+            **{name: spec.document[name] for name in kept if name in spec.document},
+            "cpu": str(task.ask.cpu_units) if spec.cpu else None,
+            "memory": str(task.ask.memory_mib) if spec.memory else None,
             "family": family,
             "revision": str(revision),
             "arn": arn(tx.settings.account, task.region, f"task/{task.cluster}/{task.id}"),
@@ -169,11 +134,10 @@ def container_settings(tx: Tx[Store], task: Task, container: dict[str, Any]) -> 
     }
 
 
-def log_target(task: Task, run: Run, container: dict[str, Any]) -> LogTarget | None:
-    logging = container.get("logConfiguration")
-    if not logging or logging["logDriver"] != "awslogs":
+def log_target(task: Task, run: Run, container: ContainerSpec) -> LogTarget | None:
+    options = container.log_options
+    if options is None:
         return None
-    options = logging["options"]
     prefix = options.get("awslogs-stream-prefix")
     return LogTarget(
         region=options.get("awslogs-region", task.region),

@@ -8,14 +8,15 @@ from typing import Any
 
 from corral.core import Tx
 from corral.errors import ApiError, api_error
+from corral.model.instance import DEFAULT_CLUSTER
 from corral.services.caller import Caller
 from corral.services.ecs.naming import (
-    DEFAULT_CLUSTER,
     ClientException,
     ClusterNotFoundException,
     InvalidParameterException,
     split_definition,
 )
+from corral.services.ecs.slots import has_host
 from corral.services.tags import TagRules
 from corral.store import Store
 
@@ -83,9 +84,9 @@ def task_tags(params: dict[str, Any], cluster: str, document: dict[str, Any]) ->
     return tags
 
 
-def instance_tags(tx: Tx[Store], region: str, host_id: str) -> list[Tag]:
-    """A host has tags as a container instance, in each region its own."""
-    kept = tx.store.stored.get("ecs", "container-instance", region, host_id)
+def instance_tags(tx: Tx[Store], region: str, instance_id: str) -> list[Tag]:
+    """A container instance's tags. A host's own instance has tags of its own in each region."""
+    kept = tx.store.stored.get("ecs", "container-instance", region, instance_id)
     return kept["tags"] if kept else []
 
 
@@ -106,48 +107,47 @@ def _find(tx: Tx[Store], caller: Caller, resource_arn: str, missing: type[ApiErr
 
 
 def _cluster(tx: Tx[Store], region: str, name: str) -> Tagged | None:
-    found = tx.store.cluster(region, name) or (("ACTIVE", {}) if name == DEFAULT_CLUSTER else None)
+    found = tx.store.clusters.get(region, name) or (("ACTIVE", {}) if name == DEFAULT_CLUSTER or has_host(tx, name) else None)
     if found is None or found[0] != "ACTIVE":
         return None
     details = found[1]
-    return Tagged(details.get("tags", []), lambda tags: tx.store.put_cluster(region, name, "ACTIVE", {**details, "tags": tags}))
+    return Tagged(details.get("tags", []), lambda tags: tx.store.clusters.put(region, name, "ACTIVE", {**details, "tags": tags}))
 
 
 def _definition(tx: Tx[Store], region: str, name: str) -> Tagged | None:
     family, revision = split_definition(name)
     if revision is None:
         raise ClientException("Task definition must include a revision: family:revision.")
-    found = tx.store.definition(region, family, revision)
+    found = tx.store.definitions.get(region, family, revision)
     if found is None:
         return None
     _, status, document = found
     return Tagged(
-        document["tags"], lambda tags: tx.store.change_definition(region, family, revision, status, {**document, "tags": tags})
+        document["tags"], lambda tags: tx.store.definitions.change(region, family, revision, status, {**document, "tags": tags})
     )
 
 
 def _task(tx: Tx[Store], region: str, name: str) -> Tagged | None:
     cluster, _, task_id = name.rpartition("/")
-    task = tx.store.task(task_id)
+    task = tx.store.tasks.get(task_id)
     if task is None or (task.region, task.cluster) != (region, cluster or task.cluster):
         return None
 
     def put(tags: list[Tag]) -> None:
-        tx.store.set_task_details(task, {**task.details, "tags": tags})
+        tx.store.tasks.set_details(task, {**task.details, "tags": tags})
 
     return Tagged(task.details.get("tags", []), put)
 
 
 def _instance(tx: Tx[Store], region: str, name: str) -> Tagged | None:
-    host_id = name.rpartition("/")[2]
-    if tx.store.host(host_id) is None:
+    instance_id = name.rpartition("/")[2]
+    if tx.store.instances.get(instance_id) is None:
         return None
 
     def put(tags: list[Tag]) -> None:
-        if not tx.store.stored.add("ecs", "container-instance", region, host_id, {"tags": tags}, tx.now_s):
-            tx.store.stored.change("ecs", "container-instance", region, host_id, {"tags": tags})
+        tx.store.stored.put("ecs", "container-instance", region, instance_id, {"tags": tags}, tx.now_s)
 
-    return Tagged(instance_tags(tx, region, host_id), put)
+    return Tagged(instance_tags(tx, region, instance_id), put)
 
 
 def _provider(tx: Tx[Store], region: str, name: str) -> Tagged | None:

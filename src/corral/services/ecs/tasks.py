@@ -6,12 +6,12 @@ from typing import Any
 
 from corral.core import Tx, Wait
 from corral.errors import api_error
-from corral.model.run import RunState
 from corral.model.task import StopCode, Task, TaskState
 from corral.services.caller import Caller
 from corral.services.ecs.describing import described
-from corral.services.ecs.following import follow
-from corral.services.ecs.naming import DEFAULT_CLUSTER, PAGES, InvalidParameterException, arn, find_cluster, short
+from corral.services.ecs.naming import PAGES, InvalidParameterException, arn, find_cluster, short
+from corral.services.ecs.slots import find_slot
+from corral.services.ecs.stopping import stop
 from corral.store import Store
 
 ServiceNotFoundException = api_error("ServiceNotFoundException")
@@ -22,33 +22,17 @@ WAIT_MAX_S = 60.0
 
 def stop_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
-    task = tx.store.task(short(params["task"]))
+    task = tx.store.tasks.get(short(params["task"]))
     if task is None or (task.region, task.cluster) != (caller.region, cluster):
         raise InvalidParameterException("The referenced task was not found.")
-    if task.desired is TaskState.STOPPED:  # asked before: the first reason stays
-        return {"task": described(tx, [task])[0]}
-    stopping = task.but(
-        desired=TaskState.STOPPED,
-        stopping_at_s=tx.now_s,
-        stop_code=StopCode.USER.value,
-        stopped_reason=params.get("reason") or STOPPED_BY_USER,
-    )
-    if task.state is TaskState.PROVISIONING:
-        runs = tuple(run.but(state=RunState.STOPPED, waits=False) for run in task.runs)
-        tx.store.change_task(task, stopping.but(state=TaskState.STOPPED, stopped_at_s=tx.now_s, runs=runs))
-        tx.changed(f"task:{task.id}")
-        tx.mark(f"pool:{task.pool}")  # a slot may have been kept for it
-    else:
-        follow(tx, task, stopping, task.runs)
-    after = tx.store.task(task.id)
-    assert after is not None
-    return {"task": described(tx, [after])[0]}
+    stopped = stop(tx, task, StopCode.USER, params.get("reason") or STOPPED_BY_USER)
+    return {"task": described(tx, [stopped])[0]}
 
 
 def describe_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     tasks, failures = [], []
-    found = tx.store.tasks([short(given) for given in params["tasks"]])
+    found = tx.store.tasks.several([short(given) for given in params["tasks"]])
     for given in params["tasks"]:
         task = found.get(short(given))
         if task is not None and (task.region, task.cluster) == (caller.region, cluster):
@@ -80,7 +64,7 @@ def list_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
     nothing = (
         params.get("desiredStatus") == "PENDING"  # no task's desired status ever is
         or launch_type not in (None, "EC2", "FARGATE")
-        or (host and (cluster != DEFAULT_CLUSTER or launch_type != "EC2"))
+        or (host and (find_slot(tx, caller.region, cluster, short(host)) is None or launch_type != "EC2"))
         or "daemonName" in params
     )
 
@@ -88,13 +72,13 @@ def list_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
         if nothing:
             return []
         family, _, number = after.rpartition(" ")[0].partition(" ")
-        found = tx.store.list_tasks(
+        found = tx.store.tasks.listed(
             caller.region,
             cluster,
             desired=params.get("desiredStatus", "RUNNING"),
             family=params.get("family"),
             started_by=params.get("startedBy"),
-            host_id=short(host) if host else None,
+            instance_id=short(host) if host else None,
             launch_type=launch_type,
             after=(family, int(number or 0)),
             limit=limit,

@@ -1,7 +1,7 @@
 """Lifecycle configurations: checked, kept, and put into effect key by key.
 
 For every key and every upload that rules may do something to there is a row that says when to look at it. Whoever changes a key
-calls `changed`; when the rules themselves change, a walk goes through the bucket. The look itself is `reconcile/expiry.py`.
+calls `changed`; when the rules themselves change, a walk goes through the bucket. The look itself is `reconcile/objects.py`.
 """
 
 from __future__ import annotations

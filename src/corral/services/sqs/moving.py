@@ -9,20 +9,17 @@ from typing import Any
 import orjson
 
 from corral.core import Tx
-from corral.model.queue import Draft, MoveTask, Queue
+from corral.model.queue import MoveTask, Queue
 from corral.services.caller import Caller
-from corral.services.sqs.delivery import put_all
 from corral.services.sqs.naming import (
     InvalidParameterValue,
     ResourceNotFoundException,
     UnsupportedOperation,
     now_ms,
     queue_with_arn,
-    wakes,
 )
 from corral.store import Store
 
-MOVED_AT_ONCE = 100  # about 5 ms of work; the rest follows in the next batch
 RUNNING = "RUNNING"
 
 
@@ -79,62 +76,6 @@ def list_message_move_tasks(tx: Tx[Store], params: dict[str, Any], caller: Calle
     source, limit = _queue(tx, params["SourceArn"], "SourceArn"), params.get("MaxResults", 1)
     tasks = tx.store.queues.move_tasks(source, limit)
     return {"Results": [_shown(task) for task in tasks]} if tasks else {}
-
-
-def move_messages(tx: Tx[Store], task_id: str) -> None:
-    """Move some of a task's messages, as many as its rate allows by now, and come back for the rest."""
-    store, task = tx.store.queues, tx.store.queues.move_task(task_id)
-    if task is None or task.status != RUNNING:
-        return
-    source = store.queue_numbered(task.source)
-    assert source is not None, "a deleted queue takes its tasks with it"
-    allowed = MOVED_AT_ONCE
-    if task.per_s is not None:
-        elapsed_s = max(0.0, tx.now_s - task.started_ms / 1000)
-        allowed = min(allowed, int(elapsed_s * task.per_s) + 1 - task.moved)
-    moved, failure = _move_some(tx, source, task, allowed) if allowed > 0 else (0, None)
-    task = replace(task, moved=task.moved + moved)
-    if failure is not None:
-        store.change_move_task(replace(task, status="FAILED", failure=failure))
-    elif allowed > 0 and moved == 0:
-        store.change_move_task(replace(task, status="COMPLETED"))
-    else:
-        store.change_move_task(task)
-        next_s = tx.now_s if task.per_s is None else task.started_ms / 1000 + task.moved / task.per_s
-        tx.due(f"moves:{task.id}", max(next_s, tx.now_s))
-
-
-def _move_some(tx: Tx[Store], source: Queue, task: MoveTask, limit: int) -> tuple[int, str | None]:
-    """How many, and why not more if something is wrong. A moved message is a new one, with a new id and age."""
-    store, at_ms = tx.store.queues, now_ms(tx)
-    if source.is_fifo:
-        groups = store.ready_groups(source, limit, at_ms)
-        found = store.heads(source, groups[0], limit, at_ms) if groups else []
-    else:
-        found = store.candidates(source, limit, at_ms)
-    for moved, message in enumerate(found):
-        arn = task.destination_arn or message.source_arn
-        if arn is None:
-            return moved, "CouldNotDetermineMessageSource"
-        target = queue_with_arn(tx, arn)
-        if target is None or target.is_fifo != source.is_fifo:
-            return moved, "AWS.SimpleQueueService.NonExistentQueue"
-        for group in store.drop(source.pile, [message.id], at_ms):
-            store.settle_group(source.pile, group, at_ms)
-        draft = Draft(
-            message_id=tx.ids.uuid(),
-            body=message.body,
-            bytes=message.bytes,
-            sender=message.sender,
-            group_id=message.group_id,
-            deduplication_id=message.deduplication_id,
-            trace=message.trace,
-            attributes=message.attributes,
-        )
-        put_all(tx, target, [draft], store.new_ids(tx.now_s, 1))
-    if found:
-        tx.changed(wakes(source))
-    return len(found), None
 
 
 def _queue(tx: Tx[Store], arn: str, parameter: str) -> Queue:

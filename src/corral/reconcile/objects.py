@@ -1,4 +1,4 @@
-"""Lifecycle rules at work: keys and uploads whose time has come are looked at, some at a time."""
+"""Objects and uploads that expire by the lifecycle rules of their bucket: they are looked at when their time has come."""
 
 from __future__ import annotations
 

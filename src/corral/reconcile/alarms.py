@@ -20,8 +20,9 @@ from corral.decide.metric_math import Series
 from corral.decide.statistics import value_of
 from corral.errors import ApiError
 from corral.model.alarm import COMPOSITE, Alarm, AlarmState, Datapoint, Verdict
-from corral.model.metric import Point, Summary
-from corral.services.cloudwatch.acting import ask, ask_again
+from corral.model.metric import Summary
+from corral.services.cloudwatch.acting import request_scaling, request_scaling_again
+from corral.services.cloudwatch.arrivals import may_speak_early
 from corral.services.cloudwatch.composites import look_at_composite
 from corral.services.cloudwatch.computing import compute
 from corral.services.cloudwatch.queries import MetricStat, Query
@@ -41,19 +42,6 @@ SPOKE = {
 }
 
 
-def arrived(tx: Tx[MetricStore], alarm: Alarm, point: Point) -> None:
-    """Something new for an alarm: look at it now, or when the window ends in which it lies."""
-    watched, alarms = watched_by(alarm), tx.store.alarms
-    end_s = watched.last_end_s(point.at_s) + watched.step_s
-    if end_s <= tx.now_s:  # it is late
-        alarms.set_judged(alarm.id, 0.0)
-        tx.mark(f"alarm:{alarm.id}")
-        return
-    alarms.wake(alarm.id, end_s)
-    if tx.settings.alarm_timing == "fast" and (watched.own or _may_speak_early(watched)):
-        tx.mark(f"alarm:{alarm.id}")
-
-
 def look_at_alarm(tx: Tx[MetricStore], name: str) -> None:
     alarm = tx.store.alarms.by_id(int(name))
     if alarm is None:
@@ -69,7 +57,7 @@ def look_at_alarm(tx: Tx[MetricStore], name: str) -> None:
     if tx.settings.alarm_timing == "fast" and tx.now_s >= warm_s:  # first: or an alarm would calm down and go off at once
         if watched.own:
             alarm = _judge_newest_second(tx, alarm, watched)
-        elif _may_speak_early(watched):
+        elif may_speak_early(watched):
             alarm = _judge_open_window(tx, alarm, watched, end_s + watched.step_s)
     if tx.store.alarms.judged_s(alarm.id) < end_s:
         _judge_windows(tx, alarm, watched, end_s)
@@ -85,7 +73,7 @@ def _judge_windows(tx: Tx[MetricStore], alarm: Alarm, watched: Watched, end_s: i
         alarm = _move(tx, alarm, watched, verdict, "period" if fast else "")
     tx.store.alarms.set_judged(alarm.id, end_s)
     _wake_again(tx, alarm, watched, windows, end_s)
-    ask(tx, alarm, windows[-1][1], _newest(tx, watched)[1] if fast else None)
+    request_scaling(tx, alarm, windows[-1][1], _newest(tx, watched)[1] if fast else None)
 
 
 def _believed(tx: Tx[MetricStore], alarm: Alarm, watched: Watched, verdict: Verdict, end_s: int) -> bool:
@@ -123,13 +111,17 @@ def _judge_newest_second(tx: Tx[MetricStore], alarm: Alarm, watched: Watched) ->
         verdict = Verdict(AlarmState.ALARM, ((at_s, value),))
         alarm = _move(tx, alarm, watched, verdict, "newestSecond", newest_second_reason(at_s, value, watched.criteria))
     if alarm.state is AlarmState.ALARM:
-        ask_again(tx, alarm, value)
+        request_scaling_again(tx, alarm, value)
     return alarm
 
 
 def _judge_open_window(tx: Tx[MetricStore], alarm: Alarm, watched: Watched, end_s: int) -> Alarm:
     verdict = _spoken_early(tx, watched, end_s) if alarm.state is not AlarmState.ALARM else None
-    return alarm if verdict is None else _move(tx, alarm, watched, verdict, "open")
+    if verdict is None:
+        return alarm
+    alarm = _move(tx, alarm, watched, verdict, "open")
+    request_scaling(tx, alarm, verdict.points[-1][1] if verdict.points else None, None)
+    return alarm
 
 
 def _spoken_early(tx: Tx[MetricStore], watched: Watched, end_s: int) -> Verdict | None:
@@ -166,20 +158,13 @@ def _breaches(summary: Summary, watched: Watched) -> bool:
     return value is not None and breaches(value, watched.criteria)
 
 
-def _may_speak_early(watched: Watched) -> bool:
-    if watched.series is None or watched.few_samples == "ignore":  # of the samples of a whole window
-        return False
-    kind = watched.series.statistic.kind
-    return is_level(kind) or conclusive(kind, watched.criteria, 0.0)
-
-
 def _holds(tx: Tx[MetricStore], watched: Watched, end_s: int) -> bool:
     """Whether an alarm stays in ALARM though its whole windows would let it go."""
     if tx.settings.alarm_timing != "fast":
         return False
     if watched.own:
         return _breached_lately(tx, watched)
-    return _may_speak_early(watched) and _spoken_early(tx, watched, end_s + watched.step_s) is not None
+    return may_speak_early(watched) and _spoken_early(tx, watched, end_s + watched.step_s) is not None
 
 
 def _move(tx: Tx[MetricStore], alarm: Alarm, watched: Watched, verdict: Verdict, window: str, reason: str | None = None) -> Alarm:

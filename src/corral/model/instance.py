@@ -1,0 +1,88 @@
+"""An EC2 instance: a slice of one host. The scheduler sees it as a slot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Any, Self
+
+from corral.model.task import Ask
+
+HOST_POOL = "hosts"  # the pool of the hosts' own instances: tasks, Fargate tasks and instance launches take from it
+HOST_TYPE = "corral.host"
+DEFAULT_CLUSTER = "default"
+
+
+class InstanceState(StrEnum):
+    """EC2's names."""
+
+    PENDING = "pending"  # waits for GPUs: it has a claim and no host
+    RUNNING = "running"
+    SHUTTING_DOWN = "shutting-down"  # takes no new tasks; keeps its GPUs until its last task has ended
+    TERMINATED = "terminated"
+
+
+MOVES: dict[InstanceState, frozenset[InstanceState]] = {
+    InstanceState.PENDING: frozenset({InstanceState.RUNNING, InstanceState.TERMINATED}),
+    InstanceState.RUNNING: frozenset({InstanceState.SHUTTING_DOWN}),
+    InstanceState.SHUTTING_DOWN: frozenset({InstanceState.TERMINATED}),
+    InstanceState.TERMINATED: frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """What one host's capacity is divided into. It owns whole GPUs; CPU and memory are what its type says.
+
+    A host's own capacity is an instance too: it has no region, because it joins its cluster in every region, and it owns every
+    GPU that no other instance has taken.
+    """
+
+    id: str  # 32 hexadecimal digits: the id of the container instance, once it has joined a cluster
+    region: str  # empty: a host's own instance
+    cluster: str  # the ECS cluster that it joined; empty: none
+    type: str
+    state: InstanceState
+    gpus: int
+    cpu_units: int
+    memory_mib: int
+    created_at_s: float
+    host_id: str | None = None  # None: it waits for capacity
+    status: str = "ACTIVE"  # as a container instance: ACTIVE or DRAINING
+    terminated_at_s: float | None = None
+    details: dict[str, Any] = field(default_factory=dict)  # what the caller specified and is shown again
+
+    @property
+    def is_host(self) -> bool:
+        return not self.region
+
+    @property
+    def ask(self) -> Ask:
+        """What a launch takes of a host's own slot. CPU and memory may be overcommitted."""
+        return Ask(self.gpus)
+
+    @property
+    def pool(self) -> str | None:
+        """The pool that its slot belongs to. None: it joined no cluster, so no task can be placed on it."""
+        if self.is_host:
+            return HOST_POOL
+        return cluster_pool(self.region, self.cluster) if self.cluster else None
+
+    def but(self, **changes: Any) -> Self:
+        return replace(self, **changes)
+
+
+def cluster_pool(region: str, cluster: str) -> str:
+    """The pool of the instances that joined a cluster."""
+    return f"{region}/{cluster}"
+
+
+def host_instance_id(host_id: str) -> str:
+    """The id of a host's own instance. It differs from the host's, so that one is never taken for the other."""
+    return blake2b(host_id.encode(), digest_size=16, person=b"instance").hexdigest()
+
+
+def ec2_id(instance_id: str) -> str:
+    """How EC2 names an instance."""
+    return f"i-{instance_id[:17]}"

@@ -1,0 +1,106 @@
+"""AWS calls: runs the handler of an operation in the lane of its store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from corral import aws
+from corral.core import Tx, Wait
+from corral.errors import ApiError
+from corral.ids import Ids
+from corral.model.settings import Settings
+from corral.server.authentication import Authentication
+from corral.server.intake import Receive
+from corral.server.lanes import Lane
+from corral.services import SERVICES, Operation, Service
+from corral.services.caller import Caller
+
+
+class Calls:
+    def __init__(self, settings: Settings, lanes: Mapping[str, Lane[Any]], ids: Ids) -> None:
+        self._settings = settings
+        self._lanes = lanes
+        self._ids = ids
+
+    async def run(self, call: aws.Call, caller: Caller, receive: Receive) -> aws.Response:
+        """The response to a call whose body is complete."""
+        service, operation = served(call)
+        params = call.params()
+        if call.operation in service.prepare:
+            params = await asyncio.to_thread(service.prepare[call.operation], params)
+        lane = self._lanes[service.lane]
+
+        def handler(tx: Tx[Any]) -> dict[str, Any]:
+            return operation(tx, params, caller)
+
+        if call.operation in service.quick:
+            return call.serialize(lane.look(handler, self._settings, self._ids), caller.request_id)
+        if call.operation in service.heavy:
+            try:
+                # The thread that reads also serializes: ten thousand events would block the event loop.
+                return await lane.read(lambda tx: call.serialize(handler(tx), caller.request_id), self._settings, self._ids)
+            except Wait:
+                pass  # only the lane can wait without missing a change
+        if call.operation in service.pieces:
+            result = await _in_pieces(lane, operation, service.pieces[call.operation](params), caller)
+            return call.serialize(result, caller.request_id)
+        answer = lane.submit(handler, lambda: _cancel_when_gone(receive, answer))
+        return call.serialize(await answer, caller.request_id)
+
+
+@dataclass(slots=True, eq=False)
+class ServiceCall:
+    """An exchange of every service but S3: the operation is found, and the signature verified, with the whole body."""
+
+    call: aws.Call
+    request_id: str
+    receive: Receive
+    calls: Calls
+
+    @property
+    def action(self) -> str:
+        return f"{self.call.service}:{self.call.operation}"
+
+    async def authenticate(self, authentication: Authentication) -> aws.Identity:
+        return authentication.signature(self.call.request, self.call.signing_name)
+
+    async def run(self, caller: Caller) -> aws.Response:
+        return await self.calls.run(self.call, caller, self.receive)
+
+    def refuse(self, error: ApiError) -> aws.Response:
+        return self.call.serialize_error(error, self.request_id)
+
+
+def served(call: aws.Call) -> tuple[Service, Operation]:
+    """The service of a call and the handler of its operation. Raises an error that names an operation that is not served."""
+    found = _find(call.service, call.operation)
+    if found is None:
+        raise aws.not_served(call)
+    return found
+
+
+@cache  # bounded by the models: recognise refuses unknown operations
+def _find(service: str, operation: str) -> tuple[Service, Operation] | None:
+    handlers = SERVICES.get(service)
+    return (handlers, handlers.operations[operation]) if handlers is not None and operation in handlers.operations else None
+
+
+async def _in_pieces(lane: Lane[Any], operation: Operation, pieces: list[dict[str, Any]], caller: Caller) -> dict[str, Any]:
+    """Run each piece in a command of its own, so that other callers are served in between, and join their lists."""
+    whole: dict[str, list[Any]] = {}
+    for piece in pieces:
+        answer = await lane.submit(lambda tx, piece=piece: operation(tx, piece, caller))  # type: ignore[misc]
+        for name, found in answer.items():
+            whole.setdefault(name, []).extend(found)
+    return whole
+
+
+def _cancel_when_gone(receive: Receive, answer: asyncio.Future[Any]) -> None:
+    """Cancel a call that waits if its client disconnects: nothing else arrives from a client before its response."""
+    gone = asyncio.ensure_future(receive())
+    gone.add_done_callback(lambda _: answer.cancel())
+    answer.add_done_callback(lambda _: gone.cancel())

@@ -1,0 +1,170 @@
+"""The front door: `FrontDoor.respond` is the life of every HTTP request, whichever API the request is for.
+
+recognise       which API and operation (`aws/recognise.py`; the registry, tasks' endpoints and our own pages by their paths)
+authenticate    whose credentials the request carries (`authentication.py`)
+authorise       whether that caller may perform the action
+rate            whether that caller has made too many requests
+run             the operation, in the lane of its store
+respond         the result, or the error in the form that the client's protocol has for it
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+from corral import aws
+from corral.core import Tx
+from corral.errors import ApiError, api_error, our_fault
+from corral.ids import Ids
+from corral.model.settings import Settings
+from corral.server.authentication import ANONYMOUS, Authentication
+from corral.server.calls import Calls, ServiceCall
+from corral.server.connection import HEADERS_MAX_BYTES, Connection, headers_too_large
+from corral.server.intake import ClientGone, Intake, Receive, whole_body
+from corral.server.lanes import Lane
+from corral.server.origins import Origins, Preflight
+from corral.server.own_pages import OwnPages
+from corral.server.registry import is_for_registry
+from corral.server.s3_requests import S3Request, S3Requests
+from corral.server.task_endpoints import TaskEndpoints
+from corral.services.caller import Caller
+
+if TYPE_CHECKING:
+    from corral.server.registry.requests import Registry
+
+PUBLIC_ACTIONS = frozenset({"corral:Health", "s3:Preflight"})  # nobody signs these
+WAIT_MAX_S = 60.0
+
+log = logging.getLogger("corral")
+AccessDenied = api_error("AccessDenied", 403)
+
+
+class Exchange(Protocol):
+    """One recognised request, and the way to respond to it."""
+
+    @property
+    def action(self) -> str:
+        """What the caller wants to do, as a policy names it: `ecs:RunTask`."""
+
+    async def authenticate(self, authentication: Authentication) -> aws.Identity: ...
+
+    async def run(self, caller: Caller) -> aws.Response: ...
+
+    def refuse(self, error: ApiError) -> aws.Response:
+        """The error in the form that clients of this API read."""
+
+
+def authorise(caller: Caller, exchange: Exchange) -> None:
+    """Raise AccessDenied if the caller may not perform the action.
+
+    The root user and every session may perform all actions: the policies of roles are stored and not enforced. Identity
+    policies will be evaluated here. Resource policies are evaluated by the services that have them.
+    """
+    if caller.principal == ANONYMOUS.principal and exchange.action not in PUBLIC_ACTIONS:
+        raise AccessDenied(f"Anonymous callers may not perform {exchange.action}.")
+
+
+def rate(caller: Caller, exchange: Exchange) -> None:
+    """Raise a throttling error if the caller has used up its request rate for the action. No action has a limit yet."""
+
+
+class FrontDoor:
+    def __init__(
+        self,
+        settings: Settings,
+        lanes: Mapping[str, Lane[Any]],
+        authentication: Authentication,
+        ids: Ids,
+        intake: Intake,
+        status: Callable[[Tx[Any]], dict[str, Any]],
+        task_endpoints: TaskEndpoints,
+    ) -> None:
+        self._settings = settings
+        self._state = lanes["state"]
+        self._authentication = authentication
+        self._ids = ids
+        self._intake = intake
+        self._calls = Calls(settings, lanes, ids)
+        self._origins = Origins(lanes["state"], settings, ids)
+        self._s3 = S3Requests(settings, lanes, ids, intake, self._calls, self._origins)
+        self._task_endpoints = task_endpoints
+        self._own_pages = OwnPages(lanes["state"], status)
+
+    async def respond(self, request: aws.Request, receive: Receive, connection: Connection) -> aws.Response:
+        """Handle one request, whose head is complete. Raises ClientGone if the client disconnects."""
+        request_id = self._ids.uuid()
+        exchange: Exchange | None = None
+        try:
+            exchange = await self._recognise(request, request_id, receive, connection)
+            identity = await exchange.authenticate(self._authentication)
+            caller = self._caller(identity, request, request_id)
+            authorise(caller, exchange)
+            rate(caller, exchange)
+            return await exchange.run(caller)
+        except ClientGone:
+            raise
+        except Exception as raised:
+            error = raised if isinstance(raised, ApiError) else our_fault()
+            if error is not raised:
+                log.exception("request %s failed: %s", request_id, exchange.action if exchange is not None else request)
+            return exchange.refuse(error) if exchange is not None else aws.serialize_refusal(request, error, request_id)
+
+    async def _recognise(self, request: aws.Request, request_id: str, receive: Receive, connection: Connection) -> Exchange:
+        """The exchange that a request begins. All requests but S3's and the registry's wait here for their body."""
+        headers = request.headers
+        if sum(map(len, headers)) + sum(map(len, headers.values())) > HEADERS_MAX_BYTES:
+            raise headers_too_large()
+        if is_for_registry(request):
+            return self._registry.exchange(request, receive)
+        if request.method == "OPTIONS":
+            return Preflight(request, request_id, self._origins)
+        call = aws.recognise_head(request)
+        if call is not None:
+            return S3Request(call, request, request_id, receive, connection, self._s3)
+        request.body = await whole_body(headers, receive)
+        if request.path != "/":
+            if request.path.startswith("/_corral/"):
+                return self._own_pages.exchange(request, request_id)
+            if (page := self._task_endpoints.exchange(request)) is not None:
+                return page
+        return ServiceCall(aws.recognise(request), request_id, receive, self._calls)
+
+    @cached_property
+    def _registry(self) -> Registry:
+        from corral.server.registry.requests import Registry  # here: importing it would slow down every start
+
+        return Registry(self._settings, self._state, self._ids, self._intake)
+
+    def _caller(self, identity: aws.Identity, request: aws.Request, request_id: str) -> Caller:
+        headers = request.headers
+        return Caller(
+            account=self._settings.account,
+            region=identity.region,
+            principal=identity.principal,
+            wait_s=_wait_s(headers),
+            task_id=identity.task_id,
+            access_key_id=identity.access_key_id,
+            is_session=identity.is_session,
+            seen=_seen(headers),
+            request_id=request_id,
+            source_ip=request.address,
+            endpoint_url=f"http://{host}" if (host := headers.get("host")) else "",
+        )
+
+
+def _wait_s(headers: Mapping[str, str]) -> float:
+    """X-Corral-Wait, in seconds. AWS ignores this header, so clients may always send it."""
+    text = headers.get("x-corral-wait")
+    try:
+        return max(0.0, min(float(text), WAIT_MAX_S)) if text is not None else 0.0
+    except ValueError:
+        return 0.0
+
+
+def _seen(headers: Mapping[str, str]) -> int | None:
+    """X-Corral-Seen: the version that the client has."""
+    text = headers.get("x-corral-seen", "")
+    return int(text) if text.isascii() and text.isdigit() else None

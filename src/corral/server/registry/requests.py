@@ -1,0 +1,109 @@
+"""The registry's requests: who makes them, and which page they ask for.
+
+The password says who asks and which region's repositories are meant (`services/ecr/access.py`): the address is the same for all.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from corral import aws
+from corral.errors import ApiError
+from corral.ids import Ids
+from corral.model.settings import Settings
+from corral.server.authentication import Authentication
+from corral.server.intake import Intake, Receive
+from corral.server.lanes import Lane
+from corral.server.registry.asked import Asked, page_of, query_of
+from corral.server.registry.errors import VERSION, Unauthorized, Unsupported, refusal
+from corral.server.registry.layers import Layers
+from corral.server.registry.manifests import Manifests
+from corral.services.caller import Caller
+from corral.services.ecr.access import USER
+from corral.services.ecr.naming import RepositoryNotFoundException
+from corral.store import Store
+
+Handler = Callable[[Asked], Awaitable[aws.Response]]
+
+
+class Registry:
+    def __init__(self, settings: Settings, state: Lane[Store], ids: Ids, intake: Intake) -> None:
+        layers, manifests = Layers(state, settings, ids, intake), Manifests(state, settings, ids)
+        self.pages: dict[str, dict[str, Handler]] = {
+            "": {"GET": _welcome, "HEAD": _welcome},
+            "_catalog": {"GET": manifests.catalog},
+            "tags": {"GET": manifests.tags},
+            "referrers": {"GET": manifests.referrers},
+            "manifests": {
+                "HEAD": manifests.show,
+                "GET": manifests.read,
+                "PUT": manifests.put,
+                "DELETE": manifests.delete,
+            },
+            "blobs": {"HEAD": layers.show, "GET": layers.read, "DELETE": layers.delete},
+            "blobs/uploads": {
+                "POST": layers.begin,
+                "GET": layers.progress,
+                "PATCH": layers.send,
+                "PUT": layers.finish,
+                "DELETE": layers.cancel,
+            },
+        }
+
+    def exchange(self, head: aws.Request, receive: Receive) -> RegistryRequest:
+        return RegistryRequest(head, receive, self)
+
+
+@dataclass(slots=True, eq=False)
+class RegistryRequest:
+    """An exchange with the registry."""
+
+    head: aws.Request
+    receive: Receive
+    registry: Registry
+
+    @property
+    def action(self) -> str:
+        return f"registry:{self.head.method}"
+
+    async def authenticate(self, authentication: Authentication) -> aws.Identity:
+        headers = self.head.headers
+        identity = authentication.registry_password(_password(headers.get("authorization", "")))
+        if identity is None:
+            host = headers.get("host", "localhost")
+            login = f"aws ecr get-login-password | docker login --username {USER} --password-stdin {host}"
+            error = Unauthorized(f"Log in first: {login}")
+            error.headers["WWW-Authenticate"] = f'Basic realm="http://{host}/",service="ecr.amazonaws.com"'
+            raise error
+        return identity
+
+    async def run(self, caller: Caller) -> aws.Response:
+        head = self.head
+        page = page_of(head.path, caller.region)
+        handler = self.registry.pages[page.kind].get(head.method)
+        if handler is None:
+            raise Unsupported(f"{head.method} of {head.path} means nothing here.")
+        try:
+            return await handler(Asked(head, self.receive, page, caller, query_of(head.query)))
+        except RepositoryNotFoundException as error:
+            create = f"aws ecr create-repository --repository-name {page.name} --region {caller.region}"
+            raise RepositoryNotFoundException(f"{error.message}. Create it with: {create}") from None
+
+    def refuse(self, error: ApiError) -> aws.Response:
+        return refusal(error)
+
+
+async def _welcome(_: Asked) -> aws.Response:
+    return aws.Response(200, [VERSION, ("Content-Type", "application/json")], b"{}")
+
+
+def _password(authorization: str) -> str:
+    """The password of Docker's user in basic authentication; empty if there is none."""
+    scheme, _, encoded = authorization.partition(" ")
+    try:
+        user, _, password = b64decode(encoded.strip(), validate=True).decode().partition(":")
+    except ValueError:
+        return ""
+    return password if scheme.lower() == "basic" and user == USER else ""

@@ -1,0 +1,198 @@
+"""The endpoints that a task's containers reach without a signature: role credentials, metadata version 4, task protection.
+
+Their addresses are in the container's environment (`services/ecs/inside.py`). The credentials also need the task's token; the
+others have addresses that nobody can guess. All of them end with the task.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import orjson
+
+from corral import aws
+from corral.core import Tx
+from corral.errors import ApiError, api_error
+from corral.model.instance import Instance
+from corral.model.task import Task
+from corral.server.agents import Agents
+from corral.server.authentication import Authentication
+from corral.server.lanes import Lane
+from corral.services.caller import Caller
+from corral.services.ecs import agent_api, metadata
+from corral.services.ecs.naming import InvalidParameterException
+from corral.store import Store
+
+_CREDENTIALS = re.compile(r"/v2/credentials/([0-9a-f]{32})")
+_METADATA = re.compile(r"/v[34]/(([0-9a-f]{32})-[0-9a-f]{32})((?:/.*)?)")
+_PROTECTION = re.compile(r"/api/(([0-9a-f]{32})-[0-9a-f]{32})/task-protection/v1/state")
+_PAGES = frozenset({"", "/task", "/taskWithTags", "/stats", "/task/stats"})
+
+# The codes of the ECS agent for credentials, and codes of the same kind for the rest.
+NotFound = api_error("NotFound", 404)
+InvalidIdInRequest = api_error("InvalidIdInRequest", 400)
+Unauthorized = api_error("Unauthorized", 401)
+Forbidden = api_error("Forbidden", 403)
+MethodNotAllowed = api_error("MethodNotAllowed", 405)
+StatsUnavailable = api_error("StatsUnavailable", 503)
+
+
+class TaskEndpoints:
+    def __init__(self, state: Lane[Store], agents: Agents) -> None:
+        self.state = state
+        self.agents = agents
+
+    def exchange(self, request: aws.Request) -> CredentialsRequest | MetadataRequest | ProtectionRequest | None:
+        """None if the path is not that of an endpoint."""
+        if match := _CREDENTIALS.fullmatch(request.path):
+            return CredentialsRequest(request, match[1], self)
+        if match := _METADATA.fullmatch(request.path):
+            return MetadataRequest(request, match[1], match[2], match[3].rstrip("/"), self)
+        if match := _PROTECTION.fullmatch(request.path):
+            return ProtectionRequest(request, match[1], match[2], self)
+        return None
+
+
+@dataclass(slots=True, eq=False)
+class CredentialsRequest:
+    request: aws.Request
+    task_id: str
+    endpoints: TaskEndpoints
+    action: str = "ecs:GetTaskCredentials"
+
+    async def authenticate(self, authentication: Authentication) -> aws.Identity:
+        token = self.request.headers.get("authorization")
+        if token is None:
+            raise Unauthorized("Send the value of AWS_CONTAINER_AUTHORIZATION_TOKEN as the Authorization header.")
+        identity = authentication.task_token(self.task_id, token)
+        if identity is None:
+            raise Forbidden("The Authorization header is not the AWS_CONTAINER_AUTHORIZATION_TOKEN of this task.")
+        return identity
+
+    async def run(self, caller: Caller) -> aws.Response:
+        _must_be_get(self.request)
+        found = await self.endpoints.state.submit(partial(metadata.credentials_inside, task_id=self.task_id))
+        if found is None:
+            raise InvalidIdInRequest("CredentialsV2Request: Credentials not found: the task has stopped.")
+        role_arn, credentials = found
+        expires = datetime.fromtimestamp(credentials.session.expires_at_s, UTC)
+        return _json(
+            {
+                "RoleArn": role_arn,
+                "AccessKeyId": credentials.session.access_key_id,
+                "SecretAccessKey": credentials.secret_key,
+                "Token": credentials.token,
+                "Expiration": expires.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            }
+        )
+
+    def refuse(self, error: ApiError) -> aws.Response:
+        return _refusal(error)
+
+
+@dataclass(slots=True, eq=False)
+class MetadataRequest:
+    request: aws.Request
+    address: str
+    run_id: str
+    page: str
+    endpoints: TaskEndpoints
+    action: str = "ecs:GetTaskMetadata"
+
+    async def authenticate(self, authentication: Authentication) -> aws.Identity:
+        identity = authentication.container_address(self.run_id, self.address)
+        if identity is None:
+            raise NotFound(f"There is nothing at {self.request.path}.")
+        return identity
+
+    async def run(self, caller: Caller) -> aws.Response:
+        _must_be_get(self.request)
+        page = self.page
+        if page not in _PAGES:
+            raise NotFound(f"There is nothing at {self.request.path}.")
+        if page.endswith("/stats"):
+            return _json(await self._stats(whole_task=page == "/task/stats"))
+        document = partial(metadata.task_metadata, tags=page == "/taskWithTags") if page else metadata.container_metadata
+        found: dict[str, Any] | None = await self.endpoints.state.submit(partial(document, run_id=self.run_id))
+        if found is None:
+            raise NotFound("The task of this container has stopped.")
+        return _json(found)
+
+    def refuse(self, error: ApiError) -> aws.Response:
+        return _refusal(error)
+
+    async def _stats(self, *, whole_task: bool) -> dict[str, Any]:
+        run_id = self.run_id
+
+        def look(tx: Tx[Store]) -> tuple[Task, Instance] | None:
+            task = metadata.task_inside(tx, run_id)
+            instance = tx.store.instances.get(task.instance_id) if task is not None and task.instance_id is not None else None
+            return (task, instance) if task is not None and instance is not None else None
+
+        found: tuple[Task, Instance] | None = await self.endpoints.state.submit(look)
+        if found is None:
+            raise NotFound("The task of this container has stopped.")
+        task, instance = found
+        runs = [run for run in task.runs if whole_task or run.id == run_id]
+        measured = await self.endpoints.agents.measure(str(instance.host_id), [run.attempt_id for run in runs])
+        if measured is None:
+            raise StatsUnavailable("The agent of this host does not answer; try again.")
+        stats = {run.id: metadata.stats(run, measured, instance) for run in runs}
+        if whole_task:
+            return stats
+        if (of_run := stats[run_id]) is None:
+            raise StatsUnavailable("Nothing of this container runs now.")
+        return of_run
+
+
+@dataclass(slots=True, eq=False)
+class ProtectionRequest:
+    request: aws.Request
+    address: str
+    run_id: str
+    endpoints: TaskEndpoints
+    action: str = "ecs:UpdateTaskProtection"
+
+    async def authenticate(self, authentication: Authentication) -> aws.Identity:
+        identity = authentication.container_address(self.run_id, self.address)
+        if identity is None:
+            raise agent_api.ResourceNotFoundException("Failed to find a task for the request")
+        return identity
+
+    async def run(self, caller: Caller) -> aws.Response:
+        if self.request.method not in ("GET", "PUT"):
+            raise MethodNotAllowed(f"{self.request.method} is not served here; use GET or PUT.")
+        wanted = _object(self.request.body) if self.request.method == "PUT" else None
+        change = partial(agent_api.protection_inside, run_id=self.run_id, wanted=wanted)
+        return _json(await self.endpoints.state.submit(change))
+
+    def refuse(self, error: ApiError) -> aws.Response:
+        return _json({"error": {"Code": error.code, "Message": error.message}}, error.status)
+
+
+def _must_be_get(request: aws.Request) -> None:
+    if request.method != "GET":
+        raise MethodNotAllowed(f"{request.method} is not served here; use GET.")
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(body)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise InvalidParameterException("UpdateTaskProtection: failed to decode request")
+    return value
+
+
+def _json(value: dict[str, Any], status: int = 200) -> aws.Response:
+    return aws.Response(status, [("content-type", "application/json")], orjson.dumps(value))
+
+
+def _refusal(error: ApiError) -> aws.Response:
+    """An error in the form of the ECS agent."""
+    return _json({"code": error.code, "message": error.message, "HTTPErrorCode": error.status}, error.status)

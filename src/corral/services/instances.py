@@ -1,0 +1,72 @@
+"""Launching and terminating instances. EC2's API and Auto Scaling groups call these; so do tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from corral.core import Tx
+from corral.decide.claim_order import rank
+from corral.model.instance import HOST_POOL, Instance, InstanceState
+from corral.model.placement import Claim, Placement
+from corral.model.task import StopCode
+from corral.services.ecs.stopping import stop
+from corral.store import Store
+
+TERMINATED = "the instance was terminated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceRequest:
+    """An instance to launch. Its type says how large it is."""
+
+    region: str
+    cluster: str  # the ECS cluster that it joins; empty: none
+    type: str
+    gpus: int
+    cpu_units: int
+    memory_mib: int
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+def launch(tx: Tx[Store], request: InstanceRequest) -> Instance:
+    """Launch an instance now if its GPUs are free and no older claim waits for them; else it waits as a claim."""
+    instance = Instance(
+        id=tx.ids.hex32(),
+        region=request.region,
+        cluster=request.cluster,
+        type=request.type,
+        state=InstanceState.PENDING,
+        gpus=request.gpus,
+        cpu_units=request.cpu_units,
+        memory_mib=request.memory_mib,
+        created_at_s=tx.now_s,
+        details=request.details,
+    )
+    tx.store.instances.add(instance, HOST_POOL, rank(tx.now_s))
+    tx.mark(f"pool:{HOST_POOL}")
+    return instance
+
+
+def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
+    """Cut an instance that has waited from the slot that was chosen for it. Tasks may wait for the slot that it becomes."""
+    instance = tx.store.instances.get(claim.id)
+    assert instance is not None, "a claim of an instance that does not exist"
+    launched = tx.store.instances.launch(instance, placement)
+    tx.changed(f"instance:{instance.id}")
+    if launched.pool is not None:
+        tx.mark(f"pool:{launched.pool}")
+
+
+def terminate(tx: Tx[Store], instance: Instance) -> None:
+    """Stop the tasks of an instance and give its GPUs back once the last of them has ended. Again: nothing more happens."""
+    assert not instance.is_host, "a host's own instance ends with the host"
+    if instance.state is InstanceState.PENDING:
+        tx.store.instances.terminate(instance, tx.now_s)
+        tx.mark(f"pool:{HOST_POOL}")  # a slot may have been reserved for it
+    elif instance.state is InstanceState.RUNNING:
+        tx.store.instances.shut_down(instance)
+        for task in tx.store.tasks.on(instance.id):
+            stop(tx, task, StopCode.TERMINATION, TERMINATED)
+        tx.mark(f"instance:{instance.id}")
+    tx.changed(f"instance:{instance.id}")

@@ -1,0 +1,57 @@
+"""Claims: requests that wait for capacity. A row says in which pool's queue, and where in it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import orjson
+
+from corral.database import Database
+from corral.model.placement import Claim
+from corral.model.task import Ask
+from corral.store.fleet import Fleet
+from corral.store.task_rows import rules_of
+
+CLAIMS = (  # every claim with what it asks for
+    "SELECT claim.pool, rank, kind, claim.id, task.gpus, task.cpu_units, task.memory_mib, task.rules "
+    "FROM claim JOIN task ON task.id = claim.id WHERE kind = 'task' UNION ALL "
+    "SELECT claim.pool, rank, kind, claim.id, instance.gpus, 0, 0, NULL FROM claim JOIN instance ON instance.id = claim.id "
+    "WHERE kind = 'instance'"
+)
+
+
+class Claims:
+    """A part of the state store. A queue's order is in the claims' ranks alone: the store only keeps and compares them."""
+
+    def __init__(self, database: Database, fleet: Fleet) -> None:
+        self._database = database
+        self._fleet = fleet
+        self._waiting: dict[tuple[str, str], tuple[str, Claim]] = {}  # kind and id → pool and claim
+
+    def rebuild(self) -> None:
+        for pool, rank, kind, id, gpus, cpu_units, memory_mib, rules in self._database.execute(CLAIMS).fetchall():
+            claim = Claim(tuple(orjson.loads(rank)), kind, id, Ask(gpus, cpu_units, memory_mib, rules_of(rules)))
+            self._fleet.join_line(pool, claim)
+            self._waiting[kind, id] = pool, claim
+
+    def add(self, pool: str, claim: Claim) -> None:
+        self._database.execute(
+            "INSERT INTO claim (kind, id, pool, rank) VALUES (?, ?, ?, ?)",
+            (claim.kind, claim.id, pool, orjson.dumps(claim.rank).decode()),
+        )
+        self._fleet.join_line(pool, claim)
+        key = claim.kind, claim.id
+        self._waiting[key] = pool, claim
+        self._database.journal.on_rollback(partial(self._waiting.pop, key))
+
+    def remove(self, kind: str, id: str) -> None:
+        """The claim is granted or given up."""
+        key = kind, id
+        pool, claim = waiting = self._waiting.pop(key)
+        self._database.execute("DELETE FROM claim WHERE kind = ? AND id = ?", key)
+        self._fleet.leave_line(pool, claim)
+        self._database.journal.on_rollback(partial(self._waiting.__setitem__, key, waiting))
+
+    def get(self, kind: str, id: str) -> Claim | None:
+        found = self._waiting.get((kind, id))
+        return None if found is None else found[1]

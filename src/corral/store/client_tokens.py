@@ -1,0 +1,31 @@
+"""Client tokens: a request that is sent twice gets the same response twice."""
+
+from __future__ import annotations
+
+from corral.database import Database
+
+
+class ClientTokens:
+    """A part of the state store."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def get(self, scope: str, token: str, now_s: float) -> tuple[str, str] | None:
+        """(digest of the request, its reply)"""
+        row = self._database.execute(
+            "SELECT request, reply FROM client_token WHERE scope = ? AND token = ? AND expires_at > ?", (scope, token, now_s)
+        ).fetchone()
+        return (row[0], row[1]) if row else None
+
+    def put(self, scope: str, token: str, request: str, reply: str, expires_at_s: float) -> None:
+        self._database.execute(
+            "INSERT OR REPLACE INTO client_token VALUES (?, ?, ?, ?, ?)", (scope, token, request, reply, expires_at_s)
+        )
+
+    def drop_expired(self, now_s: float, limit: int) -> int:
+        return self._database.execute(
+            "DELETE FROM client_token WHERE (scope, token) IN "
+            "(SELECT scope, token FROM client_token WHERE expires_at <= ? LIMIT ?)",
+            (now_s, limit),
+        ).rowcount

@@ -1,0 +1,97 @@
+"""ECS clusters: their only SQL, and what is counted by cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from corral.database import Database
+
+
+class Clusters:
+    """A part of the state store."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def put(self, region: str, name: str, status: str, details: dict[str, Any]) -> None:
+        self._database.execute(
+            "INSERT INTO cluster (region, name, status, details) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (region, name) DO UPDATE SET status = excluded.status, details = excluded.details",
+            (region, name, status, orjson.dumps(details).decode()),
+        )
+
+    def get(self, region: str, name: str) -> tuple[str, dict[str, Any]] | None:
+        """(status, details)"""
+        row = self._database.execute("SELECT status, details FROM cluster WHERE region = ? AND name = ?", (region, name)).fetchone()
+        return (row[0], orjson.loads(row[1])) if row else None
+
+    def names(self, region: str, after: str, limit: int) -> list[str]:
+        rows = self._database.execute(
+            "SELECT name FROM cluster WHERE region = ? AND status = 'ACTIVE' AND name > ? ORDER BY name LIMIT ?",
+            (region, after, limit),
+        )
+        return [name for (name,) in rows]
+
+    def has_tasks(self, region: str, name: str) -> bool:
+        return (
+            self._database.execute("SELECT 1 FROM task WHERE region = ? AND cluster = ? LIMIT 1", (region, name)).fetchone()
+            is not None
+        )
+
+    def left_behind(self, region: str) -> list[str]:
+        """Clusters without a row that have tasks: one that this machine joined, and left. One index look-up for each."""
+        rows = self._database.execute(
+            "WITH RECURSIVE used (cluster) AS (SELECT min(cluster) FROM task WHERE region = ?1 UNION ALL "
+            "SELECT (SELECT min(cluster) FROM task WHERE region = ?1 AND cluster > used.cluster) FROM used "
+            "WHERE cluster IS NOT NULL) "
+            "SELECT cluster FROM used WHERE cluster IS NOT NULL "
+            "AND NOT EXISTS (SELECT 1 FROM cluster WHERE region = ?1 AND name = used.cluster)",
+            (region,),
+        )
+        return [name for (name,) in rows]
+
+    def regions(self) -> list[str]:
+        """Those that have a cluster or a task; one look into an index for each."""
+        rows = self._database.execute(
+            "WITH RECURSIVE used (region) AS (SELECT min(region) FROM task "
+            "UNION ALL SELECT (SELECT min(region) FROM task WHERE region > used.region) FROM used WHERE region IS NOT NULL) "
+            "SELECT region FROM used WHERE region IS NOT NULL UNION SELECT region FROM cluster WHERE status = 'ACTIVE' ORDER BY 1"
+        )
+        return [region for (region,) in rows]
+
+    def active_tasks(self, region: str, name: str) -> dict[str, int]:
+        """How many tasks there are in each state but STOPPED."""
+        rows = self._database.execute(
+            "SELECT state, count(*) FROM task WHERE region = ? AND cluster = ? AND state != 'STOPPED' GROUP BY state",
+            (region, name),
+        )
+        return dict(rows.fetchall())
+
+    def task_statistics(self, region: str, name: str) -> dict[tuple[str, str], int]:
+        """(launch type, state) → how many tasks of the cluster there are but STOPPED ones."""
+        rows = self._database.execute(
+            "SELECT iif(coalesce(json_extract(details, '$.launchType'), json_extract(details, '$.capacityProviderName')) "
+            "LIKE 'FARGATE%', 'FARGATE', 'EC2'), state, count(*) FROM task "
+            "WHERE region = ? AND cluster = ? AND state != 'STOPPED' GROUP BY 1, 2",
+            (region, name),
+        )
+        return {(launch_type, state): count for launch_type, state, count in rows}
+
+    def with_provider(self, region: str, provider: str) -> str | None:
+        """The name of an active cluster with this capacity provider."""
+        row = self._database.execute(
+            "SELECT name FROM cluster, json_each(details, '$.capacityProviders') "
+            "WHERE region = ? AND status = 'ACTIVE' AND value = ? LIMIT 1",
+            (region, provider),
+        ).fetchone()
+        return row[0] if row else None
+
+    def runs_on(self, region: str, name: str, provider: str) -> bool:
+        """Whether a task of the cluster that has not stopped came through this capacity provider."""
+        sql = (
+            "SELECT 1 FROM task WHERE region = ? AND cluster = ? AND state != 'STOPPED' "
+            "AND json_extract(details, '$.capacityProviderName') = ? LIMIT 1"
+        )
+        return self._database.execute(sql, (region, name, provider)).fetchone() is not None

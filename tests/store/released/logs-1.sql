@@ -1,0 +1,67 @@
+BEGIN TRANSACTION;
+CREATE TABLE due (key TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE inbox (origin TEXT NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (origin, id)) WITHOUT ROWID;
+CREATE TABLE log_event (
+    stream_id   INTEGER NOT NULL,
+    at_ms       INTEGER NOT NULL,
+    number      INTEGER NOT NULL,
+    ingested_ms INTEGER NOT NULL,
+    message     TEXT NOT NULL,
+    PRIMARY KEY (stream_id, at_ms, number)
+) WITHOUT ROWID;
+CREATE TABLE log_group (
+    id             INTEGER PRIMARY KEY AUTOINCREMENT,   -- never used again: a purge may still be under way
+    region         TEXT NOT NULL,
+    name           TEXT,                                -- null: deleted, and its streams are going
+    created_ms     INTEGER NOT NULL,
+    retention_days INTEGER,                             -- null: for ever
+    bytes          INTEGER NOT NULL DEFAULT 0,          -- stored now, of all its streams
+    details        TEXT NOT NULL,                       -- JSON: class, tags...
+    UNIQUE (region, name)
+);
+INSERT INTO "log_group" VALUES(1,'r','/g',1,NULL,0,'{}');
+CREATE TABLE log_stream (
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,      -- never used again: a purge may still be under way
+    group_id    INTEGER NOT NULL REFERENCES log_group (id),
+    name        TEXT NOT NULL,
+    created_ms  INTEGER NOT NULL,
+    first_ms    INTEGER,                                -- of the events that are stored; null: none is
+    last_ms     INTEGER,
+    ingested_ms INTEGER,
+    events      INTEGER NOT NULL DEFAULT 0,             -- how many were ever taken: the next event's number
+    stored      INTEGER NOT NULL DEFAULT 0,             -- how many are stored now
+    bytes       INTEGER NOT NULL DEFAULT 0,             -- stored now: messages, and 26 for each event, as CloudWatch Logs counts
+    entity      TEXT,                                   -- JSON, as the last PutLogEvents with one gave it
+    UNIQUE (group_id, name)
+);
+INSERT INTO "log_stream" VALUES(1,1,'s',1,NULL,NULL,NULL,0,0,0,NULL);
+CREATE TABLE metric_filter (
+    group_id   INTEGER NOT NULL REFERENCES log_group (id),
+    name       TEXT NOT NULL,
+    created_ms INTEGER NOT NULL,
+    details    TEXT NOT NULL,                           -- JSON: pattern, transformations...
+    PRIMARY KEY (group_id, name)
+) WITHOUT ROWID;
+CREATE TABLE outbox (
+    id      INTEGER PRIMARY KEY,
+    origin  TEXT NOT NULL,
+    lane    TEXT NOT NULL,                      -- the receiver
+    kind    TEXT NOT NULL,                      -- which of its functions
+    key     TEXT,                               -- null, or what it is about: a later one about the same replaces it
+    payload BLOB NOT NULL                       -- JSON: a list of arguments
+);
+CREATE TABLE shipment (
+    run_id     TEXT PRIMARY KEY,
+    stream_id  INTEGER NOT NULL,
+    shipped    INTEGER NOT NULL,
+    touched_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX log_group_gone ON log_group (id) WHERE name IS NULL;
+CREATE INDEX log_stream_first ON log_stream (group_id, first_ms);
+CREATE INDEX shipment_age ON shipment (touched_ms);
+CREATE INDEX due_at ON due (at);
+CREATE INDEX outbox_key ON outbox (lane, kind, key) WHERE key IS NOT NULL;
+DELETE FROM "sqlite_sequence";
+INSERT INTO "sqlite_sequence" VALUES('log_group',1);
+INSERT INTO "sqlite_sequence" VALUES('log_stream',1);
+COMMIT;

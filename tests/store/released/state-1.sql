@@ -1,0 +1,432 @@
+BEGIN TRANSACTION;
+CREATE TABLE bucket (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL UNIQUE,
+    region TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    versioning TEXT NOT NULL DEFAULT '' CHECK (versioning IN ('', 'Enabled', 'Suspended')),
+    has_lifecycle INTEGER NOT NULL DEFAULT 0,  -- what must be known of a bucket whenever an object changes: whether it has
+    has_notifications INTEGER NOT NULL DEFAULT 0  -- documents (bucket_document) that act on objects
+);
+CREATE TABLE bucket_document (
+    bucket INTEGER NOT NULL REFERENCES bucket (id) ON DELETE CASCADE,
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,  -- of kinds of which a bucket may have several
+    put_at REAL NOT NULL,
+    document TEXT NOT NULL,
+    PRIMARY KEY (bucket, kind, name)
+) WITHOUT ROWID;
+CREATE TABLE claim (
+    kind TEXT NOT NULL CHECK (kind IN ('task', 'instance')),
+    id   TEXT NOT NULL,
+    pool TEXT NOT NULL,
+    rank TEXT NOT NULL,                     -- JSON: numbers that are compared in their order; the smallest is served first
+    PRIMARY KEY (kind, id)
+) WITHOUT ROWID;
+INSERT INTO "claim" VALUES('task','waiting','hosts','[0,1.0]');
+CREATE TABLE client_token (
+    scope      TEXT NOT NULL,               -- account, region and operation
+    token      TEXT NOT NULL,
+    request    TEXT NOT NULL,               -- digest of the other parameters
+    reply      TEXT NOT NULL,               -- JSON
+    expires_at REAL NOT NULL,
+    PRIMARY KEY (scope, token)
+) WITHOUT ROWID;
+CREATE TABLE cluster (
+    region     TEXT NOT NULL,
+    name       TEXT NOT NULL,
+    status     TEXT NOT NULL CHECK (status IN ('ACTIVE', 'INACTIVE')),
+    details    TEXT NOT NULL,               -- JSON: what the caller said and is shown again
+    PRIMARY KEY (region, name)
+) WITHOUT ROWID;
+INSERT INTO "cluster" VALUES('r','mine','ACTIVE','{}');
+CREATE TABLE content (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    refs INTEGER NOT NULL CHECK (refs >= 0)
+);
+CREATE TABLE content_part (
+    content INTEGER NOT NULL REFERENCES content (id),
+    number INTEGER NOT NULL,
+    blob TEXT NOT NULL UNIQUE,
+    size INTEGER NOT NULL CHECK (size >= 0),
+    etag TEXT NOT NULL,
+    checksums TEXT NOT NULL,
+    modified_at REAL NOT NULL,
+    PRIMARY KEY (content, number)
+) WITHOUT ROWID;
+CREATE TABLE deduplication (
+    queue INTEGER NOT NULL,  -- numbers are not used twice: what a deleted queue leaves here expires like the rest
+    scope TEXT NOT NULL,  -- the group, or empty for the whole queue
+    deduplication_id TEXT NOT NULL,
+    message_id TEXT NOT NULL,
+    id INTEGER NOT NULL,
+    expires_ms INTEGER NOT NULL,
+    PRIMARY KEY (queue, scope, deduplication_id)
+) WITHOUT ROWID;
+CREATE TABLE due (key TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE expiry (
+    bucket INTEGER NOT NULL REFERENCES bucket (id) ON DELETE CASCADE,
+    key BLOB NOT NULL,
+    upload TEXT NOT NULL,  -- its id; empty: the versions of the key
+    at REAL NOT NULL,
+    PRIMARY KEY (bucket, key, upload)
+) WITHOUT ROWID;
+CREATE TABLE expiry_walk (
+    bucket INTEGER PRIMARY KEY REFERENCES bucket (id) ON DELETE CASCADE,
+    upload INTEGER NOT NULL,  -- the last one that was looked at, by number
+    key BLOB NOT NULL  -- and the last key, when uploads are done with
+);
+CREATE TABLE gpu (
+    id         TEXT PRIMARY KEY,
+    host_id    TEXT NOT NULL REFERENCES host (id),
+    position   INTEGER NOT NULL,
+    model      TEXT NOT NULL,
+    memory_mib INTEGER NOT NULL,
+    simulated  INTEGER NOT NULL CHECK (simulated IN (0, 1)),
+    present    INTEGER NOT NULL CHECK (present IN (0, 1)),    -- 0: its host no longer shows it
+    mode       TEXT NOT NULL DEFAULT 'exclusive' CHECK (mode IN ('exclusive', 'shared')),
+    owner      TEXT NOT NULL REFERENCES instance (id),
+    excluded   INTEGER NOT NULL DEFAULT 0 CHECK (excluded IN (0, 1)),  -- by --exclude-gpus: shown, and never offered
+    foreign_use TEXT NOT NULL DEFAULT '',   -- JSON: [pid, name] of processes on it that are not of a run; empty: none
+    UNIQUE (id, mode),
+    UNIQUE (id, owner)
+);
+INSERT INTO "gpu" VALUES('GPU-h-0','h',0,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'');
+INSERT INTO "gpu" VALUES('GPU-h-1','h',1,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'');
+INSERT INTO "gpu" VALUES('GPU-h-2','h',2,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'');
+INSERT INTO "gpu" VALUES('GPU-h-3','h',3,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'');
+CREATE TABLE host (
+    id        TEXT PRIMARY KEY,
+    name      TEXT NOT NULL,
+    boot_id   TEXT NOT NULL,
+    connected INTEGER NOT NULL CHECK (connected IN (0, 1)),
+    seen_at   REAL NOT NULL,
+    links     TEXT NOT NULL DEFAULT '',     -- JSON: how far its GPUs are from each other, in their order; empty: unknown
+    docker    TEXT NOT NULL DEFAULT ''      -- the engine that runs containers there; empty: there is none
+) WITHOUT ROWID;
+INSERT INTO "host" VALUES('h','host h','boot',1,1.0,'','');
+CREATE TABLE image (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    repository INTEGER NOT NULL REFERENCES repository (id),
+    digest TEXT NOT NULL,
+    media_type TEXT NOT NULL,
+    artifact_type TEXT,
+    size INTEGER NOT NULL,
+    subject TEXT,
+    pushed_at REAL NOT NULL,
+    pulled_at REAL,
+    manifest BLOB NOT NULL,                 -- byte by byte as it was pushed: its digest is of these
+    UNIQUE (repository, digest)
+);
+CREATE TABLE image_part (
+    image INTEGER NOT NULL REFERENCES image (number) ON DELETE CASCADE,
+    digest TEXT NOT NULL,
+    repository INTEGER NOT NULL,
+    PRIMARY KEY (image, digest)
+) WITHOUT ROWID;
+CREATE TABLE image_tag (
+    repository INTEGER NOT NULL REFERENCES repository (id),
+    tag TEXT NOT NULL,
+    image INTEGER NOT NULL REFERENCES image (number),
+    PRIMARY KEY (repository, tag)
+) WITHOUT ROWID;
+CREATE TABLE inbox (origin TEXT NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (origin, id)) WITHOUT ROWID;
+CREATE TABLE instance (
+    id            TEXT PRIMARY KEY,
+    region        TEXT NOT NULL,            -- empty: a host's own instance, which joins its cluster in every region
+    cluster       TEXT NOT NULL,            -- the ECS cluster that it joined; empty: none
+    type          TEXT NOT NULL,
+    state         TEXT NOT NULL CHECK (state IN ('pending', 'running', 'shutting-down', 'terminated')),
+    gpus          INTEGER NOT NULL CHECK (gpus >= 0),
+    cpu_units     INTEGER NOT NULL,
+    memory_mib    INTEGER NOT NULL,
+    created_at    REAL NOT NULL,
+    host_id       TEXT REFERENCES host (id),
+    status        TEXT NOT NULL CHECK (status IN ('ACTIVE', 'DRAINING')),
+    terminated_at REAL,
+    details       TEXT NOT NULL,            -- JSON: what the caller specified and is shown again
+    CHECK ((state = 'pending') <= (host_id IS NULL)),
+    CHECK ((state IN ('running', 'shutting-down')) <= (host_id IS NOT NULL)),
+    CHECK ((state = 'terminated') = (terminated_at IS NOT NULL))
+) WITHOUT ROWID;
+INSERT INTO "instance" VALUES('2bedac7ce67e4d63efd5fba049d3c507','','default','corral.host','running',4,4096,4096,1.0,'h','ACTIVE',NULL,'{}');
+CREATE TABLE instance_attribute (
+    instance_id TEXT NOT NULL REFERENCES instance (id),
+    name        TEXT NOT NULL,
+    value       TEXT NOT NULL,              -- empty: the attribute has no value
+    PRIMARY KEY (instance_id, name)
+) WITHOUT ROWID;
+CREATE TABLE layer (
+    digest TEXT PRIMARY KEY,
+    content INTEGER NOT NULL REFERENCES content (id),
+    size INTEGER NOT NULL CHECK (size >= 0)
+) WITHOUT ROWID;
+CREATE TABLE lease (
+    gpu_id TEXT NOT NULL,
+    run_id TEXT NOT NULL REFERENCES run (id),
+    mode   TEXT NOT NULL,
+    owner  TEXT NOT NULL,
+    PRIMARY KEY (gpu_id, run_id),
+    FOREIGN KEY (gpu_id, mode) REFERENCES gpu (id, mode),
+    FOREIGN KEY (gpu_id, owner) REFERENCES gpu (id, owner)
+) WITHOUT ROWID;
+INSERT INTO "lease" VALUES('GPU-h-0','run-placed','exclusive','2bedac7ce67e4d63efd5fba049d3c507');
+CREATE TABLE message (
+    id INTEGER PRIMARY KEY,
+    message_id TEXT NOT NULL,
+    sent_ms INTEGER NOT NULL,
+    sender TEXT NOT NULL,
+    group_id TEXT,
+    deduplication_id TEXT,
+    trace TEXT,
+    source_arn TEXT,  -- the queue from which it came as a dead letter
+    attributes TEXT,
+    bytes INTEGER NOT NULL,  -- of body and attributes
+    body TEXT NOT NULL
+);
+CREATE TABLE message_group (
+    pile INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    ready_ms INTEGER NOT NULL,
+    PRIMARY KEY (pile, name)
+) WITHOUT ROWID;
+CREATE TABLE move_task (
+    id TEXT PRIMARY KEY,
+    source INTEGER NOT NULL REFERENCES queue (id) ON DELETE CASCADE,
+    source_arn TEXT NOT NULL,
+    destination_arn TEXT,
+    per_s INTEGER,
+    status TEXT NOT NULL,
+    to_move INTEGER NOT NULL,
+    moved INTEGER NOT NULL DEFAULT 0,
+    started_ms INTEGER NOT NULL,
+    failure TEXT
+);
+CREATE TABLE object_version (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    bucket INTEGER NOT NULL REFERENCES bucket (id),
+    key BLOB NOT NULL,
+    id TEXT NOT NULL,
+    latest INTEGER NOT NULL CHECK (latest IN (0, 1)),
+    content INTEGER,  -- counted by content.refs; a foreign key would need an index of its own, or a scan for each content that goes
+    size INTEGER NOT NULL,
+    etag TEXT NOT NULL,
+    modified_at REAL NOT NULL,
+    details TEXT NOT NULL,
+    upload_id TEXT
+);
+CREATE TABLE outbox (
+    id      INTEGER PRIMARY KEY,
+    origin  TEXT NOT NULL,
+    lane    TEXT NOT NULL,                      -- the receiver
+    kind    TEXT NOT NULL,                      -- which of its functions
+    key     TEXT,                               -- null, or what it is about: a later one about the same replaces it
+    payload BLOB NOT NULL                       -- JSON: a list of arguments
+);
+CREATE TABLE parameter (
+    region TEXT NOT NULL,
+    name   TEXT NOT NULL,
+    latest INTEGER NOT NULL,
+    tags   TEXT NOT NULL DEFAULT '{}',      -- JSON
+    PRIMARY KEY (region, name)
+) WITHOUT ROWID;
+CREATE TABLE parameter_version (
+    region      TEXT NOT NULL,
+    name        TEXT NOT NULL,
+    version     INTEGER NOT NULL,
+    type        TEXT NOT NULL CHECK (type IN ('String', 'StringList', 'SecureString')),
+    value       TEXT NOT NULL,              -- of a SecureString: sealed
+    modified_at REAL NOT NULL,
+    modified_by TEXT NOT NULL,
+    details     TEXT NOT NULL,              -- JSON
+    labels      TEXT NOT NULL DEFAULT '[]', -- JSON
+    PRIMARY KEY (region, name, version),
+    FOREIGN KEY (region, name) REFERENCES parameter (region, name) ON DELETE CASCADE
+);
+CREATE TABLE pile (id INTEGER PRIMARY KEY AUTOINCREMENT, owned INTEGER NOT NULL DEFAULT 1 CHECK (owned IN (0, 1)));
+CREATE TABLE place (
+    pile INTEGER NOT NULL,
+    id INTEGER NOT NULL,
+    visible_ms INTEGER,  -- who may be received at any time is not in the index of a FIFO queue: its group says when
+    receives INTEGER NOT NULL DEFAULT 0,
+    receives_before INTEGER NOT NULL DEFAULT 0,  -- on the queue from which it came as a dead letter
+    first_received_ms INTEGER,
+    received_ms INTEGER,
+    task_id TEXT,  -- whose program received it last
+    group_id TEXT,  -- of a FIFO queue
+    PRIMARY KEY (pile, id)
+) WITHOUT ROWID;
+CREATE TABLE queue (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    region TEXT NOT NULL,
+    name TEXT NOT NULL,
+    pile INTEGER NOT NULL UNIQUE REFERENCES pile (id),
+    created_ms INTEGER NOT NULL,
+    modified_ms INTEGER NOT NULL,
+    purged_ms INTEGER,
+    dead_letters TEXT,  -- the ARN of the queue that gets what is received too often
+    attributes TEXT NOT NULL,
+    tags TEXT NOT NULL,
+    UNIQUE (region, name)
+);
+CREATE TABLE receive_attempt (
+    queue INTEGER NOT NULL,
+    attempt_id TEXT NOT NULL,
+    given TEXT NOT NULL,
+    expires_ms INTEGER NOT NULL,
+    PRIMARY KEY (queue, attempt_id)
+) WITHOUT ROWID;
+CREATE TABLE repository (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    region TEXT NOT NULL,
+    name TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    about TEXT NOT NULL,                    -- JSON
+    tags TEXT NOT NULL DEFAULT '{}',        -- JSON
+    UNIQUE (region, name)
+);
+CREATE TABLE repository_layer (
+    repository INTEGER NOT NULL REFERENCES repository (id),
+    digest TEXT NOT NULL REFERENCES layer (digest),
+    unused_since REAL,                      -- NULL: an image of this repository has it
+    PRIMARY KEY (repository, digest)
+) WITHOUT ROWID;
+CREATE TABLE run (
+    id         TEXT PRIMARY KEY,
+    task_id    TEXT NOT NULL REFERENCES task (id) ON DELETE CASCADE,
+    position   INTEGER NOT NULL,
+    container  TEXT NOT NULL,
+    essential  INTEGER NOT NULL CHECK (essential IN (0, 1)),
+    gpus       INTEGER NOT NULL,
+    state      TEXT NOT NULL CHECK (state IN ('PENDING', 'RUNNING', 'STOPPED')),
+    gpu_ids    TEXT NOT NULL,               -- JSON: what it was given, also after its end
+    pid        INTEGER,
+    exit_code  INTEGER,
+    reason     TEXT,
+    started_at REAL,
+    stopped_at REAL,
+    waits      INTEGER NOT NULL DEFAULT 0 CHECK (waits = 0 OR (waits = 1 AND state = 'PENDING')),  -- for others
+    restarts   INTEGER NOT NULL DEFAULT 0,
+    health     TEXT CHECK (health IN ('HEALTHY', 'UNHEALTHY')),
+    about      TEXT                         -- JSON: what its container shows; NULL: a plain process
+);
+INSERT INTO "run" VALUES('run-placed','placed',0,'c',1,1,'PENDING','["GPU-h-0"]',NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL);
+INSERT INTO "run" VALUES('run-waiting','waiting',0,'c',1,1,'PENDING','[]',NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL);
+CREATE TABLE scaling_request (
+    policy       TEXT NOT NULL,                 -- ARN
+    alarm        TEXT NOT NULL,                 -- ARN
+    state        TEXT NOT NULL,                 -- of the alarm
+    period_value REAL,                          -- of the newest whole window
+    newest_value REAL,                          -- of the newest second, where Corral makes the metric itself
+    asked_s      REAL NOT NULL,
+    PRIMARY KEY (policy, alarm)
+) WITHOUT ROWID;
+CREATE TABLE stored_resource (
+    service    TEXT NOT NULL,
+    type       TEXT NOT NULL,
+    region     TEXT NOT NULL,               -- empty for a service that has no regions
+    name       TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    document   TEXT NOT NULL,               -- JSON
+    PRIMARY KEY (service, type, region, name)
+) WITHOUT ROWID;
+CREATE TABLE task (
+    id             TEXT PRIMARY KEY,
+    region         TEXT NOT NULL,
+    cluster        TEXT NOT NULL,
+    definition_arn TEXT NOT NULL,
+    family         TEXT NOT NULL,
+    pool           TEXT NOT NULL,
+    state          TEXT NOT NULL CHECK (state IN ('PROVISIONING', 'PENDING', 'RUNNING', 'STOPPED')),
+    desired        TEXT NOT NULL CHECK (desired IN ('RUNNING', 'STOPPED')),
+    instance_id    TEXT,                    -- an instance, which is kept for longer than its tasks
+    gpus           INTEGER NOT NULL,
+    cpu_units      INTEGER NOT NULL,
+    memory_mib     INTEGER NOT NULL,
+    version        INTEGER NOT NULL,
+    task_group     TEXT NOT NULL,
+    started_by     TEXT,
+    created_at     REAL NOT NULL,
+    placed_at      REAL,
+    started_at     REAL,
+    stopping_at    REAL,
+    stopped_at     REAL,
+    stop_code      TEXT,
+    stopped_reason TEXT,
+    details        TEXT NOT NULL,           -- JSON: overrides, tags, network configuration...
+    plain          INTEGER NOT NULL DEFAULT 1 CHECK (plain IN (0, 1)),   -- 0: look into its definition as its runs come and go
+    time_limit     REAL,                    -- seconds from its start
+    rules          TEXT,                    -- JSON: placement constraints and strategies; NULL: anywhere
+    launch_type    TEXT NOT NULL DEFAULT 'EC2' CHECK (launch_type IN ('EC2', 'FARGATE')),
+    CHECK ((state = 'PROVISIONING') <= (instance_id IS NULL)),
+    CHECK ((state IN ('PENDING', 'RUNNING')) <= (instance_id IS NOT NULL)),
+    CHECK ((state = 'STOPPED') = (stopped_at IS NOT NULL))
+);
+INSERT INTO "task" VALUES('placed','r','default','arn','','hosts','PENDING','RUNNING','2bedac7ce67e4d63efd5fba049d3c507',1,0,0,2,'',NULL,1.0,2.0,NULL,NULL,NULL,NULL,NULL,'{}',1,NULL,NULL,'EC2');
+INSERT INTO "task" VALUES('waiting','r','default','arn','','hosts','PROVISIONING','RUNNING',NULL,1,0,0,1,'',NULL,1.0,NULL,NULL,NULL,NULL,NULL,NULL,'{}',1,NULL,NULL,'EC2');
+CREATE TABLE task_definition (
+    region        TEXT NOT NULL,
+    family        TEXT NOT NULL,
+    revision      INTEGER NOT NULL CHECK (revision >= 1),
+    status        TEXT NOT NULL CHECK (status IN ('ACTIVE', 'INACTIVE', 'DELETE_IN_PROGRESS')),
+    document      TEXT NOT NULL,            -- JSON, in ECS's own shape
+    PRIMARY KEY (region, family, revision)
+) WITHOUT ROWID;
+INSERT INTO "task_definition" VALUES('r','train',1,'ACTIVE','{"family":"train"}');
+CREATE TABLE task_definition_family (
+    region TEXT NOT NULL,
+    name   TEXT NOT NULL,
+    latest INTEGER NOT NULL,
+    PRIMARY KEY (region, name)
+) WITHOUT ROWID;
+INSERT INTO "task_definition_family" VALUES('r','train',1);
+CREATE TABLE upload (
+    content INTEGER PRIMARY KEY REFERENCES content (id),
+    id TEXT NOT NULL UNIQUE,
+    bucket INTEGER NOT NULL REFERENCES bucket (id),
+    key BLOB NOT NULL,
+    initiated_at REAL NOT NULL,
+    details TEXT NOT NULL
+);
+CREATE INDEX task_definition_by_status ON task_definition (status, region, family, revision);
+CREATE INDEX instance_terminated ON instance (terminated_at) WHERE state = 'terminated';
+CREATE UNIQUE INDEX instance_of_host ON instance (host_id) WHERE region = '';
+CREATE INDEX gpu_of_host ON gpu (host_id, position);
+CREATE INDEX gpu_of_owner ON gpu (owner, position);
+CREATE INDEX task_of_cluster ON task (region, cluster, desired, family);
+CREATE INDEX task_started_by ON task (region, cluster, desired, started_by, family) WHERE started_by IS NOT NULL;
+CREATE INDEX task_not_on_ec2 ON task (region, cluster, desired, family) WHERE launch_type != 'EC2';
+CREATE INDEX task_of_instance ON task (instance_id) WHERE state IN ('PENDING', 'RUNNING');
+CREATE INDEX task_of_definition ON task (definition_arn);
+CREATE INDEX task_stopped ON task (stopped_at) WHERE state = 'STOPPED';
+CREATE INDEX run_of_task ON run (task_id, position);
+CREATE UNIQUE INDEX lease_exclusive ON lease (gpu_id) WHERE mode = 'exclusive';
+CREATE INDEX lease_of_run ON lease (run_id);
+CREATE INDEX client_token_expiry ON client_token (expires_at);
+CREATE INDEX pile_left ON pile (id) WHERE owned = 0;
+CREATE INDEX queue_dead_letters ON queue (region, dead_letters, name) WHERE dead_letters IS NOT NULL;
+CREATE INDEX place_visible ON place (pile, visible_ms, receives) WHERE visible_ms IS NOT NULL;
+CREATE INDEX place_group ON place (pile, group_id, id) WHERE group_id IS NOT NULL;
+CREATE INDEX place_task ON place (task_id) WHERE task_id IS NOT NULL;
+CREATE INDEX message_group_ready ON message_group (pile, ready_ms);
+CREATE INDEX deduplication_expires ON deduplication (expires_ms);
+CREATE INDEX receive_attempt_expires ON receive_attempt (expires_ms);
+CREATE INDEX move_task_source ON move_task (source, started_ms);
+CREATE INDEX content_garbage ON content (id) WHERE refs = 0;
+CREATE INDEX object_version_age ON object_version (bucket, key, number DESC);
+CREATE UNIQUE INDEX object_version_id ON object_version (bucket, key, id);
+CREATE UNIQUE INDEX object_current ON object_version (bucket, key) WHERE latest = 1 AND content IS NOT NULL;
+CREATE INDEX object_version_upload ON object_version (upload_id) WHERE upload_id IS NOT NULL;
+CREATE INDEX upload_key ON upload (bucket, key, content);
+CREATE INDEX expiry_at ON expiry (at);
+CREATE INDEX layer_holder ON repository_layer (digest);
+CREATE INDEX layer_unused ON repository_layer (unused_since) WHERE unused_since IS NOT NULL;
+CREATE INDEX image_order ON image (repository);
+CREATE INDEX image_subject ON image (repository, subject) WHERE subject IS NOT NULL;
+CREATE INDEX tag_of_image ON image_tag (image);
+CREATE INDEX part_of_image ON image_part (repository, digest);
+CREATE INDEX scaling_request_alarm ON scaling_request (alarm);
+CREATE INDEX due_at ON due (at);
+CREATE INDEX outbox_key ON outbox (lane, kind, key) WHERE key IS NOT NULL;
+DELETE FROM "sqlite_sequence";
+COMMIT;

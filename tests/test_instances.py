@@ -1,0 +1,230 @@
+"""Instances on one host: each owns its GPUs, its tasks run on them alone, and they go back when it ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from corral.clock import VirtualClock
+from corral.core import Command, Core, Tx
+from corral.errors import ApiError
+from corral.ids import RandomIds
+from corral.model.instance import HOST_POOL, Instance, InstanceState, ec2_id, host_instance_id
+from corral.model.run import Observed
+from corral.model.settings import Settings
+from corral.reconcile import STATE
+from corral.services import hosts, instances
+from corral.services.caller import Caller
+from corral.services.ecs.handlers import HANDLERS
+from corral.services.instances import InstanceRequest
+from corral.store import Store
+from store.rows import derived_fleet, hello
+
+REGION = "us-east-1"
+CALLER = Caller("123456789012", REGION, "arn:aws:iam::123456789012:root")
+P3 = InstanceRequest(region=REGION, cluster="train", type="p3.8xlarge", gpus=4, cpu_units=32 * 1024, memory_mib=244 * 1024)
+G5 = InstanceRequest(region=REGION, cluster="serve", type="g5.xlarge", gpus=1, cpu_units=4 * 1024, memory_mib=16 * 1024)
+OWN = host_instance_id("h")
+PROVIDER = {"autoScalingGroupProvider": {"autoScalingGroupArn": "arn:aws:autoscaling:us-east-1:123456789012:autoScalingGroup:x"}}
+
+
+class World:
+    """A core with one host of eight GPUs that does what it is told."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.store = Store(None)
+        self.clock = VirtualClock(1_000.0)
+        self.core = Core(
+            self.store, settings=settings or Settings(), clock=self.clock, ids=RandomIds(), reconcilers=STATE
+        )  # fmt: skip
+        self.started: dict[str, tuple[str, list[str]]] = {}  # run → (task, GPUs), as the host was told
+        self.told_to_stop: list[str] = []
+        self.run(lambda tx: hosts.hello(tx, hello("h", 8)))
+        for cluster in ("train", "serve"):
+            self.call("CreateCapacityProvider", name=f"{cluster}-fleet", **PROVIDER)
+            strategy = [{"capacityProvider": f"{cluster}-fleet", "weight": 1}]
+            self.call(
+                "CreateCluster", clusterName=cluster, capacityProviders=[f"{cluster}-fleet"],
+                defaultCapacityProviderStrategy=strategy,
+            )  # fmt: skip
+        for gpus in (1, 2, 4):
+            container = {
+                "name": "main", "image": "corral/host", "command": ["work"], "memory": 128,
+                "resourceRequirements": [{"type": "GPU", "value": str(gpus)}],
+            }  # fmt: skip
+            self.call("RegisterTaskDefinition", family=f"gpus-{gpus}", containerDefinitions=[container])
+
+    def run(self, handler: Any) -> Any:
+        outbox = self.core.batch([Command(handler, lambda answer: None)])
+        assert not outbox.faults, outbox.faults[0]
+        assert set(outbox.orders) <= {"h"}, "an order left for something that is not a host"
+        for orders in outbox.orders.values():
+            self.started |= {start.spec.run_id: (start.spec.task_id, start.spec.gpu_ids) for start in orders.start}
+            self.told_to_stop += orders.stop
+        answer = outbox.answers[0][1]
+        if isinstance(answer, ApiError):
+            raise answer
+        assert self.store.fleet.picture() == derived_fleet(self.store).picture()
+        return answer
+
+    def call(self, operation: str, **params: Any) -> Any:
+        return self.run(lambda tx: HANDLERS[operation](tx, params, CALLER))
+
+    def launch(self, request: InstanceRequest) -> str:
+        launched: Instance = self.run(lambda tx: instances.launch(tx, request))
+        return launched.id
+
+    def terminate(self, instance_id: str) -> None:
+        def handler(tx: Tx[Store]) -> None:
+            instance = tx.store.instances.get(instance_id)
+            assert instance is not None
+            instances.terminate(tx, instance)
+
+        self.run(handler)
+
+    def run_task(self, cluster: str, gpus: int, **more: Any) -> str:
+        reply = self.call("RunTask", cluster=cluster, taskDefinition=f"gpus-{gpus}", **more)
+        assert not reply["failures"], reply["failures"]
+        return str(reply["tasks"][0]["taskArn"]).rpartition("/")[2]
+
+    def end(self, *task_ids: str) -> None:
+        runs = [run_id for run_id, (task_id, _) in self.started.items() if task_id in task_ids]
+        seen = [Observed(run_id, 1, self.clock.now_s(), self.clock.now_s(), 0) for run_id in runs]
+        self.run(lambda tx: hosts.report(tx, "h", seen))
+
+    def shown(self, cluster: str, task_id: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.call("DescribeTasks", cluster=cluster, tasks=[task_id])["tasks"][0]
+        return found
+
+    def gpus(self, cluster: str, task_id: str) -> list[str]:
+        return list(self.shown(cluster, task_id)["containers"][0].get("gpuIds") or [])
+
+    def state(self, instance_id: str) -> InstanceState:
+        found = self.store.instances.get(instance_id)
+        assert found is not None
+        return found.state
+
+    def owned(self, instance_id: str) -> list[str]:
+        return [gpu.gpu_id for gpu in self.store.instances.gpus(instance_id)]
+
+
+def test_two_instances_of_different_types_share_one_host() -> None:
+    world = World()
+    large, small = world.launch(P3), world.launch(G5)
+    assert [world.state(each) for each in (large, small)] == [InstanceState.RUNNING] * 2
+    assert [len(world.owned(each)) for each in (large, small, OWN)] == [4, 1, 3]
+    tasks = {
+        ("train", world.run_task("train", 2)): large,
+        ("train", world.run_task("train", 2, launchType="EC2")): large,
+        ("serve", world.run_task("serve", 1)): small,
+        ("default", world.run_task("default", 2)): OWN,
+        ("default", world.run_task("default", 1)): OWN,
+    }
+    held = [gpu for cluster, task in tasks for gpu in world.gpus(cluster, task)]
+    assert len(held) == len(set(held)) == 8, "no GPU is shared"
+    for (cluster, task), instance_id in tasks.items():
+        assert set(world.gpus(cluster, task)) <= set(world.owned(instance_id))
+        arn = world.shown(cluster, task)["containerInstanceArn"]
+        assert arn.endswith(f"container-instance/{cluster}/{instance_id}")
+    assert {tuple(gpus) for _, gpus in world.started.values()} == {tuple(world.gpus(*key)) for key in tasks}
+
+    with pytest.raises(AssertionError, match="RESOURCE:GPU"):
+        world.run_task("train", 1, launchType="EC2")
+    for instance_id in (large, small):
+        world.terminate(instance_id)
+        assert world.state(instance_id) is InstanceState.SHUTTING_DOWN
+        assert world.owned(instance_id), "its tasks still hold its GPUs"
+    assert len(world.told_to_stop) == 3
+    world.end(*(task for _, task in tasks))
+    assert [world.state(each) for each in (large, small)] == [InstanceState.TERMINATED] * 2
+    assert len(world.owned(OWN)) == 8
+    (slot,) = world.store.fleet.pool(HOST_POOL).slots()
+    assert len(slot.gpus) == 8, "all are free again"
+    assert world.store.execute("SELECT count(*) FROM lease").fetchone() == (0,)
+    stopped = world.shown("train", next(task for cluster, task in tasks if cluster == "train"))
+    assert (stopped["lastStatus"], stopped["stopCode"]) == ("STOPPED", "TerminationNotice")
+
+
+def test_instances_and_tasks_wait_in_one_queue_and_the_reasons_name_them() -> None:
+    world = World()
+    holders = [world.run_task("default", 4) for _ in range(2)]
+    waiting = world.launch(P3)
+    assert world.state(waiting) is InstanceState.PENDING
+    younger = world.run_task("default", 1)
+    reason = world.shown("default", younger)["containers"][0]["reason"]
+    assert f"behind instance {ec2_id(waiting)}" in reason
+    world.end(holders[0])
+    assert world.state(waiting) is InstanceState.RUNNING, "the older claim comes first"
+    assert world.shown("default", younger)["lastStatus"] == "PROVISIONING"
+    reason = world.shown("default", younger)["containers"][0]["reason"]
+    assert f"held by task {holders[1]} and instance {ec2_id(waiting)}" in reason
+    world.terminate(waiting)
+    assert world.shown("default", younger)["lastStatus"] == "PENDING"
+
+
+def test_a_task_waits_for_an_instance_to_join_its_cluster() -> None:
+    world = World()
+    task = world.run_task("train", 4)
+    assert "the cluster has no container instances yet" in world.shown("train", task)["containers"][0]["reason"]
+    instance_id = world.launch(P3)
+    assert world.gpus("train", task) == world.owned(instance_id)
+
+
+def test_an_instance_that_waits_can_be_terminated() -> None:
+    world = World()
+    holder = world.run_task("default", 4), world.run_task("default", 4)
+    waiting, younger = world.launch(P3), world.launch(G5)
+    world.terminate(waiting)
+    assert world.state(waiting) is InstanceState.TERMINATED
+    world.end(holder[0])
+    assert world.state(younger) is InstanceState.RUNNING
+
+
+def test_what_it_can_never_hold_reserves_nothing() -> None:
+    world = World()
+    huge = InstanceRequest(region=REGION, cluster="train", type="p2.16xlarge", gpus=16, cpu_units=1, memory_mib=1)
+    waiting = world.launch(huge)
+    assert world.state(waiting) is InstanceState.PENDING
+    assert world.shown("default", world.run_task("default", 4))["lastStatus"] == "PENDING"
+
+
+def test_terminating_again_changes_nothing() -> None:
+    world = World()
+    instance_id = world.launch(G5)
+    world.terminate(instance_id)
+    world.terminate(instance_id)
+    assert world.state(instance_id) is InstanceState.TERMINATED
+    world.clock.advance(3 * 3600.0)
+    world.run(lambda tx: None)
+    assert world.store.instances.get(instance_id) is None, "it is forgotten after a while"
+
+
+def test_a_cluster_with_instances_is_not_deleted() -> None:
+    world = World()
+    instance_id = world.launch(G5)
+    assert world.call("DescribeClusters", clusters=["serve"])["clusters"][0]["registeredContainerInstancesCount"] == 1
+    with pytest.raises(ApiError, match="Container Instances"):
+        world.call("DeleteCluster", cluster="serve")
+    world.terminate(instance_id)
+    world.call("DeleteCluster", cluster="serve")
+
+
+def test_the_host_joins_the_cluster_that_it_is_told() -> None:
+    world = World(Settings(cluster="ml", instance_type="p3.8xlarge"))
+    cluster = world.call("DescribeClusters", clusters=["ml", "default"])["clusters"]
+    assert [each["registeredContainerInstancesCount"] for each in cluster] == [1, 0]
+    assert [each["capacityProviders"] for each in cluster] == [["host"], []]
+    member_of = {"type": "memberOf", "expression": "attribute:ecs.instance-type == p3.8xlarge"}
+    task = world.run_task("ml", 1, placementConstraints=[member_of])
+    assert world.gpus("ml", task)
+    with pytest.raises(ApiError, match="No Container Instances"):
+        world.run_task("default", 1)
+    fargate = {"name": "main", "image": "corral/host", "command": ["work"]}
+    world.call(
+        "RegisterTaskDefinition", family="f", containerDefinitions=[fargate], cpu="256", memory="512", networkMode="awsvpc",
+        requiresCompatibilities=["FARGATE"],
+    )  # fmt: skip
+    network = {"awsvpcConfiguration": {"subnets": ["subnet-1"]}}
+    reply = world.call("RunTask", taskDefinition="f", launchType="FARGATE", networkConfiguration=network)
+    assert reply["tasks"][0]["lastStatus"] == "PENDING", "Fargate tasks use this machine's own slot, in any cluster"

@@ -1,0 +1,183 @@
+"""Launching tasks from a typed request, as RunTask does and as services and jobs will."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from corral.core import Command, Tx
+from corral.errors import ApiError
+from corral.model.instance import HOST_POOL, host_instance_id
+from corral.model.run import Start
+from corral.model.task import TaskState
+from corral.services.ecs.capacity import Capacity
+from corral.services.ecs.handlers import HANDLERS
+from corral.services.ecs.launch import Launched, LaunchRequest, launch
+from corral.services.ecs.naming import InvalidParameterException
+from corral.services.ecs.task_spec import SPECS_KEPT_MAX, spec_of, task_spec
+from corral.store import Store
+from simulation.clients import CALLER
+from simulation.test_line import Small
+
+MAIN = {
+    "name": "main",
+    "image": "corral/host",
+    "command": ["true"],
+    "memory": 6,
+    "environment": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}],
+    "resourceRequirements": [{"type": "GPU", "value": "1"}],
+}
+WAITS = Capacity("EC2", (HOST_POOL,), waits=True, providers=("host",) * 3)
+NOW = Capacity("EC2", (HOST_POOL,), waits=False)
+
+
+class World(Small):
+    """A core with one host of two GPUs, and what that was ordered to start."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.started: list[Start] = []
+        self.register(MAIN)
+
+    def ask(self, handler: Any) -> Any:
+        self.clock.advance(0.01)
+        outbox = self.core.batch([Command(handler, lambda answer: None)])
+        assert not outbox.faults
+        self.started += [start for orders in outbox.orders.values() for start in orders.start]
+        answer = outbox.answers[0][1]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def register(self, container: dict[str, Any]) -> None:
+        params = {"family": "f", "containerDefinitions": [container]}
+        self.ask(lambda tx: HANDLERS["RegisterTaskDefinition"](tx, params, CALLER))
+
+    def launch(self, capacity: Capacity, **more: Any) -> Launched:
+        return self.ask(lambda tx: launch(tx, request(tx, capacity, **more)))
+
+
+def request(tx: Tx[Store], capacity: Capacity, **more: Any) -> LaunchRequest:
+    definition = tx.store.definitions.document(CALLER.region, "f", 1)
+    return LaunchRequest(region=CALLER.region, cluster="default", definition=definition, revision=1, capacity=capacity, **more)
+
+
+def test_whoever_waits_is_a_claim_and_the_others_are_placed_and_started() -> None:
+    world = World()
+    launched = world.launch(WAITS, count=3, group="service:web", started_by="ecs-svc/1", tags=[{"key": "k", "value": "v"}])
+    assert [task.state for task in launched.tasks] == [TaskState.PENDING, TaskState.PENDING, TaskState.PROVISIONING]
+    assert launched.failures == []
+    assert {start.spec.task_id for start in world.started} == {task.id for task in launched.tasks[:2]}
+    for task in launched.tasks:
+        assert world.store.tasks.get(task.id) == task
+        assert (task.group, task.started_by, task.details) == ("service:web", "ecs-svc/1", {"tags": [{"key": "k", "value": "v"}]})
+
+
+def test_whoever_does_not_wait_fails_with_the_reason() -> None:
+    launched = World().launch(NOW, count=3)
+    assert [task.details for task in launched.tasks] == [{"launchType": "EC2"}] * 2
+    [failure] = launched.failures
+    assert failure.instance_id == host_instance_id("h0") and failure.why is not None and failure.why.resource == "GPU"
+
+
+def test_on_chosen_instances() -> None:
+    launched = World().launch(NOW, instance_ids=[host_instance_id("h0"), "nowhere"])
+    assert [task.instance_id for task in launched.tasks] == [host_instance_id("h0")]
+    assert [(failure.instance_id, failure.why) for failure in launched.failures] == [("nowhere", None)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"overrides": {"containerOverrides": [{"name": "other"}]}},
+        {"overrides": {"containerOverrides": [{"name": "main", "resourceRequirements": [{"type": "GPU", "value": "x"}]}]}},
+        {"platform_version": "LATEST"},
+        {"network_configuration": {"awsvpcConfiguration": {"subnets": ["s"]}}},
+        {"placement_strategy": [{"type": "by chance"}]},
+        {"tags": [{"key": "corral:time-limit", "value": "soon"}]},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_what_no_launcher_may_ask_for_is_refused_and_leaves_nothing(wrong: dict[str, Any]) -> None:
+    world = World()
+    with pytest.raises(ApiError):
+        world.launch(WAITS, **wrong)
+    assert world.store.fleet.pool(HOST_POOL).free_gpus == 2 and not world.started
+
+
+def test_equal_tasks_share_what_their_definition_and_overrides_are_merged_to() -> None:
+    world = World()
+    override = {"name": "main", "command": ["sleep", "1"], "environment": [{"name": "B", "value": "3"}]}
+    tasks = [
+        *world.launch(WAITS, count=2, overrides={"containerOverrides": [override]}).tasks,
+        *world.launch(WAITS, overrides={"containerOverrides": [dict(override)]}).tasks,
+    ]
+    [spec, *others] = [world.ask(lambda tx, task=task: spec_of(tx, task)) for task in tasks]
+    assert all(other is spec for other in others)
+    for start in world.started:
+        assert start.spec.command == ["sleep", "1"]
+        assert start.spec.environment.items() >= {"A": "1", "B": "3"}.items()
+    [plain] = world.launch(WAITS).tasks
+    assert world.ask(lambda tx: spec_of(tx, plain)).containers["main"].command == ["true"]
+
+
+def test_nothing_is_kept_of_a_definition_whose_registration_failed() -> None:
+    """Its revision is used again, by another definition."""
+    world = World()
+
+    def register_launch_and_fail(tx: Tx[Store]) -> None:
+        params = {"family": "g", "containerDefinitions": [{**MAIN, "command": ["false"]}]}
+        HANDLERS["RegisterTaskDefinition"](tx, params, CALLER)
+        HANDLERS["RunTask"](tx, {"taskDefinition": "g"}, CALLER)
+        raise InvalidParameterException("this command fails")
+
+    with pytest.raises(InvalidParameterException):
+        world.ask(register_launch_and_fail)
+    assert not world.started
+    params = {"family": "g", "containerDefinitions": [MAIN]}
+    world.ask(lambda tx: HANDLERS["RegisterTaskDefinition"](tx, params, CALLER))
+    answer = world.ask(lambda tx: HANDLERS["RunTask"](tx, {"taskDefinition": "g"}, CALLER))
+    assert answer["tasks"][0]["taskDefinitionArn"].endswith("/g:1")
+    assert [start.spec.command for start in world.started] == [["true"]]
+
+
+def test_merged_definitions_are_kept_within_a_bound() -> None:
+    document = {"containerDefinitions": [{"cpu": 0, "essential": True, **MAIN}]}
+    first = task_spec(document)
+    assert task_spec(document) is first
+    for number in range(SPECS_KEPT_MAX):
+        task_spec(document, {"containerOverrides": [{"name": "main", "cpu": number}]})
+    assert task_spec(document) is not first
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        {"command": ["sleep", "1"]},
+        {"environment": [{"name": "B", "value": "3"}, {"name": "C"}]},
+        {"environment": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "0"}]},
+        {"environmentFiles": [{"type": "s3", "value": "arn:aws:s3:::b/k.env"}]},
+        {"cpu": 512, "memory": 7, "memoryReservation": 5},
+        {"resourceRequirements": [{"type": "GPU", "value": "ALL"}]},
+        {"resourceRequirements": []},
+    ],
+    ids=lambda override: next(iter(override)),
+)
+def test_an_override_is_as_if_the_definition_said_it(override: dict[str, Any]) -> None:
+    side = {"name": "side", "image": "i", "command": ["true"], "cpu": 1, "essential": False, "environment": [], "privileged": True}
+    before = {"cpu": 0, "essential": True, **MAIN}
+    said = {**before, **override}
+    if "environment" in override:
+        pairs = {pair["name"]: pair.get("value", "") for pair in (*before["environment"], *override["environment"])}
+        said["environment"] = [{"name": name, "value": value} for name, value in pairs.items()]
+    document = {"containerDefinitions": [before, side], "memory": "64"}
+    found = task_spec(document, {"containerOverrides": [{"name": "main", **override}], "memory": "128", "taskRoleArn": "r"})
+    expected = task_spec({"containerDefinitions": [said, side], "memory": "128", "taskRoleArn": "r"})
+    for name in ("cpu", "memory", "ask", "is_plain", "rules", "runs", "role"):
+        assert getattr(found, name) == getattr(expected, name)
+    assert found.containers.keys() == expected.containers.keys()
+    for name, container in expected.containers.items():
+        for field in fields(container):
+            assert getattr(found.containers[name], field.name) == getattr(container, field.name)
