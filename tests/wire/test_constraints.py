@@ -21,7 +21,7 @@ from corral.errors import ApiError
 from corral.services import SERVICES
 from wire.constraint_values import placed, valid, wrong
 from wire.generate import Generator
-from wire.oracle import as_datetimes, model_of, sent_by_botocore
+from wire.oracle import SERVED, as_datetimes, model_of, sent_by_botocore
 
 
 def served() -> list[tuple[str, str]]:
@@ -114,7 +114,7 @@ def test_every_entry_of_a_table_is_used(service: str) -> None:
     assert set(limits) <= read
 
 
-@pytest.mark.parametrize("service", sorted(SERVICES))
+@pytest.mark.parametrize("service", sorted({*SERVICES, *SERVED}))
 def test_every_pattern_of_a_service_compiles(service: str) -> None:
     shapes = service_model(service, protocol_of(service)).shapes
     for pattern in {shape["pattern"] for shape in shapes.values() if "pattern" in shape}:

@@ -108,7 +108,7 @@ def test_a_form_inside_itself_is_bounded(depth: int) -> None:
     [
         b"AlarmNames.member.999999999=a",
         b"AlarmNames.member.999999999=a&AlarmNames.member.1=b",
-        b"&".join(b"AlarmNames.member.%d=a" % (n * 1_000_003) for n in range(300)),
+        b"&".join(b"AlarmNames.member.%d=a" % (n * 1_000_003) for n in range(100)),
     ],
 )
 def test_large_indices_cost_nothing(body: bytes) -> None:

@@ -27,7 +27,7 @@ def _entries(most: int, name: str = "{name}") -> Limit:
 MEMORY = Limit(min=6, code=CLIENT, text="'memory' and 'memoryReservation' of a container must be at least {min} MiB.")
 STRATEGY = Limit(max=20, text="A capacity provider strategy can contain at most {max} capacity providers.")
 STARTED_BY = Limit(max=128, text="startedBy can have up to {max} characters.")
-ENVIRONMENT_FILES = Limit(max=10, code=CLIENT, text="At most {max} environmentFiles are allowed for a container.")
+ENVIRONMENT_FILES = Limit(max=10, code=CLIENT, text="A container can have at most {max} environmentFiles.")
 
 TABLE = Table(
     usual("InvalidParameterException", {"CreateCapacityProvider": CLIENT, "UpdateCapacityProvider": CLIENT}),
@@ -81,6 +81,15 @@ TABLE = Table(
         "UpdateTaskProtection.expiresInMinutes": Limit(min=1, max=2880, text="expiresInMinutes must be between {min} and {max}."),
         "ExecuteCommand.command": Limit(max=16 * 1024, in_bytes=True, text="A command has at most {max} bytes."),
         "ContainerOverride.environmentFiles": ENVIRONMENT_FILES,
+        "EnvironmentFile.type": Limit(code=CLIENT, text="The type of an environment file must be s3, not '{value}'."),
+        "EnvironmentFile.value": (
+            Limit(
+                pattern="arn:aws[a-z-]*:s3:::[^/]+/.+",
+                code=CLIENT,
+                text="environmentFiles: '{value}' is not the ARN of an S3 object.",
+            ),
+            Limit(pattern=r".*\.env", code=CLIENT, text="The environment file '{value}' must have the extension .env."),
+        ),
         # Task definitions
         "DeleteTaskDefinitions.taskDefinitions": Limit(min=1, max=10, text="Give from {min} to {max} task definitions."),
         "RegisterTaskDefinition.family": _named("Family"),

@@ -19,9 +19,13 @@ from typing import Any
 
 Matches = Callable[[str], Any]
 
-# What is matched instead of the patterns that RE2 cannot take: it has no lookaheads and no repetition above 1,000. The lengths
-# are limits of their own in the model. None: not checked.
+# What is matched instead of the patterns that RE2 cannot take: it has no lookaheads, no \p{Print} and no repetition above 1,000.
+# The lengths are limits of their own in the model. None: not checked.
 INSTEAD: dict[str, str | None] = {
+    r"\p{Print}+": r"[\x20-\x7e]+",
+    r"(?!((^[ ]+.*)|(.*([\u0000-\u001f]|[\u007f-\u009f]|[:/|])+.*)|(.*[ ]+$))).+": (
+        r"[^ \x00-\x1f\x7f-\x9f:/|]([^\x00-\x1f\x7f-\x9f:/|]*[^ \x00-\x1f\x7f-\x9f:/|])?"
+    ),
     r"^[a-z0-9]([a-z0-9]|-(?!-)){1,61}[a-z0-9]$": r"[a-z0-9]+(-[a-z0-9]+)*",
     r"^(?!\s*$).+": r".*\S.*",
     r"^.{1,100000}$": r".+",
@@ -39,7 +43,8 @@ INSTEAD: dict[str, str | None] = {
     ): None,  # an ISO 8601 time, by back-references
 }
 
-# Java's \uXXXX has four digits; the models write the two ends of the supplementary planes with five and six.
+# Java's \uXXXX has four digits; the models write the two ends of the supplementary planes with five and six, or as surrogates.
+_SURROGATES = (r"\uD800\uDC00-\uDBFF\uDFFF", r"\u10000-\u10FFFF")
 _UNICODE_ESCAPE = re.compile(r"\\u(10FFFF|10000|[0-9A-Fa-f]{4})")
 _ATOM = r"(?:\[\^?(?:\\.|[^\]\\])+\]|\\.|[^\\\[\](){}|*+?^$])"
 _SIMPLE = re.compile(rf"(?:{_ATOM}(?:[*+?]|\{{\d+(?:,\d*)?\}})?)*")
@@ -59,6 +64,7 @@ def matcher(pattern: str) -> Matcher | None:
     instead = INSTEAD.get(pattern, pattern)
     if instead is None:
         return None
+    instead = instead.replace(*_SURROGATES)
     bare = _without_frame(instead)
     if _is_linear(bare):
         try:

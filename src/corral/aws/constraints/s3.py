@@ -34,6 +34,12 @@ def _days(action: str) -> Limit:
 
 
 PART_NUMBER = _argument("Part number must be an integer between {min} and {max}, inclusive", "partNumber", 1, 10_000)
+TARGET_ARN = Limit(
+    pattern=r"arn:aws[a-z-]*:(sqs|sns|lambda):[a-z0-9-]+:\d{12}:.+",
+    code="InvalidArgument",
+    text="The ARN could not be parsed",
+    members={"ArgumentName": "ARN", "ArgumentValue": "{value}"},
+)
 
 TABLE = Table(
     _wording,
@@ -71,6 +77,12 @@ TABLE = Table(
             code="InvalidArgument",
             text="The event is not supported for notifications",
             members={"ArgumentName": "Event", "ArgumentValue": "{value}"},
+        ),
+        "QueueConfiguration.QueueArn": TARGET_ARN,
+        "TopicConfiguration.TopicArn": TARGET_ARN,
+        "LambdaFunctionConfiguration.LambdaFunctionArn": TARGET_ARN,
+        "PutBucketPolicy.Policy": Limit(
+            max=20 * 1024, in_bytes=True, code="PolicyTooLarge", text="Bucket policies are limited to {max} bytes."
         ),
         "FilterRule.Name": Limit(
             enum=("prefix", "suffix", "Prefix", "Suffix"),

@@ -47,6 +47,10 @@ ENTRY_ID = Limit(
     code="InvalidBatchEntryId",
     text="A batch entry id can only contain alphanumeric characters, hyphens and underscores. It can be at most 80 letters long.",
 )
+QUEUE_ARN = Limit(
+    pattern=r"arn:[a-z-]+:sqs:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]{1,80}(\.fifo)?",
+    text="You must use this format to specify the {name}: arn:<partition>:<service>:<region>:<account-id>:<resource-id>",
+)
 PAGE = Limit(min=1, max=1000, text=_invalid("MaxResults", "MaxResults must be an integer between {min} and {max}."))
 
 TABLE = Table(
@@ -77,6 +81,8 @@ TABLE = Table(
         "StartMessageMoveTask.MaxNumberOfMessagesPerSecond": Limit(
             min=1, max=500, text=_invalid("MaxNumberOfMessagesPerSecond", "Must be between {min} and {max}.")
         ),
+        "*.SourceArn": QUEUE_ARN,
+        "*.DestinationArn": QUEUE_ARN,
         "ListMessageMoveTasks.MaxResults": Limit(
             min=1, max=10, text=_invalid("MaxResults", "Must be between {min} and {max}, if provided.")
         ),

@@ -10,7 +10,6 @@ import orjson
 
 from corral.services.ecs.constraints import check_definition_constraints
 from corral.services.ecs.containers import dependencies
-from corral.services.ecs.environment_files import check_environment_files
 from corral.services.ecs.naming import ClientException
 
 Document = dict[str, Any]
@@ -192,7 +191,6 @@ def _check_environment(container: Container, _: Document) -> None:
                 f"container, such as '{secret['name']}'."
             )
         taken.add(secret["name"])
-    check_environment_files(container)
 
 
 def _check_network(container: Container, document: Document) -> None:

@@ -11,21 +11,11 @@ from typing import Any
 from corral.core import Tx
 from corral.errors import ApiError
 from corral.model.blob import Slice
-from corral.services.ecs.naming import ClientException
 from corral.store import Store
 
 FILES_MAX_BYTES = 2**20  # of a container's, together. ECS has no limit, but no program could be started with much more
 OBJECT = re.compile(r"arn:aws[a-z-]*:s3:::([^/]+)/(.+)")
 NO_FILES = "ResourceInitializationError: failed to download env files: file download command: non empty error stream: {}"
-
-
-def check_environment_files(container: dict[str, Any]) -> None:
-    files, name = container.get("environmentFiles", ()), container["name"]
-    for file in files:
-        if not OBJECT.fullmatch(file["value"]):
-            raise ClientException(f"Container '{name}': '{file['value']}' is not the ARN of an S3 object.")
-        if not file["value"].endswith(".env"):
-            raise ClientException(f"Container '{name}': the environment file '{file['value']}' must have the extension .env.")
 
 
 def files_of(tx: Tx[Store], container: dict[str, Any]) -> tuple[list[tuple[Slice, ...]], str | None]:

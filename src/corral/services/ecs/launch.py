@@ -18,7 +18,6 @@ from corral.services.ecs import fargate
 from corral.services.ecs.capacity import Capacity
 from corral.services.ecs.constraints import placement_rules
 from corral.services.ecs.containers import time_limit_s
-from corral.services.ecs.environment_files import check_environment_files
 from corral.services.ecs.naming import ClientException, InvalidParameterException, arn
 from corral.services.ecs.orders import start_runs
 from corral.services.ecs.secrets import check_secrets
@@ -225,7 +224,6 @@ def _check_override_names(request: LaunchRequest) -> None:
 
 def _check_spec(tx: Tx[Store], spec: TaskSpec) -> None:
     for container in spec.containers.values():
-        check_environment_files(container.definition)  # those of an override too
         check_secrets(container.definition)
         _check_runnable(tx, container)
     for volume in spec.document.get("volumes", ()):

@@ -23,10 +23,8 @@ from corral.services.s3.notifications import NOTIFICATION
 from corral.store import Store
 
 MalformedPolicy = api_error("MalformedPolicy")
-PolicyTooLarge = api_error("PolicyTooLarge")
 InvalidTargetBucketForLogging = api_error("InvalidTargetBucketForLogging")
 
-POLICY_MAX_BYTES = 20 * 1024
 RESOURCE = re.compile(r"arn:aws[a-z-]*:s3:::(?P<bucket>[^/]*)(?:/.*)?", re.S)
 
 
@@ -46,8 +44,6 @@ def _missing(code: str, message: str) -> Callable[[], ApiError]:
 
 def _policy(tx: Tx[Store], bucket: Bucket, params: Params, caller: Caller) -> Any:
     text = params["Policy"]
-    if len(text.encode()) > POLICY_MAX_BYTES:
-        raise PolicyTooLarge(f"Bucket policies are limited to {POLICY_MAX_BYTES} bytes.")
     try:
         policy = read(text)
     except PolicyError as error:

@@ -6,7 +6,6 @@ the notification is configured, which a test message shows, and with every event
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from time import gmtime, strftime
@@ -37,7 +36,6 @@ NOT_HERE = {
     FUNCTIONS: "Corral has no Lambda functions",
 }
 SENDER = "s3.amazonaws.com"
-ARN = re.compile(r"arn:aws[a-z-]*:(?:sqs|sns|lambda):[a-z0-9-]+:\d{12}:.+")
 EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
 RECORD_VERSION = "2.1"
 LATER_EVENTS = (
@@ -60,8 +58,6 @@ def settle(tx: Tx[Store], bucket: Bucket, params: Params, caller: Caller) -> Any
     if "EventBridgeConfiguration" in given:
         kept["EventBridgeConfiguration"] = given["EventBridgeConfiguration"]
     notifications = [notification for _, notification in _parts(kept)]
-    for notification in notifications:
-        _check(notification)
     if ambiguous(notifications):
         raise InvalidArgument(
             "Configuration is ambiguously defined. Cannot have overlapping suffixes in two rules if the prefixes are overlapping "
@@ -102,7 +98,9 @@ def _parts(document: Mapping[str, Any]) -> Iterator[tuple[str, Notification]]:
             rules = part.get("Filter", {}).get("Key", {}).get("FilterRules", ())
             ends: dict[str, str] = {}
             for rule in rules:
-                name = rule.get("Name", "").lower()
+                if "Name" not in rule:
+                    raise InvalidArgument("filter rule name must be either prefix or suffix")
+                name = rule["Name"].lower()
                 if name in ends:
                     raise InvalidArgument(f"Cannot specify more than one {name} rule in a filter.")
                 ends[name] = rule.get("Value", "")
@@ -110,11 +108,6 @@ def _parts(document: Mapping[str, Any]) -> Iterator[tuple[str, Notification]]:
                 member,
                 Notification(part["Id"], part[target], tuple(part["Events"]), ends.get("prefix", ""), ends.get("suffix", "")),
             )
-
-
-def _check(notification: Notification) -> None:
-    if ARN.fullmatch(notification.target) is None:
-        raise InvalidArgument("The ARN could not be parsed", ArgumentName="ARN", ArgumentValue=notification.target)
 
 
 def _try_targets(tx: Tx[Store], bucket: Bucket, document: Mapping[str, Any], caller: Caller) -> None:

@@ -12,7 +12,6 @@ from corral.core import Tx
 from corral.model.queue import MoveTask, Queue
 from corral.services.caller import Caller
 from corral.services.sqs.naming import (
-    QUEUE_ARN,
     InvalidParameterValue,
     ResourceNotFoundException,
     UnsupportedOperation,
@@ -80,10 +79,6 @@ def list_message_move_tasks(tx: Tx[Store], params: dict[str, Any], caller: Calle
 
 
 def _queue(tx: Tx[Store], arn: str, parameter: str) -> Queue:
-    if not QUEUE_ARN.fullmatch(arn):
-        raise InvalidParameterValue(
-            f"You must use this format to specify the {parameter}: arn:<partition>:<service>:<region>:<account-id>:<resource-id>"
-        )
     queue = queue_with_arn(tx, arn)
     if queue is None:
         raise ResourceNotFoundException(f"The resource that you specified for the {parameter} parameter doesn't exist.")
