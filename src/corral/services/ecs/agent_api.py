@@ -17,6 +17,8 @@ from corral.store import Store
 
 ResourceNotFoundException = api_error("ResourceNotFoundException", 404)
 
+EXPIRES_MAX_MINUTES = 2880
+
 
 def protection_inside(tx: Tx[Store], run_id: str, wanted: dict[str, Any] | None) -> dict[str, Any]:
     """How the task of a run is protected, after what it wants has been done; None: it only asks."""
@@ -53,4 +55,6 @@ def _checked(wanted: dict[str, Any]) -> dict[str, Any]:
         raise InvalidParameterException("UpdateTaskProtection: failed to decode request")
     if enabled is None:
         raise InvalidParameterException("Invalid request: does not contain 'ProtectionEnabled' field")
+    if minutes is not None and not 1 <= minutes <= EXPIRES_MAX_MINUTES:  # this request is not one of ECS's own API
+        raise InvalidParameterException(f"expiresInMinutes must be between 1 and {EXPIRES_MAX_MINUTES}.")
     return {"protectionEnabled": enabled, **({"expiresInMinutes": minutes} if minutes is not None else {})}
