@@ -7,7 +7,7 @@ from typing import Any
 
 from corral.core import Tx
 from corral.decide.providers import Provider, distribute
-from corral.model.instance import HOST_POOL, cluster_pool
+from corral.model.instance import HOST_POOL
 from corral.services.ecs.naming import InvalidParameterException
 from corral.services.ecs.providers import FARGATE_PROVIDERS, checked_strategy
 from corral.services.ecs.slots import HOST_CLUSTER_DETAILS, HOST_PROVIDER, has_host, pools_of, slots_of
@@ -45,7 +45,7 @@ def capacity_of(
     if not launch_type and not strategy:
         strategy = about.get("defaultCapacityProviderStrategy")
         if strategy == HOST_CLUSTER_DETAILS["defaultCapacityProviderStrategy"]:  # the common case
-            return Capacity("EC2", (HOST_POOL,), waits=True, providers=(HOST_PROVIDER,) * count)
+            return Capacity("EC2", pools_of(tx, region, cluster)[:1], waits=True, providers=(HOST_PROVIDER,) * count)
     if strategy:
         return _through_providers(tx, strategy, region, cluster, about, count)
     if launch_type == "EXTERNAL" or not slots_of(tx, region, cluster):
@@ -64,5 +64,5 @@ def _through_providers(
             "At least one capacity provider must have a weight value greater than zero specified."
         )
     on_fargate = providers[0].name in FARGATE_PROVIDERS
-    pool = HOST_POOL if on_fargate or has_host(tx, cluster) else cluster_pool(region, cluster)
-    return Capacity("FARGATE" if on_fargate else "EC2", (pool,), waits=True, providers=tuple(distribute(providers, count)))
+    pools = (HOST_POOL,) if on_fargate else pools_of(tx, region, cluster)[:1]
+    return Capacity("FARGATE" if on_fargate else "EC2", pools, waits=True, providers=tuple(distribute(providers, count)))
