@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from command import Cli
 from engines import dockerd as own_engine
 from eventually import eventually
 from harness import Corral
 
+# Neither a deadline nor a health check may measure how busy the machine is.
+settings.register_profile("corral", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("corral")
 os.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"  # whoever wants containers brings an engine; see `dockerd`
 
 

@@ -70,9 +70,9 @@ def run_task(gpus: int) -> Any:
 
 
 def ends(task: dict[str, Any]) -> Any:
-    host_id = task["containerInstanceArn"].rpartition("/")[2]
+    instance_id = task["containerInstanceArn"].rpartition("/")[2]
     run_id = task["containers"][0]["containerArn"].rpartition("/")[2]
-    return lambda tx: hosts.report(tx, host_id, [Observed(run_id, 1, tx.now_s, tx.now_s, 0)])
+    return lambda tx: hosts.report(tx, tx.store.instances.host_of(instance_id), [Observed(run_id, 1, tx.now_s, tx.now_s, 0)])
 
 
 def test_a_newcomer_does_not_overtake_those_who_ask_for_the_same() -> None:
