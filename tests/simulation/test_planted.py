@@ -125,7 +125,7 @@ def grant(tx: Tx[Store], pool_name: str, claim: Claim) -> None:
 
 def all_claims(tx: Tx[Store], pool_name: str) -> list[Claim]:
     lines = tx.store.fleet.pool(pool_name)._lines
-    return sorted(Claim(*place, ask) for ask, line in lines.items() for place in line)
+    return sorted(claim for line in lines.values() for claim in line)
 
 
 def youngest_first(tx: Tx[Store], pool_name: str) -> None:
@@ -320,7 +320,7 @@ def rules_are_for_newcomers(tx: Tx[Store], pool_name: str) -> None:
     """The oldest who waits goes wherever there is room."""
     STATE["pool"](tx, pool_name)
     for claim in all_claims(tx, pool_name)[:1]:
-        grant(tx, pool_name, replace(claim, ask=replace(claim.ask, rules=None)))
+        grant(tx, pool_name, claim._replace(ask=replace(claim.ask, rules=None)))
 
 
 class DrainsNobody(Instances):

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from threading import Lock
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from corral.aws import catalogue
 from corral.aws.catalogue import Service
-from corral.aws.constraints import Check, compile_check, table_of
 from corral.aws.faults import Misfit, refusal, unknown_operation, unrecognised, unserved_operation
 from corral.aws.form import pairs_from_body, pairs_from_text
 from corral.aws.http import Request, Response, plain_body
@@ -26,6 +25,9 @@ from corral.aws.s3 import as_meant
 from corral.aws.serialize.errors import serialize_error
 from corral.aws.shapes import OperationModel, Shape
 from corral.errors import ApiError
+
+if TYPE_CHECKING:
+    from corral.aws.constraints import Check
 
 NOTHING: Located = MappingProxyType({})
 FORM_TYPE = "application/x-www-form-urlencoded"
@@ -51,6 +53,8 @@ class Operation:
     @cached_property
     def check(self) -> Check | None:
         """The check of its input's constraints; None if it has none."""
+        from corral.aws.constraints import compile_check, table_of  # here: a start need not wait for it
+
         with _COMPILING:
             return compile_check(self._model(), table_of(self.service, self.protocol))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from corral.model.instance import ec2_id
 from corral.model.rules import Rules
@@ -45,9 +45,8 @@ TASK, INSTANCE = "task", "instance"  # kinds of claims
 Rank = tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Claim:
-    """A request that waits for capacity in a pool: a task, or the launch of an instance."""
+class Claim(NamedTuple):
+    """A request that waits for capacity in a pool: a task, or the launch of an instance. A tuple, because queues compare many."""
 
     rank: Rank  # its place in the queue, by `decide/claim_order.py`: the smallest is served first
     kind: str

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from corral.journal import Journal
-from corral.model.placement import Claim, Rank, Slot, Sorting
+from corral.model.placement import Claim, Slot, Sorting
 from corral.model.rules import Rules
 from corral.model.task import ALL_GPUS, Ask
 from corral.store.slots import SlotGroup, SlotIndex, SlotSelection, Where
@@ -37,7 +37,7 @@ class PoolIndex:
         self._index = SlotIndex()  # of the slots that take tasks
         self._by_held: dict[tuple[int, int], SlotGroup] | None = None  # by held GPUs and size; kept once somebody asked for ALL
         self._withheld: dict[str, dict[str, str]] = {}  # slots with GPUs that are kept away
-        self._lines: dict[Ask, list[tuple[Rank, str, str]]] = {}  # rank, kind and id of claims with equal asks, in order
+        self._lines: dict[Ask, list[Claim]] = {}  # claims with equal asks, in order
         self._selections: dict[Rules, SlotSelection] = {}  # the one used last comes last
         self._changes: list[str] = []  # slots that have changed, for the selections to catch up with
         self._forgotten = 0  # how many changes came before those
@@ -90,11 +90,11 @@ class PoolIndex:
         return bool(self._lines)
 
     def heads(self) -> list[Claim]:
-        return sorted(Claim(*line[0], ask) for ask, line in self._lines.items())
+        return sorted([line[0] for line in self._lines.values()])
 
     def head(self, ask: Ask) -> Claim | None:
         line = self._lines.get(ask)
-        return Claim(*line[0], ask) if line else None
+        return line[0] if line else None
 
     def waiting(self) -> int:
         return sum(len(line) for line in self._lines.values())
@@ -153,11 +153,11 @@ class PoolIndex:
         if line is None:
             line = self._lines[claim.ask] = []
             self.restless += claim.ask.rules is not None and claim.ask.rules.restless
-        insort(line, (claim.rank, claim.kind, claim.id))
+        insort(line, claim)
 
     def leave_line(self, claim: Claim) -> None:
         line = self._lines[claim.ask]
-        del line[bisect_left(line, (claim.rank, claim.kind, claim.id))]
+        del line[bisect_left(line, claim)]
         if not line:
             del self._lines[claim.ask]
             self.restless -= claim.ask.rules is not None and claim.ask.rules.restless
