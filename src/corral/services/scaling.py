@@ -1,4 +1,4 @@
-"""What alarms ask of scaling policies arrives in the state. Nobody acts on it yet."""
+"""What alarms ask of scaling policies arrives in the state. Nothing acts on it yet."""
 
 from __future__ import annotations
 

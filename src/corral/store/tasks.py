@@ -285,7 +285,7 @@ class Tasks:
         ).rowcount
 
     def set_details(self, task: Task, details: dict[str, Any]) -> Task:
-        """What is said of a task beside its state: its tags, its protection."""
+        """Replace the details of a task: its tags, its protection."""
         self._forget_on_rollback(task.id)
         changed = self._execute(
             "UPDATE task SET details = ? WHERE id = ? AND version = ?", (dumps(details), task.id, task.version)

@@ -181,7 +181,7 @@ class Alarms:
     # What they ask of scaling policies
 
     def requested(self, alarm_id: int) -> tuple[ScalingRequest, ...] | None:
-        """What it asked for last; None: nobody remembers. It may then be asked for again, which changes nothing."""
+        """Its last requests; None: unknown, after a restart or a rollback. To make them again changes nothing."""
         return self._requested.get(alarm_id)
 
     def set_requested(self, alarm_id: int, requests: Sequence[ScalingRequest]) -> None:

@@ -1,6 +1,6 @@
 """Launching tasks: from a request to tasks that are placed or wait for capacity.
 
-RunTask and StartTask turn their parameters into a request. Whoever else launches tasks fills one in.
+RunTask and StartTask build a request from their parameters. Services and jobs will build theirs.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _add(tx: Tx[Store], prototype: Task, spec: TaskSpec, found: Placement | None
 
 
 def _through(prototype: Task, provider: str | None) -> Task:
-    """The provider that a task goes to is shown; the host's own goes without saying."""
+    """Record the capacity provider of a task, unless it is the host's own, which is the default."""
     if provider is None or provider == HOST_PROVIDER:
         return prototype
     return prototype.but(details={**prototype.details, "capacityProviderName": provider})
