@@ -13,8 +13,8 @@ BODY_MAX_BYTES = 16 * 1024 * 1024  # of a body after decompression; the server b
 AWS_CHUNKED = "aws-chunked"  # stands among content encodings, yet is only how a body travels
 
 
-# Of these two, of Call and of Caller one is made for every request, and to make a frozen one takes three times as long: together a
-# tenth of all that a request costs before its handler. Nobody changes them, except that the server sets a body when it has arrived.
+# Request, Response, Call and Caller are created for every request. They are not frozen, because frozen ones take three times as
+# long to create: a tenth of a request's cost before its handler. Only the body of a request is set later, when it has arrived.
 
 
 @dataclass(slots=True)

@@ -63,7 +63,7 @@ class Authentication:
         return aws.Identity("", TASKS, "", "ecs", task_id=task_id)
 
     def container_address(self, run_id: str, address: str) -> aws.Identity | None:
-        """The address of a container's metadata, which nobody can guess."""
+        """The address of a container's metadata, which cannot be guessed."""
         if not compare_digest(address, sessions.address_of_run(self._session_key, run_id)):
             return None
         return aws.Identity("", TASKS, "", "ecs")

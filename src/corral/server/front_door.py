@@ -35,7 +35,7 @@ from corral.services.caller import Caller
 if TYPE_CHECKING:
     from corral.server.registry.requests import Registry
 
-PUBLIC_ACTIONS = frozenset({"corral:Health", "s3:Preflight"})  # nobody signs these
+PUBLIC_ACTIONS = frozenset({"corral:Health", "s3:Preflight"})  # their requests carry no signature
 WAIT_MAX_S = 60.0
 
 log = logging.getLogger("corral")

@@ -1,7 +1,7 @@
 """The endpoints that a task's containers reach without a signature: role credentials, metadata version 4, task protection.
 
 Their addresses are in the container's environment (`services/ecs/inside.py`). The credentials also need the task's token; the
-others have addresses that nobody can guess. All of them end with the task.
+others have addresses that cannot be guessed. All of them end with the task.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ def stored_type(
 
 
 def never_updated(tx: Tx[Store], caller: Caller, identity: str, old: Properties, new: Properties) -> None:
-    """The update of a type of which every property forces a replacement."""
+    """Do nothing: every property of the type forces a replacement."""
 
 
 def _with_tags(tx: Tx[Store], caller: Caller, type_: ResourceType, document: Document, tags: list[dict[str, str]]) -> Document:

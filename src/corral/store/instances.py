@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import orjson
 
 from corral.database import Database, Row
-from corral.model.instance import MOVES, Instance, InstanceState, ec2_id, host_instance_id
+from corral.model.instance import MOVES, Instance, InstanceState, host_instance_id
 from corral.model.placement import INSTANCE, Claim, Links, Placement, Rank, Slot
 from corral.model.run import GpuDevice
 from corral.model.task import Ask
@@ -46,14 +46,6 @@ class Instances:
             return live
         row = self._database.execute(f"SELECT {COLUMNS} FROM instance WHERE id = ?", (instance_id,)).fetchone()
         return _instance(row) if row else None
-
-    def by_ec2_id(self, given: str) -> Instance | None:
-        """EC2's id has the first digits of ours."""
-        digits = given.removeprefix("i-")
-        row = self._database.execute(
-            f"SELECT {COLUMNS} FROM instance WHERE id >= ? AND id < ? LIMIT 1", (digits, digits + "g")
-        ).fetchone()
-        return _instance(row) if row and ec2_id(row[0]) == given else None
 
     def all(self) -> list[Instance]:
         """Terminated ones too, as long as they are shown; oldest first."""
@@ -220,8 +212,7 @@ class Instances:
 
     def holds(self, instance_id: str) -> dict[str, str]:
         """GPU → why a person reserves it."""
-        attributes = self.attributes(instance_id).items()
-        return {name.removeprefix(HOLD): value for name, value in attributes if name.startswith(HOLD)}
+        return _holds(self.attributes(instance_id))
 
     # Slots
 
@@ -240,7 +231,7 @@ class Instances:
             (instance.host_id,),
         ).fetchall()
         held, attributes = self.holders(instance.id), self.attributes(instance.id)
-        holds = {named.removeprefix(HOLD): value for named, value in attributes.items() if named.startswith(HOLD)}
+        holds = _holds(attributes)
         offered: dict[str, str] = {}  # what the instance may give to tasks, and what else computes on it
         withheld: dict[str, str] = {}
         positions: dict[str, int] = {}
@@ -287,6 +278,10 @@ class Instances:
                 slot.pending += count if state == "PENDING" else 0
                 if desired == "RUNNING":
                     slot.tasks[group] = slot.tasks.get(group, 0) + count
+
+
+def _holds(attributes: Mapping[str, str]) -> dict[str, str]:
+    return {name.removeprefix(HOLD): value for name, value in attributes.items() if name.startswith(HOLD)}
 
 
 def built_in_attributes(instance_type: str, host_name: str, gpus: Sequence[GpuDevice]) -> dict[str, str]:

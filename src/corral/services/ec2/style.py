@@ -71,7 +71,7 @@ def every(tx: Tx[Store], caller: Caller, type_: str, **members: str) -> list[Doc
 
 
 def new_id(tx: Tx[Store], prefix: str) -> str:
-    """An id as EC2 makes them: a prefix and 17 hex digits, of which the first is 0."""
+    """An id in EC2's form: a prefix and 17 hexadecimal digits that begin with 0."""
     return f"{prefix}-0{tx.ids.hex32()[:16]}"
 
 

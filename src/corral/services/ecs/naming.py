@@ -40,16 +40,18 @@ def find_cluster(tx: Tx[Store], caller: Caller, given: str | None) -> tuple[str,
 
 
 def cluster_record(tx: Tx[Store], caller: Caller, name: str) -> tuple[str, dict[str, Any]] | None:
-    """(status, details) of a cluster, active or not. `default` and the cluster of this machine exist in every region.
-
-    So does one that this machine has left, as long as it has tasks.
-    """
+    """(status, details) of a cluster, active or not."""
     found = tx.store.clusters.get(caller.region, name)
     if has_host(tx, name):
         return "ACTIVE", HOST_CLUSTER_DETAILS if found is None else {**HOST_CLUSTER_DETAILS, **found[1]}
-    if found is None and (name == DEFAULT_CLUSTER or tx.store.clusters.has_tasks(caller.region, name)):
+    if found is None and exists_without_row(tx, caller.region, name):
         return "ACTIVE", {}
     return found
+
+
+def exists_without_row(tx: Tx[Store], region: str, name: str) -> bool:
+    """Whether a cluster exists that no request created: `default`, the cluster of this machine, or one that it left with tasks."""
+    return name == DEFAULT_CLUSTER or has_host(tx, name) or tx.store.clusters.has_tasks(region, name)
 
 
 @lru_cache(maxsize=1024)  # every task that is started or shown names its definition

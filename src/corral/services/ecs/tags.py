@@ -8,15 +8,14 @@ from typing import Any
 
 from corral.core import Tx
 from corral.errors import ApiError, api_error
-from corral.model.instance import DEFAULT_CLUSTER
 from corral.services.caller import Caller
 from corral.services.ecs.naming import (
     ClientException,
     ClusterNotFoundException,
     InvalidParameterException,
+    exists_without_row,
     split_definition,
 )
-from corral.services.ecs.slots import has_host
 from corral.services.tags import TagRules
 from corral.store import Store
 
@@ -107,7 +106,7 @@ def _find(tx: Tx[Store], caller: Caller, resource_arn: str, missing: type[ApiErr
 
 
 def _cluster(tx: Tx[Store], region: str, name: str) -> Tagged | None:
-    found = tx.store.clusters.get(region, name) or (("ACTIVE", {}) if name == DEFAULT_CLUSTER or has_host(tx, name) else None)
+    found = tx.store.clusters.get(region, name) or (("ACTIVE", {}) if exists_without_row(tx, region, name) else None)
     if found is None or found[0] != "ACTIVE":
         return None
     details = found[1]

@@ -22,8 +22,8 @@ SIZES = frozenset({"cpu", "memory", "memoryReservation", "resourceRequirements"}
 ONLY_IN_CONTAINERS = ("links", "volumesFrom", "mountPoints")
 
 
-# Made once for all tasks of a definition, but also for every task that has overrides of its own. They are not frozen, for that
-# would take three times as long; nobody changes one.
+# Created once for all tasks of a definition, and for every task that has overrides of its own. They are not frozen, because frozen
+# ones take three times as long to create; they are never changed.
 
 
 @dataclass(slots=True, eq=False)
