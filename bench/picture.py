@@ -2,7 +2,7 @@
 
 It starts a Corral with four simulated GPUs, gives it tasks, waits until `corral top` has a history to show, and saves what `corral top --json`
 returns in `docs/top.json`. The picture is that page, drawn by the code of `corral top`. Simulated GPUs are as busy as the processes
-that hold them, so the tasks work and sleep in turns. `tests/test_picture.py` fails when `corral top` draws the page differently from the picture.
+that hold them, so the tasks compute and sleep in turns; run it on an idle machine. `tests/test_picture.py` fails when `corral top` draws the page differently from the picture.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from corral.cli.top import frame
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE, PICTURE = DOCS / "top.json", DOCS / "top.svg"
-COLUMNS = 118
+COLUMNS = 124  # from 120 on there is room for everything
 HISTORY_S = 125.0  # `corral top` shows two minutes
 HOST_NAME = "workstation"  # the name of the machine that draws the picture is of no interest
 
-WORK = """
-import itertools, math, sys, time
-busy, period_s = float(sys.argv[1]), float(sys.argv[2])
-for turn in itertools.count():
-    until_s = time.monotonic() + period_s * busy * (1 + math.sin(turn / 3)) / 2
+SLICE_S = 0.2
+WORK = f"""
+import math, sys, time
+busy = float(sys.argv[1])
+while True:
+    share = busy * (0.65 + 0.35 * math.sin(time.monotonic() / 7))
+    until_s = time.monotonic() + {SLICE_S} * share
     while time.monotonic() < until_s:
         pass
-    time.sleep(period_s * (1 - busy))
+    time.sleep({SLICE_S} * (1 - share))
 """
 
 # One SVG without fonts from elsewhere: every reader has a monospace font.
@@ -84,14 +86,14 @@ def _page(folder: Path) -> dict[str, Any]:
         command = [sys.executable, "-m", "corral.cli", *arguments]
         return subprocess.run(command, env=environment, cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout
 
-    def work(name: str, gpus: int, busy: float, period_s: float) -> None:
-        corral("run", "--detach", "--gpus", str(gpus), "--name", name, "--", sys.executable, "-c", WORK, str(busy), str(period_s))
+    def work(name: str, gpus: int, busy: float) -> None:
+        corral("run", "--detach", "--gpus", str(gpus), "--name", name, "--", sys.executable, "-c", WORK, str(busy))
 
     corral("up", "--detach", "--port", "0", "--gpus", "sim:4")
     try:
-        work("pretrain", 2, 0.9, 1.0)
-        work("embed", 1, 0.4, 0.5)
-        work("evaluate", 2, 0.5, 1.0)  # waits: one GPU is free
+        work("pretrain", 2, 0.95)
+        work("embed", 1, 0.5)
+        work("evaluate", 2, 0.5)  # waits: one GPU is free
         time.sleep(HISTORY_S)
         status = json.loads(corral("top", "--json"))
     finally:

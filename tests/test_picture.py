@@ -17,7 +17,9 @@ import picture  # noqa: E402
 
 def texts(svg: str) -> list[str]:
     """The words of a drawing without colours and places, which differ between versions of rich."""
-    return [html.unescape(text).replace("\xa0", " ").strip() for text in re.findall(r"<text[^>]*>(.*?)</text>", svg) if text.strip()]
+    return [
+        html.unescape(text).replace("\xa0", " ").strip() for text in re.findall(r"<text[^>]*>(.*?)</text>", svg) if text.strip()
+    ]
 
 
 def test_the_picture_is_what_corral_top_draws() -> None:
