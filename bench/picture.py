@@ -1,12 +1,14 @@
 """`make picture`: draw `docs/top.svg`, the README's picture of `corral top`, from the real program.
 
-It starts a Corral with four simulated GPUs, gives it tasks, waits until `corral top` has a history to show, and saves what `corral top --json`
-returns in `docs/top.json`. The picture is that page, drawn by the code of `corral top`. Simulated GPUs are as busy as the processes
-that hold them, so the tasks compute and sleep in turns; run it on an idle machine. `tests/test_picture.py` fails when `corral top` draws the page differently from the picture.
+It starts a Corral with four simulated GPUs, gives it tasks, waits until `corral top` has a history to show, and saves what `corral
+top --json` returns in `docs/top.json`. The picture is that page, drawn by the code of `corral top`. Simulated GPUs are as busy as
+the processes that hold them, so the tasks compute and sleep in turns; run it on an idle machine. `tests/test_picture.py` fails when
+`corral top` draws the page differently from the picture.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -73,7 +75,7 @@ def main() -> int:
 
 
 def draw(page: dict[str, Any]) -> str:
-    console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"), force_terminal=True, color_system="truecolor")
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     console.print(frame(page["status"], page["date"], COLUMNS, None))
     return console.export_svg(title="corral top", theme=MONOKAI, code_format=FORMAT, unique_id="top")
 
