@@ -1,10 +1,12 @@
-"""Who may import whom; where time, randomness and SQL may live. A test, so that nobody has to remember it."""
+"""Which room may import which, where time, randomness and SQL may stand, and what names and sentences may not be."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from importlib import import_module
 from inspect import getclosurevars
@@ -13,9 +15,11 @@ from typing import Any
 
 import pytest
 
+from corral.errors import ApiError
 from corral.reconcile import LOGS, METRICS, STATE
 
-ROOT = Path(__file__).parent.parent / "src" / "corral"
+REPOSITORY = Path(__file__).parent.parent
+ROOT = REPOSITORY / "src" / "corral"
 FILES = sorted(ROOT.rglob("*.py"))
 EVERYONE = {"errors", "ids", "clock"}
 MAY_IMPORT = {
@@ -126,3 +130,56 @@ def test_loops_of_seldom_used_services_are_imported_when_they_are_needed() -> No
     imports = "import sys, corral.reconcile; print(*sys.modules)"
     shown = subprocess.run([sys.executable, "-c", imports], capture_output=True, text=True, check=True).stdout.split()
     assert "corral.reconcile" in shown and len(lazy) > 3 and not lazy & set(shown)
+
+
+UNCLEAR = re.compile(r"\b(be" r"side|no" r"body|who" r"ever|wh" r"om)\b", re.IGNORECASE)  # split, so that this line is not found
+TEXTS = (
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "Makefile",
+    "docs/*.md",
+    "src/**/*.py",
+    "src/**/*.sql",
+    "tests/**/*.py",
+    "bench/*.py",
+)
+
+
+def test_sentences_have_a_subject() -> None:
+    """The words are symptoms of sentences that need a second reading: say which caller, task or process it is."""
+    found = [
+        f"{path.relative_to(REPOSITORY)}:{number}: {line.strip()}"
+        for pattern in TEXTS
+        for path in sorted(REPOSITORY.glob(pattern))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if UNCLEAR.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    """Errors are named by AWS's codes, which services share; a service defines each of them once."""
+    places = defaultdict(list)
+    for path in FILES:
+        if path.name == "__main__.py" and room_of(path) == "cli":
+            continue  # runs the command
+        module = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
+        for name, kind in vars(import_module(module)).items():
+            if isinstance(kind, type) and kind.__module__ == module and not name.startswith("_"):
+                scope = module.rpartition(".")[0] if issubclass(kind, ApiError) else ""
+                places[scope, name].append(module)
+    twice = {name: modules for (_, name), modules in places.items() if len(modules) > 1}
+    assert not twice, twice
+
+
+def test_the_architecture_names_files_that_exist() -> None:
+    known = {
+        str(path.relative_to(REPOSITORY))
+        for folder in ("src", "tests", "tools", "bench")
+        for path in (REPOSITORY / folder).rglob("*.*")
+    }
+    named = set(re.findall(r"`([\w/.]+\.(?:py|sql|json))`", (REPOSITORY / "docs" / "architecture.md").read_text()))
+    in_data_folder = {"host.json"}
+    missing = {name for name in named - in_data_folder if not any(path.endswith(f"/{name}") or path == name for path in known)}
+    assert len(named) > 50 and not missing, missing
