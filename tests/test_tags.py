@@ -30,7 +30,7 @@ def refused(rules: TagRules, *tags: dict[str, str]) -> ApiError:
 def test_tags_of_a_request():
     assert PLAIN.read([tag("a", "1"), tag("ü b", "2")]) == {"a": "1", "ü b": "2"}
     assert ECS.read([{"key": "a"}]) == {"a": ""}, "a tag without a value has an empty one"
-    assert ECS.shown({"a": "1"}) == [{"key": "a", "value": "1"}]
+    assert ECS.to_list({"a": "1"}) == [{"key": "a", "value": "1"}]
     assert PLAIN.read([tag("k" * 128, "v" * 256)])
 
 

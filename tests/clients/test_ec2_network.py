@@ -277,7 +277,7 @@ def test_routes_and_associations(ec2, vpc):
     assert refused(ec2.delete_vpc, VpcId=vpc)[0] == "DependencyViolation", "the other table and the subnet are left"
 
 
-def test_the_main_route_table_can_be_another(ec2, vpc):
+def test_the_main_route_table_can_be_replaced(ec2, vpc):
     (main,) = ec2.describe_route_tables(**by_vpc(vpc))["RouteTables"]
     (association,) = main["Associations"]
     other = ec2.create_route_table(VpcId=vpc)["RouteTable"]["RouteTableId"]
@@ -396,7 +396,7 @@ def test_security_groups_and_rules(ec2, vpc):
         (rule(80, UserIdGroupPairs=[{"GroupId": "sg-01234567890abcdef"}]), "InvalidGroup.NotFound"),
     ],
 )
-def test_a_rule_that_cannot_be(ec2, vpc, permission: dict[str, Any], code: str):
+def test_an_invalid_rule(ec2, vpc, permission: dict[str, Any], code: str):
     group = ec2.create_security_group(GroupName="g", Description="d", VpcId=vpc)["GroupId"]
     assert refused(ec2.authorize_security_group_ingress, GroupId=group, IpPermissions=[permission])[0] == code
 
@@ -412,7 +412,7 @@ def test_elastic_ips_and_a_nat_gateway(ec2, vpc):
     assert address["AllocationId"].startswith("eipalloc-0")
     wanted = {"SubnetId": subnet, "AllocationId": address["AllocationId"]}
     assert refused(ec2.create_nat_gateway, **wanted)[0] == "Gateway.NotAttached"
-    assert "AssociationId" not in ec2.describe_addresses(PublicIps=[address["PublicIp"]])["Addresses"][0], "nothing is half done"
+    assert "AssociationId" not in ec2.describe_addresses(PublicIps=[address["PublicIp"]])["Addresses"][0], "nothing has changed"
     ec2.attach_internet_gateway(InternetGatewayId=gateway, VpcId=vpc)
     made = ec2.create_nat_gateway(**wanted, TagSpecifications=tagged("natgateway", Name="nat"))["NatGateway"]
     nat = made["NatGatewayId"]
@@ -477,7 +477,7 @@ def test_vpc_endpoints(ec2, vpc):
     ec2.delete_subnet(SubnetId=subnet)
 
 
-def test_a_key_pair_that_ec2_makes(ec2):
+def test_a_generated_key_pair(ec2):
     made = ec2.create_key_pair(KeyName="rsa", TagSpecifications=tagged("key-pair", a="b"))
     key = load_pem_private_key(made["KeyMaterial"].encode(), None)
     assert isinstance(key, RSAPrivateKey) and key.key_size == 2048
@@ -496,7 +496,7 @@ def test_a_key_pair_that_ec2_makes(ec2):
     assert refused(ec2.describe_key_pairs, KeyNames=["rsa"])[0] == "InvalidKeyPair.NotFound"
 
 
-def test_a_key_pair_that_is_imported(ec2):
+def test_an_imported_key_pair(ec2):
     public = generate_private_key(65537, 2048).public_key()
     text = public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     made = ec2.import_key_pair(KeyName="mine", PublicKeyMaterial=text + b" me@here")
@@ -595,7 +595,7 @@ def test_filters(ec2):
     assert found(tag__Name=["front-*"]) == {first, second}
     assert found(tag__Name=["front-?"], cidr=["10.8.*"]) == {second}
     assert found(tag__Name=["front-1", "front-2"]) == {first, second}
-    assert found(tag__Name=["FRONT-1"]) == set(), "values are compared with their case"
+    assert found(tag__Name=["FRONT-1"]) == set(), "values are case-sensitive"
     assert found(tag_key=["env"]) == {first}
     assert found(tag__env=["x\\*y"]) == {first} and found(tag__env=["x\\?y"]) == set()
     assert found(is_default=["false"]) == {first, second}
@@ -618,12 +618,12 @@ def test_a_dry_run_changes_nothing(ec2, vpc):
     assert refused(ec2.create_subnet, VpcId="vpc-0", CidrBlock="10.0.0.0/24", DryRun=True)[0] == "InvalidVpcID.NotFound"
 
 
-def test_regions_are_apart(client, vpc):
+def test_regions_have_separate_resources(client, vpc):
     elsewhere = client("ec2", region="us-west-2")
     assert refused(elsewhere.describe_vpcs, VpcIds=[vpc])[0] == "InvalidVpcID.NotFound"
 
 
-def test_pages(client):
+def test_pagination(client):
     ec2 = client("ec2", parameter_validation=False)
     for at in range(12):
         new_vpc(ec2, f"10.{at}.0.0/16")
@@ -633,7 +633,7 @@ def test_pages(client):
     assert len(first["Vpcs"]) == 5 and first["NextToken"]
 
 
-def test_a_network_by_the_aws_command(aws):
+def test_a_network_with_the_aws_command(aws):
     """Create, tag, filter and delete a VPC with two subnets, a gateway, routes and security groups."""
 
     def made(*command: str) -> str:

@@ -1,4 +1,4 @@
-"""The only loops: each looks at the present state of one key and writes what should be."""
+"""Reconcilers: each reads the present state of one key and writes the state that should be. They are the only loops."""
 
 from importlib import import_module
 from typing import Any
@@ -15,15 +15,15 @@ from corral.reconcile.tasks import look_at_task, sweep_tasks
 
 
 def _once_needed(module: str, name: str) -> Reconciler:
-    """A reconciler of a service that many never use: it is imported when it is first needed, not at every start."""
+    """A reconciler that is imported by its first call: the start does not wait for services that are never used."""
 
-    def look(tx: Tx[Any], key: str) -> None:
+    def reconcile(tx: Tx[Any], key: str) -> None:
         getattr(import_module(f"{__name__}.{module}"), name)(tx, key)
 
-    return look
+    return reconcile
 
 
-# The first part of a due or marked key names who looks at it.
+# The part of a key before the colon names its reconciler.
 STATE: dict[str, Reconciler] = {
     "pool": look_at_pool,
     "host": look_at_host,

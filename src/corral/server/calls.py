@@ -16,7 +16,7 @@ from corral.model.settings import Settings
 from corral.server.authentication import Authentication
 from corral.server.intake import Receive
 from corral.server.lanes import Lane
-from corral.services import SERVICES, Operation, Service
+from corral.services import SERVICES, Handler, Service
 from corral.services.caller import Caller
 
 
@@ -75,7 +75,7 @@ class ServiceCall:
         return self.call.serialize_error(error, self.request_id)
 
 
-def served(call: aws.Call) -> tuple[Service, Operation]:
+def served(call: aws.Call) -> tuple[Service, Handler]:
     """The service of a call and the handler of its operation. Raises an error that names an operation that is not served."""
     found = _find(call.service, call.operation)
     if found is None:
@@ -84,12 +84,12 @@ def served(call: aws.Call) -> tuple[Service, Operation]:
 
 
 @cache  # bounded by the models: recognise refuses unknown operations
-def _find(service: str, operation: str) -> tuple[Service, Operation] | None:
+def _find(service: str, operation: str) -> tuple[Service, Handler] | None:
     handlers = SERVICES.get(service)
     return (handlers, handlers.operations[operation]) if handlers is not None and operation in handlers.operations else None
 
 
-async def _in_pieces(lane: Lane[Any], operation: Operation, pieces: list[dict[str, Any]], caller: Caller) -> dict[str, Any]:
+async def _in_pieces(lane: Lane[Any], operation: Handler, pieces: list[dict[str, Any]], caller: Caller) -> dict[str, Any]:
     """Run each piece in a command of its own, so that other callers are served in between, and join their lists."""
     whole: dict[str, list[Any]] = {}
     for piece in pieces:

@@ -1,7 +1,7 @@
-"""What Corral serves: for each AWS service, the store it works on and a handler per operation.
+"""The AWS services that Corral serves: for each of them, its lane and a handler per operation.
 
-A service is a module with a table `HANDLERS` and, if it needs them, `HEAVY`, `QUICK`, `ADMIT`, `PREPARE` and `PIECES`. It is
-imported when it is first called: nobody uses all of them, and everybody would wait for all of them at each start.
+A service is a module with a table `HANDLERS` and, if it needs them, `HEAVY`, `QUICK`, `ADMIT`, `PREPARE` and `PIECES`. The first
+request to a service imports its module, so that the start does not wait for services that are never called.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from corral.core import Tx
 from corral.model.blob import Admission
 from corral.services.caller import Caller
 
-Operation = Callable[[Tx[Any], dict[str, Any], Caller], dict[str, Any]]
+Handler = Callable[[Tx[Any], dict[str, Any], Caller], dict[str, Any]]  # of an operation: parameters → response
 Split = Callable[[dict[str, Any]], list[dict[str, Any]]]
 Prepare = Callable[[dict[str, Any]], dict[str, Any]]  # parameters → parameters
 Admit = Callable[[Tx[Any], dict[str, Any], Caller], Admission | None]
@@ -23,16 +23,16 @@ Admit = Callable[[Tx[Any], dict[str, Any], Caller], Admission | None]
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    lane: str  # "state", "logs" or "metrics": whose transaction it runs in
-    operations: Mapping[str, Operation]
-    heavy: frozenset[str] = frozenset()  # reads that run beside the lane, on a connection that only reads
-    quick: frozenset[str] = frozenset()  # reads of a few rows that need not wait for anybody (S3's alone)
-    admit: Mapping[str, Admit] = field(default_factory=dict)  # whose bytes become a blob: asked first; None: there are none
-    prepare: Mapping[str, Prepare] = field(default_factory=dict)  # slow work without the store, done in another thread first
-    pieces: Mapping[str, Split] = field(default_factory=dict)  # too much for one command: what to ask one after the other
+    lane: str  # "state", "logs" or "metrics": the lane whose transactions run the operations
+    operations: Mapping[str, Handler]
+    heavy: frozenset[str] = frozenset()  # long reads: they run in another thread, on a read-only connection
+    quick: frozenset[str] = frozenset()  # reads of a few rows that do not queue for the lane (S3 only)
+    admit: Mapping[str, Admit] = field(default_factory=dict)  # called before a body is stored as a blob; None: no body
+    prepare: Mapping[str, Prepare] = field(default_factory=dict)  # slow work without the store: runs first, in another thread
+    pieces: Mapping[str, Split] = field(default_factory=dict)  # split a request that is too large for one command
 
 
-WHERE = {  # the lane it works in, and the module with its tables
+MODULES = {  # service → its lane, and the module with its tables
     "cloudwatch": ("metrics", "cloudwatch.handlers"),
     "ec2": ("state", "ec2.handlers"),
     "ecr": ("state", "ecr.handlers"),
@@ -47,7 +47,7 @@ WHERE = {  # the lane it works in, and the module with its tables
 
 
 class Services(Mapping[str, Service]):
-    """By botocore's name."""
+    """Services by botocore's name for them."""
 
     def __init__(self) -> None:
         self._loaded: dict[str, Service] = {}
@@ -55,14 +55,14 @@ class Services(Mapping[str, Service]):
     def __getitem__(self, name: str) -> Service:
         found = self._loaded.get(name)
         if found is None:
-            found = self._loaded[name] = _load(*WHERE[name])
+            found = self._loaded[name] = _load(*MODULES[name])
         return found
 
     def __iter__(self) -> Iterator[str]:
-        return iter(WHERE)
+        return iter(MODULES)
 
     def __len__(self) -> int:
-        return len(WHERE)
+        return len(MODULES)
 
 
 def _load(lane: str, module: str) -> Service:

@@ -1,4 +1,4 @@
-"""Who asks, and from where."""
+"""The caller of an operation: account, region, principal and the headers that matter to handlers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class Caller:
     account: str
     region: str
     principal: str  # an ARN
-    wait_s: float = 0.0  # X-Corral-Wait: how long the caller would rather wait than hear that nothing is new
-    task_id: str | None = None  # the task whose program asks, with credentials of its own or with those it got by them
+    wait_s: float = 0.0  # X-Corral-Wait: how long the response may wait for a change
+    task_id: str | None = None  # the task that the credentials belong to, also through AssumeRole
     access_key_id: str = ""
-    is_session: bool = False  # it asks with temporary credentials
-    endpoint_url: str = ""  # where the caller found us, as it names the host
-    seen: int | None = None  # X-Corral-Seen: the version that the caller has; another one is news
+    is_session: bool = False  # the credentials are temporary
+    endpoint_url: str = ""  # Corral's address as the request's Host header names it
+    seen: int | None = None  # X-Corral-Seen: the version that the caller has already seen
     request_id: str = ""
     source_ip: str = ""

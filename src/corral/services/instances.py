@@ -1,4 +1,4 @@
-"""Launching and terminating instances. EC2's API and Auto Scaling groups call these; so do tests."""
+"""Launch and termination of instances. No API operation launches instances yet; tests do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TERMINATED = "the instance was terminated"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceRequest:
-    """An instance to launch. Its type says how large it is."""
+    """An instance to launch, with the size of its type."""
 
     region: str
     cluster: str  # the ECS cluster that it joins; empty: none
@@ -30,7 +30,7 @@ class InstanceRequest:
 
 
 def launch(tx: Tx[Store], request: InstanceRequest) -> Instance:
-    """Launch an instance now if its GPUs are free and no older claim waits for them; else it waits as a claim."""
+    """Launch an instance in this transaction if GPUs are free and no older claim waits for them; else it waits as a claim."""
     instance = Instance(
         id=tx.ids.hex32(),
         region=request.region,
@@ -49,9 +49,9 @@ def launch(tx: Tx[Store], request: InstanceRequest) -> Instance:
 
 
 def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
-    """Cut an instance that has waited from the slot that was chosen for it. Tasks may wait for the slot that it becomes."""
+    """Launch an instance whose claim was placed. Its own slot may then serve waiting tasks."""
     instance = tx.store.instances.get(claim.id)
-    assert instance is not None, "a claim of an instance that does not exist"
+    assert instance is not None, "the claim of an instance that does not exist"
     launched = tx.store.instances.launch(instance, placement)
     tx.changed(f"instance:{instance.id}")
     if launched.pool is not None:
@@ -59,7 +59,7 @@ def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
 
 
 def terminate(tx: Tx[Store], instance: Instance) -> None:
-    """Stop the tasks of an instance and give its GPUs back once the last of them has ended. Again: nothing more happens."""
+    """Stop the tasks of an instance; when the last one has ended, its host gets the GPUs back. Idempotent."""
     assert not instance.is_host, "a host's own instance ends with the host"
     if instance.state is InstanceState.PENDING:
         tx.store.instances.terminate(instance, tx.now_s)

@@ -1,6 +1,6 @@
-"""Tags: the rules that every AWS service has for them, with one declaration per service for names, errors and wording.
+"""Tags: the rules that all AWS services share, with one declaration per service for names, errors and texts.
 
-A service stores tags as a dict of key to value; `read` and `shown` convert the lists of requests and responses.
+A service stores tags as a dict of key to value; `read` and `to_list` convert the lists of requests and responses.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, Literal
 from corral.errors import ApiError
 
 Tags = dict[str, str]
-Rule = Literal["count", "key", "value", "reserved", "duplicate", "characters", "removed"]
+TagRule = Literal["count", "key", "value", "reserved", "duplicate", "characters", "removed"]
 
 TAGS_MAX = 50
 KEY_MAX_CHARACTERS = 128
 VALUE_MAX_CHARACTERS = 256
 RESERVED = "aws:"
 ALLOWED = re.compile(r"(?:[\w.:/=+@-]|[^\S\t-\r])*")  # letters, digits, spaces and _ . : / = + - @
-TEXTS: Mapping[Rule, str] = {
+TEXTS: Mapping[TagRule, str] = {
     "count": "A resource can have at most {max} tags.",
     "key": f"A tag key must have 1 to {KEY_MAX_CHARACTERS} characters: '{{key}}'.",
     "value": f"A tag value must have at most {VALUE_MAX_CHARACTERS} characters: the value of '{{key}}' has more.",
@@ -35,18 +35,18 @@ TEXTS: Mapping[Rule, str] = {
 @dataclass(frozen=True, slots=True)
 class TagRules:
     invalid: type[ApiError]  # for every rule that `errors` does not name
-    errors: Mapping[Rule, type[ApiError]] = field(default_factory=lambda: MappingProxyType({}))
-    texts: Mapping[Rule, str] = field(default_factory=lambda: MappingProxyType({}))  # AWS's wording, with {key}, {value} and {max}
+    errors: Mapping[TagRule, type[ApiError]] = field(default_factory=lambda: MappingProxyType({}))
+    texts: Mapping[TagRule, str] = field(default_factory=lambda: MappingProxyType({}))  # AWS's texts, with {key}, {value} and {max}
     key: str = "Key"  # members of a tag
     value: str = "Value"
     max: int = TAGS_MAX
     any_character: bool = False
-    keys_ignore_case: bool = False  # IAM: `Team` and `team` are one key
-    reserved_values: bool = False  # ECS: no value begins with aws: either
+    keys_ignore_case: bool = False  # IAM: `Team` and `team` are the same key
+    reserved_values: bool = False  # ECS: values may not begin with aws: either
     error_members: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))  # S3: {"TagKey": "key"}
 
     def read(self, tags: Iterable[Mapping[str, str]], **members: Any) -> Tags:
-        """The tags of a request, checked. A tag without a value has an empty one."""
+        """Return the tags of a request after checking them. A tag without a value gets an empty value."""
         return self.of_pairs([(tag.get(self.key, ""), tag.get(self.value, "")) for tag in tags], **members)
 
     def of_pairs(self, pairs: Sequence[tuple[str, str]], **members: Any) -> Tags:
@@ -63,7 +63,7 @@ class TagRules:
         return tags
 
     def check(self, tags: Mapping[str, str], **members: Any) -> None:
-        """Refuse tags of a request that break a rule."""
+        """Raise the service's error if a tag of a request breaks a rule."""
         if len(tags) > self.max:
             raise self._refusal("count", **members)
         for key, value in tags.items():
@@ -77,7 +77,7 @@ class TagRules:
                 raise self._refusal("characters", key, value)
 
     def merge(self, tags: Mapping[str, str], added: Mapping[str, str], **members: Any) -> Tags:
-        """A resource's tags after `added`, which were checked. Tags that AWS reserves do not count."""
+        """Return a resource's tags plus `added`, which were checked before. Reserved tags do not count towards the maximum."""
         if self.keys_ignore_case:
             given = {key.lower() for key in added}
             tags = {key: value for key, value in tags.items() if key.lower() not in given}
@@ -96,11 +96,11 @@ class TagRules:
             return {key: value for key, value in tags.items() if key.lower() not in removed}
         return {key: value for key, value in tags.items() if key not in removed}
 
-    def shown(self, tags: Mapping[str, str]) -> list[dict[str, str]]:
-        """Tags as a list of a response."""
+    def to_list(self, tags: Mapping[str, str]) -> list[dict[str, str]]:
+        """Tags as responses list them."""
         return [{self.key: key, self.value: value} for key, value in tags.items()]
 
-    def _refusal(self, rule: Rule, key: str = "", value: str = "", **members: Any) -> ApiError:
+    def _refusal(self, rule: TagRule, key: str = "", value: str = "", **members: Any) -> ApiError:
         text = self.texts.get(rule) or TEXTS[rule]
         if rule != "count":
             given = {"key": key, "value": value}

@@ -1,4 +1,4 @@
-"""The state store. The core calls it from one thread, inside one transaction per batch."""
+"""The state store and its parts. One thread uses it, inside one transaction per batch (core.py)."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from corral.store.instances import Instances
 from corral.store.objects import Objects
 from corral.store.parameters import Parameters
 from corral.store.queues import Queues
-from corral.store.scaling import ScalingRequests
-from corral.store.stored import StoredResources
+from corral.store.scaling_requests import ScalingRequests
+from corral.store.stored_resources import StoredResources
 from corral.store.tasks import Tasks
 
 SCHEMA = ("schema.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql")
 
 
 class Store(Database):
-    """All state but series and logs. Each part has the SQL of one kind of thing."""
+    """All state except metrics and logs. Each part has the SQL of one kind of resource."""
 
     fleet: Fleet
     buckets: Buckets
-    MIGRATIONS: tuple[Migration, ...] = ()  # scripts, from each released schema version to the next
+    MIGRATIONS: tuple[Migration, ...] = ()  # scripts, each from a released schema version to the next
 
     def __init__(self, path: Path | None, *, checked: bool = False) -> None:
         schema = "".join(Path(__file__).with_name(name).read_text() for name in SCHEMA)
@@ -56,7 +56,7 @@ class Store(Database):
         self.images = Images(self)
         self.scaling = ScalingRequests(self)
         if self.reads_only:
-            del self.fleet  # a reader has rows only: the index belongs to the writer
+            del self.fleet  # a reader has rows only: the index belongs to the writer's thread
         else:
             self.instances.rebuild_slots()
             self.claims.rebuild()
@@ -64,7 +64,7 @@ class Store(Database):
 
     def begin_reading(self) -> None:
         super().begin_reading()
-        self.buckets.begin_reading()  # nothing was read yet, so the snapshot is still to come
+        self.buckets.begin_reading()  # before the first read, which takes the snapshot
 
     def end_reading(self) -> None:
         self.buckets.end_reading()

@@ -1,7 +1,7 @@
 """What an alarm does when its state changes.
 
 Nothing that an alarm may call is here yet. Its history says so, by name, each time: nothing is pretended. What an alarm asks of
-scaling policies is handed over to the state (services/scaling.py): when it comes into a state, and whenever a value changes.
+scaling policies is handed over to the state (reconcile/receivers.py): when it comes into a state, and whenever a value changes.
 """
 
 from __future__ import annotations

@@ -10,14 +10,14 @@ from corral.errors import api_error
 from corral.services.caller import Caller
 from corral.services.cloudwatch.naming import InvalidParameterValue
 from corral.services.cloudwatch.tagging import tag_new
-from corral.services.pages import Pages
+from corral.services.pagination import Pagination
 from corral.telemetry import MetricStore
 from corral.telemetry.dashboards import Dashboard
 
 InvalidInput = api_error("DashboardInvalidInputError")
 NotFound = api_error("DashboardNotFoundError", 404)
 
-PAGES = Pages(InvalidParameterValue, None, "NextToken", "NextToken", default=1000)
+PAGES = Pagination(InvalidParameterValue, None, "NextToken", "NextToken", default=1000)
 BODY_MAX_BYTES = 1024 * 1024
 WIDGETS_MAX = 500
 WIDGET_TYPES = ("metric", "text", "log", "alarm", "custom", "explorer")

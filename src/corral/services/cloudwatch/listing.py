@@ -9,11 +9,11 @@ from corral.core import Tx
 from corral.model.metric import Metric
 from corral.services.caller import Caller
 from corral.services.cloudwatch.naming import InvalidParameterValue
-from corral.services.pages import Pages
+from corral.services.pagination import Pagination
 from corral.telemetry import MetricStore
 from corral.telemetry.metrics import ACTIVE_STEP_S
 
-PAGES = Pages(InvalidParameterValue, None, "NextToken", "NextToken", default=500)
+PAGES = Pagination(InvalidParameterValue, None, "NextToken", "NextToken", default=500)
 VISIBLE_S = 14 * 86_400  # a series of which nobody heard for so long is not listed any more
 RECENT_S = 3 * 3600
 

@@ -9,7 +9,7 @@ from typing import Any
 from corral.errors import api_error
 from corral.model.metric import Dimensions
 from corral.services.caller import Caller
-from corral.services.pages import Pages
+from corral.services.pagination import Pagination
 
 InvalidNextToken = api_error("InvalidNextToken")
 InvalidParameterCombination = api_error("InvalidParameterCombinationException")
@@ -17,7 +17,7 @@ InvalidParameterValue = api_error("InvalidParameterValueException")
 MissingParameter = api_error("MissingRequiredParameterException")
 ValidationError = api_error("ValidationException")
 
-PAGES = Pages(InvalidNextToken, "MaxRecords", "NextToken", "NextToken", default=100, largest=100)  # of alarms and their history
+PAGES = Pagination(InvalidNextToken, "MaxRecords", "NextToken", "NextToken", default=100, largest=100)  # alarms, history
 TEXT = re.compile(r"[\x20-\x7e]*")  # ASCII, without control characters
 
 

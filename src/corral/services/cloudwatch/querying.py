@@ -13,10 +13,10 @@ from corral.services.caller import Caller
 from corral.services.cloudwatch.computing import DATAPOINTS_MAX, compute
 from corral.services.cloudwatch.naming import InvalidNextToken, ValidationError
 from corral.services.cloudwatch.queries import MetricStat, Query, parse_queries
-from corral.services.pages import Pages, token_of
+from corral.services.pagination import Pagination, token_of
 from corral.telemetry import MetricStore
 
-PAGES = Pages(InvalidNextToken, None, "NextToken", "NextToken")
+PAGES = Pagination(InvalidNextToken, None, "NextToken", "NextToken")
 ZONE = re.compile(r"([+-])(\d\d)(\d\d)")
 POSITION = re.compile(r"([0-9]{1,6})/([0-9]{0,12})")
 

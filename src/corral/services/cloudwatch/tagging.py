@@ -29,7 +29,7 @@ def untag_resource(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) 
 
 
 def list_tags_for_resource(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    return {"Tags": RULES.shown(tx.store.tags.of(_existing(tx, params, caller)))}
+    return {"Tags": RULES.to_list(tx.store.tags.of(_existing(tx, params, caller)))}
 
 
 def tag_new(tx: Tx[MetricStore], arn: str, params: dict[str, Any]) -> None:

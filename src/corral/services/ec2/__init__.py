@@ -1,1 +1,1 @@
-"""EC2's network resources, stored only: no packet is routed or filtered by them."""
+"""EC2's network resources. They are stored only: they route and filter no packets."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
-from corral.errors import api_error
-from corral.services.ec2.style import InvalidParameterValue
-
-InvalidSubnetConflict = api_error("InvalidSubnet.Conflict")
-InvalidSubnetRange = api_error("InvalidSubnet.Range")
-InvalidVpcRange = api_error("InvalidVpc.Range")
+from corral.services.ec2.errors import (
+    InvalidParameterValue,
+    InvalidSubnetConflict,
+    InvalidSubnetRange,
+    InvalidVpcRange,
+    invalid_value,
+)
 
 LARGEST_PREFIX, SMALLEST_PREFIX = 16, 28  # of a VPC and of a subnet
 RESERVED_ADDRESSES = 5  # of each subnet
+NOT_A_BLOCK = "This is not a valid CIDR block."
 
 
 def ipv4(text: str, member: str = "cidrBlock") -> IPv4Network:
@@ -24,7 +26,7 @@ def ipv4(text: str, member: str = "cidrBlock") -> IPv4Network:
             return network
     except ValueError:
         pass
-    raise InvalidParameterValue(f"Value ({text}) for parameter {member} is invalid. This is not a valid CIDR block.")
+    raise invalid_value(text, member, NOT_A_BLOCK)
 
 
 def ipv6(text: str, member: str = "ipv6CidrBlock") -> IPv6Network:
@@ -34,7 +36,7 @@ def ipv6(text: str, member: str = "ipv6CidrBlock") -> IPv6Network:
             return network
     except ValueError:
         pass
-    raise InvalidParameterValue(f"Value ({text}) for parameter {member} is invalid. This is not a valid CIDR block.")
+    raise invalid_value(text, member, NOT_A_BLOCK)
 
 
 def vpc_block(text: str) -> IPv4Network:
@@ -45,14 +47,33 @@ def vpc_block(text: str) -> IPv4Network:
 
 
 def subnet_block(text: str, vpc: list[str], siblings: list[str]) -> IPv4Network:
-    """The block of a new subnet: inside the VPC, and without overlap with the subnets that exist."""
+    """The IPv4 block of a new subnet. It lies in a block of the VPC and overlaps with no other subnet."""
     network = ipv4(text)
-    inside = any(network.subnet_of(IPv4Network(block)) for block in vpc)
-    if not inside or not LARGEST_PREFIX <= network.prefixlen <= SMALLEST_PREFIX:
-        raise InvalidSubnetRange(f"The CIDR '{text}' is invalid.")
-    if any(network.overlaps(IPv4Network(sibling)) for sibling in siblings):
-        raise InvalidSubnetConflict(f"The CIDR '{text}' conflicts with another subnet")
+    is_inside = any(network.subnet_of(IPv4Network(block)) for block in vpc)
+    _check_subnet(
+        text,
+        is_valid=is_inside and LARGEST_PREFIX <= network.prefixlen <= SMALLEST_PREFIX,
+        overlaps=any(network.overlaps(IPv4Network(sibling)) for sibling in siblings),
+    )
     return network
+
+
+def ipv6_subnet_block(text: str, vpc: list[str], siblings: list[str]) -> IPv6Network:
+    """The IPv6 block of a new subnet, by the same rules."""
+    network = ipv6(text)
+    _check_subnet(
+        text,
+        is_valid=any(network.subnet_of(IPv6Network(block)) for block in vpc),
+        overlaps=any(network.overlaps(IPv6Network(sibling)) for sibling in siblings),
+    )
+    return network
+
+
+def _check_subnet(text: str, *, is_valid: bool, overlaps: bool) -> None:
+    if not is_valid:
+        raise InvalidSubnetRange(f"The CIDR '{text}' is invalid.")
+    if overlaps:
+        raise InvalidSubnetConflict(f"The CIDR '{text}' conflicts with another subnet")
 
 
 def destination(params: dict[str, str]) -> tuple[str, str]:

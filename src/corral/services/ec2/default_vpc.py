@@ -1,7 +1,7 @@
 """The default network of a region: DHCP options, a VPC with one subnet per zone, an internet gateway and a route to it.
 
-It is created by the first EC2 request in a region, with ids that depend on account and region alone. That request may be a read:
-its response is the same whether or not the network was stored before. A deleted default VPC is not created again by itself.
+The first EC2 request in a region creates it, with ids that depend on the account and the region alone. That request may be a read:
+its response is the same whether or not the network was stored before. A deleted default VPC is created again only by request.
 """
 
 from __future__ import annotations
@@ -12,27 +12,28 @@ from random import Random
 from typing import Any
 
 from corral.core import Tx
-from corral.errors import api_error
 from corral.ids import SeededIds
-from corral.services import stored
+from corral.services import stored_resources
 from corral.services.caller import Caller
 from corral.services.ec2.dhcp_options import DHCP_OPTIONS
+from corral.services.ec2.errors import (
+    DefaultSubnetAlreadyExists,
+    DefaultVpcAlreadyExists,
+    DefaultVpcDoesNotExist,
+    InsufficientCidrBlocks,
+)
 from corral.services.ec2.gateways import INTERNET_GATEWAY, attach_internet_gateway
+from corral.services.ec2.resources import every
 from corral.services.ec2.route_tables import create_route
-from corral.services.ec2.style import every
 from corral.services.ec2.subnets import SUBNET
 from corral.services.ec2.vpcs import VPC
 from corral.services.ec2.zones import check_zone, zone_names
-from corral.services.stored import Document, Params
+from corral.services.stored_resources import Document, Params
 from corral.store import Store
-
-DefaultSubnetAlreadyExists = api_error("DefaultSubnetAlreadyExistsInAvailabilityZone")
-DefaultVpcAlreadyExists = api_error("DefaultVpcAlreadyExists")
-DefaultVpcDoesNotExist = api_error("DefaultVpcDoesNotExist")
 
 CIDR = "172.31.0.0/16"
 SUBNET_PREFIX = 20
-MARK = ("ec2", "default-network")  # the stored row that says that a region has had its default network
+MARK = ("ec2", "default-network")  # the row of a region that has had its default network
 
 
 def ensure(tx: Tx[Store], caller: Caller) -> None:
@@ -45,19 +46,19 @@ def ensure(tx: Tx[Store], caller: Caller) -> None:
         {"Key": "domain-name", "Values": [_domain(caller.region)]},
         {"Key": "domain-name-servers", "Values": ["AmazonProvidedDNS"]},
     ]
-    shared = stored.create(own, caller, DHCP_OPTIONS, {"DhcpConfigurations": options})
-    stored.put(own, caller, DHCP_OPTIONS, {**shared, "_default": True})
+    shared = stored_resources.create(own, caller, DHCP_OPTIONS, {"DhcpConfigurations": options})
+    stored_resources.put(own, caller, DHCP_OPTIONS, {**shared, "_default": True})
     _create(own, caller)
 
 
 def _create(tx: Tx[Store], caller: Caller) -> Document:
-    vpc = stored.create(tx, caller, VPC, {"CidrBlock": CIDR, "_default": True})
+    vpc = stored_resources.create(tx, caller, VPC, {"CidrBlock": CIDR, "_default": True})
     attributes = {**vpc["_attributes"], "EnableDnsHostnames": True}
-    stored.put(tx, caller, VPC, {**vpc, "_attributes": attributes})
+    stored_resources.put(tx, caller, VPC, {**vpc, "_attributes": attributes})
     for zone, block in zip(zone_names(caller.region), IPv4Network(CIDR).subnets(new_prefix=SUBNET_PREFIX)):
         wanted = {"VpcId": vpc["VpcId"], "CidrBlock": str(block), "AvailabilityZone": zone, "_default": True}
-        stored.create(tx, caller, SUBNET, wanted)
-    gateway = stored.create(tx, caller, INTERNET_GATEWAY, {})["InternetGatewayId"]
+        stored_resources.create(tx, caller, SUBNET, wanted)
+    gateway = stored_resources.create(tx, caller, INTERNET_GATEWAY, {})["InternetGatewayId"]
     attach_internet_gateway(tx, {"InternetGatewayId": gateway, "VpcId": vpc["VpcId"]}, caller)
     (table,) = every(tx, caller, "route-table", VpcId=vpc["VpcId"])
     route = {"RouteTableId": table["RouteTableId"], "DestinationCidrBlock": "0.0.0.0/0", "GatewayId": gateway}
@@ -76,7 +77,7 @@ def find_default(tx: Tx[Store], caller: Caller) -> Document | None:
 def create_default_vpc(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     if find_default(tx, caller) is not None:
         raise DefaultVpcAlreadyExists("A Default VPC already exists for this account in this region.")
-    return {"Vpc": stored.shown(tx, caller, VPC, _create(tx, caller))}
+    return {"Vpc": stored_resources.response_view(tx, caller, VPC, _create(tx, caller))}
 
 
 def create_default_subnet(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
@@ -91,9 +92,9 @@ def create_default_subnet(tx: Tx[Store], params: Params, caller: Caller) -> dict
     blocks = IPv4Network(vpc["CidrBlock"]).subnets(new_prefix=SUBNET_PREFIX)
     block = next((block for block in blocks if not any(block.overlaps(other) for other in taken)), None)
     if block is None:
-        raise api_error("InsufficientCidrBlocks")("The default VPC has no free block for a default subnet.")
+        raise InsufficientCidrBlocks("The default VPC has no free block for a default subnet.")
     wanted = {"VpcId": vpc["VpcId"], "CidrBlock": str(block), "AvailabilityZone": zone, "_default": True}
-    return {"Subnet": stored.shown(tx, caller, SUBNET, stored.create(tx, caller, SUBNET, wanted))}
+    return {"Subnet": stored_resources.response_view(tx, caller, SUBNET, stored_resources.create(tx, caller, SUBNET, wanted))}
 
 
 def describe_account_attributes(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:

@@ -6,9 +6,10 @@ from typing import Any
 
 from corral.core import Tx
 from corral.services.caller import Caller
+from corral.services.ec2.errors import InvalidParameterValue, in_use, invalid_value
 from corral.services.ec2.filters import filtered
-from corral.services.ec2.style import EC2, InvalidParameterValue, every, existing, in_use, new_id
-from corral.services.stored import Document, Params, ResourceType
+from corral.services.ec2.resources import EC2, every, existing, new_id
+from corral.services.stored_resources import Document, Params, ResourceType
 from corral.store import Store
 
 KEYS = (
@@ -23,9 +24,7 @@ def _new(tx: Tx[Store], params: Params, caller: Caller) -> Document:
     for configuration in params["DhcpConfigurations"]:
         key, values = configuration.get("Key", ""), configuration.get("Values", [])
         if key not in KEYS:
-            raise InvalidParameterValue(
-                f"Value ({key}) for parameter key is invalid. Unknown DHCP option: one of {', '.join(KEYS)}."
-            )
+            raise invalid_value(key, "key", f"Unknown DHCP option: use one of {', '.join(KEYS)}.")
         if not values:
             raise InvalidParameterValue(f"The DHCP option {key} must have at least one value.")
         configurations.append({"Key": key, "Values": [{"Value": value} for value in values]})

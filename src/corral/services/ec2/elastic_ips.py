@@ -1,4 +1,4 @@
-"""Elastic IP addresses. They are taken from 198.18.0.0/15, which is never routed: nothing can be reached at them."""
+"""Elastic IP addresses. They are from 198.18.0.0/15, which is never routed, so they lead nowhere."""
 
 from __future__ import annotations
 
@@ -6,24 +6,20 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from corral.core import Tx
-from corral.errors import api_error
 from corral.services.caller import Caller
-from corral.services.ec2.filters import filtered
-from corral.services.ec2.style import (
-    EC2,
+from corral.services.ec2.errors import (
+    AddressLimitExceeded,
+    InvalidAddressNotFound,
+    InvalidIPAddressInUse,
     InvalidParameterCombination,
     MissingParameter,
     ResourceAlreadyAssociated,
-    every,
-    new_id,
     not_found,
 )
-from corral.services.stored import Document, Params, ResourceType, delete, find, list_resources, put
+from corral.services.ec2.filters import filtered
+from corral.services.ec2.resources import EC2, every, new_id
+from corral.services.stored_resources import Document, Params, ResourceType, delete, find, list_resources, put
 from corral.store import Store
-
-AddressLimitExceeded = api_error("AddressLimitExceeded")
-InvalidAddressNotFound = api_error("InvalidAddress.NotFound")
-InvalidIPAddressInUse = api_error("InvalidIPAddress.InUse")
 
 BLOCK = IPv4Network("198.18.0.0/15")
 TARGET = ("InstanceId", "NetworkInterfaceId", "PrivateIpAddress")
@@ -82,13 +78,13 @@ def describe_addresses(tx: Tx[Store], params: Params, caller: Caller) -> dict[st
 
 
 def release_address(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    delete(tx, caller, ELASTIC_IP, _meant(tx, caller, params))
+    delete(tx, caller, ELASTIC_IP, _requested(tx, caller, params))
     return {}
 
 
 def associate_address(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Store the association with an instance or a network interface, which Corral does not check."""
-    address = _meant(tx, caller, params)
+    """Store the association with an instance or a network interface. Corral does not check that it exists."""
+    address = _requested(tx, caller, params)
     target: Document = {member: params[member] for member in TARGET if member in params}
     if not target.keys() & {"InstanceId", "NetworkInterfaceId"}:
         raise MissingParameter("Either instance ID or network interface id must be specified")
@@ -96,9 +92,9 @@ def associate_address(tx: Tx[Store], params: Params, caller: Caller) -> dict[str
         if all(address.get(member) == value for member, value in target.items()):
             return {"AssociationId": address["AssociationId"]}
         if not params.get("AllowReassociation", True):
-            raise _already(address)
+            raise _already_associated(address)
     association_id = new_id(tx, "eipassoc")
-    put(tx, caller, ELASTIC_IP, {**_bare(address), "AssociationId": association_id, **target})
+    put(tx, caller, ELASTIC_IP, {**_without_association(address), "AssociationId": association_id, **target})
     return {"AssociationId": association_id}
 
 
@@ -106,8 +102,8 @@ def disassociate_address(tx: Tx[Store], params: Params, caller: Caller) -> dict[
     if "AssociationId" in params:
         address = find_association(tx, caller, params["AssociationId"])
     else:
-        address = _meant(tx, caller, params)
-    put(tx, caller, ELASTIC_IP, _bare(address))
+        address = _requested(tx, caller, params)
+    put(tx, caller, ELASTIC_IP, _without_association(address))
     return {}
 
 
@@ -118,10 +114,10 @@ def find_association(tx: Tx[Store], caller: Caller, association_id: str) -> Docu
 
 
 def associate(tx: Tx[Store], caller: Caller, allocation_id: str, interface: Document) -> Document:
-    """Give an address to a NAT gateway's interface; return the members that the gateway shows."""
+    """Associate an address with the interface of a NAT gateway. Return the members that the gateway shows."""
     address = find(tx, caller, ELASTIC_IP, {"AllocationId": allocation_id})
     if "AssociationId" in address:
-        raise _already(address)
+        raise _already_associated(address)
     association_id = new_id(tx, "eipassoc")
     target = {"NetworkInterfaceId": interface["NetworkInterfaceId"], "PrivateIpAddress": interface["PrivateIp"]}
     put(tx, caller, ELASTIC_IP, {**address, "AssociationId": association_id, "NetworkInterfaceOwnerId": caller.account, **target})
@@ -129,13 +125,13 @@ def associate(tx: Tx[Store], caller: Caller, allocation_id: str, interface: Docu
 
 
 def disassociate(tx: Tx[Store], caller: Caller, interfaces: list[Document]) -> None:
-    """Free the addresses of a NAT gateway that is deleted."""
+    """Disassociate the addresses of a deleted NAT gateway."""
     for interface in interfaces:
         if "AllocationId" in interface:
-            put(tx, caller, ELASTIC_IP, _bare(find(tx, caller, ELASTIC_IP, interface)))
+            put(tx, caller, ELASTIC_IP, _without_association(find(tx, caller, ELASTIC_IP, interface)))
 
 
-def _meant(tx: Tx[Store], caller: Caller, params: Params) -> Document:
+def _requested(tx: Tx[Store], caller: Caller, params: Params) -> Document:
     if "AllocationId" in params and "PublicIp" in params:
         raise InvalidParameterCombination("You may specify public IP or allocation id, but not both in the same call")
     if "PublicIp" in params:
@@ -151,11 +147,11 @@ def _by_public_ip(tx: Tx[Store], caller: Caller, public_ip: str) -> Document:
     raise InvalidAddressNotFound(f"Address '{public_ip}' not found.")
 
 
-def _bare(address: Document) -> Document:
+def _without_association(address: Document) -> Document:
     return {member: value for member, value in address.items() if member not in ASSOCIATION}
 
 
-def _already(address: Document) -> Exception:
+def _already_associated(address: Document) -> Exception:
     return ResourceAlreadyAssociated(
         f"resource {address['AllocationId']} is already associated with associate-id {address['AssociationId']}"
     )

@@ -1,7 +1,7 @@
-"""Filters of the Describe operations: one function for all resource types.
+"""Filters of the Describe operations, for all resource types.
 
-A type declares the filters that it has as paths into its document: `State`, `Attachments[].VpcId`. Filters by tag come with every
-type. A resource is selected if each filter has a value that matches one of the resource's values; `*` and `?` are wildcards.
+A type declares its filters as paths into its document: `State`, `Attachments[].VpcId`. Every type has filters by tag.
+A resource is selected if each filter has a value that matches one of the resource's values; `*` and `?` are wildcards.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 from corral.core import Tx
 from corral.services.caller import Caller
-from corral.services.ec2.style import InvalidParameterValue
-from corral.services.stored import Params, Selects
+from corral.services.ec2.errors import InvalidParameterValue
+from corral.services.stored_resources import Params, Selects
 from corral.store import Store
 
 COMMON = {"owner-id": "OwnerId", "tag-key": "Tags[].Key"}
@@ -48,7 +48,7 @@ def _test(name: str, values: list[str], paths: Mapping[str, str]) -> Selects:
 
 
 def _values(value: Any, steps: list[str]) -> Iterator[str]:
-    """The texts at a path; `name[]` goes into each element of a list."""
+    """The texts at a path; `name[]` descends into each element of a list."""
     if not steps:
         if isinstance(value, bool):
             yield "true" if value else "false"
@@ -62,7 +62,7 @@ def _values(value: Any, steps: list[str]) -> Iterator[str]:
 
 
 def matcher(value: str) -> Callable[[str], bool]:
-    """Whether a text matches the value of a filter, in which a backslash makes a wildcard literal."""
+    """Return a function that matches texts with the value of a filter. A backslash makes a wildcard literal."""
     if not SPECIAL.search(value):
         return value.__eq__
     pattern = SPECIAL.sub(lambda found: found[0] if found[0] in "*?" else f"[{found[0][-1]}]", value)

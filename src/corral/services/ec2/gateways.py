@@ -1,4 +1,4 @@
-"""Internet gateways and NAT gateways. No traffic passes them."""
+"""Internet gateways and NAT gateways. No traffic passes through them."""
 
 from __future__ import annotations
 
@@ -6,26 +6,20 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from corral.core import Tx
-from corral.errors import api_error
 from corral.services.caller import Caller
 from corral.services.ec2 import elastic_ips
-from corral.services.ec2.filters import filtered
-from corral.services.ec2.style import (
-    EC2,
+from corral.services.ec2.errors import (
     DependencyViolation,
+    GatewayNotAttached,
     InvalidParameterValue,
     ResourceAlreadyAssociated,
     UnsupportedOperation,
-    every,
-    existing,
     in_use,
-    new_id,
-    required,
 )
-from corral.services.stored import Document, Params, ResourceType, find, put
+from corral.services.ec2.filters import filtered
+from corral.services.ec2.resources import EC2, every, existing, new_id, required
+from corral.services.stored_resources import Document, Params, ResourceType, find, put
 from corral.store import Store
-
-GatewayNotAttached = api_error("Gateway.NotAttached")
 
 FIRST_HOST = 4  # the addresses before it are reserved in every subnet
 

@@ -1,17 +1,16 @@
-"""EC2's operations: network resources that are stored only, and the regions and zones."""
+"""EC2's operations: stored-only network resources, key pairs, regions and zones."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from corral.core import Tx
-from corral.errors import api_error
+from corral.services import Handler
 from corral.services.caller import Caller
 from corral.services.ec2 import (
     default_vpc,
     dhcp_options,
     elastic_ips,
-    endpoints,
     gateways,
     key_pairs,
     network_acls,
@@ -20,15 +19,15 @@ from corral.services.ec2 import (
     security_groups,
     subnets,
     tags,
+    vpc_endpoints,
     vpcs,
     zones,
 )
-from corral.services.stored import Handler, Params, handlers
+from corral.services.ec2.errors import DryRunOperation
+from corral.services.stored_resources import Params, handlers
 from corral.store import Store
 
-DryRunOperation = api_error("DryRunOperation", 412)
-
-PLAIN: dict[str, Handler] = {
+FUNCTIONS: dict[str, Handler] = {  # operations that a `ResourceType` cannot declare
     "AssociateAddress": elastic_ips.associate_address,
     "AssociateDhcpOptions": dhcp_options.associate_dhcp_options,
     "AssociateRouteTable": route_tables.associate_route_table,
@@ -46,7 +45,7 @@ PLAIN: dict[str, Handler] = {
     "DeleteRoute": route_tables.delete_route,
     "DeleteSecurityGroup": security_groups.delete_security_group,
     "DeleteTags": tags.delete_tags,
-    "DeleteVpcEndpoints": endpoints.delete_vpc_endpoints,
+    "DeleteVpcEndpoints": vpc_endpoints.delete_vpc_endpoints,
     "DescribeAccountAttributes": default_vpc.describe_account_attributes,
     "DescribeAddresses": elastic_ips.describe_addresses,
     "DescribeAvailabilityZones": zones.describe_availability_zones,
@@ -63,7 +62,7 @@ PLAIN: dict[str, Handler] = {
     "ModifySecurityGroupRules": security_group_rules.modify_security_group_rules,
     "ModifySubnetAttribute": subnets.modify_subnet_attribute,
     "ModifyVpcAttribute": vpcs.modify_vpc_attribute,
-    "ModifyVpcEndpoint": endpoints.modify_vpc_endpoint,
+    "ModifyVpcEndpoint": vpc_endpoints.modify_vpc_endpoint,
     "ReleaseAddress": elastic_ips.release_address,
     "ReplaceNetworkAclAssociation": network_acls.replace_network_acl_association,
     "ReplaceNetworkAclEntry": network_acls.replace_network_acl_entry,
@@ -89,4 +88,4 @@ def _operation(handler: Handler) -> Handler:
 
 PREPARE = {"CreateKeyPair": key_pairs.generate_key}
 DECLARED = {name: handler for type_ in tags.TYPES.values() for name, handler in handlers(type_).items()}
-HANDLERS: dict[str, Handler] = {name: _operation(handler) for name, handler in (DECLARED | PLAIN).items()}
+HANDLERS: dict[str, Handler] = {name: _operation(handler) for name, handler in (DECLARED | FUNCTIONS).items()}

@@ -1,4 +1,4 @@
-"""Key pairs: real RSA and ED25519 keys. The private key is in the response that creates it, and is not stored."""
+"""Key pairs: real RSA and ED25519 keys. CreateKeyPair returns the private key, which is not stored."""
 
 from __future__ import annotations
 
@@ -20,23 +20,19 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from corral.core import Tx
-from corral.errors import api_error
 from corral.services.caller import Caller
-from corral.services.ec2.filters import filtered
-from corral.services.ec2.style import (
-    EC2,
+from corral.services.ec2.errors import (
+    InvalidKeyFormat,
     InvalidKeyPairDuplicate,
-    InvalidParameterValue,
     MissingParameter,
     UnsupportedOperation,
-    every,
-    new_id,
+    invalid_value,
     not_found,
 )
-from corral.services.stored import Document, Params, ResourceType, create, delete, list_resources
+from corral.services.ec2.filters import filtered
+from corral.services.ec2.resources import EC2, every, new_id
+from corral.services.stored_resources import Document, Params, ResourceType, create, delete, list_resources
 from corral.store import Store
-
-InvalidKeyFormat = api_error("InvalidKey.Format")
 
 RSA_BITS = 2048
 RSA_BITS_ACCEPTED = (1024, 2048, 4096)
@@ -48,7 +44,7 @@ PrivateKey = RSAPrivateKey | Ed25519PrivateKey
 def _new(tx: Tx[Store], params: Params, caller: Caller) -> Document:
     name, public = params["KeyName"], params["_public"]
     if not (1 <= len(name) <= NAME_MAX_CHARACTERS and name.isascii() and name.isprintable() and name == name.strip()):
-        raise InvalidParameterValue(f"Value ({name}) for parameter KeyName is invalid. It must have 1 to 255 ASCII characters.")
+        raise invalid_value(name, "KeyName", f"It must have 1 to {NAME_MAX_CHARACTERS} ASCII characters.")
     if every(tx, caller, "key-pair", KeyName=name):
         raise InvalidKeyPairDuplicate(f"The keypair '{name}' already exists")
     openssh = public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
@@ -75,7 +71,7 @@ KEY_PAIR = ResourceType(
 
 
 def generate_key(params: Params) -> Params:
-    """The request with a new RSA key, if it wants one: this can take a second."""
+    """Add a new RSA key to a request that needs one. This can take a second, so it runs before the transaction."""
     return {**params, "_key": generate_private_key(65537, RSA_BITS)} if params.get("KeyType", "rsa") == "rsa" else params
 
 

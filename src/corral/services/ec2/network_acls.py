@@ -5,26 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from corral.core import Tx
-from corral.errors import api_error
 from corral.services.caller import Caller
 from corral.services.ec2.cidr import ipv4, ipv6
-from corral.services.ec2.filters import filtered
-from corral.services.ec2.style import (
-    EC2,
+from corral.services.ec2.errors import (
+    InvalidNetworkAclEntryNotFound,
     InvalidParameterValue,
     MissingParameter,
-    every,
-    existing,
+    NetworkAclEntryAlreadyExists,
     in_use,
-    new_id,
+    invalid_value,
     not_found,
-    required,
 )
-from corral.services.stored import Document, Params, ResourceType, find, put
+from corral.services.ec2.filters import filtered
+from corral.services.ec2.resources import EC2, every, existing, new_id, required
+from corral.services.stored_resources import Document, Params, ResourceType, find, put
 from corral.store import Store
-
-InvalidNetworkAclEntryNotFound = api_error("InvalidNetworkAclEntry.NotFound")
-NetworkAclEntryAlreadyExists = api_error("NetworkAclEntryAlreadyExists")
 
 RULE_NUMBER_MAX = 32_766
 LAST_RULE_NUMBER = 32_767  # the entry that denies what no other entry matches
@@ -127,13 +122,11 @@ def _with_entry(tx: Tx[Store], params: Params, caller: Caller) -> Document:
 
 def _checked_entry(params: Params) -> Document:
     if not 1 <= params["RuleNumber"] <= RULE_NUMBER_MAX:
-        raise InvalidParameterValue(
-            f"Value ({params['RuleNumber']}) for parameter ruleNumber is invalid. It must be between 1 and {RULE_NUMBER_MAX}."
-        )
+        raise invalid_value(params["RuleNumber"], "ruleNumber", f"It must be between 1 and {RULE_NUMBER_MAX}.")
     given: str = params["Protocol"]
     protocol = PROTOCOLS.get(given.lower(), given)
     if protocol != "-1" and not (protocol.isdigit() and int(protocol) <= 255):
-        raise InvalidParameterValue(f"Value ({given}) for parameter protocol is invalid. Unknown protocol.")
+        raise invalid_value(given, "protocol", "Unknown protocol.")
     entry: Document = {
         "RuleNumber": params["RuleNumber"],
         "Protocol": protocol,

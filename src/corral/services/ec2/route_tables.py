@@ -5,27 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from corral.core import Tx
-from corral.errors import api_error
 from corral.services.caller import Caller
 from corral.services.ec2.cidr import destination
-from corral.services.ec2.filters import filtered
-from corral.services.ec2.style import (
-    EC2,
+from corral.services.ec2.errors import (
     InvalidParameterValue,
+    InvalidRouteNotFound,
     ResourceAlreadyAssociated,
-    digest_of,
-    every,
-    existing,
+    RouteAlreadyExists,
     in_use,
-    new_id,
     not_found,
-    required,
 )
-from corral.services.stored import Document, Params, ResourceType, find, put
+from corral.services.ec2.filters import filtered
+from corral.services.ec2.resources import EC2, digest_of, every, existing, new_id, required
+from corral.services.stored_resources import Document, Params, ResourceType, find, put
 from corral.store import Store
-
-InvalidRouteNotFound = api_error("InvalidRoute.NotFound")
-RouteAlreadyExists = api_error("RouteAlreadyExists")
 
 TARGETS = (
     "GatewayId", "NatGatewayId", "EgressOnlyInternetGatewayId", "InstanceId", "NetworkInterfaceId", "VpcPeeringConnectionId",
@@ -59,7 +52,7 @@ def _check_delete(tx: Tx[Store], caller: Caller, table: Document) -> None:
 
 
 def _view(tx: Tx[Store], caller: Caller, table: Document) -> Document:
-    """A table with the routes of its gateway endpoints; a route whose target no longer exists is a black hole."""
+    """Add the routes of gateway endpoints to a table. A route whose target no longer exists is a blackhole."""
     routes = [{**route, "State": "active" if _has_target(tx, caller, table, route) else "blackhole"} for route in table["Routes"]]
     routes += [
         {

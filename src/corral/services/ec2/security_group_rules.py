@@ -1,4 +1,4 @@
-"""Rules of security groups: authorize, revoke, describe and change them. They are stored with their group and filter nothing."""
+"""Rules of security groups: operations that authorize, revoke, describe and change them. Rules are stored with their group."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from corral.core import Tx
-from corral.errors import ApiError, api_error
+from corral.errors import ApiError
 from corral.services.caller import Caller
 from corral.services.ec2.cidr import ipv4, ipv6
+from corral.services.ec2.errors import (
+    InvalidParameterValue,
+    InvalidPermissionDuplicate,
+    MissingParameter,
+    RulesPerSecurityGroupLimitExceeded,
+    not_found,
+    permission_not_found,
+)
 from corral.services.ec2.filters import filtered
+from corral.services.ec2.resources import EC2, PAGES, every, existing, required
 from corral.services.ec2.security_groups import (
     ANY_PROTOCOL,
     SECURITY_GROUP,
@@ -19,14 +28,9 @@ from corral.services.ec2.security_groups import (
     named_group,
     new_rule,
 )
-from corral.services.ec2.style import EC2, PAGES, InvalidParameterValue, MissingParameter, every, existing, not_found, required
-from corral.services.pages import among
-from corral.services.stored import Document, Params, put
+from corral.services.pagination import among
+from corral.services.stored_resources import Document, Params, put
 from corral.store import Store
-
-InvalidPermissionDuplicate = api_error("InvalidPermission.Duplicate")
-InvalidPermissionNotFound = api_error("InvalidPermission.NotFound")
-RulesPerSecurityGroupLimitExceeded = api_error("RulesPerSecurityGroupLimitExceeded")
 
 RULES_MAX = 1_000
 PORT_MAX = 65_535
@@ -90,14 +94,14 @@ def modify_security_group_rules(tx: Tx[Store], params: Params, caller: Caller) -
             raise _duplicate(made)
         if "Description" in given:
             made["Description"] = given["Description"]
-        kept = {member: rule[member] for member in ("SecurityGroupRuleId", "SecurityGroupRuleArn", "Tags") if member in rule}
-        group = {**group, "_rules": [{**made, **kept} if other is rule else other for other in group["_rules"]]}
+        identity = {member: rule[member] for member in ("SecurityGroupRuleId", "SecurityGroupRuleArn", "Tags") if member in rule}
+        group = {**group, "_rules": [{**made, **identity} if other is rule else other for other in group["_rules"]]}
     put(tx, caller, SECURITY_GROUP, group)
     return {"Return": True}
 
 
 def find_rule(tx: Tx[Store], caller: Caller, rule_id: str) -> tuple[Document, Document]:
-    """A rule's group and the rule."""
+    """Return the group of a rule, and the rule."""
     for group in every(tx, caller, "security-group"):
         for rule in group["_rules"]:
             if rule["SecurityGroupRuleId"] == rule_id:
@@ -122,7 +126,7 @@ def _authorize(tx: Tx[Store], params: Params, caller: Caller, *, egress: bool) -
         if _key(rule) in taken:
             raise _duplicate(rule)
         if tags:
-            rule["Tags"] = EC2.tags.shown(tags)
+            rule["Tags"] = EC2.tags.to_list(tags)
     if len(group["_rules"]) + len(rules) > RULES_MAX:
         raise RulesPerSecurityGroupLimitExceeded("The maximum number of rules per security group has been reached.")
     put(tx, caller, SECURITY_GROUP, {**group, "_rules": [*group["_rules"], *rules]})
@@ -131,9 +135,9 @@ def _authorize(tx: Tx[Store], params: Params, caller: Caller, *, egress: bool) -
 
 def _revoke(tx: Tx[Store], params: Params, caller: Caller, *, egress: bool) -> dict[str, Any]:
     group = find_group(tx, params, caller)
-    gone = _meant(tx, caller, group, params, egress=egress)
-    put(tx, caller, SECURITY_GROUP, {**group, "_rules": [rule for rule in group["_rules"] if rule not in gone]})
-    return {"Return": True, "RevokedSecurityGroupRules": [_revoked(rule) for rule in gone]}
+    revoked = _requested_rules(tx, caller, group, params, egress=egress)
+    put(tx, caller, SECURITY_GROUP, {**group, "_rules": [rule for rule in group["_rules"] if rule not in revoked]})
+    return {"Return": True, "RevokedSecurityGroupRules": [_revoked(rule) for rule in revoked]}
 
 
 def _set_descriptions(tx: Tx[Store], params: Params, caller: Caller, *, egress: bool) -> dict[str, Any]:
@@ -147,7 +151,7 @@ def _set_descriptions(tx: Tx[Store], params: Params, caller: Caller, *, egress: 
         by_key = {_key(rule): rule for rule in group["_rules"]}
         for given in _rules_of(tx, caller, group, params, egress=egress):
             if _key(given) not in by_key:
-                raise InvalidPermissionNotFound("The specified rule does not exist in this security group.")
+                raise permission_not_found()
             texts[by_key[_key(given)]["SecurityGroupRuleId"]] = given.get("Description")
     rules = [
         {**rule, "Description": texts[rule["SecurityGroupRuleId"]] or ""} if rule["SecurityGroupRuleId"] in texts else rule
@@ -157,14 +161,14 @@ def _set_descriptions(tx: Tx[Store], params: Params, caller: Caller, *, egress: 
     return {"Return": True}
 
 
-def _meant(tx: Tx[Store], caller: Caller, group: Document, params: Params, *, egress: bool) -> list[Document]:
-    """The rules of a group that a request names by id or by what they say."""
+def _requested_rules(tx: Tx[Store], caller: Caller, group: Document, params: Params, *, egress: bool) -> list[Document]:
+    """The rules of a group that a request names, by id or by content."""
     if ids := params.get("SecurityGroupRuleIds"):
         return [_with_id(group, rule_id) for rule_id in ids]
     by_key = {_key(rule): rule for rule in group["_rules"]}
     keys = [_key(given) for given in _rules_of(tx, caller, group, params, egress=egress)]
     if not all(key in by_key for key in keys):
-        raise InvalidPermissionNotFound("The specified rule does not exist in this security group.")
+        raise permission_not_found()
     return [by_key[key] for key in keys]
 
 
@@ -184,7 +188,7 @@ def _key(rule: Document) -> tuple[Any, ...]:
 
 
 def _rules_of(tx: Tx[Store], caller: Caller, group: Document, params: Params, *, egress: bool) -> Iterator[Document]:
-    """The rules that a request gives: a rule for each source or destination of each permission."""
+    """Convert the permissions of a request to rules: one for each source or destination of each permission."""
     given = params.get("IpPermissions") or _plain_permission(params)
     for permission in given:
         protocol, low, high = _ports(permission)
@@ -200,7 +204,7 @@ def _rules_of(tx: Tx[Store], caller: Caller, group: Document, params: Params, *,
 
 
 def _plain_permission(params: Params) -> list[Document]:
-    """The permission of a request that has its members at the top."""
+    """The permission of a request that has the members of one permission at its top level."""
     permission: Document = {member: params[member] for member in ("IpProtocol", "FromPort", "ToPort") if member in params}
     if "CidrIp" in params:
         return [{**permission, "IpRanges": [{"CidrIp": params["CidrIp"]}]}]
@@ -250,7 +254,7 @@ def _duplicate(rule: Document) -> ApiError:
 
 def _revoked(rule: Document) -> Document:
     hidden = ("GroupOwnerId", "ReferencedGroupInfo", "SecurityGroupRuleArn", "Tags")
-    shown = {member: value for member, value in rule.items() if member not in hidden}
+    visible = {member: value for member, value in rule.items() if member not in hidden}
     if "ReferencedGroupInfo" in rule:
-        shown["ReferencedGroupId"] = rule["ReferencedGroupInfo"]["GroupId"]
-    return shown
+        visible["ReferencedGroupId"] = rule["ReferencedGroupInfo"]["GroupId"]
+    return visible

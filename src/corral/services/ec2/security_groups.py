@@ -6,25 +6,21 @@ import re
 from typing import Any
 
 from corral.core import Tx
-from corral.errors import api_error
 from corral.services.caller import Caller
-from corral.services.ec2.filters import filtered
-from corral.services.ec2.style import (
-    EC2,
+from corral.services.ec2.errors import (
+    CannotDelete,
     DependencyViolation,
     InvalidGroupDuplicate,
     InvalidParameterValue,
     MissingParameter,
-    arn,
-    every,
-    existing,
-    new_id,
+    VPCIdNotSpecified,
+    invalid_value,
     not_found,
 )
-from corral.services.stored import Document, Params, ResourceType, delete, find, list_resources
+from corral.services.ec2.filters import filtered
+from corral.services.ec2.resources import EC2, arn, every, existing, new_id
+from corral.services.stored_resources import Document, Params, ResourceType, delete, find, list_resources
 from corral.store import Store
-
-CannotDelete = api_error("CannotDelete")
 
 DEFAULT = "default"
 TEXT = re.compile(r"[a-zA-Z0-9 ._\-:/()#,@\[\]+=&;{}!$*]*")
@@ -79,7 +75,7 @@ def _vpc_id(tx: Tx[Store], params: Params, caller: Caller) -> str:
 def default_vpc_id(tx: Tx[Store], caller: Caller) -> str:
     vpc = next((vpc for vpc in every(tx, caller, "vpc") if vpc["IsDefault"]), None)
     if vpc is None:
-        raise api_error("VPCIdNotSpecified")("No default VPC for this user")
+        raise VPCIdNotSpecified("No default VPC for this user")
     return str(vpc["VpcId"])
 
 
@@ -87,10 +83,8 @@ def _check_texts(params: Params) -> None:
     for member in ("GroupName", "Description"):
         text = params[member]
         if not 1 <= len(text) <= TEXT_MAX_CHARACTERS or not TEXT.fullmatch(text):
-            raise InvalidParameterValue(
-                f"Value ({text}) for parameter {member} is invalid. It must have 1 to {TEXT_MAX_CHARACTERS} characters from "
-                "a-zA-Z0-9. _-:/()#,@[]+=&;{}!$*"
-            )
+            rule = f"It must have 1 to {TEXT_MAX_CHARACTERS} characters from a-zA-Z0-9. _-:/()#,@[]+=&;{{}}!$*"
+            raise invalid_value(text, member, rule)
     if params["GroupName"].lower() == DEFAULT:
         raise InvalidParameterValue(f"Cannot use reserved security group name: {params['GroupName']}")
     if params["GroupName"].startswith("sg-"):
@@ -124,7 +118,7 @@ def _view(tx: Tx[Store], caller: Caller, group: Document) -> Document:
 
 
 def permissions(rules: list[Document]) -> list[Document]:
-    """Rules as IpPermissions: those of one protocol and port range are one permission."""
+    """Convert rules to IpPermissions: rules of the same protocol and port range are one permission."""
     found: dict[tuple[Any, ...], Document] = {}
     for rule in rules:
         protocol, low, high = rule["IpProtocol"], rule["FromPort"], rule["ToPort"]
@@ -134,8 +128,8 @@ def permissions(rules: list[Document]) -> list[Document]:
         description = {"Description": rule["Description"]} if rule.get("Description") else {}
         for member, (target, name) in TARGETS.items():
             if member in rule:
-                shown = rule[member] if member == "ReferencedGroupInfo" else {name: rule[member]}
-                permission[target].append({**shown, **description})
+                source = rule[member] if member == "ReferencedGroupInfo" else {name: rule[member]}
+                permission[target].append({**source, **description})
     return list(found.values())
 
 
@@ -196,7 +190,7 @@ def delete_security_group(tx: Tx[Store], params: Params, caller: Caller) -> dict
 
 
 def describe_security_groups(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """GroupNames name groups of the default VPC."""
+    """Describe groups by id, or by the names of groups of the default VPC."""
     if names := params.get("GroupNames"):
         vpc_id = default_vpc_id(tx, caller)
         ids = [named_group(tx, caller, name, vpc_id)["GroupId"] for name in names]

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv6Network
 from typing import Any
 
 from corral.core import Tx
 from corral.services.caller import Caller
 from corral.services.ec2 import cidr, network_acls, route_tables
+from corral.services.ec2.errors import InvalidParameterCombination, UnsupportedOperation, in_use
 from corral.services.ec2.filters import filtered
-from corral.services.ec2.style import (
-    EC2,
-    InvalidParameterCombination,
-    UnsupportedOperation,
-    arn,
-    every,
-    existing,
-    in_use,
-    new_id,
-    required,
-)
+from corral.services.ec2.resources import EC2, arn, every, existing, new_id, required
 from corral.services.ec2.zones import check_zone, zone_id
-from corral.services.stored import Document, Params, ResourceType, find, put
+from corral.services.stored_resources import Document, Params, ResourceType, find, put
 from corral.store import Store
 
 FLAGS = ("AssignIpv6AddressOnCreation", "MapPublicIpOnLaunch", "MapCustomerOwnedIpOnLaunch", "EnableDns64")
@@ -59,13 +49,9 @@ def _new(tx: Tx[Store], params: Params, caller: Caller) -> Document:
 def _ipv6(tx: Tx[Store], params: Params, vpc: Document, siblings: list[Document]) -> list[Document]:
     if "Ipv6CidrBlock" not in params:
         return []
-    block = cidr.ipv6(params["Ipv6CidrBlock"])
-    owned = [IPv6Network(each["Ipv6CidrBlock"]) for each in vpc["Ipv6CidrBlockAssociationSet"]]
-    taken = [IPv6Network(each["Ipv6CidrBlock"]) for sibling in siblings for each in sibling["Ipv6CidrBlockAssociationSet"]]
-    if not any(block.subnet_of(each) for each in owned):
-        raise cidr.InvalidSubnetRange(f"The CIDR '{params['Ipv6CidrBlock']}' is invalid.")
-    if any(block.overlaps(each) for each in taken):
-        raise cidr.InvalidSubnetConflict(f"The CIDR '{params['Ipv6CidrBlock']}' conflicts with another subnet")
+    owned = [each["Ipv6CidrBlock"] for each in vpc["Ipv6CidrBlockAssociationSet"]]
+    taken = [each["Ipv6CidrBlock"] for sibling in siblings for each in sibling["Ipv6CidrBlockAssociationSet"]]
+    block = cidr.ipv6_subnet_block(params["Ipv6CidrBlock"], owned, taken)
     state = {"State": "associated"}
     return [{"AssociationId": new_id(tx, "subnet-cidr-assoc"), "Ipv6CidrBlock": str(block), "Ipv6CidrBlockState": state}]
 

@@ -5,28 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 from corral.core import Tx
-from corral.errors import api_error
 from corral.services.caller import Caller
 from corral.services.ec2.dhcp_options import DHCP_OPTIONS
 from corral.services.ec2.elastic_ips import ELASTIC_IP
-from corral.services.ec2.endpoints import VPC_ENDPOINT
+from corral.services.ec2.errors import InvalidID
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.gateways import INTERNET_GATEWAY, NAT_GATEWAY
 from corral.services.ec2.key_pairs import KEY_PAIR
 from corral.services.ec2.network_acls import NETWORK_ACL
+from corral.services.ec2.resources import PAGES, TAGS, every, existing, required
 from corral.services.ec2.route_tables import ROUTE_TABLE
 from corral.services.ec2.security_group_rules import TYPE as RULE
 from corral.services.ec2.security_group_rules import find_rule, set_rule
 from corral.services.ec2.security_groups import SECURITY_GROUP
-from corral.services.ec2.style import PAGES, TAGS, every, existing, required
 from corral.services.ec2.subnets import SUBNET
+from corral.services.ec2.vpc_endpoints import VPC_ENDPOINT
 from corral.services.ec2.vpcs import VPC
-from corral.services.pages import among
-from corral.services.stored import Document, Params, put
+from corral.services.pagination import among
+from corral.services.stored_resources import Document, Params, put
 from corral.services.tags import Tags
 from corral.store import Store
-
-InvalidID = api_error("InvalidID")
 
 TYPES = {  # prefix of an id → the type
     "acl": NETWORK_ACL,
@@ -57,10 +55,10 @@ def delete_tags(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]
         tags = _tags(tx, caller, name)
         if params.get("Tags"):
             given = [(required(tag, "Key"), tag.get("Value")) for tag in params["Tags"]]
-            gone = [key for key, value in given if value is None or tags.get(key) == value]
+            removed = [key for key, value in given if value is None or tags.get(key) == value]
         else:
-            gone = [key for key in tags if not key.lower().startswith("aws:")]
-        _set(tx, caller, name, TAGS.remove(tags, gone))
+            removed = [key for key in tags if not key.lower().startswith("aws:")]
+        _set(tx, caller, name, TAGS.remove(tags, removed))
     return {}
 
 
@@ -69,12 +67,12 @@ def describe_tags(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, An
     tagged = [(type_.name, document[type_.id], document) for type_ in TYPES.values() for document in every(tx, caller, type_.name)]
     tagged += [(RULE, rule["SecurityGroupRuleId"], rule) for rule in rules]
     chosen = SELECTS(tx, caller, params)
-    shown = (
+    listed = (
         {"Key": tag["Key"], "Value": tag["Value"], "ResourceId": name, "ResourceType": type_}
         for type_, name, document in tagged
         for tag in document.get("Tags", ())
     )
-    found = {f"{tag['ResourceId']} {tag['Key']}": tag for tag in shown if chosen({**tag, "Tags": [tag]})}
+    found = {f"{tag['ResourceId']} {tag['Key']}": tag for tag in listed if chosen({**tag, "Tags": [tag]})}
     items, more = PAGES.page(params, among(found))
     return {"Tags": items, **more}
 
@@ -95,7 +93,7 @@ def _find(tx: Tx[Store], caller: Caller, name: str) -> Document:
 def _set(tx: Tx[Store], caller: Caller, name: str, tags: Tags) -> None:
     if name.startswith("sgr-"):
         group, rule = find_rule(tx, caller, name)
-        set_rule(tx, caller, group, rule, {**rule, "Tags": TAGS.shown(tags)})
+        set_rule(tx, caller, group, rule, {**rule, "Tags": TAGS.to_list(tags)})
         return
     type_ = TYPES[name.partition("-")[0]]
-    put(tx, caller, type_, {**existing(tx, caller, type_.name, name), "Tags": TAGS.shown(tags)})
+    put(tx, caller, type_, {**existing(tx, caller, type_.name, name), "Tags": TAGS.to_list(tags)})

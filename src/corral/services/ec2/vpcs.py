@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from corral.core import Tx
-from corral.services import stored
+from corral.services import stored_resources
 from corral.services.caller import Caller
 from corral.services.ec2 import cidr
+from corral.services.ec2.errors import InvalidParameterCombination, UnsupportedOperation, in_use
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.network_acls import NETWORK_ACL
+from corral.services.ec2.resources import EC2, every, new_id, required
 from corral.services.ec2.route_tables import ROUTE_TABLE
 from corral.services.ec2.security_groups import DEFAULT, SECURITY_GROUP
-from corral.services.ec2.style import EC2, InvalidParameterCombination, UnsupportedOperation, every, in_use, new_id, required
-from corral.services.stored import Document, Params, ResourceType, find, put
+from corral.services.stored_resources import Document, Params, ResourceType, find, put
 from corral.store import Store
 
 ATTRIBUTES = {  # of DescribeVpcAttribute → the member of Modify and Describe, and its value in a new VPC
@@ -63,10 +64,10 @@ def _shared_dhcp_options(tx: Tx[Store], caller: Caller) -> str:
 
 def _created(tx: Tx[Store], caller: Caller, vpc: Document) -> None:
     owned = {"VpcId": vpc["VpcId"], "_main": True, "_default": True}
-    stored.create(tx, caller, ROUTE_TABLE, owned)
-    stored.create(tx, caller, NETWORK_ACL, owned)
+    stored_resources.create(tx, caller, ROUTE_TABLE, owned)
+    stored_resources.create(tx, caller, NETWORK_ACL, owned)
     group = {"GroupName": DEFAULT, "Description": "default VPC security group"}
-    stored.create(tx, caller, SECURITY_GROUP, {**owned, **group})
+    stored_resources.create(tx, caller, SECURITY_GROUP, {**owned, **group})
 
 
 def _check_delete(tx: Tx[Store], caller: Caller, vpc: Document) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,9 +13,9 @@ import orjson
 
 from corral.core import Tx
 from corral.services.caller import Caller
+from corral.services.ec2.errors import InvalidParameterValue, invalid_value
 from corral.services.ec2.filters import filtered
-from corral.services.ec2.style import InvalidParameterValue
-from corral.services.stored import Document, Params
+from corral.services.stored_resources import Document, Params
 from corral.store import Store
 
 LETTERS = "abc"
@@ -50,36 +51,34 @@ def zone_id(zone: str) -> str:
 
 
 def check_zone(region: str, params: Params) -> str:
-    """The zone that a request names, or the first one."""
+    """Return the zone that a request names, or the first zone of the region."""
     zones = zone_names(region)
     if "AvailabilityZoneId" in params:
         found = next((zone for zone in zones if zone_id(zone) == params["AvailabilityZoneId"]), None)
         if found is None:
-            raise InvalidParameterValue(
-                f"Value ({params['AvailabilityZoneId']}) for parameter availabilityZoneId is invalid. "
-                f"Subnets can currently only be created in the following availability zones: {', '.join(map(zone_id, zones))}."
-            )
+            raise invalid_value(params["AvailabilityZoneId"], "availabilityZoneId", _choose_from(map(zone_id, zones)))
         return found
     given: str = params.get("AvailabilityZone", zones[0])
     if given not in zones:
-        raise InvalidParameterValue(
-            f"Value ({given}) for parameter availabilityZone is invalid. "
-            f"Subnets can currently only be created in the following availability zones: {', '.join(zones)}."
-        )
+        raise invalid_value(given, "availabilityZone", _choose_from(zones))
     return given
 
 
+def _choose_from(zones: Iterable[str]) -> str:
+    return f"Subnets can currently only be created in the following availability zones: {', '.join(zones)}."
+
+
 def describe_regions(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    shown = [
+    regions = [
         {"RegionName": name, "Endpoint": f"ec2.{name}.amazonaws.com", "OptInStatus": "opt-in-not-required"}
         for name in region_names(caller.region)
     ]
-    shown = _named(shown, "RegionName", params.get("RegionNames"), "regionName")
-    return {"Regions": list(filter(REGION_FILTERS(tx, caller, params), shown))}
+    regions = _named(regions, "RegionName", params.get("RegionNames"), "regionName")
+    return {"Regions": list(filter(REGION_FILTERS(tx, caller, params), regions))}
 
 
 def describe_availability_zones(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    shown: list[Document] = [
+    zones: list[Document] = [
         {
             "State": "available",
             "OptInStatus": "opt-in-not-required",
@@ -93,15 +92,16 @@ def describe_availability_zones(tx: Tx[Store], params: Params, caller: Caller) -
         }
         for zone in zone_names(caller.region)
     ]
-    shown = _named(shown, "ZoneName", params.get("ZoneNames"), "availabilityZone")
-    shown = _named(shown, "ZoneId", params.get("ZoneIds"), "availabilityZoneId")
-    return {"AvailabilityZones": list(filter(ZONE_FILTERS(tx, caller, params), shown))}
+    zones = _named(zones, "ZoneName", params.get("ZoneNames"), "availabilityZone")
+    zones = _named(zones, "ZoneId", params.get("ZoneIds"), "availabilityZoneId")
+    return {"AvailabilityZones": list(filter(ZONE_FILTERS(tx, caller, params), zones))}
 
 
-def _named(shown: list[Document], member: str, names: list[str] | None, parameter: str) -> list[Document]:
+def _named(documents: list[Document], member: str, names: list[str] | None, parameter: str) -> list[Document]:
+    """The documents that a request names; all of them if it names none."""
     if not names:
-        return shown
-    by_name = {each[member]: each for each in shown}
+        return documents
+    by_name = {each[member]: each for each in documents}
     for name in names:
         if name not in by_name:
             raise InvalidParameterValue(f"Invalid {parameter}: [{name}]")

@@ -10,7 +10,7 @@ from corral.core import Tx
 from corral.errors import ApiError, api_error
 from corral.model.image import Repository
 from corral.services.caller import Caller
-from corral.services.pages import Pages
+from corral.services.pagination import Pagination
 from corral.store import Store
 
 ImageAlreadyExistsException = api_error("ImageAlreadyExistsException")
@@ -24,7 +24,7 @@ RepositoryNotFoundException = api_error("RepositoryNotFoundException")
 
 NAME = re.compile(r"(?:[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*/)*[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*")
 NAME_MAX = 256  # characters
-PAGES = Pages(InvalidParameterException)
+PAGES = Pagination(InvalidParameterException)
 HERE = re.compile(r"localhost|127\..*|::1|169\.254\.170\.2")  # what this machine is called by its programs, and by its containers
 
 

@@ -37,7 +37,7 @@ def untag_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
 
 
 def list_tags_for_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    return {"tags": RULES.shown(_tagged(tx, params, caller).tags)}
+    return {"tags": RULES.to_list(_tagged(tx, params, caller).tags)}
 
 
 def _tagged(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Repository:

@@ -20,7 +20,7 @@ from corral.services.ecs.naming import (
 )
 from corral.services.ecs.slots import HOST_PROVIDER, has_host, slots_of
 from corral.services.ecs.tags import check_tags
-from corral.services.pages import names
+from corral.services.pagination import names
 from corral.store import Store
 
 ClusterContainsContainerInstancesException = api_error("ClusterContainsContainerInstancesException")

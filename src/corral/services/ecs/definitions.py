@@ -12,7 +12,7 @@ from corral.services.caller import Caller
 from corral.services.ecs import definition_rules
 from corral.services.ecs.naming import PAGES, ClientException, InvalidParameterException, arn, find_definition, split_definition
 from corral.services.ecs.tags import check_tags
-from corral.services.pages import names
+from corral.services.pagination import names
 from corral.store import Store
 
 DECIMAL = re.compile(r"\d*\.\d+")

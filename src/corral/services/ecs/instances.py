@@ -28,7 +28,7 @@ from corral.services.ecs.naming import (
 )
 from corral.services.ecs.slots import HOST_PROVIDER, find_slot, slots_of
 from corral.services.ecs.tags import instance_tags
-from corral.services.pages import among
+from corral.services.pagination import among
 from corral.store import HOLD, Store
 
 TargetNotFoundException = api_error("TargetNotFoundException")

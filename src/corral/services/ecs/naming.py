@@ -10,7 +10,7 @@ from corral.errors import api_error
 from corral.model.instance import DEFAULT_CLUSTER
 from corral.services.caller import Caller
 from corral.services.ecs.slots import HOST_CLUSTER_DETAILS, has_host
-from corral.services.pages import Pages
+from corral.services.pagination import Pagination
 from corral.store import Store
 
 ClientException = api_error("ClientException")
@@ -18,7 +18,7 @@ ClusterNotFoundException = api_error("ClusterNotFoundException")
 ConflictException = api_error("ConflictException")
 InvalidParameterException = api_error("InvalidParameterException")
 
-PAGES = Pages(InvalidParameterException, default=100, largest=100)
+PAGES = Pagination(InvalidParameterException, default=100, largest=100)
 
 
 def arn(account: str, region: str, resource: str) -> str:

@@ -19,7 +19,7 @@ from corral.services.ecs.naming import (
 )
 from corral.services.ecs.slots import HOST_PROVIDER, has_host
 from corral.services.ecs.tags import check_tags
-from corral.services.pages import among
+from corral.services.pagination import among
 from corral.store import Store
 
 ResourceInUseException = api_error("ResourceInUseException")

@@ -42,13 +42,13 @@ class Tagged:
 
 def tag_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     found = _find(tx, caller, params["resourceArn"], ResourceNotFoundException)
-    found.put(RULES.shown(RULES.merge(_by_key(found.tags), RULES.read(params["tags"]))))
+    found.put(RULES.to_list(RULES.merge(_by_key(found.tags), RULES.read(params["tags"]))))
     return {}
 
 
 def untag_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     found = _find(tx, caller, params["resourceArn"], ResourceNotFoundException)
-    found.put(RULES.shown(RULES.remove(_by_key(found.tags), params["tagKeys"])))
+    found.put(RULES.to_list(RULES.remove(_by_key(found.tags), params["tagKeys"])))
     return {}
 
 
@@ -58,12 +58,12 @@ def list_tags_for_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller
 
 def check_tags(tags: list[dict[str, Any]]) -> list[Tag]:
     """The tags of a request, checked; a tag without a value has an empty one."""
-    return RULES.shown(RULES.read(tags))
+    return RULES.to_list(RULES.read(tags))
 
 
 def merge_tags(tags: Iterable[Tag], over: Iterable[Tag]) -> list[Tag]:
     """Both, where the second has the last word on a key."""
-    return RULES.shown({**_by_key(tags), **_by_key(over)})
+    return RULES.to_list({**_by_key(tags), **_by_key(over)})
 
 
 def _by_key(tags: Iterable[Tag]) -> dict[str, str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from corral.services import Handler
 from corral.services.iam import instance_profiles, policies, roles
-from corral.services.stored import Handler, handlers
+from corral.services.stored_resources import handlers
 
 HANDLERS: dict[str, Handler] = {
     **handlers(roles.ROLE),

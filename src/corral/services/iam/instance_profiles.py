@@ -8,14 +8,14 @@ from corral.core import Tx
 from corral.services.caller import Caller
 from corral.services.iam.roles import ROLE
 from corral.services.iam.style import IAM, PAGES, DeleteConflictException, LimitExceededException, check, identity_of, selects_path
-from corral.services.pages import among
-from corral.services.stored import Document, Params, ResourceType, every, find, put, shown
+from corral.services.pagination import among
+from corral.services.stored_resources import Document, Params, ResourceType, every, find, put, response_view
 from corral.store import Store
 
 
 def _profile_view(tx: Tx[Store], caller: Caller, profile: Document) -> Document:
     roles = [find(tx, caller, ROLE, {"RoleName": name}) for name in profile["_roles"]]
-    return {**profile, "Roles": [shown(tx, caller, ROLE, role) for role in roles]}
+    return {**profile, "Roles": [response_view(tx, caller, ROLE, role) for role in roles]}
 
 
 def _profile_removable(tx: Tx[Store], caller: Caller, profile: Document) -> None:
@@ -66,4 +66,4 @@ def list_instance_profiles_for_role(tx: Tx[Store], params: Params, caller: Calle
     name = find(tx, caller, ROLE, params)["RoleName"]
     profiles = {each["InstanceProfileName"]: each for each in every(tx, caller, INSTANCE_PROFILE) if name in each["_roles"]}
     found, token = PAGES.page(params, among(profiles))
-    return {"InstanceProfiles": [shown(tx, caller, INSTANCE_PROFILE, profile) for profile in found], **token}
+    return {"InstanceProfiles": [response_view(tx, caller, INSTANCE_PROFILE, profile) for profile in found], **token}

@@ -25,8 +25,8 @@ from corral.services.iam.style import (
     identity_of,
     on_path,
 )
-from corral.services.pages import among
-from corral.services.stored import Document, Params, ResourceType, every, find, put, shown
+from corral.services.pagination import among
+from corral.services.stored_resources import Document, Params, ResourceType, every, find, put, response_view
 from corral.store import Store
 
 VERSIONS_MAX = 5
@@ -101,7 +101,7 @@ def find_policy(tx: Tx[Store], params: Params, caller: Caller) -> Document:
 
 
 def get_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    return {"Policy": shown(tx, caller, POLICY, find_policy(tx, params, caller))}
+    return {"Policy": response_view(tx, caller, POLICY, find_policy(tx, params, caller))}
 
 
 def list_policies(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from corral.services.iam.style import (
     identity_of,
     selects_path,
 )
-from corral.services.pages import among
-from corral.services.stored import Document, Params, ResourceType, Update, create, find, put, shown
+from corral.services.pagination import among
+from corral.services.stored_resources import Document, Params, ResourceType, Update, create, find, put, response_view
 from corral.store import Store
 
 SERVICE_ROLES = {  # service → the end of the role's name, where it is not the service's name
@@ -103,7 +103,7 @@ def create_service_linked_role(tx: Tx[Store], params: Params, caller: Caller) ->
         raise InvalidInputException(
             f"Service role name {name} has been taken in this account, please try a different suffix."
         ) from None
-    return {"Role": shown(tx, caller, ROLE, role)}
+    return {"Role": response_view(tx, caller, ROLE, role)}
 
 
 def put_role_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:

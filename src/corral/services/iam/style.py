@@ -11,8 +11,8 @@ import orjson
 from corral.core import Tx
 from corral.errors import api_error
 from corral.services.caller import Caller
-from corral.services.pages import Pages
-from corral.services.stored import Document, Params, Selects, ServiceStyle
+from corral.services.pagination import Pagination
+from corral.services.stored_resources import Document, Params, Selects, ServiceStyle
 from corral.services.tags import TagRules
 from corral.store import Store
 
@@ -94,7 +94,7 @@ def _lower(member: str) -> str:
     return member[0].lower() + member[1:]
 
 
-PAGES = Pages(ValidationError, limit="MaxItems", token="Marker", next_token="Marker", truncated="IsTruncated")
+PAGES = Pagination(ValidationError, limit="MaxItems", token="Marker", next_token="Marker", truncated="IsTruncated")
 IAM = ServiceStyle(
     "iam",
     exists=lambda type_, name: EntityAlreadyExistsException(EXISTS[type_].format(name)),

@@ -16,7 +16,7 @@ from corral.services.logs.naming import (
     group_named,
     kept_since_ms,
 )
-from corral.services.pages import token_of
+from corral.services.pagination import token_of
 from corral.telemetry import Group, LogStore
 from corral.telemetry.search import LAST, Found, Place, Scope, Search, Wanted
 

@@ -7,7 +7,7 @@ from typing import Any
 from corral.core import Tx
 from corral.errors import api_error
 from corral.services.caller import Caller
-from corral.services.pages import Pages
+from corral.services.pagination import Pagination
 from corral.telemetry import Group, LogStore, Stream
 
 InvalidParameterException = api_error("InvalidParameterException")
@@ -16,7 +16,7 @@ ResourceAlreadyExistsException = api_error("ResourceAlreadyExistsException")
 ResourceNotFoundException = api_error("ResourceNotFoundException")
 ValidationException = api_error("ValidationException")
 
-PAGES = Pages(InvalidParameterException, limit="limit", default=50, largest=50)
+PAGES = Pagination(InvalidParameterException, limit="limit", default=50, largest=50)
 DAY_MS = 86_400_000
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from corral.core import Tx
 from corral.model.objects import Bucket
 from corral.services.caller import Caller
-from corral.services.pages import Pages
+from corral.services.pagination import Pagination
 from corral.services.s3 import configurations
 from corral.services.s3.contents import thrown_away
 from corral.services.s3.errors import (
@@ -27,7 +27,7 @@ from corral.store import Store
 FIRST_REGION = "us-east-1"  # the region whose buckets have no location
 REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-[0-9]+")
 OLD_NAMES = {"EU": "eu-west-1"}
-PAGES = Pages(InvalidArgument, "MaxBuckets", "ContinuationToken", "ContinuationToken", default=10_000, largest=10_000)
+PAGES = Pagination(InvalidArgument, "MaxBuckets", "ContinuationToken", "ContinuationToken", default=10_000, largest=10_000)
 
 
 def create_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

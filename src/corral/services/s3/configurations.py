@@ -114,7 +114,7 @@ def _tagging(tx: Tx[Store], bucket: Bucket, params: Params, caller: Caller) -> A
 
 
 def _checked(tags: list[dict[str, str]]) -> list[dict[str, str]]:
-    return BUCKET_TAGS.shown(BUCKET_TAGS.read(tags))
+    return BUCKET_TAGS.to_list(BUCKET_TAGS.read(tags))
 
 
 def _logging(tx: Tx[Store], bucket: Bucket, params: Params, caller: Caller) -> Any:

@@ -15,7 +15,7 @@ from corral.core import Tx
 from corral.errors import ApiError
 from corral.model.objects import Bucket
 from corral.services.caller import Caller
-from corral.services.pages import Pages
+from corral.services.pagination import Pagination
 from corral.services.s3.errors import InvalidArgument
 from corral.services.s3.naming import existing_bucket
 from corral.store import Store
@@ -24,7 +24,7 @@ Params = dict[str, Any]
 Handler = Callable[[Tx[Store], Params, Caller], dict[str, Any]]
 Settle = Callable[[Tx[Store], Bucket, Params, Caller], Any]
 
-PAGES = Pages(InvalidArgument, None, "ContinuationToken", "NextContinuationToken", truncated="IsTruncated")
+PAGES = Pagination(InvalidArgument, None, "ContinuationToken", "NextContinuationToken", truncated="IsTruncated")
 NAMED_MAX = 1_000
 
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from corral.core import Tx
 from corral.model.objects import NULL, Page, Version
 from corral.services.caller import Caller
-from corral.services.pages import Pages
+from corral.services.pagination import Pagination
 from corral.services.s3.details import STANDARD
 from corral.services.s3.digests import kept
 from corral.services.s3.errors import InvalidArgument
@@ -16,7 +16,7 @@ from corral.services.s3.naming import existing_bucket, limit_of, owner, quoted
 from corral.services.s3.versions import number_in
 from corral.store import Store
 
-PAGES = Pages(InvalidArgument, "MaxKeys", "ContinuationToken", "NextContinuationToken")
+PAGES = Pagination(InvalidArgument, "MaxKeys", "ContinuationToken", "NextContinuationToken")
 ENCODED = ("Delimiter", "KeyMarker", "Marker", "NextKeyMarker", "NextMarker", "Prefix", "StartAfter")
 
 

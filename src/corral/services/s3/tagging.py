@@ -24,7 +24,7 @@ def delete_object_tagging(tx: Tx[Store], params: dict[str, Any], caller: Caller)
 
 def get_object_tagging(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     bucket, version = _tagged(tx, params, caller)
-    return {"TagSet": OBJECT_TAGS.shown(version.details.get(TAGS, {})), **shown_id(bucket, version)}
+    return {"TagSet": OBJECT_TAGS.to_list(version.details.get(TAGS, {})), **shown_id(bucket, version)}
 
 
 def _set(tx: Tx[Store], params: dict[str, Any], caller: Caller, tags: dict[str, str], event_name: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from corral.core import Tx
 from corral.model.queue import queue_arn
 from corral.services.caller import Caller
-from corral.services.pages import Pages, names
+from corral.services.pagination import Pagination, names
 from corral.services.sqs.attributes import (
     changed_attributes,
     check_attributes,
@@ -31,7 +31,7 @@ from corral.services.sqs.naming import (
 from corral.services.sqs.tags import RULES
 from corral.store import Store
 
-PAGES = Pages(InvalidParameterValue, "MaxResults", "NextToken", "NextToken", default=1000, only_with_limit=True)
+PAGES = Pagination(InvalidParameterValue, "MaxResults", "NextToken", "NextToken", default=1000, only_with_limit=True)
 PURGE_EVERY_MS = 60_000
 
 

@@ -9,7 +9,7 @@ from corral.core import Tx
 from corral.errors import api_error
 from corral.model.parameter import Parameter
 from corral.services.caller import Caller
-from corral.services.pages import Pages
+from corral.services.pagination import Pagination
 from corral.services.ssm import public
 from corral.store import Store
 
@@ -20,7 +20,7 @@ ParameterNotFound = api_error("ParameterNotFound")
 ParameterVersionNotFound = api_error("ParameterVersionNotFound")
 ValidationException = api_error("ValidationException")
 
-PAGES = Pages(InvalidNextToken, "MaxResults", "NextToken", "NextToken", default=50, largest=50)
+PAGES = Pagination(InvalidNextToken, "MaxResults", "NextToken", "NextToken", default=50, largest=50)
 NAME = re.compile(r"[a-zA-Z0-9_.\-/]+")
 RESERVED = ("aws", "ssm")
 LEVELS_MAX = 15

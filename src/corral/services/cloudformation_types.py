@@ -1,9 +1,9 @@
-"""Resource types of CloudFormation templates: what a stack does with each of them, by type name and without HTTP.
+"""Resource types of CloudFormation templates, by name: how a stack creates, reads, updates and deletes each of them.
 
-A `TemplateType` creates a resource from template properties and returns its physical id, which is also what `Ref` returns; it
-returns the values of `Fn::GetAtt`, updates in place, and deletes. `stored_type` makes one from the declaration of a stored-only
-resource. `facts(name)` says which properties a type has and which of them force a replacement: AWS's own schemas, generated into
-template_facts.json by tools/template_facts.py.
+A `TemplateType` creates a resource from template properties and returns its physical id, which `Ref` returns too; it returns the
+values of `Fn::GetAtt`, updates the resource in place and deletes it. No HTTP is involved. `stored_type` makes one from the
+declaration of a stored-only resource. `facts(name)` says which properties a type has and which of them force a replacement;
+tools/cloudformation_facts.py generates these facts into cloudformation_facts.json from AWS's own schemas.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import orjson
 
 from corral.core import Tx
 from corral.errors import api_error
-from corral.services import stored
+from corral.services import stored_resources
 from corral.services.caller import Caller
-from corral.services.stored import Document, Params, ResourceType
+from corral.services.stored_resources import Document, Params, ResourceType
 from corral.services.tags import is_reserved
 from corral.store import Store
 
@@ -35,10 +35,10 @@ ValidationError = api_error("ValidationError")
 INTEGER = re.compile(r"-?\d{1,18}", re.ASCII)
 
 MODULES = {  # service → the module that has its TEMPLATE_TYPES
-    "AWS::EC2": "ec2.templates",
-    "AWS::ECR": "ecr.templates",
-    "AWS::ECS": "ecs.templates",
-    "AWS::IAM": "iam.templates",
+    "AWS::EC2": "ec2.cloudformation_types",
+    "AWS::ECR": "ecr.cloudformation_types",
+    "AWS::ECS": "ecs.cloudformation_types",
+    "AWS::IAM": "iam.cloudformation_types",
 }
 
 
@@ -56,14 +56,14 @@ class TemplateType:
 class Facts:
     properties: frozenset[str]
     required: frozenset[str]
-    replaced_by: frozenset[str]  # a change of one of these properties replaces the resource; "A/B" is B inside A
+    replaced_by: frozenset[str]  # a change of one of these replaces the resource; "A/B" is the property B inside A
     attributes: frozenset[str]
     booleans: frozenset[str]
     integers: frozenset[str]
 
 
 def template_type(name: str) -> TemplateType | None:
-    """The type of this name; None: Corral does not declare it."""
+    """The type of this name; None: Corral does not have it."""
     service = name.rpartition("::")[0]
     return _types(service).get(name) if service in MODULES else None
 
@@ -81,7 +81,7 @@ def _types(service: str) -> dict[str, TemplateType]:
 
 @cache
 def _all_facts() -> dict[str, Any]:
-    found: dict[str, Any] = orjson.loads(Path(__file__).with_name("template_facts.json").read_bytes())
+    found: dict[str, Any] = orjson.loads(Path(__file__).with_name("cloudformation_facts.json").read_bytes())
     return found
 
 
@@ -91,7 +91,7 @@ def facts(name: str) -> Facts:
 
 
 def typed_properties(name: str, properties: Properties) -> dict[str, Any]:
-    """Properties with the types that the schema has: templates may write numbers and booleans as text."""
+    """Convert properties to the types of the schema: templates may write numbers and booleans as text."""
     known, typed = facts(name), dict(properties)
     for property_, value in properties.items():
         if property_ in known.booleans and value in ("true", "false", "True", "False"):
@@ -127,29 +127,30 @@ def stored_type(
 ) -> TemplateType:
     """The template type of a stored-only resource.
 
-    `request` turns properties into the request that creates the resource. `updates` maps a property to the member of the document
-    that it sets, and `apply` handles the properties that `applies` names: after creation, when the old properties are empty, and on
+    `request` converts properties to the request that creates the resource. `updates` maps a property to the member of the document
+    that it sets. `apply` handles the properties that `applies` names; it is called after creation, with no old properties, and on
     update. Tags need no declaration. `physical_id` is the member that identifies the resource in a stack, if that is not its id.
     """
     member = physical_id or type_.id
 
-    def found(tx: Tx[Store], caller: Caller, identity: str) -> Document:
-        named = [stored.get(tx, caller, type_, identity)] if member == type_.id else stored.every(tx, caller, type_)
-        for document in named:
+    def find(tx: Tx[Store], caller: Caller, identity: str) -> Document:
+        is_id = member == type_.id
+        every = [stored_resources.get(tx, caller, type_, identity)] if is_id else stored_resources.every(tx, caller, type_)
+        for document in every:
             if document is not None and document[member] == identity:
                 return document
         raise type_.style.missing(type_.name, identity)
 
     def set_properties(tx: Tx[Store], caller: Caller, document: Document, old: Properties, new: Properties) -> None:
         given = {to: new[property_] for property_, to in updates.items() if property_ in new}
-        gone = [to for property_, to in updates.items() if property_ in old and property_ not in new]
-        kept = {member: value for member, value in document.items() if member not in gone}
-        document = {**kept, **{to: type_.defaults[to] for to in gone if to in type_.defaults}, **given}
-        stored.put(tx, caller, type_, document)
+        removed = [to for property_, to in updates.items() if property_ in old and property_ not in new]
+        others = {member: value for member, value in document.items() if member not in removed}
+        document = {**others, **{to: type_.defaults[to] for to in removed if to in type_.defaults}, **given}
+        stored_resources.put(tx, caller, type_, document)
         apply(tx, caller, document, old, new)
 
     def create(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-        document = stored.create(tx, caller, type_, request(properties))
+        document = stored_resources.create(tx, caller, type_, request(properties))
         set_properties(tx, caller, document, {}, properties)
         return str(document[member])
 
@@ -157,21 +158,21 @@ def stored_type(
         for changed in (property_ for property_ in {**old, **new} if old.get(property_) != new.get(property_)):
             if changed != "Tags" and changed not in updates and changed not in applies:
                 raise ValidationError(f"Corral cannot change {changed} of {name} {identity} in place: replace the resource.")
-        document = found(tx, caller, identity)
+        document = find(tx, caller, identity)
         if old.get("Tags") != new.get("Tags"):
             document = _with_tags(tx, caller, type_, document, new.get("Tags", []))
         set_properties(tx, caller, document, old, new)
 
     def read(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, Any]:
-        document = found(tx, caller, identity)
+        document = find(tx, caller, identity)
         return {
             attribute: document.get(source) if isinstance(source, str) else source(tx, caller, document)
             for attribute, source in attributes.items()
         }
 
     def delete(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-        before_delete(tx, caller, found(tx, caller, identity), properties)
-        stored.delete(tx, caller, type_, found(tx, caller, identity))
+        before_delete(tx, caller, find(tx, caller, identity), properties)
+        stored_resources.delete(tx, caller, type_, find(tx, caller, identity))
 
     return TemplateType(name, create, read, update, delete, name_property)
 
@@ -184,7 +185,7 @@ def _with_tags(tx: Tx[Store], caller: Caller, type_: ResourceType, document: Doc
     """Replace the tags of a resource, except those that AWS reserves."""
     rules = type_.style.tags
     given = rules.of_pairs([(tag["Key"], tag["Value"]) for tag in tags])
-    kept = {key: value for key, value in stored.tags_of(type_, document).items() if is_reserved(key)}
-    document = {**document, type_.style.tags_member: rules.shown(kept | given)}
-    stored.put(tx, caller, type_, document)
+    reserved = {key: value for key, value in stored_resources.tags_of(type_, document).items() if is_reserved(key)}
+    document = {**document, type_.style.tags_member: rules.to_list(reserved | given)}
+    stored_resources.put(tx, caller, type_, document)
     return document

@@ -1,7 +1,7 @@
-"""Pages: how a service splits a list into responses, declared once per service.
+"""Pagination: how a service splits a list into pages, declared once per service.
 
-A `Pages` names the members of requests and responses that carry the limit and the token, and holds the bounds of a page.
-`page` reads one page from `candidates`. A list that finds its rows in another way uses `limit_of`, `after` and `token`.
+A `Pagination` names the members of requests and responses that carry the limit and the token, and holds the bounds of a page.
+`page` reads one page from `candidates`. A handler that reads its rows in another way uses `limit_of`, `after` and `more`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from typing import Any, TypeVar
 from corral.errors import ApiError
 
 T = TypeVar("T")
-Params = Mapping[str, Any]
 Candidates = Callable[[str, int], list[tuple[str, T]]]
-"""(after, limit) → up to `limit` pairs of a sort key and an item, in the order of keys, that follow the key `after`."""
+"""(after, limit) → up to `limit` pairs of a sort key and an item whose keys follow `after`, sorted by key; -1: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pages:
+class Pagination:
     invalid_token: type[ApiError]
     limit: str | None = "maxResults"  # request member; None: the caller cannot choose the size of a page
     token: str = "nextToken"  # request member
@@ -32,7 +31,7 @@ class Pages:
     invalid_limit: Callable[[str, int, int, int], ApiError] | None = None  # (member, limit, smallest, largest) → the refusal
     only_with_limit: bool = False  # SQS: a request without a limit gets one page of `default` items, and no token
 
-    def limit_of(self, params: Params) -> int | None:
+    def limit_of(self, params: Mapping[str, Any]) -> int | None:
         """The size of a page; None: unlimited."""
         given = params.get(self.limit) if self.limit is not None else None
         if given is None:
@@ -44,7 +43,7 @@ class Pages:
             raise self.invalid_token(f"{self.limit} must be between {self.smallest} and {self.largest}.")
         return int(given)
 
-    def after(self, params: Params) -> str:
+    def after(self, params: Mapping[str, Any]) -> str:
         """The key that the page follows; empty for the first page."""
         given = params.get(self.token)
         if given is None:
@@ -57,21 +56,21 @@ class Pages:
     def wrong_token(self) -> ApiError:
         return self.invalid_token(f"{self.token} is not valid: pass the {self.next_token} of the previous response unchanged.")
 
-    def position(self, params: Params, read: Callable[[str], T]) -> T:
-        """The position that the token holds, for keys that are not plain text: `read` raises ValueError if it is not one."""
+    def position(self, params: Mapping[str, Any], read: Callable[[str], T]) -> T:
+        """The position that the token holds, parsed by `read`, which raises ValueError for a text that is no position."""
         try:
             return read(self.after(params))
         except ValueError:
             raise self.wrong_token() from None
 
     def more(self, last: str | None) -> dict[str, Any]:
-        """The response members that say whether there are more: after the key `last`, or none."""
+        """The response members that say whether more items follow the key `last`; None: this is the last page."""
         members: dict[str, Any] = {} if self.truncated is None else {self.truncated: last is not None}
         if last is not None:
             members[self.next_token] = token_of(last)
         return members
 
-    def page(self, params: Params, candidates: Candidates[T]) -> tuple[list[T], dict[str, Any]]:
+    def page(self, params: Mapping[str, Any], candidates: Candidates[T]) -> tuple[list[T], dict[str, Any]]:
         """The items of one page, and the response members that say whether there are more."""
         limit = self.limit_of(params)
         found = candidates(self.after(params), -1 if limit is None else limit + 1)
@@ -87,7 +86,7 @@ def token_of(key: str) -> str:
 
 
 def among(items: Mapping[str, T]) -> Candidates[T]:
-    """Candidates that are in memory already, by key."""
+    """Candidates from a mapping of key to item."""
 
     def candidates(after: str, limit: int) -> list[tuple[str, T]]:
         keys = [key for key in sorted(items) if key > after]

@@ -1,4 +1,4 @@
-"""What alarms ask of scaling policies: the last request of each alarm to each policy."""
+"""SQL of scaling requests: the last request of each alarm to each scaling policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ScalingRequests:
         self._execute = database.execute
 
     def put(self, alarm: str, requests: Sequence[ScalingRequest], asked_s: float) -> None:
-        """What this alarm asks for now, and nothing else."""
+        """Replace all requests of this alarm."""
         self._execute("DELETE FROM scaling_request WHERE alarm = ?", (alarm,))
         self._database.executemany(
             "INSERT INTO scaling_request VALUES (?, ?, ?, ?, ?, ?)",
@@ -22,7 +22,7 @@ class ScalingRequests:
         )
 
     def of_policy(self, policy: str) -> dict[str, ScalingRequest]:
-        """By the alarm's ARN."""
+        """The requests to a policy, by the ARN of the alarm."""
         rows = self._execute(
             "SELECT alarm, state, period_value, newest_value FROM scaling_request WHERE policy = ? ORDER BY alarm", (policy,)
         )

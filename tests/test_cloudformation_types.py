@@ -1,4 +1,4 @@
-"""Every resource type that templates may have: created, referred to, updated in place, replaced and deleted, without HTTP.
+"""Every resource type of CloudFormation templates: create, Ref and GetAtt, update in place, replace and delete, without HTTP.
 
 `CASES` has a case for each declared type; a type without one fails. A case names resources that must exist first, by their key.
 """
@@ -19,7 +19,7 @@ from corral.ids import SeededIds
 from corral.model.settings import Settings
 from corral.services import SERVICES
 from corral.services.caller import Caller
-from corral.services.templates import facts, replacing_properties, template_type, template_types, typed_properties
+from corral.services.cloudformation_types import facts, replacing_properties, template_type, template_types, typed_properties
 from corral.store import Store
 
 CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
@@ -340,7 +340,7 @@ def test_every_type_has_a_case():
 @pytest.mark.parametrize("name", CASES)
 def test_a_resource_of_a_stack(name: str):
     case, stack = CASES[name], Stack()
-    stack.call("ec2:DescribeVpcs", {})  # the default network, which no stack deletes
+    stack.call("ec2:DescribeVpcs", {})  # creates the default network, which is not part of the stack
     untouched = rows(stack)
     for key, needed in case.needs.items():
         type_name, properties = (needed, CASES[needed].properties) if isinstance(needed, str) else needed
@@ -360,7 +360,7 @@ def test_a_resource_of_a_stack(name: str):
         assert text in str(stack.call(operation, request))
 
     assert bool(case.replacing) == bool(facts(name).replaced_by)
-    if case.replacing:  # the successor is created first
+    if case.replacing:  # the new resource is created first
         properties = {**changed(case), **case.replacing}
         assert replacing_properties(name, stack.resolved(changed(case)), stack.resolved(properties)) != []
         assert stack.create("successor", name, properties) != identity
@@ -386,7 +386,7 @@ def test_a_nested_property_can_force_a_replacement():
     assert replacing_properties("AWS::ECS::CapacityProvider", old, new) == ["AutoScalingGroupProvider/AutoScalingGroupArn"]
 
 
-def test_what_cannot_be_changed_in_place_is_refused():
+def test_a_property_that_cannot_be_updated_in_place_is_refused():
     stack = Stack()
     stack.create("vpc", VPC, CASES[VPC].properties)
     stack.create("it", SUBNET, CASES[SUBNET].properties)

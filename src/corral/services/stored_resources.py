@@ -2,8 +2,8 @@
 
 A `ServiceStyle` says how a service names its errors, pages and tags. A `ResourceType` declares one type of resource: its id, the
 members it stores, and the operations that create, get, list, update, delete and tag it; `handlers(type)` returns those operations.
-An operation that a declaration cannot express is a plain handler, built from `create`, `find`, `put` and `every`. `templates.py`
-gives the same types to CloudFormation.
+An operation that a declaration cannot express is an ordinary function, built from `create`, `find`, `put` and `every`.
+`cloudformation_types.py` makes the same types available to CloudFormation.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 from corral.core import Tx
 from corral.errors import ApiError
+from corral.services import Handler
 from corral.services.caller import Caller
-from corral.services.pages import Pages, among
+from corral.services.pagination import Pagination, among
 from corral.services.tags import TagRules, Tags
 from corral.store import Store
+from corral.store.stored_resources import Document
 
 Params = dict[str, Any]
-Document = dict[str, Any]  # a resource in the service's own shape; members that begin with "_" are not shown
-Handler = Callable[[Tx[Store], Params, Caller], dict[str, Any]]
 Selects = Callable[[Document], bool]  # of a resource as its type's `view` returns it
 
 ROWS_PER_READ = 100
@@ -36,7 +36,7 @@ class ServiceStyle:
     service: str
     exists: Callable[[str, str], ApiError]  # (type, id) → the error for an id that is taken
     missing: Callable[[str, str], ApiError]  # (type, id) → the error for an id that does not exist
-    pages: Pages
+    pages: Pagination
     tags: TagRules
     tags_member: str = "Tags"  # of documents, and of requests that tag
     given_tags: Callable[[str, Params], list[dict[str, str]]] = lambda type_, params: params.get("Tags", [])  # of a create request
@@ -96,10 +96,10 @@ def handlers(type_: ResourceType) -> dict[str, Handler]:
         document = create(tx, caller, type_, params)
         if type_.create_response is not None:
             return type_.create_response(document)
-        return {type_.one: shown(tx, caller, type_, document)}
+        return {type_.one: response_view(tx, caller, type_, document)}
 
     def get_one(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-        return {type_.one: shown(tx, caller, type_, find(tx, caller, type_, params))}
+        return {type_.one: response_view(tx, caller, type_, find(tx, caller, type_, params))}
 
     def list_many(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
         return list_resources(tx, params, caller, type_)
@@ -121,7 +121,7 @@ def handlers(type_: ResourceType) -> dict[str, Handler]:
     def list_tags(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
         tags = tags_of(type_, find(tx, caller, type_, params))
         found, more = type_.style.pages.page(params, among({key: (key, value) for key, value in tags.items()}))
-        return {type_.style.tags_member: type_.style.tags.shown(dict(found)), **more}
+        return {type_.style.tags_member: type_.style.tags.to_list(dict(found)), **more}
 
     named = {
         type_.create: create_one, type_.get: get_one, type_.list: list_many, type_.delete: delete_one, type_.tag: tag,
@@ -145,7 +145,7 @@ def create(tx: Tx[Store], caller: Caller, type_: ResourceType, params: Params) -
     given = {member: params[member] for member in (type_.id, *type_.members) if member in params}
     document = {**type_.defaults, **given, **type_.new(tx, params, caller)}
     if tags:
-        document[style.tags_member] = style.tags.shown(tags)
+        document[style.tags_member] = style.tags.to_list(tags)
     if token is not None:
         document |= {TOKEN: token, REQUEST: params}
     name = document[type_.id]
@@ -201,8 +201,8 @@ def list_resources(tx: Tx[Store], params: Params, caller: Caller, type_: Resourc
     return {type_.many: [_visible(view, type_.unlisted) for view in found], **more}
 
 
-def shown(tx: Tx[Store], caller: Caller, type_: ResourceType, document: Document) -> Document:
-    """A resource as responses show it."""
+def response_view(tx: Tx[Store], caller: Caller, type_: ResourceType, document: Document) -> Document:
+    """A resource as responses show it: without the members that begin with "_"."""
     return _visible(type_.view(tx, caller, document))
 
 
@@ -217,7 +217,7 @@ def add_tags(tx: Tx[Store], caller: Caller, type_: ResourceType, document: Docum
 
 
 def set_tags(tx: Tx[Store], caller: Caller, type_: ResourceType, document: Document, tags: Tags) -> None:
-    put(tx, caller, type_, {**document, type_.style.tags_member: type_.style.tags.shown(tags)})
+    put(tx, caller, type_, {**document, type_.style.tags_member: type_.style.tags.to_list(tags)})
 
 
 def _updater(type_: ResourceType, update: Update) -> Handler:
@@ -226,7 +226,7 @@ def _updater(type_: ResourceType, update: Update) -> Handler:
         type_.check(params)
         document = {**document, **{to: params[given] for given, to in update.members.items() if given in params}}
         put(tx, caller, type_, document)
-        return {type_.one: shown(tx, caller, type_, document)} if update.returns_resource else {}
+        return {type_.one: response_view(tx, caller, type_, document)} if update.returns_resource else {}
 
     return handler
 

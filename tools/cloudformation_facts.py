@@ -1,10 +1,10 @@
-"""Generate src/corral/services/template_facts.json from the resource provider schemas that AWS publishes, as cfn-lint ships them.
+"""Generate src/corral/services/cloudformation_facts.json from AWS's resource provider schemas, as cfn-lint ships them.
 
     pip download --no-deps cfn-lint==1.58.0
-    python tools/template_facts.py cfn_lint-1.58.0-py3-none-any.whl
+    python tools/cloudformation_facts.py cfn_lint-1.58.0-py3-none-any.whl
 
-The file holds facts only, for the resource types that Corral declares: which properties a type has, which are required, which
-force a replacement when they change, and which GetAtt returns. A type that is not in the file yet is added to TYPES.
+The file has, for each resource type in TYPES, its properties, which of them are required, which of them force a replacement when
+they change, and which attributes GetAtt returns. To add a type, add its name to TYPES.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ TYPES = {
     "AWS::ECS": "CapacityProvider",
     "AWS::IAM": "InstanceProfile ManagedPolicy Policy Role RolePolicy ServiceLinkedRole",
 }
-TARGET = Path(__file__).parent.parent / "src/corral/services/template_facts.json"
+TARGET = Path(__file__).parent.parent / "src/corral/services/cloudformation_facts.json"
 PREFIX = "/properties/"
 
 
 def names(schema: dict[str, Any], member: str) -> list[str]:
-    """Top-level properties of a list of JSON pointers; a pointer into a property keeps its path."""
+    """The properties that a list of JSON pointers names. A pointer into a property keeps its path."""
     return sorted(pointer.removeprefix(PREFIX) for pointer in schema.get(member, ()))
 
 
 def typed(schema: dict[str, Any], *types: str) -> list[str]:
-    """The properties of these types, which templates may also write as text."""
+    """The names of the properties of these types. Templates may also write their values as text."""
     return sorted(name for name, each in schema["properties"].items() if each.get("type") in types)
 
 

@@ -1,4 +1,4 @@
-"""VPC endpoints. They connect to nothing: programs reach Corral's services at its own address."""
+"""VPC endpoints. They connect to nothing: programs use Corral's own address."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from typing import Any
 import orjson
 
 from corral.core import Tx
-from corral.errors import ApiError, api_error
+from corral.errors import ApiError
 from corral.services.caller import Caller
+from corral.services.ec2.errors import InvalidParameterValue, InvalidPolicyDocument, InvalidServiceName, UnsupportedOperation
 from corral.services.ec2.filters import filtered
+from corral.services.ec2.resources import EC2, existing, new_id, required
 from corral.services.ec2.security_groups import DEFAULT, named_group
-from corral.services.ec2.style import EC2, InvalidParameterValue, UnsupportedOperation, existing, new_id, required
-from corral.services.stored import Document, Params, ResourceType, delete, find, put
+from corral.services.stored_resources import Document, Params, ResourceType, delete, find, put
 from corral.store import Store
-
-InvalidPolicyDocument = api_error("InvalidPolicyDocument")
-InvalidServiceName = api_error("InvalidServiceName")
 
 SERVICE_NAME = re.compile(r"(com\.amazonaws|aws)\.[a-z0-9.-]+")
 EVERYTHING = {"Version": "2008-10-17", "Statement": [{"Effect": "Allow", "Principal": "*", "Action": "*", "Resource": "*"}]}

@@ -1,4 +1,4 @@
-"""Stored-only resources: a declaration of the service's style and of the resource type gives all operations."""
+"""Stored-only resources: all operations follow from the declarations of the service and the resource type."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from corral.errors import ApiError, api_error
 from corral.ids import SeededIds
 from corral.model.settings import Settings
 from corral.services.caller import Caller
-from corral.services.pages import Pages
-from corral.services.stored import ResourceType, ServiceStyle, Update, handlers
+from corral.services.pagination import Pagination
+from corral.services.stored_resources import ResourceType, ServiceStyle, Update, handlers
 from corral.services.tags import TagRules
 from corral.store import Store
 
@@ -29,7 +29,7 @@ LIBRARY = ServiceStyle(
     "library",
     exists=lambda type_, name: Taken(f"{type_} {name}"),
     missing=lambda type_, name: Gone(f"{type_} {name}"),
-    pages=Pages(Wrong, limit="MaxResults", token="NextToken", next_token="NextToken"),
+    pages=Pagination(Wrong, limit="MaxResults", token="NextToken", next_token="NextToken"),
     tags=TagRules(Wrong, max=2),
     token_reused=lambda: Reused("another request had this token"),
 )
@@ -86,7 +86,7 @@ def refused(library: Library, operation: str, **params: Any) -> str:
     return error.value.code
 
 
-def test_one_from_end_to_end(library):
+def test_the_life_of_a_resource(library):
     assert library("CreateShelf", Name="a") == {"Shelf": {"ShelfId": "a", "Colour": "white", "Owner": "account"}}
     assert refused(library, "CreateShelf", Name="a") == "Taken"
     assert library("PaintShelf", ShelfId="a", NewColour="red")["Shelf"]["Colour"] == "red"
@@ -99,13 +99,13 @@ def test_one_from_end_to_end(library):
         assert refused(library, operation, ShelfId="a", Tags=[], NewColour="") == "Gone"
 
 
-def test_names_that_corral_makes_and_regions_that_keep_apart(library):
+def test_generated_names_and_separate_regions(library):
     made = library("CreateShelf")["Shelf"]["ShelfId"]
     assert len(made) == 32
     assert refused(library, "GetShelf", region="elsewhere", ShelfId=made) == "Gone"
 
 
-def test_a_request_that_is_repeated_with_its_token(library):
+def test_a_repeated_request_with_the_same_token(library):
     first = library("CreateShelf", Token="once", Colour="red")
     assert library("CreateShelf", Token="once", Colour="red") == first
     assert refused(library, "CreateShelf", Token="once", Colour="blue") == "Reused"
@@ -113,7 +113,7 @@ def test_a_request_that_is_repeated_with_its_token(library):
     assert library("CreateShelf", Token="once", Colour="blue")["Shelf"]["Colour"] == "blue"
 
 
-def test_pages_of_what_is_selected(library):
+def test_pages_of_selected_resources(library):
     for at in range(450):  # more than are read at once
         library("CreateShelf", Name=f"s{at:03d}", Colour="red" if at % 150 == 149 else "blue")
     first = library("ListShelves", Colour="red", MaxResults=2)

@@ -6,10 +6,10 @@ from typing import Any
 
 from corral.core import Tx
 from corral.services.caller import Caller
+from corral.services.cloudformation_types import Properties, TemplateType, stored_type
 from corral.services.ec2 import security_group_rules as rules
 from corral.services.ec2.security_groups import SECURITY_GROUP, find_group
-from corral.services.stored import Document, Params
-from corral.services.templates import Properties, TemplateType, stored_type
+from corral.services.stored_resources import Document, Params
 from corral.store import Store
 
 SOURCES = {  # property of a rule → list and member of an IpPermission
@@ -28,7 +28,7 @@ EMBEDDED = {"SecurityGroupIngress": False, "SecurityGroupEgress": True}  # prope
 
 
 def _permission(properties: Properties) -> Document:
-    """A rule's properties as an IpPermission; templates may write numbers as text."""
+    """Convert the properties of a rule to an IpPermission. Templates may write numbers as text."""
     permission: Document = {"IpProtocol": str(properties["IpProtocol"])}
     permission |= {name: int(properties[name]) for name in ("FromPort", "ToPort") if name in properties}
     for name, (target, member) in SOURCES.items():
@@ -50,14 +50,14 @@ def _request(properties: Properties) -> Params:
 
 
 def _set_rules(tx: Tx[Store], caller: Caller, group: Document, old: Properties, new: Properties) -> None:
-    """Revoke the rules that are gone and authorize the new ones. Given egress rules replace the one that allows everything."""
+    """Revoke the removed rules and authorize the new ones. Without egress rules, a group allows all egress."""
     for name, egress in EMBEDDED.items():
         before = old.get(name) or ([EVERYTHING] if egress else [])
         after = new.get(name) or ([EVERYTHING] if egress else [])
-        gone = [_permission(rule) for rule in before if rule not in after]
+        removed = [_permission(rule) for rule in before if rule not in after]
         added = [_permission(rule) for rule in after if rule not in before]
-        if gone:
-            REVOKE[egress](tx, {"GroupId": group["GroupId"], "IpPermissions": gone}, caller)
+        if removed:
+            REVOKE[egress](tx, {"GroupId": group["GroupId"], "IpPermissions": removed}, caller)
         if added:
             AUTHORIZE[egress](tx, {"GroupId": group["GroupId"], "IpPermissions": added}, caller)
 

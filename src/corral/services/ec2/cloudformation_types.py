@@ -11,17 +11,27 @@ import orjson
 
 from corral.core import Tx
 from corral.services.caller import Caller
-from corral.services.ec2 import default_vpc, dhcp_options, elastic_ips, endpoints, gateways, key_pairs, network_acls, route_tables
+from corral.services.cloudformation_types import Properties, TemplateType, never_updated, stored_type
+from corral.services.ec2 import (
+    default_vpc,
+    dhcp_options,
+    elastic_ips,
+    gateways,
+    key_pairs,
+    network_acls,
+    route_tables,
+    vpc_endpoints,
+)
 from corral.services.ec2.cidr import destination
-from corral.services.ec2.group_templates import SECURITY_GROUP_TYPES
+from corral.services.ec2.cloudformation_security_groups import SECURITY_GROUP_TYPES
+from corral.services.ec2.errors import InvalidAssociationNotFound
 from corral.services.ec2.network_acls import association_of, default_acl
+from corral.services.ec2.resources import existing
 from corral.services.ec2.security_groups import DEFAULT, named_group
-from corral.services.ec2.style import InvalidAssociationNotFound, existing
 from corral.services.ec2.subnets import FLAGS, SUBNET
 from corral.services.ec2.vpcs import VPC
 from corral.services.ssm.parameters import delete_parameter, put_parameter
-from corral.services.stored import Document, Params, ResourceType, put
-from corral.services.templates import Properties, TemplateType, never_updated, stored_type
+from corral.services.stored_resources import Document, Params, ResourceType, put
 from corral.store import Store
 
 DHCP_KEYS = {  # property → key of a DHCP option
@@ -35,7 +45,7 @@ DHCP_KEYS = {  # property → key of a DHCP option
 
 
 def tagged(type_: str, properties: Properties) -> Params:
-    """Properties as a request, with Tags as TagSpecifications."""
+    """Convert properties to a request, in which Tags are TagSpecifications."""
     request = {name: value for name, value in properties.items() if name != "Tags"}
     tags = properties.get("Tags")
     return {**request, "TagSpecifications": [{"ResourceType": type_, "Tags": tags}]} if tags else request
@@ -91,7 +101,7 @@ def _association_id(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, A
 
 
 def _associate_instance(tx: Tx[Store], caller: Caller, address: Document, old: Properties, new: Properties) -> None:
-    """The instance of an address: associated, changed or removed."""
+    """Associate an address with the instance of the new properties, or disassociate it."""
     if "InstanceId" in new:
         target = {"AllocationId": address["AllocationId"], "InstanceId": new["InstanceId"], "AllowReassociation": True}
         elastic_ips.associate_address(tx, target, caller)
@@ -114,7 +124,7 @@ def _address_association(tx: Tx[Store], caller: Caller, identity: str) -> dict[s
 
 
 def _disassociate_address(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    """An association that was replaced ended when its successor took the address."""
+    """Disassociate an address. A replaced association has already ended when the new one took the address."""
     with suppress(InvalidAssociationNotFound):
         elastic_ips.disassociate_address(tx, {"AssociationId": identity}, caller)
 
@@ -139,11 +149,11 @@ def _modify_endpoint(tx: Tx[Store], caller: Caller, endpoint: Document, old: Pro
             changes[member] = request[member]
     if "PolicyDocument" in old and "PolicyDocument" not in new:
         changes["ResetPolicy"] = True
-    endpoints.modify_vpc_endpoint(tx, changes, caller)
+    vpc_endpoints.modify_vpc_endpoint(tx, changes, caller)
 
 
 def _create_key_pair(tx: Tx[Store], caller: Caller, properties: Properties) -> str:
-    """A generated private key goes to the Parameter Store, as on AWS."""
+    """Create or import a key pair. A generated private key is stored in the Parameter Store, as on AWS."""
     request = tagged("key-pair", properties)
     if "PublicKeyMaterial" in properties:
         material = properties["PublicKeyMaterial"].encode()
@@ -203,7 +213,7 @@ def _acl_association(tx: Tx[Store], caller: Caller, identity: str) -> dict[str, 
 
 
 def _return_acl(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    """An association that was replaced ended when its successor took the subnet."""
+    """Return a subnet to its default ACL. A replaced association has already ended when the new one took the subnet."""
     with suppress(InvalidAssociationNotFound):
         network_acls.return_to_default(tx, caller, identity)
 
@@ -221,7 +231,7 @@ def _associate_dhcp(tx: Tx[Store], caller: Caller, properties: Properties) -> st
 
 
 def _disassociate_dhcp(tx: Tx[Store], caller: Caller, identity: str, properties: Properties) -> None:
-    """A VPC that uses other options by now keeps them."""
+    """Remove the options from a VPC, unless it uses other options now."""
     options_id, _, vpc_id = identity.partition("|")
     if existing(tx, caller, "vpc", vpc_id)["DhcpOptionsId"] == options_id:
         dhcp_options.associate_dhcp_options(tx, {"DhcpOptionsId": dhcp_options.DEFAULT, "VpcId": vpc_id}, caller)
@@ -318,7 +328,7 @@ _TYPES = (
     ),
     stored_type(
         "AWS::EC2::VPCEndpoint",
-        endpoints.VPC_ENDPOINT,
+        vpc_endpoints.VPC_ENDPOINT,
         request=_endpoint_request,
         applies=(
             "RouteTableIds",

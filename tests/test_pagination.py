@@ -1,4 +1,4 @@
-"""Pages: every service splits its lists by the same code, whatever its members are called."""
+"""Pagination: the same code splits the lists of every service, with the service's own member names."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.errors import ApiError, api_error
-from corral.services.pages import Pages, among, names, token_of
+from corral.services.pagination import Pagination, among, names, token_of
 
 Invalid = api_error("Invalid")
 OutOfRange = api_error("OutOfRange")
 
-ECS = Pages(Invalid)
-IAM = Pages(Invalid, limit="MaxItems", token="Marker", next_token="Marker", truncated="IsTruncated")
-S3 = Pages(Invalid, limit=None, token="ContinuationToken", next_token="NextContinuationToken", truncated="IsTruncated", default=2)
-SQS = Pages(Invalid, limit="MaxResults", token="NextToken", next_token="NextToken", only_with_limit=True, default=3)
-EC2 = Pages(Invalid, limit="MaxResults", token="NextToken", next_token="NextToken", default=None, smallest=5)
+ECS = Pagination(Invalid)
+IAM = Pagination(Invalid, limit="MaxItems", token="Marker", next_token="Marker", truncated="IsTruncated")
+S3 = Pagination(
+    Invalid, limit=None, token="ContinuationToken", next_token="NextContinuationToken", truncated="IsTruncated", default=2
+)
+SQS = Pagination(Invalid, limit="MaxResults", token="NextToken", next_token="NextToken", only_with_limit=True, default=3)
+EC2 = Pagination(Invalid, limit="MaxResults", token="NextToken", next_token="NextToken", default=None, smallest=5)
 
 
 @given(keys=st.sets(st.text(max_size=4)), size=st.integers(1, 5))
@@ -59,7 +61,7 @@ def test_a_limit_out_of_range(limit: int):
     with pytest.raises(ApiError) as refused:
         ECS.page({"maxResults": limit}, among({}))
     assert refused.value.message == "maxResults must be between 1 and 1000."
-    own = Pages(Invalid, invalid_limit=lambda member, given, low, high: OutOfRange(f"{member} {given} {low} {high}"))
+    own = Pagination(Invalid, invalid_limit=lambda member, given, low, high: OutOfRange(f"{member} {given} {low} {high}"))
     with pytest.raises(OutOfRange) as refused:
         own.limit_of({"maxResults": limit})
     assert refused.value.message == f"maxResults {limit} 1 1000"

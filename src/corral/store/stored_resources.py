@@ -1,4 +1,4 @@
-"""Stored resources: one JSON document per row, for resources that do no work and hold no capacity."""
+"""SQL of stored-only resources: one JSON document per row."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import orjson
 
 from corral.database import Database
 
-Document = dict[str, Any]
+Document = dict[str, Any]  # a resource in the service's own shape; responses leave out members that begin with "_"
 
 
 class StoredResources:
-    """A part of the state store: it shares the store's connection, transactions and savepoints."""
+    """A part of the state store. It shares the store's connection, transactions and savepoints."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -43,7 +43,7 @@ class StoredResources:
         return orjson.loads(row[0]) if row else None
 
     def listed(self, service: str, type_: str, region: str, after: str = "", limit: int = -1) -> list[tuple[str, Document]]:
-        """(name, document) in the order of names, after the name `after`; without a limit all of them."""
+        """Return (name, document) pairs sorted by name, from the first name after `after` on; limit -1: all of them."""
         sql = (
             "SELECT name, document FROM stored_resource WHERE service = ? AND type = ? AND region = ? AND name > ? "
             "ORDER BY name LIMIT ?"

@@ -1,4 +1,4 @@
-"""What alarms ask of scaling policies, as it is handed over to the state."""
+"""Scaling requests of alarms, as the state lane receives them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from corral.core import Tx
 from corral.ids import SeededIds
 from corral.model.alarm import AlarmState, ScalingRequest
 from corral.model.settings import Settings
-from corral.services.scaling import receive_requests
+from corral.reconcile.receivers import receive_scaling_requests
 from corral.store import Store
 
 POLICY, OTHER = "arn:aws:autoscaling:policy/one", "arn:aws:autoscaling:policy/other"
 
 
-def test_the_last_word_of_each_alarm_counts() -> None:
+def test_the_last_request_of_each_alarm_counts() -> None:
     tx = Tx(Store(None), 0.0, SeededIds(Random(0)), Settings())
 
     def say(alarm: str, *requests: list[Any]) -> None:
-        receive_requests(tx, {"alarm": alarm, "requests": list(requests), "asked_s": 1.0})
+        receive_scaling_requests(tx, {"alarm": alarm, "requests": list(requests), "asked_s": 1.0})
 
     say("a", [POLICY, "ALARM", None, 5.0], [OTHER, "ALARM", None, 5.0])
     say("b", [POLICY, "OK", 0.0, None])

@@ -1,0 +1,106 @@
+"""What EC2's resource types share: how they are found and named, and the service's pagination and tags."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from corral.core import Tx
+from corral.errors import ApiError
+from corral.services.caller import Caller
+from corral.services.ec2.errors import (
+    IdempotentParameterMismatch,
+    InvalidNextToken,
+    InvalidParameterValue,
+    MissingParameter,
+    TagLimitExceeded,
+    not_found,
+)
+from corral.services.pagination import Pagination
+from corral.services.stored_resources import Document, Params, ServiceStyle
+from corral.services.tags import TagRules
+from corral.store import Store
+
+RESERVED_TAG_KEY = "Value ( {key} ) for parameter key is invalid. Tag keys starting with 'aws:' are reserved for internal use"
+
+
+def existing(tx: Tx[Store], caller: Caller, type_: str, name: str) -> Document:
+    """Return a resource that a request refers to; raise EC2's error if it does not exist."""
+    document = tx.store.stored.get("ec2", type_, caller.region, name)
+    if document is None:
+        raise not_found(type_, name)
+    return document
+
+
+def every(tx: Tx[Store], caller: Caller, type_: str, **members: str) -> list[Document]:
+    """The resources of a type that have these members."""
+    found = (document for _, document in tx.store.stored.listed("ec2", type_, caller.region))
+    return [document for document in found if all(document.get(name) == value for name, value in members.items())]
+
+
+def new_id(tx: Tx[Store], prefix: str) -> str:
+    """An id in EC2's form: a prefix and 17 hexadecimal digits that begin with 0."""
+    return f"{prefix}-0{tx.ids.hex32()[:16]}"
+
+
+def arn(caller: Caller, resource: str) -> str:
+    return f"arn:aws:ec2:{caller.region}:{caller.account}:{resource}"
+
+
+def required(params: Params, member: str) -> Any:
+    """Return a member that EC2's model does not require, but the operation does."""
+    if params.get(member) is None:
+        raise MissingParameter(f"The request must contain the parameter {member}")
+    return params[member]
+
+
+def digest_of(text: str) -> str:
+    """A hex digest of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _specified_tags(type_: str, params: Params) -> list[dict[str, str]]:
+    """The tags of TagSpecifications. Each specification must name the type of the new resource."""
+    tags = list[dict[str, str]]()
+    for specification in params.get("TagSpecifications", ()):
+        if specification.get("ResourceType") != type_:
+            raise InvalidParameterValue(
+                f"'{specification.get('ResourceType')}' is not a valid taggable resource type for this operation."
+            )
+        tags += specification.get("Tags", ())
+    return tags
+
+
+def _limit_out_of_range(member: str, limit: int, smallest: int, largest: int) -> ApiError:
+    bound = f"greater than or equal to {smallest}" if limit < smallest else f"less than or equal to {largest}"
+    return InvalidParameterValue(
+        f"Value ( {limit} ) for parameter {member[0].lower()}{member[1:]} is invalid. Expecting a value {bound}."
+    )
+
+
+PAGES = Pagination(
+    InvalidNextToken, limit="MaxResults", token="NextToken", next_token="NextToken", default=None, smallest=5,
+    invalid_limit=_limit_out_of_range,
+)  # fmt: skip
+TAGS = TagRules(
+    InvalidParameterValue,
+    errors={"count": TagLimitExceeded},
+    texts={
+        "count": "The maximum number of tags for a resource has been reached: {max}.",
+        "reserved": RESERVED_TAG_KEY,
+        "removed": RESERVED_TAG_KEY,
+        "duplicate": "Duplicate tag key '{key}' specified.",
+    },
+    any_character=True,
+)
+EC2 = ServiceStyle(
+    "ec2",
+    exists=lambda type_, name: InvalidParameterValue(f"The {type_} '{name}' already exists."),
+    missing=not_found,
+    pages=PAGES,
+    tags=TAGS,
+    given_tags=_specified_tags,
+    token_reused=lambda: IdempotentParameterMismatch(
+        "Arguments on this idempotent request are inconsistent with arguments used in previous request(s)."
+    ),
+)
