@@ -1,4 +1,4 @@
-"""Hand-overs between lanes: written with their cause, received exactly once, tried again, removed when they are done."""
+"""Hand-overs between lanes: written with their cause, received exactly once, retried, deleted when received."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class FullStore(Store):
 
 
 def add(tx: Tx[Store], name: str) -> None:
-    """An effect that shows how often it happened."""
+    """An effect that shows how often it was applied."""
     while tx.store.clusters.get("r", name) is not None:
         name += "+"
     tx.store.clusters.put("r", name, "ACTIVE", {})
 
 
 class Lane:
-    """A core and its deliveries. Nothing moves unless a test says so."""
+    """A core and its deliveries. Nothing runs unless a test calls for it."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
@@ -52,7 +52,7 @@ class Lane:
         self.later: list[tuple[float, Callable[[], None]]] = []
 
     def batch(self) -> Outcome:
-        """The commit, without anything after it."""
+        """Run a batch up to its commit."""
         commands = list(self.queue)
         self.queue.clear()
         return self.core.batch(commands)
@@ -64,7 +64,7 @@ class Lane:
         return outcome
 
     def ring(self) -> list[float]:
-        """What was to happen later happens now; returns the delays."""
+        """Run all timers now. Return their delays."""
         due, self.later = self.later, []
         for _, call in due:
             call()
@@ -85,7 +85,7 @@ class Lane:
 
 
 class World:
-    """Lanes in files: `from` hands over to `to`, and so may `other`."""
+    """Lanes in files: `from` hands over to `to`, and so can `other`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.clock = folder, VirtualClock()
@@ -101,7 +101,7 @@ class World:
             lane.delivery.start()
 
     def restart(self) -> None:
-        """As after kill -9: only what was committed is left."""
+        """Reopen the files as after kill -9: only committed rows are left."""
         for lane in self.lanes.values():
             lane.store.close()
         self.start()
@@ -132,7 +132,7 @@ def hands(*names: str, key: str | None = None) -> Callable[[Tx[Any]], str]:
     return handler
 
 
-# What is written, and when
+# Writing
 
 
 def test_one_row_for_each_command_and_receiver(world: World) -> None:
@@ -147,7 +147,7 @@ def test_one_row_for_each_command_and_receiver(world: World) -> None:
     assert rows == [("to", "add", b'["a","b"]'), ("to", "add", b'["c",{"plain":["data",1,0.5,null]}]'), ("to", "other", b'["d"]')]
 
 
-def test_what_a_failed_command_or_batch_hands_over_is_never_written(world: World) -> None:
+def test_hand_overs_of_a_failed_command_or_batch_are_not_written(world: World) -> None:
     def fails(tx: Tx[Any], error: Exception) -> None:
         hands("never")(tx)
         raise error
@@ -169,7 +169,7 @@ def test_what_a_failed_command_or_batch_hands_over_is_never_written(world: World
     assert world.state() == ([], [], [])
 
 
-def test_nothing_is_received_before_the_commit_and_the_answer_waits_for_the_receiver(world: World) -> None:
+def test_nothing_is_received_before_the_commit_and_the_response_waits_for_the_receiver(world: World) -> None:
     world.ask(hands("a"), lambda tx: "waits for nothing")
     world.sender.work()
     assert (world.told, world.receiver.clusters()) == (["waits for nothing"], [])
@@ -184,7 +184,7 @@ def test_a_reconciler_may_hand_over_too(world: World) -> None:
     assert world.state()[:2] == (["x"], [])
 
 
-def test_rows_go_when_they_are_done_and_notes_with_the_next_ones(world: World) -> None:
+def test_outbox_rows_are_deleted_after_delivery_and_inbox_rows_with_the_next_hand_over(world: World) -> None:
     world.ask(hands("a"))
     world.settle()
     assert world.state() == (["a"], [], [1])
@@ -195,7 +195,7 @@ def test_rows_go_when_they_are_done_and_notes_with_the_next_ones(world: World) -
     assert world.state() == (["a", "b"], [], [])
 
 
-def test_a_row_is_removed_again_if_its_removal_was_not_committed(world: World) -> None:
+def test_deleting_a_row_is_retried_if_it_was_not_committed(world: World) -> None:
     world.ask(hands("a"))
     world.sender.work()
     world.receiver.work()
@@ -212,7 +212,7 @@ def test_a_row_is_removed_again_if_its_removal_was_not_committed(world: World) -
 
 
 @pytest.mark.parametrize("steps", range(6))
-def test_exactly_once_wherever_the_crash_comes(world: World, steps: int) -> None:
+def test_a_hand_over_is_received_exactly_once_wherever_a_crash_happens(world: World, steps: int) -> None:
     """Before and after each of: the cause's commit, the delivery, the effect's commit, the removal."""
     outcomes: list[Outcome] = []
     way: list[Callable[[], Any]] = [
@@ -241,7 +241,7 @@ def test_equal_ids_of_two_senders_are_two_hand_overs(world: World) -> None:
     assert (world.receiver.clusters(), world.receiver.inbox()) == (["a", "b"], [1, 1])
 
 
-def test_a_sender_that_was_restored_from_a_copy_begins_anew(world: World) -> None:
+def test_a_sender_restored_from_a_copy_may_reuse_ids(world: World) -> None:
     """It counts from 1 again; the receiver remembers another 1."""
     for name in ("a", "b"):
         world.ask(hands(name))
@@ -256,7 +256,7 @@ def test_a_sender_that_was_restored_from_a_copy_begins_anew(world: World) -> Non
 # Failures
 
 
-def test_a_failure_is_tried_again_and_holds_up_nobody(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_delivery_is_retried_and_delays_no_other(world: World, caplog: pytest.LogCaptureFixture) -> None:
     broken = True
 
     def breaks(tx: Tx[Store], name: str) -> None:
@@ -267,9 +267,9 @@ def test_a_failure_is_tried_again_and_holds_up_nobody(world: World, caplog: pyte
     world.receivers["break"] = breaks
     world.ask(lambda tx: tx.hand_over("to", "break", "bad") or "caused", hands("good"))
     world.settle()
-    assert world.told == ["caused", "handed"], "its own work is done: it is not told of a failure elsewhere"
+    assert world.told == ["caused", "handed"], "the command is committed: a failed delivery is no error of it"
     assert world.receiver.clusters() == ["good"]
-    assert "break for the lane to was not received (try 1; the next one in 1 s)" in caplog.text
+    assert "the hand-over 'break' to lane to failed (try 1, next in 1 s)" in caplog.text
     [failing] = world.sender.delivery.failing()
     assert (failing["to"], failing["kind"], failing["tries"]) == ("to", "break", 1)
     waits: list[float] = []
@@ -277,14 +277,14 @@ def test_a_failure_is_tried_again_and_holds_up_nobody(world: World, caplog: pyte
         waits += world.sender.ring()
         world.settle()
     assert [wait_s for wait_s in waits if wait_s > 1] == [2.0, 4.0, 8.0, 16.0, 32.0, RETRY_MAX_S, RETRY_MAX_S]
-    assert world.receiver.inbox() == [2], "what was received meanwhile does not pile up"
+    assert world.receiver.inbox() == [2], "rows of received hand-overs do not accumulate"
     broken = False
     world.sender.ring()
     world.settle()
     assert (world.state()[:2], world.sender.delivery.failing()) == ((["bad", "good"], []), [])
 
 
-def test_a_failure_survives_a_restart(world: World) -> None:
+def test_a_failed_delivery_survives_a_restart(world: World) -> None:
     world.receiver.store.full = True
     world.ask(hands("a"), hands("b"))
     world.settle()
@@ -294,17 +294,17 @@ def test_a_failure_survives_a_restart(world: World) -> None:
     assert world.state()[:2] == (["a", "b"], [])
 
 
-def test_a_kind_that_nobody_receives_is_kept_and_shown(world: World) -> None:
+def test_a_hand_over_without_a_receiver_stays_and_is_reported(world: World) -> None:
     world.ask(lambda tx: tx.hand_over("to", "unknown", "x"))
     world.settle()
     assert [each["kind"] for each in world.sender.delivery.failing()] == ["unknown"]
     assert len(world.sender.store.undelivered()) == 1
 
 
-# Those that replace each other
+# Hand-overs that replace each other
 
 
-def test_a_later_one_about_the_same_replaces_what_was_not_received(world: World) -> None:
+def test_a_later_hand_over_of_the_same_key_replaces_one_that_was_not_received(world: World) -> None:
     world.ask(hands("a1", key="a"), hands("b1", key="b"), hands("a2", key="a"))
     world.sender.batch()
     assert [row.payload for row in world.sender.store.undelivered()] == [b'["b1"]', b'["a2"]']
@@ -316,8 +316,8 @@ def test_a_later_one_about_the_same_replaces_what_was_not_received(world: World)
     assert world.state()[:2] == (["a3", "b1"], [])
 
 
-def test_what_was_replaced_while_it_failed_is_not_tried_again(world: World) -> None:
-    """Else the older value would come after the newer one."""
+def test_a_failed_delivery_that_was_replaced_is_not_retried(world: World) -> None:
+    """Otherwise the older value would arrive after the newer one."""
     world.receiver.store.full = True
     world.ask(hands("old", key="a"))
     world.settle()
@@ -330,7 +330,7 @@ def test_what_was_replaced_while_it_failed_is_not_tried_again(world: World) -> N
     assert isinstance(world.sender.core.batch([]), Outcome)
 
 
-def test_what_was_replaced_on_its_way_is_received_before_the_newer_one(world: World) -> None:
+def test_a_hand_over_that_was_replaced_during_delivery_arrives_before_the_newer_one(world: World) -> None:
     world.ask(hands("old", key="a"))
     world.sender.work()
     world.ask(hands("new", key="a"))
@@ -343,7 +343,7 @@ def test_what_was_replaced_on_its_way_is_received_before_the_newer_one(world: Wo
     assert world.state() == (["last", "new", "old"], [], [3])
 
 
-def test_a_full_disk_at_the_receiver_is_told_as_what_it_is(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_at_the_receiver_is_logged_as_such(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.receiver.store.full = True
     world.ask(hands("a"))
     world.settle()

@@ -1,4 +1,4 @@
-"""Instances on one host: each owns its GPUs, its tasks run on them alone, and they go back when it ends."""
+"""Instances on one host: each owns GPUs, its tasks use only these, and the host gets them back when the instance ends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROVIDER = {"autoScalingGroupProvider": {"autoScalingGroupArn": "arn:aws:autosca
 
 
 class World:
-    """A core with one host of eight GPUs that does what it is told."""
+    """A core with one simulated host of eight GPUs."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.store = Store(None)
@@ -38,7 +38,7 @@ class World:
         self.core = Core(
             self.store, settings=settings or Settings(), clock=self.clock, ids=RandomIds(), reconcilers=STATE
         )  # fmt: skip
-        self.started: dict[str, tuple[str, list[str]]] = {}  # run → (task, GPUs), as the host was told
+        self.started: dict[str, tuple[str, list[str]]] = {}  # run → (task, GPUs), by the orders to the host
         self.told_to_stop: list[str] = []
         self.run(lambda tx: hosts.hello(tx, hello("h", 8)))
         for cluster in ("train", "serve"):
@@ -58,14 +58,14 @@ class World:
     def run(self, handler: Any) -> Any:
         outbox = self.core.batch([Command(handler, lambda answer: None)])
         assert not outbox.faults, outbox.faults[0]
-        assert set(outbox.orders) <= {"h"}, "an order left for something that is not a host"
+        assert set(outbox.orders) <= {"h"}, "an order for something that is not a host"
         for orders in outbox.orders.values():
             self.started |= {start.spec.run_id: (start.spec.task_id, start.spec.gpu_ids) for start in orders.start}
             self.told_to_stop += orders.stop
         answer = outbox.answers[0][1]
         if isinstance(answer, ApiError):
             raise answer
-        assert self.store.fleet.picture() == derived_fleet(self.store).picture()
+        assert self.store.fleet.snapshot() == derived_fleet(self.store).snapshot()
         return answer
 
     def call(self, operation: str, **params: Any) -> Any:
@@ -155,7 +155,7 @@ def test_instances_and_tasks_wait_in_one_queue_and_the_reasons_name_them() -> No
     reason = world.shown("default", younger)["containers"][0]["reason"]
     assert f"behind instance {ec2_id(waiting)}" in reason
     world.end(holders[0])
-    assert world.state(waiting) is InstanceState.RUNNING, "the older claim comes first"
+    assert world.state(waiting) is InstanceState.RUNNING, "the older claim is served first"
     assert world.shown("default", younger)["lastStatus"] == "PROVISIONING"
     reason = world.shown("default", younger)["containers"][0]["reason"]
     assert f"held by task {holders[1]} and instance {ec2_id(waiting)}" in reason
@@ -181,7 +181,7 @@ def test_an_instance_that_waits_can_be_terminated() -> None:
     assert world.state(younger) is InstanceState.RUNNING
 
 
-def test_what_it_can_never_hold_reserves_nothing() -> None:
+def test_a_claim_that_can_never_be_placed_reserves_nothing() -> None:
     world = World()
     huge = InstanceRequest(region=REGION, cluster="train", type="p2.16xlarge", gpus=16, cpu_units=1, memory_mib=1)
     waiting = world.launch(huge)
@@ -197,7 +197,7 @@ def test_terminating_again_changes_nothing() -> None:
     assert world.state(instance_id) is InstanceState.TERMINATED
     world.clock.advance(3 * 3600.0)
     world.run(lambda tx: None)
-    assert world.store.instances.get(instance_id) is None, "it is forgotten after a while"
+    assert world.store.instances.get(instance_id) is None, "terminated instances are deleted after a while"
 
 
 def test_a_cluster_with_instances_is_not_deleted() -> None:
@@ -210,7 +210,7 @@ def test_a_cluster_with_instances_is_not_deleted() -> None:
     world.call("DeleteCluster", cluster="serve")
 
 
-def test_the_host_joins_the_cluster_that_it_is_told() -> None:
+def test_the_host_joins_the_cluster_of_the_settings() -> None:
     world = World(Settings(cluster="ml", instance_type="p3.8xlarge"))
     cluster = world.call("DescribeClusters", clusters=["ml", "default"])["clusters"]
     assert [each["registeredContainerInstancesCount"] for each in cluster] == [1, 0]

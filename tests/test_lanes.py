@@ -89,7 +89,7 @@ def test_another_thread_keeps_what_was_promised() -> None:
 def test_changes_are_counted_when_they_are_committed() -> None:
     async def scenario() -> None:
         async with running() as lane:
-            await lane.submit(lambda tx: tx.store.clusters.names("r", "", 100), only_looks=True)
+            await lane.submit(lambda tx: tx.store.clusters.names("r", "", 100), read_only=True)
             assert lane.changes == 0
             await lane.submit(lambda tx: adds(tx, "a"))
             assert lane.changes == 1

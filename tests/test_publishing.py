@@ -40,9 +40,9 @@ class World:
         self.publisher = Publisher(cast("Any", self), cast("Any", SimpleNamespace(submit=self.recorded)), agents, self.clock)
         self.said: list[Point] = []
 
-    def run(self, handler: Any, *, only_looks: bool = False) -> Any:
+    def run(self, handler: Any, *, read_only: bool = False) -> Any:
         told: list[Any] = []
-        self.batch(Command(handler, told.append, only_looks=only_looks))
+        self.batch(Command(handler, told.append, read_only=read_only))
         assert not any(isinstance(answer, Exception) for answer in told), told
         return told[0] if told else None
 
@@ -50,15 +50,15 @@ class World:
         outbox = self.core.batch(commands)
         for command, answer in outbox.answers:
             command.done(answer)
-        self.changes += outbox.may_differ
+        self.changes += outbox.may_have_changed
 
     def call(self, service: str, operation: str, **params: Any) -> Any:
         return self.run(lambda tx: SERVICES[service].operations[operation](tx, params, CALLER))
 
-    def submit(self, handler: Any, *, only_looks: bool = False) -> asyncio.Future[Any]:
-        self.looks += only_looks
+    def submit(self, handler: Any, *, read_only: bool = False) -> asyncio.Future[Any]:
+        self.looks += read_only
         future = self.runner.get_loop().create_future()
-        future.set_result(self.run(handler, only_looks=only_looks))
+        future.set_result(self.run(handler, read_only=read_only))
         return future
 
     async def recorded(self, handler: Any) -> None:

@@ -1,4 +1,4 @@
-"""The one place that reads the time."""
+"""Clocks. No other module reads the time of day."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WallClock:
 
 
 class VirtualClock:
-    """Stands still until told to move: simulations and tables use it."""
+    """A clock that moves only by `advance`, for simulations and tests."""
 
     def __init__(self, now_s: float = 1_700_000_000.0) -> None:
         self._now_s = now_s

@@ -1,7 +1,7 @@
-"""One thread owns a store: it takes everything that waits, runs it in one transaction, and answers after the commit.
+"""The core of a store: it runs all commands that are waiting in one transaction, and responds after the commit.
 
-`Core` is the mechanism without a thread: `batch` is called with commands and returns what may leave. A test or a
-simulation calls it directly on a virtual clock; `server/lanes.py` puts a thread around it.
+`Core` has no thread. `batch` takes commands and returns the responses and orders that may be sent once they are committed. Tests
+and the simulation call it directly, on a virtual clock; `server/lanes.py` runs it in the thread that owns the store.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ import orjson
 
 from corral.clock import Clock
 from corral.database import CommitFailed, Handover
-from corral.errors import ApiError, ServiceUnavailable, our_fault
+from corral.errors import ApiError, ServiceUnavailable, internal_failure
 from corral.ids import Ids
-from corral.model.run import RunSpec, Start
+from corral.model.run import RunSpec, StartOrder
 from corral.model.settings import Settings
 
-MARKS_MAX_PER_BATCH = 1_000  # further ones become rows that are due at once: requests are answered in between
+MARKS_MAX_PER_BATCH = 1_000  # further marks become due rows for the next batch, so that requests do not wait for all
 INSTANT_S = 1e-6
 CLOCK_STEP_S = 1.0
-RETRY_S = 5.0  # a reconciler that failed by a fault of ours is tried again
+RETRY_S = 5.0  # until a reconciler that raised an exception is run again
 
 
 class Wait(Exception):
-    """A handler has nothing to say yet: ask it again when one of `keys` changes, or for the last time at `until_s`.
+    """Raised by a handler that has no response yet: run it again when one of `keys` changes, and for the last time at `until_s`.
 
-    With `again_s` the keys count as changed at that time. Of those who wait `in_turn` for a key only one is asked, and the next
-    once that one has got its answer: when a message comes, a thousand idle workers are not all asked. With `keep` what
-    the handler has written stays, although it waits.
+    With `again_s` the keys count as changed at that time. Commands that wait `in_turn` for a key are run one at a time: the next
+    one runs after the previous one has got its response, so that a message does not wake a thousand idle workers. With `keep` the
+    rows that the handler has written are committed although it waits.
     """
 
     def __init__(
         self, keys: Iterable[str], until_s: float, *, again_s: float | None = None, in_turn: bool = False, keep: bool = False
     ) -> None:
         super().__init__("waiting")
-        self.keys = tuple(dict.fromkeys(keys))  # each once: a caller may name a task twice
+        self.keys = tuple(dict.fromkeys(keys))  # without duplicates: a caller may name a task twice
         self.until_s = until_s
         self.again_s = again_s
         self.in_turn = in_turn
         self.keep = keep
 
 
-class Owned(Protocol):
-    """A store that one core owns: what it needs of it."""
+class OwnedStore(Protocol):
+    """What a core needs of the store that it owns."""
 
     def begin(self) -> None: ...
     def commit(self) -> None: ...
@@ -67,78 +67,78 @@ class Owned(Protocol):
     def drop_handovers(self, ids: Iterable[int]) -> None: ...
     def note_received(self, handover: Handover) -> bool: ...
     def forget_received(self, finished: Iterable[Handover]) -> None: ...
-    def keep_received(self, undelivered: Iterable[Handover]) -> None: ...
+    def forget_received_except(self, undelivered: Iterable[Handover]) -> None: ...
     def reader(self) -> Self: ...
     def begin_reading(self) -> None: ...
     def end_reading(self) -> None: ...
     def close(self) -> None: ...
 
 
-S = TypeVar("S", bound=Owned)
-Order = Start | str | RunSpec | None  # start; stop that run; check that one; what was ordered before is void
+S = TypeVar("S", bound=OwnedStore)
+Order = StartOrder | str | RunSpec | None  # start a run; stop the run with this id; check its health; None: drop earlier orders
 Sizes = tuple[int, int, int, int, int]
 
 
 @dataclass(slots=True)
 class Tx(Generic[S]):
-    """What a handler or reconciler is given: the store, the time, and ways to cause something after the commit."""
+    """The transaction as handlers and reconcilers see it: the store, the time, and what to do after the commit."""
 
     store: S
     now_s: float
     ids: Ids
     settings: Settings
-    final: bool = True  # False: the handler may still answer with Wait
-    _looks_left: int = MARKS_MAX_PER_BATCH
+    final: bool = True  # False: the handler may still raise Wait
+    _reconciles_left: int = MARKS_MAX_PER_BATCH
     _marks: dict[str, None] = field(default_factory=dict)
     _changed: dict[str, None] = field(default_factory=dict)
     _orders: list[tuple[str, Order]] = field(default_factory=list)
     _changes_later: list[tuple[str, float]] = field(default_factory=list)
-    _handed: list[HandedOver] = field(default_factory=list)
-    _command: Command | None = None  # the one that runs now; None: a reconciler does
+    _handed: list[NewHandover] = field(default_factory=list)
+    _command: Command | None = None  # the command that runs now; None: a reconciler runs
 
     def mark(self, key: str) -> None:
-        """The reconciler that `key` names should look at it, in this very transaction."""
+        """Run the reconciler that `key` names, in this transaction."""
         self._marks[key] = None
 
     def due(self, key: str, at_s: float) -> None:
-        """The reconciler that `key` names should look at it then."""
+        """Run the reconciler that `key` names at that time."""
         self.store.set_due(key, at_s)
 
     def changed(self, key: str) -> None:
-        """Whoever waits for `key` is asked again."""
+        """Run again the commands that wait for `key`."""
         self._changed[key] = None
 
     def changes_at(self, key: str, at_s: float) -> None:
-        """Whoever waits for `key` now is asked again at that time. Those who come later know by themselves."""
+        """Run again, at that time, the commands that wait for `key` now. Later ones must pass `again_s` themselves."""
         self._changes_later.append((key, at_s))
 
     def hand_over(self, lane: str, kind: str, payload: Any, *, key: str | None = None) -> None:
-        """What another store has to do about this: once this is committed, the receiver `kind` of that lane gets the payload.
+        """Hand a payload to the receiver `kind` of another lane, after this transaction is committed.
 
-        It gets it exactly once, after any crash too, and normally before this command is answered. `payload` is plain data,
-        for it is kept as JSON. With `key` it replaces an earlier one of the same lane, kind and key that was not received yet.
+        The receiver gets it exactly once, also after a crash, and normally before this command gets its response. `payload` is
+        stored as JSON. With `key` it replaces an earlier one of the same lane, kind and key that was not received yet.
         """
         self._handed.append((lane, kind, key, orjson.dumps(payload), self._command))
 
-    def start(self, host_id: str, start: Start) -> None:
+    def start(self, host_id: str, start: StartOrder) -> None:
         self._orders.append((host_id, start))
 
     def stop(self, host_id: str, run_id: str) -> None:
         self._orders.append((host_id, run_id))
 
     def check(self, host_id: str, spec: RunSpec) -> None:
-        """A living run whose health its host should look at: an agent that was started anew does not know."""
+        """Order a host to check the health of a living run: an agent that was restarted does not know it."""
         self._orders.append((host_id, spec))
 
-    def begin_anew(self, host_id: str) -> None:
-        """What this host was told before is void: it has said what it knows, and now it is told everything again."""
+    def reset_orders(self, host_id: str) -> None:
+        """Drop the earlier orders for this host. It has reported all it knows, and now gets complete new orders."""
         self._orders.append((host_id, None))
 
     def _sizes(self) -> Sizes:
         return len(self._marks), len(self._changed), len(self._orders), len(self._changes_later), len(self._handed)
 
-    def _cut(self, sizes: Sizes) -> None:
-        """Drop what a failed command caused."""
+    def _truncate(self, sizes: Sizes) -> None:
+        """Drop the effects of a failed command."""
         for collected, size in zip((self._marks, self._changed), sizes):
             while len(collected) > size:
                 collected.popitem()
@@ -147,47 +147,46 @@ class Tx(Generic[S]):
         del self._handed[sizes[4] :]
 
 
-Handler = Callable[[Tx[Any]], Any]
 Reconciler = Callable[[Tx[Any], str], None]
-Receiver = Callable[[Tx[Any], Any], None]  # of hand-overs, one payload at a time
+Receiver = Callable[[Tx[Any], Any], None]  # called with one payload of a hand-over at a time
 
 
 @dataclass(slots=True, eq=False)
 class Command:
-    """Something to run in a transaction, and whom to tell."""
+    """A function to run in a transaction, and the callback for its result."""
 
-    run: Handler
+    run: Callable[[Tx[Any]], Any]
     done: Callable[[Any], None]  # called with the result, or with an exception
-    gone: Callable[[], bool] = lambda: False  # whoever asked waits no longer: it is not asked again
-    on_wait: Callable[[], None] | None = None  # for whoever carries the answer: it will take a while
-    only_looks: bool = False  # nothing is different after it
-    waits_until_s: float | None = None  # set once it has answered with Wait
+    gone: Callable[[], bool] = lambda: False  # True: the client has given up, so the command is not run again
+    on_wait: Callable[[], None] | None = None  # called when the command begins to wait
+    read_only: bool = False  # it changes nothing
+    waits_until_s: float | None = None  # set once it has raised Wait
     keys: tuple[str, ...] = ()
     in_turn: bool = False
 
 
-HandedOver = tuple[str, str, str | None, bytes, Command | None]  # lane, kind, key, payload, and the command that did it
+NewHandover = tuple[str, str, str | None, bytes, Command | None]  # lane, kind, key, payload, and the command that caused it
 
 
 @dataclass(slots=True)
 class HostOrders:
-    start: list[Start] = field(default_factory=list)
+    start: list[StartOrder] = field(default_factory=list)
     stop: list[str] = field(default_factory=list)  # run ids
     check: list[RunSpec] = field(default_factory=list)
-    anew: bool = False  # orders committed before these and not sent yet must not be sent: they may be for runs given up
+    replaces_earlier: bool = False  # earlier orders that were not sent yet must not be sent: their runs may be given up
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What may leave after the commit."""
+    """The result of a batch: what may be sent after the commit."""
 
     answers: list[tuple[Command, Any]] = field(default_factory=list)
     orders: dict[str, HostOrders] = field(default_factory=dict)
-    handed: list[tuple[Handover, Command | None]] = field(default_factory=list)  # for other lanes, and who is answered after that
-    finished: list[int] = field(default_factory=list)  # hand-overs whose rows are gone
-    faults: list[str] = field(default_factory=list)  # tracebacks of our own bugs, for the log
-    waiting: list[Command] = field(default_factory=list)  # those that have begun to wait
-    may_differ: bool = True  # something may be different after this, by commands or by time
+    handed: list[tuple[Handover, Command | None]] = field(default_factory=list)  # and the command whose response waits
+    finished: list[int] = field(default_factory=list)  # hand-overs whose rows were removed
+    faults: list[str] = field(default_factory=list)  # tracebacks of bugs, for the log
+    waiting: list[Command] = field(default_factory=list)  # commands that have begun to wait
+    may_have_changed: bool = True  # False: all commands were read-only, and nothing was due
 
 
 class Core(Generic[S]):
@@ -208,45 +207,45 @@ class Core(Generic[S]):
         self._last_s = 0.0
         self._parked: dict[Command, None] = {}
         self._parked_by_key: dict[str, dict[Command, None]] = {}
-        self._expiries: list[tuple[float, int, Command]] = []  # a heap; those no longer parked are skipped
+        self._expiries: list[tuple[float, int, Command]] = []  # a heap; commands that are no longer parked are skipped
         self._parkings = count()
-        self._alarms: list[tuple[float, str]] = []  # a heap: when keys change by time alone
-        self._alarm_s: dict[str, float] = {}  # the next of each key; other entries of the heap are skipped
+        self._timers: list[tuple[float, str]] = []  # a heap of the times when keys count as changed
+        self._timer_s: dict[str, float] = {}  # the next time of each key; other entries of the heap are skipped
         self._origin = ids.hex32()
         self._last_handover = max((handover.id for handover in store.undelivered()), default=0)
-        self.delivered: deque[int] = deque()  # hand-overs that were received: the next batch removes them. Other threads append
+        self.delivered: deque[int] = deque()  # received hand-overs, whose rows the next batch deletes. Other threads append
 
     def next_due_s(self) -> float | None:
-        """When `batch` should be called next if nothing arrives before."""
+        """When to call `batch` next if no command arrives before."""
         while self._expiries and self._expiries[0][2] not in self._parked:
             heappop(self._expiries)
-        times = [heap[0][0] for heap in (self._expiries, self._alarms) if heap]
+        times = [heap[0][0] for heap in (self._expiries, self._timers) if heap]
         if (stored := self.store.next_due_s()) is not None:
             times.append(stored)
         return min(times, default=None)
 
     def batch(self, commands: Sequence[Command]) -> Outcome:
-        """Run commands and whatever is due in one transaction; what they cause leaves only if it was committed."""
+        """Run commands and due reconcilers in one transaction, and return their effects only if it was committed."""
         outcome = Outcome()
         now_s = self._instant()
         todo = [*self._unpark_expired(now_s), *commands]
-        ran = list(todo)  # everyone who saw what may not be committed, also those who wait on
+        ran = list(todo)  # all commands that saw rows which may not be committed, also those that wait again
         tx = Tx(self.store, now_s, self._ids, self._settings)
-        rung = self._ring(tx)
-        by_time = bool(rung)
+        fired = self._fire_timers(tx)
+        by_time = bool(fired)
         try:
             self.store.begin()
-            while True:  # once even without a command: something is due
+            while True:  # at least once, also without a command: something may be due
                 for command in todo:
                     self._run(tx, command, outcome)
                     if command.in_turn and command not in self._parked:
-                        tx._changed.update(dict.fromkeys(command.keys))  # the next one's turn
-                    self._look_at_marks(tx, outcome)  # before the next: what was freed goes to those who wait, not to a newcomer
+                        tx._changed.update(dict.fromkeys(command.keys))  # the next command in turn may run
+                    self._reconcile_marked(tx, outcome)  # first: freed capacity belongs to older claims, not to the next command
                     tx.now_s = self._instant()
-                for key in self.store.take_due(now_s, tx._looks_left):
+                for key in self.store.take_due(now_s, tx._reconciles_left):
                     tx.mark(key)
                     by_time = True
-                self._look_at_marks(tx, outcome)
+                self._reconcile_marked(tx, outcome)
                 todo = self._unpark_changed(tx)
                 if not todo:
                     break
@@ -254,14 +253,14 @@ class Core(Generic[S]):
             removed = self._write_handovers(tx, outcome) if tx._handed or self.delivered else 0
             self.store.commit()
         except Exception as error:
-            tx._changes_later = [(key, now_s + RETRY_S) for key in rung]
-            self._set_alarms(tx)
+            tx._changes_later = [(key, now_s + RETRY_S) for key in fired]
+            self._set_timers(tx)
             return self._failed(error, ran, outcome)
-        self._set_alarms(tx)
+        self._set_timers(tx)
         outcome.orders = _by_host(tx._orders)
         for _ in range(removed):
             self.delivered.popleft()
-        outcome.may_differ = by_time or not all(command.only_looks for command in ran)
+        outcome.may_have_changed = by_time or not all(command.read_only for command in ran)
         return outcome
 
     def _run(self, tx: Tx[S], command: Command, outcome: Outcome) -> None:
@@ -276,45 +275,45 @@ class Core(Generic[S]):
             if wait.keep:
                 self.store.release()
             else:
-                self._take_back(tx, sizes)
+                self._undo(tx, sizes)
             if not tx.final:
                 if command.waits_until_s is None:
                     outcome.waiting.append(command)
                 self._park(tx, command, wait)
                 return
-            outcome.faults.append("a handler would wait past its time\n" + traceback.format_exc())
-            answer = our_fault()
+            outcome.faults.append("a handler raised Wait after its deadline\n" + traceback.format_exc())
+            answer = internal_failure()
         except ApiError as refusal:
-            self._take_back(tx, sizes)
+            self._undo(tx, sizes)
             answer = refusal
         except CommitFailed:
             raise
         except sqlite3.OperationalError as error:  # disk full or I/O error in the middle of a command
-            self._take_back(tx, sizes)
+            self._undo(tx, sizes)
             outcome.faults.append(traceback.format_exc())
             answer = _not_written(error)
         except Exception:
-            self._take_back(tx, sizes)
+            self._undo(tx, sizes)
             outcome.faults.append(traceback.format_exc())
-            answer = our_fault()
+            answer = internal_failure()
         finally:
             tx._command = None
         outcome.answers.append((command, answer))
 
     def _instant(self) -> float:
-        """The time, a little later each time it is asked for: who came first is older, also within one batch."""
+        """The time, later at each call, so that an earlier command of a batch is older than the next one."""
         now_s = self._clock.now_s()
-        if self._last_s - CLOCK_STEP_S < now_s <= self._last_s:  # a larger step back is believed
+        if self._last_s - CLOCK_STEP_S < now_s <= self._last_s:  # after a larger step back, the clock is right
             now_s = self._last_s + INSTANT_S
         self._last_s = now_s
         return now_s
 
-    def _look_at_marks(self, tx: Tx[S], outcome: Outcome) -> None:
-        """Look at every key that was marked, until none is left or enough has been done."""
-        while tx._marks and tx._looks_left:
+    def _reconcile_marked(self, tx: Tx[S], outcome: Outcome) -> None:
+        """Run the reconcilers of all marked keys, up to the limit of this batch."""
+        while tx._marks and tx._reconciles_left:
             key = next(iter(tx._marks))
             del tx._marks[key]
-            tx._looks_left -= 1
+            tx._reconciles_left -= 1
             sizes = tx._sizes()
             self.store.savepoint()
             try:
@@ -324,7 +323,7 @@ class Core(Generic[S]):
             except CommitFailed:
                 raise
             except Exception:
-                self._take_back(tx, sizes)
+                self._undo(tx, sizes)
                 outcome.faults.append(traceback.format_exc())
                 self.store.set_due(key, tx.now_s + RETRY_S)
         for key in tx._marks:
@@ -332,16 +331,16 @@ class Core(Generic[S]):
         tx._marks.clear()
 
     def _write_handovers(self, tx: Tx[S], outcome: Outcome) -> int:
-        """One row for all that a command hands to the same receiver. Returns how many of `delivered` were removed."""
+        """Write one row for all payloads of a command to the same receiver. Return how many of `delivered` were removed."""
         outcome.finished = [self.delivered[at] for at in range(len(self.delivered))]
         removed = len(outcome.finished)
         self.store.drop_handovers(outcome.finished)
         rows: dict[tuple[str, str, str | Command | None], tuple[list[bytes], str | None, Command | None]] = {}
         for lane, kind, key, payload, command in tx._handed:
-            about = (lane, kind, command if key is None else key)
+            row = (lane, kind, command if key is None else key)
             if key is not None:
-                rows.pop(about, None)
-            rows.setdefault(about, ([], key, command))[0].append(payload)
+                rows.pop(row, None)
+            rows.setdefault(row, ([], key, command))[0].append(payload)
         for (lane, kind, _), (payloads, key, command) in rows.items():
             self._last_handover += 1
             handover = Handover(self._last_handover, self._origin, lane, kind, key, b"[" + b",".join(payloads) + b"]")
@@ -349,12 +348,12 @@ class Core(Generic[S]):
             outcome.handed.append((handover, command))
         return removed
 
-    def _take_back(self, tx: Tx[S], sizes: Sizes) -> None:
+    def _undo(self, tx: Tx[S], sizes: Sizes) -> None:
         self.store.rollback_to_savepoint()
-        tx._cut(sizes)
+        tx._truncate(sizes)
 
     def _failed(self, error: Exception, commands: Sequence[Command], outcome: Outcome) -> Outcome:
-        """Nothing of the batch happened: say so to everyone in it."""
+        """Roll the batch back, and respond to each of its commands with an error."""
         self.store.rollback()
         outcome.faults.append("".join(traceback.format_exception(error)))
         for command in commands:
@@ -362,7 +361,7 @@ class Core(Generic[S]):
                 self._unpark(command)
         return Outcome(answers=[(command, _not_written(error)) for command in dict.fromkeys(commands)], faults=outcome.faults)
 
-    # Parked commands: those that answered with Wait.
+    # Parked commands: those that raised Wait.
 
     def _park(self, tx: Tx[S], command: Command, wait: Wait) -> None:
         if command.waits_until_s is None:
@@ -385,7 +384,7 @@ class Core(Generic[S]):
         return command
 
     def release(self) -> None:
-        """Everyone who waits is asked for the last time in the next batch: we are going down."""
+        """Run all parked commands for the last time in the next batch, because the process ends."""
         for command in self._parked:
             command.waits_until_s = 0.0
             heappush(self._expiries, (0.0, next(self._parkings), command))
@@ -417,23 +416,23 @@ class Core(Generic[S]):
                     expired.append(command)
         return expired
 
-    # Keys that change by time alone, for as long as somebody waits for them.
+    # Timers: keys that count as changed at a time, as long as a command waits for them.
 
-    def _set_alarms(self, tx: Tx[S]) -> None:
+    def _set_timers(self, tx: Tx[S]) -> None:
         for key, at_s in tx._changes_later:
-            if key in self._parked_by_key and at_s < self._alarm_s.get(key, inf):
-                self._alarm_s[key] = at_s
-                heappush(self._alarms, (at_s, key))
+            if key in self._parked_by_key and at_s < self._timer_s.get(key, inf):
+                self._timer_s[key] = at_s
+                heappush(self._timers, (at_s, key))
 
-    def _ring(self, tx: Tx[S]) -> list[str]:
-        rung = []
-        while self._alarms and self._alarms[0][0] <= tx.now_s:
-            at_s, key = heappop(self._alarms)
-            if self._alarm_s.get(key) == at_s:
-                del self._alarm_s[key]
+    def _fire_timers(self, tx: Tx[S]) -> list[str]:
+        fired = []
+        while self._timers and self._timers[0][0] <= tx.now_s:
+            at_s, key = heappop(self._timers)
+            if self._timer_s.get(key) == at_s:
+                del self._timer_s[key]
                 tx.changed(key)
-                rung.append(key)
-        return rung
+                fired.append(key)
+        return fired
 
 
 def _not_written(error: Exception) -> ApiError:
@@ -444,10 +443,10 @@ def _by_host(orders: Sequence[tuple[str, Order]]) -> dict[str, HostOrders]:
     found: dict[str, HostOrders] = {}
     for host_id, order in orders:
         if order is None:
-            found[host_id] = HostOrders(anew=True)
+            found[host_id] = HostOrders(replaces_earlier=True)
             continue
         of_host = found.setdefault(host_id, HostOrders())
-        if isinstance(order, Start):
+        if isinstance(order, StartOrder):
             of_host.start.append(order)
         elif isinstance(order, RunSpec):
             of_host.check.append(order)

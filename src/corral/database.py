@@ -1,4 +1,4 @@
-"""One SQLite file with one writer: opening it safely, transactions, savepoints, and readers beside them."""
+"""A SQLite file with one writer: opening it safely, its transactions and savepoints, and read-only connections to it."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from typing import Any, NamedTuple, Self
 from corral.errors import Refused
 from corral.journal import Journal
 
-Migration = str  # a script that brings the schema before it to the next one; it may rebuild tables
-APPLICATION_ID = 0x636F7272  # "corr": tells our files from other SQLite files
+Migration = str  # a script from one schema version to the next; it may rebuild tables
+APPLICATION_ID = 0x636F7272  # "corr": distinguishes our files from other SQLite files
 STATEMENTS_MAX = 512
-CHECKED_MAX_BYTES = 64 * 1024 * 1024  # a larger file is not read through at every start
+CHECKED_MAX_BYTES = 64 * 1024 * 1024  # larger files are not checked completely at every start
 
 
-# Waiting is a row: what is due, and when. A key names a reconciler and what it should look at.
+# When to run which reconciler. A key names the reconciler and its subject.
 DUE_SCHEMA = """
 CREATE TABLE due (key TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
 CREATE INDEX due_at ON due (at);
 """
 
-# What one store causes in another. The sender writes a row of `outbox` in the transaction of the cause and removes it when the
-# receiver has committed the effect. The receiver notes it in `inbox` in the transaction of the effect, so a second delivery does
-# nothing. `origin` is drawn anew each time a store is opened: a file that was restored from a copy counts its ids again, and the
-# same id then means another hand-over.
+# Hand-overs to other stores (handovers.py). The sender writes a row of `outbox` in the transaction of the cause and deletes it when
+# the receiver has committed the effect. The receiver writes the id into `inbox` in the transaction of the effect, so that a second
+# delivery is a no-op. `origin` is a new random id each time a store is opened: a file that was restored from a copy uses the same
+# ids again for other hand-overs.
 HANDOVER_SCHEMA = """
 CREATE TABLE outbox (
     id      INTEGER PRIMARY KEY,
     origin  TEXT NOT NULL,
-    lane    TEXT NOT NULL,                      -- the receiver
-    kind    TEXT NOT NULL,                      -- which of its functions
-    key     TEXT,                               -- null, or what it is about: a later one about the same replaces it
+    lane    TEXT NOT NULL,                      -- the receiving lane
+    kind    TEXT NOT NULL,                      -- the receiver in that lane
+    key     TEXT,                               -- a later row of the same lane, kind and key replaces this one
     payload BLOB NOT NULL                       -- JSON: a list of arguments
 );
 CREATE INDEX outbox_key ON outbox (lane, kind, key) WHERE key IS NOT NULL;
@@ -56,11 +56,11 @@ class Handover(NamedTuple):
 
 
 class CommitFailed(Exception):
-    """The whole transaction is gone (disk full, I/O error): none of its writes happened."""
+    """The whole transaction was rolled back (disk full, I/O error)."""
 
 
-def hold_folder(data: Path) -> int:
-    """Lock the data folder for this process; a second one is refused and told who holds it."""
+def lock_folder(data: Path) -> int:
+    """Lock the data folder for this process. A second process is refused, with the name of the holder."""
     data.mkdir(parents=True, exist_ok=True, mode=0o700)
     fd = os.open(data / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -77,16 +77,16 @@ def hold_folder(data: Path) -> int:
     return fd
 
 
-def look_before_touching(path: Path, schema_version: int, *, checked: bool = False) -> None:
-    """Refuse a foreign, newer or damaged file, and leave every byte of it as it was.
+def validate_file(path: Path, schema_version: int, *, checked: bool = False) -> None:
+    """Refuse a foreign, newer or damaged file without changing a byte of it.
 
-    One that was `checked` a moment ago is not read through again.
+    A file that was `checked` a moment ago is not checked for damage again.
     """
     if not path.exists() or path.stat().st_size == 0:
         return
     check = "schema_version" if checked or path.stat().st_size > CHECKED_MAX_BYTES else "quick_check(1)"
     log, index = Path(f"{path}-wal"), Path(f"{path}-shm")
-    # What was not yet copied back from the log counts. Without one, nothing but the file is looked at or made.
+    # With a log, its content counts too. Without one, the file is opened as immutable, so that SQLite creates no other files.
     mode = "mode=ro" if log.exists() else "immutable=1"
     had_index = index.exists()
     try:
@@ -98,20 +98,22 @@ def look_before_touching(path: Path, schema_version: int, *, checked: bool = Fal
         raise _unreadable(path, error) from error
     finally:
         if not had_index:
-            index.unlink(missing_ok=True)  # the reader's own
+            index.unlink(missing_ok=True)  # the probe has created it
     if application != APPLICATION_ID:
-        raise Refused(f"{path} was not made by Corral; it was left as it is. Choose another folder with --data.")
+        raise Refused(f"{path} was not written by Corral. It was not changed. Choose another folder with --data.")
     if version > schema_version:
         raise Refused(
-            f"{path} was written by a newer Corral (schema {version}, this one knows {schema_version}); "
-            "it was left as it is. Use that newer version, or another folder with --data."
+            f"{path} was written by a newer Corral (its schema is {version}, this version knows {schema_version}). "
+            "It was not changed. Use the newer version, or choose another folder with --data."
         )
     if check.startswith("quick") and damage != "ok":
-        raise Refused(f"{path} is damaged ({damage}); it was left as it is. Restore it from a copy, or move it away to start anew.")
+        raise Refused(
+            f"{path} is damaged ({damage}). It was not changed. Restore it from a copy, or move it away to start with an empty one."
+        )
 
 
 def _unreadable(path: Path | None, error: Exception) -> Refused:
-    return Refused(f"{path} is not a readable database ({error}); it was left as it is. Move it away to start anew.")
+    return Refused(f"{path} is not a readable database ({error}). It was not changed. Move it away to start with an empty one.")
 
 
 def _quoted(path: Path) -> str:
@@ -119,9 +121,9 @@ def _quoted(path: Path) -> str:
 
 
 class Database:
-    """A connection that writes, and a way to open others that only read.
+    """The writing connection of a store. `reader` opens read-only ones.
 
-    A subclass is composed of parts, which share its connection, its transactions and its journal: `_compose` lists them.
+    A subclass is composed of parts, which share its connection, its transactions and its journal; `_compose` attaches them.
     """
 
     reads_only = False
@@ -130,12 +132,12 @@ class Database:
         """`path` None is a database in memory. The schema's version is 1 plus the number of migrations."""
         self.path = path
         self.journal = Journal()
-        self._earliest_due: tuple[float | None] | None = None  # when something is due next, if anything is; None: look
+        self._earliest_due: tuple[float | None] | None = None  # the earliest row of `due`, if there is any; None: not read yet
         version = 1 + len(migrations)
         fresh = path is None or not path.exists() or path.stat().st_size == 0
         if path is not None:
-            look_before_touching(path, version, checked=checked)
-        # isolation_level None: we say BEGIN and COMMIT ourselves. The core's thread is made after this object.
+            validate_file(path, version, checked=checked)
+        # isolation_level None: this class executes BEGIN and COMMIT itself. The core's thread starts after this object is made.
         self.connection = sqlite3.connect(
             path or ":memory:", isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS_MAX
         )
@@ -149,29 +151,29 @@ class Database:
             if isinstance(error, sqlite3.OperationalError):
                 raise
             self.connection.close()
-            raise _unreadable(path, error) from error  # what only a writer finds out
-        self._bring_up_to(version, schema, migrations, fresh=fresh)
+            raise _unreadable(path, error) from error  # damage that only a writer meets
+        self._migrate_to(version, schema, migrations, fresh=fresh)
         self._compose()
 
     def _compose(self) -> None:
-        """Attach the parts of this store: called once for the writer and once for each reader."""
+        """Attach the parts of this store. Called once for the writer and once for each reader."""
 
     def _configure(self, connection: sqlite3.Connection) -> None:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000", "temp_store=MEMORY",
                        "wal_autocheckpoint=4000", "cache_size=-32768"):  # fmt: skip
             connection.execute(f"PRAGMA {pragma}")
 
-    def _bring_up_to(self, version: int, schema: str, migrations: Sequence[Migration], *, fresh: bool) -> None:
+    def _migrate_to(self, version: int, schema: str, migrations: Sequence[Migration], *, fresh: bool) -> None:
         found = 0 if fresh else self.execute("PRAGMA user_version").fetchone()[0]
         if found == version:
             return
-        self.execute("PRAGMA foreign_keys=OFF")  # a table that is rebuilt is dropped, and must not take others' rows with it
+        self.execute("PRAGMA foreign_keys=OFF")  # dropping a table to rebuild it must not delete rows that refer to it
         self.execute("BEGIN IMMEDIATE")
         for script in [schema + DUE_SCHEMA + HANDOVER_SCHEMA] if found == 0 else migrations[found - 1 :]:
             for statement in _statements(script):
                 self.execute(statement)
         if broken := self.execute("PRAGMA foreign_key_check").fetchone():
-            raise sqlite3.IntegrityError(f"after the migration a row of {broken[0]} refers to nothing in {broken[2]}")
+            raise sqlite3.IntegrityError(f"after the migration, a row of {broken[0]} refers to a missing row of {broken[2]}")
         self.execute(f"PRAGMA application_id={APPLICATION_ID}")
         self.execute(f"PRAGMA user_version={version}")
         self.execute("COMMIT")
@@ -197,7 +199,7 @@ class Database:
         self.journal.rollback()
 
     def savepoint(self) -> None:
-        """As long as nothing is written, the beginning of the transaction will do: what a savepoint guards costs a copy."""
+        """Set a savepoint. While nothing is written, the transaction's start serves as one: SQLite copies pages for a savepoint."""
         self._has_savepoint = self.connection.total_changes != self._changes_before
         if self._has_savepoint:
             self.execute("SAVEPOINT command")
@@ -209,8 +211,8 @@ class Database:
 
     def rollback_to_savepoint(self) -> None:
         self._earliest_due = None
-        if not self.connection.in_transaction:  # SQLite gave up the whole transaction by itself
-            raise CommitFailed("the database gave up the transaction: disk full or I/O error")
+        if not self.connection.in_transaction:  # SQLite has rolled back the whole transaction
+            raise CommitFailed("SQLite rolled back the transaction: disk full or I/O error")
         if self._has_savepoint:
             self.execute("ROLLBACK TO command")
             self.execute("RELEASE command")
@@ -219,10 +221,10 @@ class Database:
             Database.begin(self)
         self.journal.rollback_to_savepoint()
 
-    # What is due
+    # Due reconcilers
 
     def set_due(self, key: str, at_s: float) -> None:
-        """Look at `key` at that time; an earlier date already set stays."""
+        """Run the reconciler of `key` at that time, or earlier if an earlier time was set."""
         self.execute("INSERT INTO due VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET at = min(at, excluded.at)", (key, at_s))
         if self._earliest_due is not None:
             (earliest_s,) = self._earliest_due
@@ -238,20 +240,20 @@ class Database:
         return [key for (key,) in rows]
 
     def next_due_s(self) -> float | None:
-        """Asked before, in and after every transaction: most of them change nothing of it."""
+        """The earliest time in `due`, cached: every transaction needs it three times, and most do not change it."""
         if self._earliest_due is None:
             (at,) = self.execute("SELECT min(at) FROM due").fetchone()
             self._earliest_due = (None if at is None else float(at),)
         return self._earliest_due[0]
 
-    # Hand-overs to other stores, and from them
+    # Hand-overs to and from other stores
 
     def undelivered(self) -> list[Handover]:
-        """Oldest first."""
+        """The rows of `outbox`, oldest first."""
         return [Handover(*row) for row in self.execute("SELECT id, origin, lane, kind, key, payload FROM outbox ORDER BY id")]
 
     def write_handover(self, handover: Handover) -> list[int]:
-        """Returns the ids of those that it replaces."""
+        """Write a row of `outbox`. Return the ids of the rows that it replaces."""
         replaced: list[int] = []
         if handover.key is not None:
             sql = "DELETE FROM outbox WHERE lane = ? AND kind = ? AND key = ? RETURNING id"
@@ -263,23 +265,23 @@ class Database:
         self.executemany("DELETE FROM outbox WHERE id = ?", [(each,) for each in ids])
 
     def note_received(self, handover: Handover) -> bool:
-        """False: it was received before."""
+        """Return False if it was received before."""
         return self.execute("INSERT OR IGNORE INTO inbox VALUES (?, ?)", (handover.origin, handover.id)).rowcount == 1
 
     def forget_received(self, finished: Iterable[Handover]) -> None:
-        """Their sender has removed them, and will not send them again."""
+        """Delete the inbox entries of hand-overs that their sender has deleted."""
         self.executemany("DELETE FROM inbox WHERE origin = ? AND id = ?", [(each.origin, each.id) for each in finished])
 
-    def keep_received(self, undelivered: Iterable[Handover]) -> None:
-        """Forget all others: their senders have removed them."""
-        kept = {(each.origin, each.id) for each in undelivered}
-        gone = [row for row in self.execute("SELECT origin, id FROM inbox").fetchall() if row not in kept]
-        self.executemany("DELETE FROM inbox WHERE origin = ? AND id = ?", gone)
+    def forget_received_except(self, undelivered: Iterable[Handover]) -> None:
+        """Delete the inbox entries of all hand-overs that no sender has any more."""
+        needed = {(each.origin, each.id) for each in undelivered}
+        unneeded = [row for row in self.execute("SELECT origin, id FROM inbox").fetchall() if row not in needed]
+        self.executemany("DELETE FROM inbox WHERE origin = ? AND id = ?", unneeded)
 
     def reader(self) -> Self:
-        """The same store on a read-only connection of its own: it sees what was committed, from any thread."""
+        """The same store on a read-only connection. Any thread may use it; it sees committed rows."""
         if self.path is None:
-            raise ValueError("a database in memory has no readers beside its writer")
+            raise ValueError("a database in memory has no other connections")
         reader = copy(self)
         reader.reads_only = True
         reader.journal = Journal()
@@ -294,7 +296,7 @@ class Database:
         return reader
 
     def begin_reading(self) -> None:
-        """One snapshot for all that follows, until `end_reading`."""
+        """All reads until `end_reading` see the same snapshot."""
         self.execute("BEGIN")
 
     def end_reading(self) -> None:
@@ -305,7 +307,7 @@ class Database:
 
 
 def _statements(script: str) -> list[str]:
-    """Split a script of plain statements, so that it runs inside our transaction (executescript would commit it)."""
+    """Split a script into statements, which run inside a transaction (executescript would commit first)."""
     found, rest = [], ""
     for line in script.splitlines(keepends=True):
         rest += line

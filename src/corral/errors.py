@@ -1,16 +1,16 @@
-"""The errors a caller can see.
+"""The errors that a caller can see.
 
-ApiError                    the caller can fix this: typed, and only aws/ turns it into a response
+ApiError                    the caller can fix it; only aws/ turns it into a response
 ├── ...                     made by `api_error(code)`: one class per AWS error code
-└── InternalFailure         ours: something broke, the caller may try again
-Refused                     the program will not start; the text says what to do
+└── InternalFailure         a bug of Corral; the caller may retry
+Refused                     Corral does not start; the text says what to do
 """
 
 from __future__ import annotations
 
 
 class ApiError(Exception):
-    """A refusal with the AWS error code on the class, so that boto3 raises `client.exceptions.<code>`."""
+    """An error response. The class has the AWS error code, so that boto3 raises `client.exceptions.<code>`."""
 
     code: str = "ClientException"
     status: int = 400
@@ -19,7 +19,7 @@ class ApiError(Exception):
         super().__init__(message)
         self.message = message
         self.members = members  # further members of the modelled error shape
-        self.headers: dict[str, str] = {}  # that go with it; only S3's answers have such
+        self.headers: dict[str, str] = {}  # headers of the response; only S3's errors have any
 
 
 def api_error(code: str, status: int = 400) -> type[ApiError]:
@@ -31,10 +31,10 @@ InternalFailure = api_error("InternalFailure", 500)
 ServiceUnavailable = api_error("ServiceUnavailable", 503)
 
 
-def our_fault() -> ApiError:
-    """What a caller is told of a bug of ours: nothing of the inside."""
+def internal_failure() -> ApiError:
+    """The error for a bug of Corral. It tells the caller no internals."""
     return InternalFailure("Corral failed on this request; its log has the details.")
 
 
 class Refused(Exception):
-    """Corral will not start here; nothing was touched."""
+    """Corral does not start here, and has changed nothing."""

@@ -1,11 +1,11 @@
-"""Hand-overs between lanes: what one store causes in another happens exactly once, whatever crashes in between.
+"""Hand-overs between lanes: a change in one store causes a change in another exactly once, also after a crash.
 
-`Tx.hand_over` writes a row of the sender's `outbox` with its cause. After the commit `Delivery` gives it to the lane that it is
-for. There `receive` notes it in the `inbox` in the same transaction as the effect, so that a second delivery does nothing. Then
-the sender removes its row, in its next transaction, and the receiver forgets its note with the next hand-over that it gets. What
-a crash left in an `outbox` is delivered again at the next start. A delivery that fails is tried again, and holds up no other.
+`Tx.hand_over` writes a row into the sender's `outbox`, in the transaction of the cause. After the commit, `Delivery` sends it to
+the receiving lane. There `receive` writes its id into the `inbox`, in the transaction of the effect, so that a second delivery is
+a no-op. Then the sender deletes its row in its next transaction, and the receiver deletes the id with the next hand-over that it
+gets. The next start delivers again the rows that a crash left in an `outbox`. A failed delivery is retried and delays no other.
 
-Nothing here has a thread or reads a clock: `server/lanes.py` and the simulator bring both.
+This module has no thread and reads no clock: `server/lanes.py` and the simulation supply both.
 """
 
 from __future__ import annotations
@@ -19,55 +19,55 @@ from typing import Any
 
 import orjson
 
-from corral.core import Command, Core, Outcome, Owned, Receiver, Tx
+from corral.core import Command, Core, Outcome, OwnedStore, Receiver, Tx
 from corral.database import CommitFailed, Handover
 
-REMOVE_S = 1.0  # the row of what was received goes with the next transaction; if none comes, after this time
+REMOVE_S = 1.0  # the next transaction deletes the rows of received hand-overs; if none follows, one is started after this time
 RETRY_MIN_S = 1.0
 RETRY_MAX_S = 60.0
 
 log = logging.getLogger("corral")
-Done = Callable[[Any], None]  # called with the answer, or with an exception
+Done = Callable[[Any], None]  # called with the result, or with an exception
 
 
 def receive(tx: Tx[Any], receivers: Mapping[str, Receiver], handover: Handover, finished: Iterable[Handover]) -> None:
-    """In the receiving lane. `finished` are earlier ones whose rows the sender has removed."""
+    """Apply a hand-over in the receiving lane. `finished` are earlier hand-overs whose rows the sender has deleted."""
     tx.store.forget_received(finished)
     if tx.store.note_received(handover):
         for payload in orjson.loads(handover.payload):
             receivers[handover.kind](tx, payload)
 
 
-def forget_finished(stores: Sequence[Owned]) -> None:
-    """At a start, before any lane runs: whatever is in no `outbox` will not be delivered again, so no `inbox` needs to know it."""
+def forget_finished(stores: Sequence[OwnedStore]) -> None:
+    """Delete the inbox entries of hand-overs that are in no `outbox` and so cannot be delivered again. Runs before any lane."""
     undelivered = [handover for store in stores for handover in store.undelivered()]
     for store in stores:
         store.begin()
         try:
-            store.keep_received(undelivered)
+            store.forget_received_except(undelivered)
             store.commit()
-        except (CommitFailed, sqlite3.OperationalError) as error:  # the disk is full: the next start does it
+        except (CommitFailed, sqlite3.OperationalError) as error:  # the disk is full: the next start retries
             store.rollback()
-            log.warning("an inbox still has notes of finished hand-overs: %s", error)
+            log.warning("could not delete inbox entries of finished hand-overs: %s", error)
 
 
 @dataclass(slots=True)
-class Sending:
+class PendingDelivery:
     handover: Handover
-    tries: int = 0  # that failed
+    tries: int = 0  # failed tries
     error: str = ""
 
 
 @dataclass(slots=True)
-class Answer:
-    """What a command is told once each of its hand-overs was received, or has failed for the first time."""
+class DelayedResponse:
+    """The response of a command, sent once each of its hand-overs was received or has failed for the first time."""
 
     value: Any
     untried: int
 
 
 class Delivery:
-    """The hand-overs of one lane, until their rows are removed."""
+    """The hand-overs that one lane sends, until their rows are deleted."""
 
     def __init__(
         self,
@@ -76,23 +76,23 @@ class Delivery:
         later: Callable[[float, Callable[[], None]], object],
         wake: Callable[[], None],
     ) -> None:
-        """`send` has `receive` run in the lane that a hand-over is for; `wake` has our own lane run a batch."""
+        """`send` runs `receive` in the receiving lane; `wake` starts a batch in the sending lane."""
         self._core = core
         self._send = send
         self._later = later
         self._wake = wake
-        self._unfinished: dict[int, Sending] = {}
-        self._finished: dict[str, list[Handover]] = {}  # removed here; the lane that received them has not been told
-        self._answers: dict[Command, Answer] = {}
+        self._unfinished: dict[int, PendingDelivery] = {}
+        self._finished: dict[str, list[Handover]] = {}  # deleted here; their receivers do not know it yet
+        self._responses: dict[Command, DelayedResponse] = {}
         self._will_wake = False
 
     def start(self) -> None:
-        """Deliver what an earlier life has left."""
+        """Deliver the hand-overs that an earlier process has left."""
         for handover in self._core.store.undelivered():
             self._begin(handover, None)
 
     def deliver(self, outcome: Outcome) -> list[tuple[Command, Any]]:
-        """Send what was handed over. Returns the answers that wait for nothing."""
+        """Send the hand-overs of a batch. Return the responses that need not wait for them."""
         for number in outcome.finished:
             if (sending := self._unfinished.pop(number, None)) is not None:
                 self._finished.setdefault(sending.handover.lane, []).append(sending.handover)
@@ -103,13 +103,13 @@ class Delivery:
             untried[command] = untried.get(command, 0) + 1
         for command, value in outcome.answers:
             if command in untried:
-                self._answers[command] = Answer(value, untried[command])
+                self._responses[command] = DelayedResponse(value, untried[command])
         for handover, command in outcome.handed:
             self._begin(handover, command)
         return [(command, value) for command, value in outcome.answers if command not in untried]
 
     def failing(self) -> list[dict[str, Any]]:
-        """Those that were tried in vain, for people to look at. Other threads may ask."""
+        """The hand-overs that could not be delivered yet, for `corral status`. Other threads may call this."""
         return [
             {"to": sending.handover.lane, "kind": sending.handover.kind, "tries": sending.tries, "error": sending.error}
             for sending in list(self._unfinished.values())
@@ -117,36 +117,36 @@ class Delivery:
         ]
 
     def _begin(self, handover: Handover, command: Command | None) -> None:
-        self._unfinished[handover.id] = sending = Sending(handover)
+        self._unfinished[handover.id] = sending = PendingDelivery(handover)
         self._try(sending, command)
 
-    def _try(self, sending: Sending, command: Command | None = None) -> None:
-        if sending.handover.id in self._unfinished:  # else a later one has replaced it
+    def _try(self, sending: PendingDelivery, command: Command | None = None) -> None:
+        if sending.handover.id in self._unfinished:  # else a later hand-over has replaced it
             finished = self._finished.pop(sending.handover.lane, [])
             self._send(sending.handover, finished, partial(self._tried, sending, command, finished))
 
-    def _tried(self, sending: Sending, command: Command | None, finished: list[Handover], answer: Any) -> None:
+    def _tried(self, sending: PendingDelivery, command: Command | None, finished: list[Handover], result: Any) -> None:
         handover = sending.handover
-        if isinstance(answer, BaseException):
+        if isinstance(result, BaseException):
             self._finished.setdefault(handover.lane, []).extend(finished)
-            self._try_again(sending, answer)
+            self._try_again(sending, result)
         elif handover.id in self._unfinished:
             sending.tries = 0
             self._core.delivered.append(handover.id)
             self._remove_soon()
-        if command in self._answers:
-            waiting = self._answers[command]
+        if command in self._responses:
+            waiting = self._responses[command]
             waiting.untried -= 1
             if not waiting.untried:
-                del self._answers[command]
-                command.done(waiting.value)  # its own work is committed, and what failed will be tried again
+                del self._responses[command]
+                command.done(waiting.value)  # the command is committed, and a failed delivery is retried
 
-    def _try_again(self, sending: Sending, error: BaseException) -> None:
+    def _try_again(self, sending: PendingDelivery, error: BaseException) -> None:
         sending.tries += 1
         sending.error = str(error)
         wait_s = min(RETRY_MAX_S, RETRY_MIN_S * 2 ** min(sending.tries - 1, 10))
         log.error(
-            "%s for the lane %s was not received (try %d; the next one in %.0f s): %s",
+            "the hand-over '%s' to lane %s failed (try %d, next in %.0f s): %s",
             sending.handover.kind, sending.handover.lane, sending.tries, wait_s, error,
         )  # fmt: skip
         self._later(wait_s, partial(self._try, sending))
@@ -160,4 +160,4 @@ class Delivery:
         self._will_wake = False
         if self._core.delivered:
             self._wake()
-            self._remove_soon()  # in case that transaction fails
+            self._remove_soon()  # again, in case that transaction fails

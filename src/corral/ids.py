@@ -1,4 +1,4 @@
-"""The one place that makes identifiers and secrets."""
+"""Identifiers and secrets. No other module draws random numbers for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Ids(Protocol):
         ...
 
     def hex32_by_time(self, now_s: float) -> str:
-        """The same, where the first digits are the time: what is made together lies together in an index."""
+        """32 hex digits that begin with the time, so that ids of the same time are neighbours in an index."""
         ...
 
     def uuid(self) -> str: ...
@@ -34,7 +34,7 @@ class RandomIds:
 
 
 class SeededIds:
-    """The same seed gives the same names: simulations replay."""
+    """Ids that depend on a seed alone, so that a simulation can be replayed."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -50,13 +50,13 @@ class SeededIds:
 
 
 def _uuid4(digits: str) -> str:
-    """Written out: every request and every message has one."""
+    """Formatted here, not by the uuid module, because every request and every message needs one."""
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{'89ab'[int(digits[16], 16) & 3]}{digits[17:20]}-{digits[20:]}"
 
 
 def simulated_gpu_id(host_id: str, index: int) -> str:
-    """A simulated GPU keeps its name for as long as its host does."""
-    import uuid  # here, because it takes a while, and nobody else needs it
+    """The id of a simulated GPU. It depends on the id of its host and its index alone."""
+    import uuid  # here, because the import is slow and only simulated GPUs need it
 
     return f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'corral/{host_id}/{index}')}"
 
@@ -70,5 +70,5 @@ def secret_key() -> str:
 
 
 def new_key() -> bytes:
-    """What all sessions of a data folder are made with, or all its secrets sealed with."""
+    """A key of a data folder: it derives the session credentials, or encrypts the secrets."""
     return os.urandom(KEY_BYTES)

@@ -1,4 +1,4 @@
-"""The journal of a store: it keeps what is derived in memory in step with the transaction that changes the rows."""
+"""The journal of a store: it keeps indexes, counters and caches in memory in step with the transaction that changes the rows."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ Action = Callable[[], object]
 
 
 class Journal:
-    """A change of an index, a counter or a cache records here how to take it back, and what to do once it is committed.
+    """Records, for each change of a derived value, how to undo it and what to do after the commit.
 
-    A rollback runs the recorded inverses, newest first, after the rows were rolled back: an inverse may read rows. So every
-    derived value follows savepoints and transactions in the same way, and none has to be rebuilt when a commit fails.
+    A rollback runs the recorded inverses, newest first, after the rows were rolled back, so an inverse may read rows. All derived
+    values follow savepoints and transactions in this way, and none must be rebuilt when a commit fails.
     """
 
     def __init__(self) -> None:
         self._inverses: list[Action] = []
         self._effects: list[Action] = []
         self._mark = (0, 0)
-        self.on_rollback = self._inverses.append  # call with the inverse of a change that was just made in memory
-        self.on_commit = self._effects.append  # call with what must only be seen once it is committed
+        self.on_rollback = self._inverses.append  # call it with the inverse of a change that was just made in memory
+        self.on_commit = self._effects.append  # call it with an action that must wait for the commit
 
     def savepoint(self) -> None:
         self._mark = len(self._inverses), len(self._effects)

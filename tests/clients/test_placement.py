@@ -334,8 +334,8 @@ def test_a_line_with_rules_outlives_a_restart() -> None:
     rack = {"taskDefinition": "gpu", "placementConstraints": member_of("attribute:rack == 7")}
     tasks = plane.call("RunTask", count=3, **rack)["tasks"]
     assert where(tasks[0]) == plane.names[0]
-    before = plane.store.fleet.picture()
-    assert derived_fleet(plane.store).picture() == before
+    before = plane.store.fleet.snapshot()
+    assert derived_fleet(plane.store).snapshot() == before
     plane.end(tasks[0])
     placed, waiting = sorted((plane.again(task) for task in tasks[1:]), key=lambda task: task["lastStatus"])
     assert where(placed) == plane.names[0]

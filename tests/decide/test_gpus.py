@@ -224,7 +224,7 @@ def test_the_index_by_held_follows_when_it_is_made_late() -> None:
         each.put_slot(POOL, slot("d", 8))
         each.journal.rollback_to_savepoint()
         each.take(POOL, "a", ["a-1"], 10, 10)
-    assert fleet.picture() == made_first.picture()
+    assert fleet.snapshot() == made_first.snapshot()
     assert isinstance(place(pool, ALL), Unplaceable)
 
 

@@ -510,7 +510,7 @@ class IndexIsDerived(Checker):
 
     def _compare(self) -> None:
         store = self.world.plane.store
-        kept, derived = store.fleet.picture(), derived_fleet(store).picture()
+        kept, derived = store.fleet.snapshot(), derived_fleet(store).snapshot()
         if kept != derived:
             raise Violation(f"the index is\n  {kept}\nand the rows say\n  {derived}")
 

@@ -1,4 +1,4 @@
-"""`python -m store.freeze` in tests/: keep a copy of each store's schema, with rows, as the version that is released now.
+"""`python -m store.freeze` in tests/ writes a copy of each store's present schema, with some rows, to released/.
 
 A frozen file is never changed once its version is released: it is what users have on disk. `test_migrations.py` opens every one.
 """

@@ -1,4 +1,4 @@
-"""Rows to begin with: a host with GPUs, tasks and their runs."""
+"""Rows for tests: a host with GPUs, tasks and their runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def claim(
     task_id: str, gpus: int = 1, *, since_s: float = 1.0, cpu_units: int = 0, memory_mib: int = 0,
     rules: Rules | None = None, pool: str = HOST_POOL,
 ) -> Task:  # fmt: skip
-    """A task that waits."""
+    """A task that waits for capacity."""
     run = Run(f"run-{task_id}", task_id, "c", 0, True, gpus, RunState.PENDING)
     return Task(
         task_id,
@@ -41,7 +41,7 @@ def claim(
 
 
 def derived_fleet(store: Store) -> Fleet:
-    """The fleet index as the rows say it should be."""
+    """A fleet index that is rebuilt from the rows."""
     fleet = Fleet(Journal())
     claims = Claims(store, fleet)
     Instances(store, fleet, claims).rebuild_slots()

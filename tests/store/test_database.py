@@ -1,4 +1,4 @@
-"""The file: who may open it, what is refused and left alone, readers beside the writer, a full disk, and kill -9."""
+"""The database file: locking, refused files, migrations, readers, a full disk, and kill -9."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from corral.clock import VirtualClock
 from corral.core import Command, Core
-from corral.database import APPLICATION_ID, hold_folder
+from corral.database import APPLICATION_ID, lock_folder
 from corral.errors import Refused, ServiceUnavailable
 from corral.ids import SeededIds
 from corral.model.settings import Settings
@@ -34,7 +34,7 @@ def core_on(store: Store) -> Core[Store]:
 
 
 def run(core: Core[Store], *names_and_bytes: tuple[str, int]) -> list[object]:
-    """Add clusters of a given size in one batch; their answers."""
+    """Add clusters of these sizes in one batch. Return the results."""
 
     def adding(name: str, size: int) -> Command:
         return Command(lambda tx: tx.store.clusters.put("r", name, "ACTIVE", {"x": "y" * size}) or name, lambda answer: None)
@@ -44,7 +44,7 @@ def run(core: Core[Store], *names_and_bytes: tuple[str, int]) -> list[object]:
 
 @pytest.fixture
 def ours(tmp_path: Path) -> Path:
-    """A file of ours with some pages in it."""
+    """A file that Corral wrote, with several pages."""
     path = tmp_path / "state.db"
     store = Store(path)
     store.hosts.put(hello(), 1.0)
@@ -55,41 +55,41 @@ def ours(tmp_path: Path) -> Path:
     return path
 
 
-# Holding the folder
+# Locking the folder
 
 HOLDER = """
 import sys
 from pathlib import Path
-from corral.database import hold_folder
+from corral.database import lock_folder
 
-hold_folder(Path(sys.argv[1]))
+lock_folder(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
 """
 
 
-def test_a_second_holder_is_refused_and_told_who(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_with_the_name_of_the_holder(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         before = contents(tmp_path)
         with pytest.raises(Refused, match=f"in use by corral, process {holder.pid}.*corral down --data"):
-            hold_folder(tmp_path)
+            lock_folder(tmp_path)
         assert contents(tmp_path) == before
         holder.kill()
         holder.wait()
-    os.close(hold_folder(tmp_path))  # a lock dies with its holder, whatever the file says
+    os.close(lock_folder(tmp_path))  # the lock ends with its process, although the file stays
 
 
-def test_a_folder_is_made_for_its_owner_alone(tmp_path: Path) -> None:
-    os.close(hold_folder(tmp_path / "new" / "data"))
+def test_a_new_folder_is_private(tmp_path: Path) -> None:
+    os.close(lock_folder(tmp_path / "new" / "data"))
     assert (tmp_path / "new" / "data").stat().st_mode & 0o777 == 0o700
     store = Store(tmp_path / "new" / "data" / "state.db")
     store.close()
     assert (tmp_path / "new" / "data" / "state.db").stat().st_mode & 0o777 == 0o600
 
 
-# What is refused
+# Refused files
 
 
 def no_database(path: Path) -> None:
@@ -115,7 +115,7 @@ def newer(path: Path) -> None:
 
 
 def newer_killed(path: Path) -> None:
-    """As a crash of the newer version leaves it: with a write-ahead log."""
+    """A newer file as a crash leaves it: with a write-ahead log."""
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version=99")
     left = {name: (path.parent / name).read_bytes() for name in (path.name, f"{path.name}-wal")}
@@ -133,7 +133,7 @@ def cut_within_a_page(path: Path) -> None:
 
 
 def headers_flipped(path: Path) -> None:
-    """Every page but the first says that it is something else."""
+    """Every page except the first has an invalid type."""
     data = bytearray(path.read_bytes())
     for at in range(4096, len(data), 4096):
         for offset in range(8):
@@ -161,10 +161,10 @@ def _with_ours(path: Path, change: Callable[[sqlite3.Connection], object]) -> No
 
 BAD = {
     no_database: "not a readable database",
-    foreign: "was not made by Corral",
-    foreign_in_wal: "was not made by Corral",
-    newer: "written by a newer Corral .schema 99",
-    newer_killed: "written by a newer Corral .schema 99",
+    foreign: "was not written by Corral",
+    foreign_in_wal: "was not written by Corral",
+    newer: "written by a newer Corral .its schema is 99",
+    newer_killed: "written by a newer Corral .its schema is 99",
     truncated: "damaged|not a readable database",
     cut_within_a_page: "damaged|not a readable database",
     headers_flipped: "damaged|not a readable database",
@@ -182,7 +182,7 @@ def bad(request: pytest.FixtureRequest, ours: Path) -> tuple[Path, str]:
     return ours, BAD[make]
 
 
-def test_a_bad_file_is_refused_and_every_byte_of_it_left(bad: tuple[Path, str]) -> None:
+def test_a_refused_file_is_not_changed(bad: tuple[Path, str]) -> None:
     path, why = bad
     before = contents(path.parent)
     with pytest.raises(Refused, match=why) as refusal:
@@ -194,7 +194,7 @@ def test_a_bad_file_is_refused_and_every_byte_of_it_left(bad: tuple[Path, str]) 
     }
 
 
-def test_nothing_is_left_beside_a_file_that_was_refused(bad: tuple[Path, str]) -> None:
+def test_a_refusal_creates_no_other_files(bad: tuple[Path, str]) -> None:
     path, _ = bad
     before = sorted(contents(path.parent))
     with pytest.raises(Refused):
@@ -202,8 +202,8 @@ def test_nothing_is_left_beside_a_file_that_was_refused(bad: tuple[Path, str]) -
     assert sorted(contents(path.parent)) == before
 
 
-def test_single_bits_never_lead_to_anything_but_a_refusal_or_a_working_store(ours: Path) -> None:
-    """A flipped bit may lie where nothing looks at it; it must never be a traceback."""
+def test_a_flipped_bit_leads_to_a_refusal_or_a_working_store(ours: Path) -> None:
+    """The bit may be one that nothing reads. No bit may cause a traceback."""
     data, rng = ours.read_bytes(), Random(0)
     for _ in range(150):
         flipped = bytearray(data)
@@ -226,7 +226,7 @@ def test_an_empty_file_is_a_fresh_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["state.db", "what? 100%.db", "a#b.db"])
-def test_odd_names_are_names(tmp_path: Path, name: str) -> None:
+def test_names_with_special_characters(tmp_path: Path, name: str) -> None:
     for expected in ([], ["c"]):
         store = Store(tmp_path / name)
         assert store.clusters.names("r", "", 10) == expected
@@ -289,7 +289,7 @@ def test_a_reader_sees_what_is_committed_and_cannot_write(ours: Path) -> None:
     reader.begin_reading()
     assert reader.clusters.get("r", "later") is None
     store.clusters.put("r", "later", "ACTIVE", {})
-    assert reader.clusters.get("r", "later") is None, "one snapshot for all that follows"
+    assert reader.clusters.get("r", "later") is None, "all reads see one snapshot"
     reader.end_reading()
     assert reader.clusters.get("r", "later") is not None
     with pytest.raises(sqlite3.OperationalError, match="readonly"):
@@ -299,7 +299,7 @@ def test_a_reader_sees_what_is_committed_and_cannot_write(ours: Path) -> None:
     store.close()
 
 
-def test_memory_has_no_readers() -> None:
+def test_a_database_in_memory_has_no_readers() -> None:
     with pytest.raises(ValueError, match="in memory"):
         Store(None).reader()
 
@@ -309,17 +309,17 @@ def test_memory_has_no_readers() -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A megabyte, if this user may mount one."""
+    """A file system of one megabyte, if this user may mount one."""
     folder = tmp_path / "small"
     folder.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True)
     if mounted.returncode:
         pytest.skip("a small disk needs root")
     yield folder
-    subprocess.run(["umount", "-l", folder], check=True)  # lazily: a failed test may still have it open
+    subprocess.run(["umount", "-l", folder], check=True)  # lazily, because a failed test may still have files open
 
 
-def test_a_full_disk_is_told_to_the_whole_batch_and_forgotten_when_there_is_space(small_disk: Path) -> None:
+def test_a_full_disk_is_an_error_for_the_whole_batch_until_there_is_space(small_disk: Path) -> None:
     store = Store(small_disk / "state.db")
     core = core_on(store)
     ballast = small_disk / "ballast"
@@ -342,8 +342,8 @@ def test_a_full_disk_is_told_to_the_whole_batch_and_forgotten_when_there_is_spac
     reopened.close()
 
 
-def test_a_transaction_that_sqlite_gives_up_by_itself_is_told_to_the_whole_batch(ours: Path) -> None:
-    """Full in the middle of a command: SQLite rolls everything back, not just that command."""
+def test_a_transaction_that_sqlite_rolls_back_is_an_error_for_the_whole_batch(ours: Path) -> None:
+    """If the disk is full during a command, SQLite rolls back the whole transaction, not only that command."""
     store = Store(ours)
     core = core_on(store)
     before = list(store.connection.iterdump())
@@ -361,8 +361,8 @@ def test_a_transaction_that_sqlite_gives_up_by_itself_is_told_to_the_whole_batch
 # kill -9
 
 
-def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
-    """Five lives of one file: each is killed at any moment after some acknowledgements, and the next finds all of them."""
+def test_acknowledged_commands_survive_kill_9(tmp_path: Path) -> None:
+    """Five processes use one file in turn. Each is killed after some acknowledgements, and the next finds all of them."""
     path, rng, acknowledged = tmp_path / "state.db", Random(0), -1
     for _ in range(5):
         command = [sys.executable, "-m", "store.writer", path, str(acknowledged + 1)]
@@ -380,7 +380,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
 
 
 def _check_after_kill(path: Path, acknowledged: int) -> int:
-    """Everything acknowledged is there, and of each batch all or nothing; how far the file really is."""
+    """Check that all acknowledged batches are complete and no batch is partial. Return the number of the last batch."""
     store = Store(path)
     names = {int(name[1:]) for name in store.clusters.names("r", "", 100_000)}
     tasks = {int(row[0][1:]) for row in store.execute("SELECT id FROM task")}

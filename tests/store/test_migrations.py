@@ -1,4 +1,4 @@
-"""A data folder of any released version becomes what a new one is, with its rows."""
+"""Files of every released version are migrated to the present schema, with their rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FROZEN = sorted(RELEASED.glob("*.sql"))
 
 
 def columns(connection: sqlite3.Connection) -> dict[str, Any]:
-    """Tables with their columns and foreign keys, and indexes with their text: what the code relies on."""
+    """The parts of a schema that the code relies on: tables with columns and foreign keys, and the text of indexes."""
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
     indexes = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL ORDER BY name")
     return {
@@ -27,7 +27,7 @@ def columns(connection: sqlite3.Connection) -> dict[str, Any]:
 
 
 def thaw(frozen: Path, path: Path) -> None:
-    """A file as the released version made it."""
+    """Create a file as the released version left it."""
     connection = sqlite3.connect(path)
     connection.executescript(frozen.read_text())
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
@@ -42,7 +42,7 @@ def test_every_store_has_a_frozen_copy_of_its_version() -> None:
 
 
 @pytest.mark.parametrize("frozen", FROZEN, ids=lambda path: path.stem)
-def test_a_released_file_becomes_as_a_new_one_is(tmp_path: Path, frozen: Path) -> None:
+def test_a_released_file_gets_the_present_schema(tmp_path: Path, frozen: Path) -> None:
     kind = STORES[frozen.stem.rpartition("-")[0]]
     thaw(frozen, tmp_path / "old.db")
     migrated, fresh = kind(tmp_path / "old.db"), kind(None)
@@ -52,7 +52,7 @@ def test_a_released_file_becomes_as_a_new_one_is(tmp_path: Path, frozen: Path) -
     migrated.close()
 
 
-def test_the_rows_of_a_released_state_are_still_there(tmp_path: Path) -> None:
+def test_the_rows_of_a_released_state_survive(tmp_path: Path) -> None:
     thaw(RELEASED / "state-1.sql", tmp_path / "old.db")
     store = Store(tmp_path / "old.db")
     placed = store.tasks.get("placed")

@@ -1,4 +1,4 @@
-"""What must never happen is refused by the schema itself, whatever the code above it believes."""
+"""The schema itself refuses states that must never happen."""
 
 from __future__ import annotations
 
@@ -36,34 +36,34 @@ def store() -> Iterator[Store]:
 LEASE = "INSERT INTO lease (gpu_id, run_id, mode, owner) VALUES (?, ?, ?, ?)"
 REFUSED = {
     "a second exclusive lease": (LEASE, (GPU, "run-b", "exclusive", OWN)),
-    "a shared lease beside an exclusive one": (LEASE, (GPU, "run-b", "shared", OWN)),
+    "a shared lease next to an exclusive one": (LEASE, (GPU, "run-b", "shared", OWN)),
     "a shared lease on a whole GPU": (LEASE, (OTHER, "run-b", "shared", OWN)),
     "a lease in the name of another owner": (LEASE, (OTHER, "run-b", "exclusive", OTHER_OWNER)),
-    "a lease on a GPU that is not there": (LEASE, ("GPU-9", "run-b", "exclusive", OWN)),
-    "a lease for a run that is not there": (LEASE, (OTHER, "run-x", "exclusive", OWN)),
-    "a mode that nobody knows": ("UPDATE gpu SET mode = 'half' WHERE id = ?", (OTHER,)),
+    "a lease on a GPU that does not exist": (LEASE, ("GPU-9", "run-b", "exclusive", OWN)),
+    "a lease for a run that does not exist": (LEASE, (OTHER, "run-x", "exclusive", OWN)),
+    "an unknown mode": ("UPDATE gpu SET mode = 'half' WHERE id = ?", (OTHER,)),
     "a leased GPU changing its mode": ("UPDATE gpu SET mode = 'shared' WHERE id = ?", (GPU,)),
     "a leased GPU changing its owner": (f"UPDATE gpu SET owner = '{OTHER_OWNER}' WHERE id = ?", (GPU,)),
-    "a leased GPU going away": ("DELETE FROM gpu WHERE id = ?", (GPU,)),
-    "a host going away from under its GPUs": ("DELETE FROM host WHERE id = 'h'", ()),
-    "a run going away from under its lease": ("DELETE FROM run WHERE id = 'run-a'", ()),
-    "a task going away from under its lease": ("DELETE FROM task WHERE id = 'a'", ()),
-    "a task in a state that nobody knows": ("UPDATE task SET state = 'LOST' WHERE id = 'a'", ()),
-    "a wish that nobody knows": ("UPDATE task SET desired = 'PENDING' WHERE id = 'a'", ()),
+    "deleting a leased GPU": ("DELETE FROM gpu WHERE id = ?", (GPU,)),
+    "deleting a host that has GPUs": ("DELETE FROM host WHERE id = 'h'", ()),
+    "deleting a run that has a lease": ("DELETE FROM run WHERE id = 'run-a'", ()),
+    "deleting a task that has a lease": ("DELETE FROM task WHERE id = 'a'", ()),
+    "a task in an unknown state": ("UPDATE task SET state = 'LOST' WHERE id = 'a'", ()),
+    "an unknown desired state": ("UPDATE task SET desired = 'PENDING' WHERE id = 'a'", ()),
     "a placed task without an instance": ("UPDATE task SET instance_id = NULL WHERE id = 'a'", ()),
     "a waiting task on an instance": (f"UPDATE task SET instance_id = '{OWN}' WHERE id = 'b'", ()),
     "a GPU that belongs to no instance": ("UPDATE gpu SET owner = 'x' WHERE id = ?", (OTHER,)),
     "a running instance without a host": (f"UPDATE instance SET host_id = NULL WHERE id = '{OWN}'", ()),
     "a second own instance of a host": (f"UPDATE instance SET region = '' WHERE id = '{OTHER_OWNER}'", ()),
-    "an instance that owns GPUs going away": (f"DELETE FROM instance WHERE id = '{OWN}'", ()),
-    "an instance in a state that nobody knows": (f"UPDATE instance SET state = 'lost' WHERE id = '{OWN}'", ()),
-    "a claim of a kind that nobody knows": ("UPDATE claim SET kind = 'job'", ()),
+    "deleting an instance that owns GPUs": (f"DELETE FROM instance WHERE id = '{OWN}'", ()),
+    "an instance in an unknown state": (f"UPDATE instance SET state = 'lost' WHERE id = '{OWN}'", ()),
+    "a claim of an unknown kind": ("UPDATE claim SET kind = 'job'", ()),
     "a stopped task without its time": ("UPDATE task SET state = 'STOPPED' WHERE id = 'a'", ()),
     "a live task with the time of its end": ("UPDATE task SET stopped_at = 3 WHERE id = 'a'", ()),
-    "a run in a state that nobody knows": ("UPDATE run SET state = 'LOST' WHERE id = 'run-a'", ()),
+    "a run in an unknown state": ("UPDATE run SET state = 'LOST' WHERE id = 'run-a'", ()),
     "a run of no task": ("UPDATE run SET task_id = 'x' WHERE id = 'run-a'", ()),
     "a host half connected": ("UPDATE host SET connected = 2 WHERE id = 'h'", ()),
-    "a cluster in a state that nobody knows": ("INSERT INTO cluster VALUES ('r', 'c', 'GONE', '{}')", ()),
+    "a cluster in an unknown state": ("INSERT INTO cluster VALUES ('r', 'c', 'GONE', '{}')", ()),
     "a definition before the first": ("INSERT INTO task_definition VALUES ('r', 'f', 0, 'ACTIVE', '{}')", ()),
 }
 
@@ -77,7 +77,7 @@ def test_the_schema_refuses(store: Store, what: str) -> None:
     assert list(store.connection.iterdump()) == before
 
 
-def test_what_is_not_leased_may_change_hands(store: Store) -> None:
+def test_a_gpu_without_a_lease_may_change_its_owner(store: Store) -> None:
     store.execute(f"UPDATE gpu SET owner = '{OTHER_OWNER}', mode = 'shared' WHERE id = ?", (OTHER,))
     for run_id in ("run-a", "run-b"):
         store.execute(LEASE, (OTHER, run_id, "shared", OTHER_OWNER))
@@ -94,7 +94,7 @@ def test_a_task_decided_on_an_older_version_is_not_written(store: Store) -> None
 
 
 def test_primary_keys_come_first(store: Store) -> None:
-    """SQLite 3.40 takes a table without row ids whose key does not stand first for damaged, and we would not start again."""
+    """SQLite 3.40 reports a WITHOUT ROWID table as damaged if its primary key columns are not first; Corral would not start."""
     tables = store.connection.execute("SELECT name FROM pragma_table_list WHERE wr AND schema = 'main'").fetchall()
     assert tables
     for (table,) in tables:

@@ -1,4 +1,4 @@
-"""The store against a dict: the same random operations on both, and after each of them both say the same.
+"""The store compared with a dict: the same random operations on both, and equal contents after each of them.
 
 It runs in memory and on a file; savepoints, commits, rollbacks and reopening come in any order, as the core would use them.
 """
@@ -50,21 +50,21 @@ POOLS = st.sampled_from((HOST_POOL, HOST_POOL, JOINED))
 
 @dataclass
 class Model:
-    """What the store should say."""
+    """The expected contents of the store."""
 
     clusters: dict[str, tuple[str, dict[str, Any]]] = field(default_factory=dict)
     definitions: dict[tuple[str, int], tuple[str, dict[str, Any]]] = field(default_factory=dict)
-    revisions: dict[str, int] = field(default_factory=dict)  # of each family, the last number given
+    revisions: dict[str, int] = field(default_factory=dict)  # family → its last revision number
     stored: dict[str, dict[str, Any]] = field(default_factory=dict)
     hosts: dict[str, dict[str, Any]] = field(default_factory=dict)
     instances: dict[str, Instance] = field(default_factory=dict)  # without the hosts' own
-    taken: dict[str, str] = field(default_factory=dict)  # GPU → the instance that owns it, other than its host's own
+    taken: dict[str, str] = field(default_factory=dict)  # GPU → the instance that owns it, without hosts' own instances
     tasks: dict[str, Task] = field(default_factory=dict)
     due: dict[str, float] = field(default_factory=dict)
     tokens: dict[str, tuple[str, str, float]] = field(default_factory=dict)
 
     def leases(self) -> dict[str, str]:
-        """GPU → task, of runs that were placed and have not ended."""
+        """GPU → task, for placed runs that have not ended."""
         return {
             gpu: task.id
             for task in self.tasks.values()
@@ -96,7 +96,7 @@ class Model:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """`now` is what the open transaction sees; `committed` and `saved` are what a rollback goes back to."""
+    """`now` is the state in the open transaction; `committed` and `saved` are the states that rollbacks restore."""
 
     on_file = False
 
@@ -122,7 +122,7 @@ class StoreMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.store.begin()
 
-    # Transactions, as the core uses them
+    # Transactions in the order in which the core uses them
 
     @precondition(lambda self: self.saved is None)
     @rule()
@@ -158,7 +158,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.on_file)
     @rule()
     def reopen(self) -> None:
-        """The process is gone with its open transaction."""
+        """The process ends, with its open transaction."""
         self.store.close()
         self.store = self.open()
         self.now, self.saved = deepcopy(self.committed), None
@@ -214,7 +214,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(host_id=HOSTS, gpus=st.integers(0, 4), cpu_units=st.sampled_from((1024, 4096)))
     def put_host(self, host_id: str, gpus: int, cpu_units: int) -> None:
-        """A host may come back with other GPUs, and smaller than what is on it."""
+        """A host may reconnect with other GPUs, and with less capacity than its tasks use."""
         said = hello(host_id, gpus, cpu_units=cpu_units)
         self.store.hosts.put(said, self.clock_s)
         shown = [gpu.gpu_id for gpu in said.gpus]
@@ -286,7 +286,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(instance_id=INSTANCES)
     def end_instance(self, instance_id: str) -> None:
-        """It shuts down first; it gives its GPUs back only when no task is on it."""
+        """An instance shuts down first, and gives its GPUs back only when it has no tasks."""
         instance = self.now.instances.get(instance_id)
         if instance is None or instance.state is InstanceState.TERMINATED:
             return
@@ -297,7 +297,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.now.taken = {gpu: owner for gpu, owner in self.now.taken.items() if owner != instance_id}
         elif any(self.now.taken.get(gpu) == instance_id for gpu in self.now.leases()):
             own_id = host_instance_id(str(instance.host_id))
-            with pytest.raises(sqlite3.IntegrityError):  # what a run holds does not change its owner
+            with pytest.raises(sqlite3.IntegrityError):  # a leased GPU cannot change its owner
                 self.store.execute("UPDATE gpu SET owner = ? WHERE owner = ?", (own_id, instance_id))
 
     @rule(
@@ -394,7 +394,7 @@ class StoreMachine(RuleBasedStateMachine):
         for name in old:
             del self.now.tokens[name]
 
-    # Both say the same
+    # Comparison
 
     @invariant()
     def rows_agree(self) -> None:
@@ -461,7 +461,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def index_is_what_the_rows_say(self) -> None:
-        assert self.store.fleet.picture() == derived_fleet(self.store).picture()
+        assert self.store.fleet.snapshot() == derived_fleet(self.store).snapshot()
 
 
 class FileStoreMachine(StoreMachine):

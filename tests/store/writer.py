@@ -1,4 +1,4 @@
-"""`python -m store.writer FILE FIRST`: writes batches through the core until it is killed, and says which were committed."""
+"""`python -m store.writer FILE FIRST` writes batches through the core until it is killed, and prints those that were committed."""
 
 from __future__ import annotations
 

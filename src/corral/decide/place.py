@@ -8,7 +8,7 @@ from itertools import chain, islice
 
 from corral.decide.gpus import take
 from corral.decide.rules import first_choice, select, select_by_attributes
-from corral.model.placement import Claim, Group, Placement, Pool, Reservation, Room, Slot, Unplaceable
+from corral.model.placement import Claim, FreeSlots, Placement, Pool, Reservation, Slot, SlotGroup, Unplaceable
 from corral.model.rules import Rules
 from corral.model.task import ALL_GPUS, Ask
 
@@ -220,12 +220,12 @@ def _has_gpus(slot: Slot, ask: Ask) -> bool:
     return len(slot.gpus) >= ask.gpus
 
 
-def _room(pool: Pool, ask: Ask) -> Room:
+def _room(pool: Pool, ask: Ask) -> FreeSlots:
     """The slots that count for this ask."""
     return pool if ask.rules is None else select(pool, ask.rules)
 
 
-def _groups_to_keep(pool: Pool, ask: Ask) -> Iterable[Group]:
+def _groups_to_keep(pool: Pool, ask: Ask) -> Iterable[SlotGroup]:
     """Among which a slot is looked for that will fit soonest."""
     if ask.gpus == ALL_GPUS and ask.rules is None:
         return pool.groups_by_held()
@@ -277,7 +277,7 @@ def _lacking(pool: Pool, ask: Ask, kept: Reservation | None) -> str:
     return "MEMORY" if max(memory_mib, default=0) < ask.memory_mib else "CPU"
 
 
-def _most_memory(pool: Pool, group: Group, ask: Ask, kept: Reservation | None) -> int | None:
+def _most_memory(pool: Pool, group: SlotGroup, ask: Ask, kept: Reservation | None) -> int | None:
     """The most that a newcomer may have on one of these slots; of a kept one, what the older claim leaves."""
     left: int | None = None
     for slot_id in group.roomiest():

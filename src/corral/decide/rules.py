@@ -13,7 +13,7 @@ from zlib import crc32
 from corral import __version__
 from corral.decide.query import Values, parse
 from corral.model.instance import ec2_id
-from corral.model.placement import Part, Pool, Selection, Slot, Sorting
+from corral.model.placement import CompiledRules, Pool, Selection, Slot, SpreadPart
 from corral.model.rules import Rules
 from corral.model.task import ALL_GPUS, Ask
 
@@ -65,10 +65,10 @@ def _values(slot: Slot, scope: str, subject: str) -> Sequence[str]:
             return (ec2_id(slot.id),)
 
 
-def _sorting(rules: Rules) -> Sorting:
+def _sorting(rules: Rules) -> CompiledRules:
     leading = list(takewhile(lambda step: step[0] == "spread", rules.strategy))
     after = rules.strategy[len(leading) : len(leading) + 1]
-    return Sorting(
+    return CompiledRules(
         allows=_allows(rules),
         spreads=tuple(_spread_over(rules, field) for _, field in leading),
         group=rules.group,
@@ -113,7 +113,9 @@ def first_choice(pool: Pool, ask: Ask, seed: str, is_open: Open) -> str | None:
     return None
 
 
-def _choose(pool: Pool, parts: Sequence[Part], ask: Ask, steps: Sequence[tuple[str, str]], seed: str, is_open: Open) -> str | None:
+def _choose(
+    pool: Pool, parts: Sequence[SpreadPart], ask: Ask, steps: Sequence[tuple[str, str]], seed: str, is_open: Open
+) -> str | None:
     """The first among parts that are equally good, by what else there is to say."""
     if not steps:
         return next(_open_ones(_shapes(parts, ask), ask, is_open), None)
@@ -132,11 +134,11 @@ def _choose(pool: Pool, parts: Sequence[Part], ask: Ask, steps: Sequence[tuple[s
     return _among_equals(pool, ask, ties, steps[1:], seed)
 
 
-def _by_group(parts: Sequence[Part], ask: Ask) -> Iterator[Iterable[Sequence[str]]]:
+def _by_group(parts: Sequence[SpreadPart], ask: Ask) -> Iterator[Iterable[Sequence[str]]]:
     return (group.fitting(ask.memory_mib, ask.cpu_units) for part in parts for group in part.groups(ask.gpus))
 
 
-def _shapes(parts: Sequence[Part], ask: Ask) -> Iterator[Sequence[str]]:
+def _shapes(parts: Sequence[SpreadPart], ask: Ask) -> Iterator[Sequence[str]]:
     """In each part by best fit: fewest free GPUs, then least memory."""
     return chain.from_iterable(_by_group(parts, ask))
 
@@ -151,7 +153,7 @@ def _open_ones(shapes: Iterable[Sequence[str]], ask: Ask, is_open: Open) -> Iter
                 break
 
 
-def _draw(parts: Sequence[Part], ask: Ask, seed: str, is_open: Open) -> str | None:
+def _draw(parts: Sequence[SpreadPart], ask: Ask, seed: str, is_open: Open) -> str | None:
     ends = list(accumulate(map(len, parts)))
     for count in range(DRAWS_MAX):
         number = _number(seed, count) % ends[-1]

@@ -1,4 +1,4 @@
-"""An EC2 instance: a slice of one host. The scheduler sees it as a slot."""
+"""EC2 instances. An instance is a slice of one host; the scheduler sees it as a slot."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from corral.model.task import Ask
 
-HOST_POOL = "hosts"  # the pool of the hosts' own instances: tasks, Fargate tasks and instance launches take from it
+HOST_POOL = "hosts"  # the pool of the hosts' own instances, for tasks, Fargate tasks and instance launches
 HOST_TYPE = "corral.host"
 DEFAULT_CLUSTER = "default"
 
@@ -17,9 +17,9 @@ DEFAULT_CLUSTER = "default"
 class InstanceState(StrEnum):
     """EC2's names."""
 
-    PENDING = "pending"  # waits for GPUs: it has a claim and no host
+    PENDING = "pending"  # waits for GPUs, as a claim; it has no host yet
     RUNNING = "running"
-    SHUTTING_DOWN = "shutting-down"  # takes no new tasks; keeps its GPUs until its last task has ended
+    SHUTTING_DOWN = "shutting-down"  # gets no new tasks, and keeps its GPUs until its last task has ended
     TERMINATED = "terminated"
 
 
@@ -33,13 +33,13 @@ MOVES: dict[InstanceState, frozenset[InstanceState]] = {
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """What one host's capacity is divided into. It owns whole GPUs; CPU and memory are what its type says.
+    """A slice of a host's capacity. It owns whole GPUs; its CPU and memory are those of its type.
 
-    A host's own capacity is an instance too: it has no region, because it joins its cluster in every region, and it owns every
-    GPU that no other instance has taken.
+    A host's own capacity is an instance too. It has no region, because it joins its cluster in every region, and it owns every
+    GPU that no other instance owns.
     """
 
-    id: str  # 32 hexadecimal digits: the id of the container instance, once it has joined a cluster
+    id: str  # 32 hexadecimal digits; also the id of the container instance, if it joins a cluster
     region: str  # empty: a host's own instance
     cluster: str  # the ECS cluster that it joined; empty: none
     type: str
@@ -51,7 +51,7 @@ class Instance:
     host_id: str | None = None  # None: it waits for capacity
     status: str = "ACTIVE"  # as a container instance: ACTIVE or DRAINING
     terminated_at_s: float | None = None
-    details: dict[str, Any] = field(default_factory=dict)  # what the caller specified and is shown again
+    details: dict[str, Any] = field(default_factory=dict)  # from the request, for Describe operations
 
     @property
     def is_host(self) -> bool:
@@ -59,12 +59,12 @@ class Instance:
 
     @property
     def ask(self) -> Ask:
-        """What a launch takes of a host's own slot. CPU and memory may be overcommitted."""
+        """The resources that a launch takes from a host's own slot: GPUs only, so CPU and memory may be overcommitted."""
         return Ask(self.gpus)
 
     @property
     def pool(self) -> str | None:
-        """The pool that its slot belongs to. None: it joined no cluster, so no task can be placed on it."""
+        """The pool of its slot. None: the instance joined no cluster, so no task can be placed on it."""
         if self.is_host:
             return HOST_POOL
         return cluster_pool(self.region, self.cluster) if self.cluster else None
@@ -79,10 +79,10 @@ def cluster_pool(region: str, cluster: str) -> str:
 
 
 def host_instance_id(host_id: str) -> str:
-    """The id of a host's own instance. It differs from the host's, so that one is never taken for the other."""
+    """The id of a host's own instance. It differs from the host's id, so that the two cannot be confused."""
     return blake2b(host_id.encode(), digest_size=16, person=b"instance").hexdigest()
 
 
 def ec2_id(instance_id: str) -> str:
-    """How EC2 names an instance."""
+    """The id of an instance in EC2's form."""
     return f"i-{instance_id[:17]}"

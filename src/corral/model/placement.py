@@ -1,4 +1,4 @@
-"""What the scheduler sees and what it answers."""
+"""Input and output of the scheduler: slots, pools, claims, placements and refusals."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from corral.model.instance import ec2_id
 from corral.model.rules import Rules
 from corral.model.task import Ask
 
-Links = tuple[tuple[int, ...], ...]  # how far each GPU of a host is from each other one; less is closer
+Links = tuple[tuple[int, ...], ...]  # the distance of each GPU of a host to each other GPU; smaller is closer
 
 
 @dataclass(slots=True)
 class Slot:
-    """A container instance as the scheduler sees it: its size and what is free of it."""
+    """A container instance as the scheduler sees it: its total and its free resources."""
 
     id: str  # of the instance
-    total: Ask  # without the GPUs that are withheld
+    total: Ask  # without withheld GPUs
     cpu_units: int  # free
     memory_mib: int  # free
     gpus: list[str]  # free, in the order of `positions`
-    positions: dict[str, int]  # every GPU of the slot that may be given out, and where it stands in `links`
+    positions: dict[str, int]  # GPU that tasks may get → its index in `links`
     connected: bool = True
-    links: Links | None = None  # None: unknown, or all are equally close
-    withheld: dict[str, str] = field(default_factory=dict)  # GPUs that are kept away, and why
-    draining: bool = False  # a person said that nothing new may come
-    attributes: dict[str, str] = field(default_factory=dict)  # what the host and its callers say of it
-    tasks: dict[str, int] = field(default_factory=dict)  # that should run here, by group (`Task.group_key`)
-    running: int = 0  # tasks by their state
-    pending: int = 0
+    links: Links | None = None  # None: unknown, or all distances are equal
+    withheld: dict[str, str] = field(default_factory=dict)  # GPU that tasks may not get → the reason
+    draining: bool = False  # DRAINING: no new tasks
+    attributes: dict[str, str] = field(default_factory=dict)  # built-in and custom attributes
+    tasks: dict[str, int] = field(default_factory=dict)  # number of tasks that should run here, by group (`Task.group_key`)
+    running: int = 0  # number of tasks in this state
+    pending: int = 0  # number of tasks in this state
     registered_at_s: float = 0.0
 
     @property
@@ -46,16 +46,16 @@ Rank = tuple[float, ...]
 
 
 class Claim(NamedTuple):
-    """A request that waits for capacity in a pool: a task, or the launch of an instance. A tuple, because queues compare many."""
+    """A task or an instance launch that waits for capacity in a pool. It is a tuple because queues compare claims often."""
 
-    rank: Rank  # its place in the queue, by `decide/claim_order.py`: the smallest is served first
+    rank: Rank  # its position in the queue (`decide/claim_order.py`): the smallest is served first
     kind: str
     id: str
     ask: Ask
 
     @property
     def name(self) -> str:
-        """What a reason calls it."""
+        """Its name in reasons."""
         return f"{self.kind} {ec2_id(self.id) if self.kind == INSTANCE else self.id}"
 
 
@@ -67,9 +67,10 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Unplaceable:
-    """Why no slot holds the ask. `resource` is the word ECS uses: GPU, MEMORY, CPU; AGENT when every host is silent.
+    """Why no slot can hold the ask. `resource` is ECS's name for the reason.
 
-    Three more words: DRAINING when none takes new tasks, memberOf and distinctInstance when a rule leaves none.
+    GPU, MEMORY or CPU: too little is free. AGENT: no host is connected. DRAINING: no slot takes new tasks. memberOf or
+    distinctInstance: the placement constraint excludes all slots.
     """
 
     resource: str
@@ -78,83 +79,83 @@ class Unplaceable:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What is free on `slot_id` is kept for an older claim that needs more than is free now."""
+    """The free resources of a slot are reserved for an older claim that needs more than is free now."""
 
     slot_id: str
     claim: Claim
 
 
-class Group(Protocol):
-    """Slots with equally many free GPUs, by what else is free of them."""
+class SlotGroup(Protocol):
+    """Slots with the same number of free GPUs, sorted by free memory and CPU."""
 
     gpus: int
 
     def fitting(self, memory_mib: int, cpu_units: int) -> Iterable[Sequence[str]]:
-        """Ids of the slots of each shape that has so much free; least memory first."""
+        """Ids of the slots that have this much free, in batches of equal free memory and CPU; least memory first."""
         ...
 
     def roomiest(self) -> Iterable[str]:
-        """All of them, most free memory first."""
+        """Ids of all slots, most free memory first."""
         ...
 
 
-class Room(Protocol):
-    """Slots that take new tasks, arranged by what is free of them."""
+class FreeSlots(Protocol):
+    """Slots that take new tasks, indexed by their free resources."""
 
-    def groups(self, min_gpus: int = 0) -> Iterable[Group]:
-        """By how many GPUs are free; fewest first. A pool, with ALL_GPUS: those that have GPUs, all of them free."""
+    def groups(self, min_gpus: int = 0) -> Iterable[SlotGroup]:
+        """Slots by number of free GPUs, fewest first. `ALL_GPUS` (pools only): slots that have GPUs, all of them free."""
         ...
 
 
-class Part(Room, Protocol):
-    """Slots with the same values, where tasks are spread over values."""
+class SpreadPart(FreeSlots, Protocol):
+    """Slots with equal values of the attributes over which tasks are spread."""
 
     def __len__(self) -> int: ...
 
     def sample(self, number: int) -> str:
-        """One of them, by its number."""
+        """The id of one of them, by its number."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Sorting:
-    """How rules see slots."""
+class CompiledRules:
+    """Placement rules as functions of a slot."""
 
     allows: Callable[[Slot], bool]
-    spreads: tuple[Callable[[Slot], str] | None, ...] = ()  # over values of slots; None: over the slots themselves
-    group: str = ""  # whose tasks are spread
-    by_cpu: bool = False  # in a part the least free CPU comes first, else the least free memory
-    drawn: bool = False  # parts are asked for samples
+    spreads: tuple[Callable[[Slot], str] | None, ...] = ()  # the values to spread over; None: over instances
+    group: str = ""  # the group whose tasks are spread
+    by_cpu: bool = False  # slots of a part are sorted by free CPU, else by free memory; least first
+    drawn: bool = False  # parts support `sample`
 
 
-class Selection(Room, Protocol):
-    """The slots that some rules allow, kept up to date."""
+class Selection(FreeSlots, Protocol):
+    """The slots that placement rules allow, kept up to date."""
 
-    allowed: int  # how many
+    allowed: int  # number of slots
 
-    def in_order(self) -> Iterable[Sequence[Part]]:
-        """All of them, in parts: those with the fewest tasks of the group first, and those with equally many together."""
+    def in_order(self) -> Iterable[Sequence[SpreadPart]]:
+        """All slots, in parts. Each sequence has the parts with equally many tasks of the group; fewest first."""
         ...
 
 
-class Pool(Room, Protocol):
-    """The free capacity of one set of slots, indexed so that a decision need not look at every slot."""
+class Pool(FreeSlots, Protocol):
+    """The free capacity of a set of slots, indexed so that a decision need not read every slot."""
 
     free_gpus: int  # of the slots that take tasks
-    total_gpus: int
-    connected: int  # how many slots take tasks
-    restless: int  # how many lines wait for a task to come or go, not only for room
+    total_gpus: int  # of the slots that take tasks
+    connected: int  # number of slots that take tasks
+    restless: int  # number of queues whose rules depend on other tasks, so that any task change may unblock them
 
-    def groups_by_held(self) -> Iterable[Group]:
-        """Slots that have GPUs, by how many of them are held and then by how many there are; fewest first."""
+    def groups_by_held(self) -> Iterable[SlotGroup]:
+        """Slots that have GPUs, by number of held GPUs and then by number of GPUs; fewest first."""
         ...
 
     def withheld(self) -> Sequence[str]:
-        """Why GPUs are kept away: one reason for each such GPU."""
+        """The reason for each withheld GPU."""
         ...
 
-    def selection(self, rules: Rules, sorting: Callable[[], Sorting]) -> Selection:
-        """What the rules allow, as of now. `sorting` is asked for when these rules are new."""
+    def selection(self, rules: Rules, compile_rules: Callable[[], CompiledRules]) -> Selection:
+        """The slots that the rules allow now. `compile_rules` is called if these rules are new."""
         ...
 
     def slot(self, slot_id: str) -> Slot: ...
@@ -166,11 +167,11 @@ class Pool(Room, Protocol):
         ...
 
     def has_line(self) -> bool:
-        """Does anybody wait?"""
+        """Whether a claim waits."""
         ...
 
     def heads(self) -> Iterable[Claim]:
-        """The oldest claim of each distinct ask, oldest first."""
+        """The first claim of each distinct ask, oldest first."""
         ...
 
     def head(self, ask: Ask) -> Claim | None: ...

@@ -1,22 +1,22 @@
-"""A run: one container of a task on a host, and what the core and a host's agent say to each other about it.
+"""Runs, and the protocol between the core and a host's agent. A run is one container of a task on a host.
 
-The conversation is JSON lines over a stream socket: each is a `ToCore` or a `ToAgent` with one member.
+Messages are JSON lines on a stream socket: each is a `ToCore` or a `ToAgent` with one member.
 
-    agent → core    {"hello": Hello}            once per connection; `runs` is everything the engine knows
-                    {"report": Report}          what happened since the last one; at most one is unanswered; empty = heartbeat
-                    {"measured": Measured}      the answer to a measure
-                    {"declined": Declined}      the answer to an execute that cannot be obeyed
+    agent → core    {"hello": Hello}            once per connection; `runs` are all runs that the engine knows
+                    {"report": Report}          changes since the last report; at most one is unacknowledged; empty = heartbeat
+                    {"measured": Measured}      the response to a measure
+                    {"declined": Declined}      the response to an execute that the host cannot do
     core → agent    {"welcome": {}}             hello is committed
                     {"ack": Ack}                the report is committed
-                    {"orders": Orders}          what should run; idempotent, may come at any time after welcome
-                    {"measure": Measure}        somebody asks what these runs use; nothing is measured unasked
-                    {"execute": Execute}        a person runs a command beside a living run
-                    {"quit": "why"}             this agent is not wanted: end, leave the runs alone
+                    {"orders": Orders}          runs to start and stop; idempotent; at any time after welcome
+                    {"measure": Measure}        a client wants to know what these runs use; nothing else is measured
+                    {"execute": Execute}        run a command inside a living run (ExecuteCommand)
+                    {"quit": "why"}             the agent must exit and leave its runs alone
 
-Whoever runs the command of an `execute` calls at the core's other socket, `sessions.sock`, with the line {"session": its id}. What
-follows on that connection are the frames of `channel/terminal.py`. When it closes, the command is to end.
+The process that runs the command of an `execute` connects to the core's other socket, `sessions.sock`, and sends the line
+{"session": its id}. After it, that connection carries the frames of `channel/`. The command ends when it closes.
 
-A stopped run that was in an acknowledged report (or in hello, once welcomed) may be forgotten by the host.
+A host may forget a stopped run that was in an acknowledged report, or in the hello of a connection that was welcomed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from msgspec import Struct, field
 from corral.model.blob import Slice
 
 HEARTBEAT_S = 5.0
-SILENT_S = 3 * HEARTBEAT_S  # then nothing new is placed there; its leases stay, for its runs may well be alive
+SILENT_S = 3 * HEARTBEAT_S  # then a host gets no new tasks; it keeps its leases, because its runs may be alive
 STOP_GRACE_S = 30.0  # ECS_CONTAINER_STOP_TIMEOUT's default
 LOG_EVENT_MAX_BYTES = 262_118  # CloudWatch Logs: 256 KiB less 26 bytes of overhead
 assert SILENT_S > 2 * HEARTBEAT_S
@@ -42,26 +42,26 @@ class RunState(StrEnum):
 
 
 class Health(StrEnum):
-    """What a container's health check says. Before its first verdict, and without a check, there is none: UNKNOWN."""
+    """The result of a container's health check. Before the first result, and without a check, AWS shows UNKNOWN."""
 
     HEALTHY = "HEALTHY"
     UNHEALTHY = "UNHEALTHY"
 
 
 def attempt_id(run_id: str, restarts: int) -> str:
-    """What a host calls a run: a container that is started again is another thing to start there, which starts once."""
+    """The id that a host uses for a run. It changes with every restart, because a host starts each id only once."""
     return f"{run_id}.{restarts}" if restarts else run_id
 
 
 def run_of_attempt(name: str) -> str:
-    """The run that a host's name for it belongs to."""
+    """The id of the run that an attempt belongs to."""
     return name.partition(".")[0]
 
 
 class HealthCheck(Struct, frozen=True):
-    """How a host finds out whether a run is well."""
+    """How a host checks the health of a run."""
 
-    command: list[str]  # complete: a shell's command comes with its shell
+    command: list[str]  # complete: a CMD-SHELL check includes the shell
     interval_s: float = 30.0
     timeout_s: float = 5.0
     retries: int = 3
@@ -69,29 +69,29 @@ class HealthCheck(Struct, frozen=True):
 
 
 class RunSpec(Struct, frozen=True):
-    """Everything a host needs to start one container. `run_id` is the attempt's name: starting twice is once."""
+    """Everything that a host needs to start one container. `run_id` is the attempt's id, so starting is idempotent."""
 
     run_id: str
     task_id: str
     container: str
     image: str
     command: list[str]  # entryPoint and command together; never empty for the process engine
-    environment: dict[str, str]  # complete but for its files, and for what the host adds (PATH, HOME, GPU visibility)
+    environment: dict[str, str]  # complete except for environment files and for what the host adds (PATH, HOME, GPUs)
     gpu_ids: list[str]
-    working_directory: str | None = None  # None: a folder of the run's own
+    working_directory: str | None = None  # None: a new folder for the run
     stop_grace_s: float = STOP_GRACE_S
-    ships_logs: bool = False  # output goes to the log stream that the core opened for this run
+    ships_logs: bool = False  # the output is sent to the log stream that the core opened
     health: HealthCheck | None = None
-    settings: dict[str, Any] | None = None  # what else a container is to be: ECS's `container` and `task`; None: a plain process
-    endpoint_url: str = ""  # Corral's, as `environment` has it: a container may have to go another way
-    pull_always: bool = False  # ask the registry although the engine has the image: its tag may have moved
-    registry_auth: str = ""  # as Docker takes it, for the registry of the image
-    image_may_ask: bool = False  # for GPUs, in the old way: then the host asks the core before it starts
-    environment_files: list[tuple[Slice, ...]] = field(default_factory=list)  # where their bytes lie; read before a host is told
+    settings: dict[str, Any] | None = None  # further members of ECS's `container` and `task`; None: a process
+    endpoint_url: str = ""  # Corral's address in `environment`; containers may need another one
+    pull_always: bool = False  # pull although the engine has the image: its tag may have moved
+    registry_auth: str = ""  # Docker's X-Registry-Auth for the registry of the image
+    image_may_ask: bool = False  # the image may set NVIDIA_VISIBLE_DEVICES: then the host reports it before the start
+    environment_files: list[tuple[Slice, ...]] = field(default_factory=list)  # their bytes; read before the order is sent
 
 
 class LogTarget(Struct, frozen=True):
-    """The stream that a run's output goes to."""
+    """The log stream for the output of a run."""
 
     region: str
     group: str
@@ -99,26 +99,26 @@ class LogTarget(Struct, frozen=True):
     create_group: bool
 
 
-class Start(Struct, frozen=True):
-    """A run that should start, once its log stream is open."""
+class StartOrder(Struct, frozen=True):
+    """An order to start a run, once its log stream is open."""
 
     spec: RunSpec
     log: LogTarget | None
-    fault: str | None = None  # why it cannot start: then no host is told, and it has failed
+    fault: str | None = None  # why it cannot start: no order is sent, and the run has failed
 
 
 class Observed(Struct, frozen=True):
-    """What a host knows of a run. Alive while `stopped_at_s` is None."""
+    """What a host knows of a run. The run is alive while `stopped_at_s` is None."""
 
     run_id: str
     pid: int | None = None
-    started_at_s: float | None = None  # None with a stop time: it never started
+    started_at_s: float | None = None  # None although it has stopped: it never started
     stopped_at_s: float | None = None
-    exit_code: int | None = None  # 128 + signal for a run ended by one; None: it has none, and `reason` says why
-    reason: str | None = None  # of one that has not started yet: what it waits for
-    health: str | None = None  # None: no verdict of this agent's yet; what was heard before stays
-    asks_gpus: str | None = None  # its image sets NVIDIA_VISIBLE_DEVICES to this: it waits for another order that says what it gets
-    about: dict[str, Any] | None = None  # what a container shows: imageDigest, networkBindings...; what was heard before stays
+    exit_code: int | None = None  # 128 + signal for a killed run; None: no exit code, and `reason` says why
+    reason: str | None = None  # before the start: what the run waits for
+    health: str | None = None  # None: no result since this agent started; the core keeps the last one
+    asks_gpus: str | None = None  # its image sets NVIDIA_VISIBLE_DEVICES to this; it waits for an order with GPUs
+    about: dict[str, Any] | None = None  # imageDigest, networkBindings...; None: the core keeps the last values
 
 
 class GpuDevice(Struct, frozen=True):
@@ -127,32 +127,32 @@ class GpuDevice(Struct, frozen=True):
     model: str
     memory_mib: int
     simulated: bool = False
-    excluded: bool = False  # --exclude-gpus: it is shown, and never offered
+    excluded: bool = False  # by --exclude-gpus: it is shown, but tasks do not get it
 
 
-Foreign = tuple[int, str]  # pid and name of a process that computes on a GPU and is not of a run of ours
+Foreign = tuple[int, str]  # pid and name of a process that uses a GPU and belongs to no run
 
 
 class Hello(Struct, frozen=True):
     host_id: str
     boot_id: str
     name: str
-    gpus_flag: str  # as given to --gpus: an agent started with another one is told to quit
+    gpus_flag: str  # the value of --gpus; an agent with another value than the core's must quit
     cpu_units: int
     memory_mib: int
     gpus: list[GpuDevice]
     runs: list[Observed]
-    runtime: str = "process"  # as given to --runtime; here too
-    docker: str = ""  # the engine that runs containers here, and its version; empty: there is none
-    excluded_gpus: str = ""  # as given to --exclude-gpus, by name; here too the core must have been told the same
-    links: list[list[int]] | None = None  # how far the GPUs are from each other, in the order of `gpus`; None: unknown
-    foreign: dict[str, list[Foreign]] = field(default_factory=dict)  # as in GpuSample, of those GPUs that have any
+    runtime: str = "process"  # the value of --runtime; the same rule
+    docker: str = ""  # the container engine and its version; empty: the host has none
+    excluded_gpus: str = ""  # the value of --exclude-gpus; the same rule
+    links: list[list[int]] | None = None  # the distance of each GPU to each other, in the order of `gpus`; None: unknown
+    foreign: dict[str, list[Foreign]] = field(default_factory=dict)  # by GPU, as in GpuSample; GPUs without any are left out
 
 
 class LogChunk(Struct, frozen=True):
-    """Whole log events cut from a run's output. `start` and `end` are byte offsets in it.
+    """Complete log events from the output of a run, which are its bytes from `start` to `end`.
 
-    The core's offset is the truth: it takes a chunk only where `start` is what it has stored.
+    The core accepts a chunk only if `start` is the offset that it has stored.
     """
 
     run_id: str
@@ -171,7 +171,7 @@ class GpuSample(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """The core commits the logs before the runs: whoever sees a task stopped can read all it wrote."""
+    """The core commits the logs before the runs, so that all output of a task can be read once it is STOPPED."""
 
     runs: list[Observed] = field(default_factory=list)
     logs: list[LogChunk] = field(default_factory=list)
@@ -179,27 +179,27 @@ class Report(Struct, frozen=True):
 
 
 class Ack(Struct, frozen=True):
-    shipped: dict[str, int] = field(default_factory=dict)  # run id → the core's offset, for every run in Report.logs
+    shipped: dict[str, int] = field(default_factory=dict)  # run id → the stored offset, for every run in Report.logs
 
 
 class Orders(Struct, frozen=True):
     start: list[RunSpec] = field(default_factory=list)
     stop: list[str] = field(default_factory=list)  # run ids: SIGTERM, the run's grace, SIGKILL; unknown ones are ignored
-    check: list[RunSpec] = field(default_factory=list)  # living runs whose health is to be looked at, after every hello
+    check: list[RunSpec] = field(default_factory=list)  # living runs whose health must be checked; sent after every hello
 
 
 class Measure(Struct, frozen=True):
-    number: int  # names the question
+    number: int  # the id of this request
     runs: list[str]
 
 
 class Usage(Struct, frozen=True):
-    """What the processes of a run have used since it started, and use now."""
+    """The resources that the processes of a run have used since it started, and use now."""
 
     at_s: float
     cpu_user_s: float
     cpu_system_s: float
-    host_cpu_s: float  # of all cores of the host since its boot, idle time too
+    host_cpu_s: float  # the sum over all cores of the host since its boot, including idle time
     memory_bytes: int
     threads: int
     read_bytes: int
@@ -207,7 +207,7 @@ class Usage(Struct, frozen=True):
 
 
 class Measured(Struct, frozen=True):
-    """By run. `before` is what was measured when somebody last asked, at least a second earlier; runs not alive are left out."""
+    """Usage by run, without runs that are not alive. `before` is the previous measurement, at least a second older."""
 
     number: int
     now: dict[str, Usage] = field(default_factory=dict)
@@ -215,12 +215,12 @@ class Measured(Struct, frozen=True):
 
 
 class Execute(Struct, frozen=True):
-    """A command to run where a run lives, with its environment, folder and GPUs, in a session of its own that ends with the run."""
+    """A command to run in the environment, folder and GPUs of a living run. Its session ends with the run."""
 
     session_id: str
     run: RunSpec
     command: list[str]
-    has_terminal: bool  # else its input and outputs are pipes
+    has_terminal: bool  # False: its input and outputs are pipes
 
 
 class Declined(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""What this Corral was started with, as far as behaviour depends on it."""
+"""The settings of a Corral process that handlers and reconcilers depend on."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE
 class Settings:
     account: str = "123456789012"
     runtime: str = "auto"  # --runtime
-    cluster: str = DEFAULT_CLUSTER  # --cluster: the one that this machine joins, in every region
-    instance_type: str = HOST_TYPE  # --instance-type: what this machine counts as
-    endpoint_url: str = "http://127.0.0.1:4566"  # what a task of this machine is told
+    cluster: str = DEFAULT_CLUSTER  # --cluster: the cluster that this machine joins, in every region
+    instance_type: str = HOST_TYPE  # --instance-type: the type that this machine shows
+    endpoint_url: str = "http://127.0.0.1:4566"  # the address of Corral for tasks on this machine
     session_key: bytes = field(default=b"for simulations, which no stranger can reach", repr=False)  # services/sessions.py
     alarm_timing: str = "fast"  # or "aws": alarms wait for the ends of their windows
-    secrets_key: bytes = field(default=bytes(32), repr=False)  # services/ssm/sealing.py
+    secrets_key: bytes = field(default=bytes(32), repr=False)  # encrypts secrets (services/ssm)

@@ -1,4 +1,4 @@
-"""A task: its states, and the table of moves between them."""
+"""ECS tasks: their states, the allowed moves between them, and what they require."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from corral.model.run import RunState, attempt_id
 
 
 class TaskState(StrEnum):
-    PROVISIONING = "PROVISIONING"  # a claim: waits for room
-    PENDING = "PENDING"  # placed; its GPUs are pinned
+    PROVISIONING = "PROVISIONING"  # waits for capacity, as a claim
+    PENDING = "PENDING"  # placed on an instance; its GPUs are leased
     RUNNING = "RUNNING"
     STOPPED = "STOPPED"
 
@@ -35,31 +35,31 @@ class StopCode(StrEnum):
     TERMINATION = "TerminationNotice"
 
 
-# Instead of a number of GPUs:
-ALL_GPUS = -1  # every GPU of the host; of a task and of the one run that has them
-FREE_GPUS = -2  # of a run that asks in the old way: those that nobody holds when it is placed. It never waits for them
+# Special values of a number of GPUs:
+ALL_GPUS = -1  # every GPU of the slot; for a task, and for its only run that requires GPUs
+FREE_GPUS = -2  # for a run that is privileged or sets NVIDIA_VISIBLE_DEVICES: the GPUs that are free when it is placed, if any
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a task needs of one host. Equal asks wait in one line."""
+    """The resources that a task requires of one slot. Claims with equal asks wait in the same queue."""
 
     gpus: int = 0
     cpu_units: int = 0
     memory_mib: int = 0
-    rules: Rules | None = None  # None: anywhere, by best fit
+    rules: Rules | None = None  # None: any slot, best fit
 
     @property
     def least_gpus(self) -> int:
-        """How many GPUs a host must have at least."""
+        """The minimum of GPUs that a slot must have."""
         return 1 if self.gpus == ALL_GPUS else self.gpus
 
 
 class Changeable(Struct, frozen=True):
-    """The base of the two types that are copied on every step of a task: a Struct is copied ten times as fast as a dataclass."""
+    """The base of Task and Run, which are copied at every step of a task: copying a Struct is ten times as fast as a dataclass."""
 
     def but(self, **changes: Any) -> Self:
-        """A copy with these fields changed."""
+        """Return a copy with these fields changed."""
         return replace(self, **changes)
 
 
@@ -71,7 +71,7 @@ class Run(Changeable, frozen=True):
     container: str
     position: int
     essential: bool
-    gpus: int  # or ALL_GPUS, or FREE_GPUS
+    gpus: int  # a number, ALL_GPUS or FREE_GPUS
     state: RunState
     gpu_ids: tuple[str, ...] = ()
     pid: int | None = None
@@ -79,29 +79,29 @@ class Run(Changeable, frozen=True):
     reason: str | None = None
     started_at_s: float | None = None
     stopped_at_s: float | None = None
-    waits: bool = False  # for containers that it depends on: no host was ever told to start it
+    waits: bool = False  # for containers that it depends on: it was never ordered to start
     restarts: int = 0
-    health: str | None = None  # the last verdict of its health check
-    about: dict[str, Any] | None = None  # what its container shows (model/run.py, Observed); None: it is a plain process
+    health: str | None = None  # the last result of its health check
+    about: dict[str, Any] | None = None  # facts about its container (`Observed.about`); None: it is a process
 
     @property
     def attempt_id(self) -> str:
-        """What its host calls it."""
+        """The id that its host uses for it."""
         return attempt_id(self.id, self.restarts) if self.restarts else self.id
 
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    period_s: float  # who ran for less is not started again
+    period_s: float  # a container that ran for less is not restarted
     ignored_exit_codes: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerRules:
-    """What a container's definition says of its coming and going."""
+    """When a container starts and restarts, according to its definition."""
 
     depends_on: tuple[tuple[str, str], ...] = ()  # (container, condition)
-    start_timeout_s: float | None = None  # for those who depend on it: when they give up
+    start_timeout_s: float | None = None  # how long its dependents wait for it
     restart: RestartPolicy | None = None
 
 
@@ -116,7 +116,7 @@ class Task(Changeable, frozen=True):
     ask: Ask
     created_at_s: float
     version: int = 1
-    instance_id: str | None = None  # None: it waits for capacity
+    instance_id: str | None = None  # None: the task waits for capacity
     placed_at_s: float | None = None
     started_at_s: float | None = None
     stopping_at_s: float | None = None
@@ -126,13 +126,13 @@ class Task(Changeable, frozen=True):
     family: str = ""
     group: str = ""
     started_by: str | None = None
-    details: dict[str, Any] = field(default_factory=dict)  # what the caller said and is shown again: overrides, tags...
+    details: dict[str, Any] = field(default_factory=dict)  # from the request, for DescribeTasks: overrides, tags...
     runs: tuple[Run, ...] = ()
-    plain: bool = True  # nothing but its runs decides what becomes of it: no rules, no health checks, no time limit
-    time_limit_s: float | None = None  # from its start
+    plain: bool = True  # no container dependencies, no restarts, no health checks and no time limit
+    time_limit_s: float | None = None  # since it started
     launch_type: str = "EC2"
 
     @property
     def group_key(self) -> str:
-        """Groups of the same name in two clusters are two."""
+        """A name for its group that is unique over all clusters and regions."""
         return f"{self.region}/{self.cluster}/{self.group}"

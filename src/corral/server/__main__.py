@@ -26,7 +26,7 @@ from corral.aws import Secret
 from corral.blobs import Blobs
 from corral.clock import WallClock
 from corral.core import Command, Core, Tx
-from corral.database import hold_folder, look_before_touching
+from corral.database import lock_folder, validate_file
 from corral.errors import Refused
 from corral.handovers import forget_finished
 from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE
@@ -88,8 +88,8 @@ async def _serve(options: argparse.Namespace) -> None:
     parse_gpus_flag(options.gpus)
     data: Path = options.data.resolve()
     for kind, path in ((Store, data / "state.db"), (LogStore, data / "logs.db"), (MetricStore, data / "metrics.db")):
-        look_before_touching(path, 1 + len(kind.MIGRATIONS))  # all, before anything is written anywhere
-    hold_folder(data)  # for as long as the process lives
+        validate_file(path, 1 + len(kind.MIGRATIONS))  # all, before anything is written anywhere
+    lock_folder(data)  # for as long as the process lives
     excluded_gpus = _find_gpus(data, options.gpus, options.exclude_gpus)
     keys = _root_keys(data, options.access_key, options.secret_key)
     listeners = [_listen(options.host, options.port)]

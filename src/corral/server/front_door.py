@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from corral import aws
 from corral.core import Tx
-from corral.errors import ApiError, api_error, our_fault
+from corral.errors import ApiError, api_error, internal_failure
 from corral.ids import Ids
 from corral.model.settings import Settings
 from corral.server.authentication import ANONYMOUS, Authentication
@@ -107,7 +107,7 @@ class FrontDoor:
         except ClientGone:
             raise
         except Exception as raised:
-            error = raised if isinstance(raised, ApiError) else our_fault()
+            error = raised if isinstance(raised, ApiError) else internal_failure()
             if error is not raised:
                 log.exception("request %s failed: %s", request_id, exchange.action if exchange is not None else request)
             return exchange.refuse(error) if exchange is not None else aws.serialize_refusal(request, error, request_id)

@@ -63,14 +63,14 @@ class Lane(Generic[S]):
         self._thread.start()
 
     def submit(
-        self, handler: Callable[[Tx[S]], Any], on_wait: Callable[[], None] | None = None, *, only_looks: bool = False
+        self, handler: Callable[[Tx[S]], Any], on_wait: Callable[[], None] | None = None, *, read_only: bool = False
     ) -> asyncio.Future[Any]:
         """Run in the next transaction; the future is done after its commit. Call from the event loop.
 
         `on_wait` is called once the handler waits for something. Whoever cancels the future then is not waited for any more.
         """
         answer = self.promise()
-        self._gathering.add(Command(handler, partial(_settle, answer), answer.cancelled, on_wait, only_looks))
+        self._gathering.add(Command(handler, partial(_settle, answer), answer.cancelled, on_wait, read_only))
         return answer
 
     def submit_at_once(self, handler: Callable[[Tx[S]], Any]) -> asyncio.Future[Any]:
@@ -177,7 +177,7 @@ class Lane(Generic[S]):
         return commands, True
 
     def _deliver(self, outcome: Outcome) -> None:
-        self.changes += outcome.may_differ
+        self.changes += outcome.may_have_changed
         for fault in outcome.faults:
             log.error("%s", fault)
         answers = self._delivery.deliver(outcome)

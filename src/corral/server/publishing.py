@@ -71,7 +71,7 @@ class Publisher:
         if not measured and self._is_as_it_was():
             return
         now_s, changes = self._clock.now_s(), self._state.changes
-        points = await self._state.submit(partial(self.points, measured=measured), only_looks=True)
+        points = await self._state.submit(partial(self.points, measured=measured), read_only=True)
         self._published_s, self._changes = now_s, changes
         if points:
             await self._metrics.submit(partial(record, points=points, own=True))
@@ -97,7 +97,7 @@ class Publisher:
 
     async def _measure(self) -> list[Measured]:
         """What the runs of every host use."""
-        runs: dict[str, list[str]] = await self._state.submit(_live_runs, only_looks=True)
+        runs: dict[str, list[str]] = await self._state.submit(_live_runs, read_only=True)
         found = [await self._agents.measure(host_id, names) for host_id, names in runs.items()]
         return [each for each in found if each is not None]
 

@@ -26,7 +26,7 @@ def hello(tx: Tx[Store], said: Hello) -> None:
     was never started, and starting it now is the first time; unless the host was restarted since, or it had told us that
     the run was alive: then it is gone.
     """
-    tx.begin_anew(said.host_id)
+    tx.reset_orders(said.host_id)
     before = tx.store.hosts.get(said.host_id)
     rebooted = before is not None and before["boot_id"] != said.boot_id
     tx.store.hosts.put(said, tx.now_s, tx.settings.cluster, tx.settings.instance_type)

@@ -1,4 +1,4 @@
-"""The state: its only SQL, and the index derived from it."""
+"""The state store: all SQL of the state, and the index of free capacity that is derived from it."""
 
 from corral.store.instances import HOLD
 from corral.store.state import Store

@@ -1,14 +1,14 @@
--- What is said of buckets beside their objects, and what lifecycle rules will do.
+-- The configuration documents of buckets, and the schedule of their lifecycle rules.
 CREATE TABLE bucket_document (
     bucket INTEGER NOT NULL REFERENCES bucket (id) ON DELETE CASCADE,
     kind TEXT NOT NULL,
-    name TEXT NOT NULL,  -- of kinds of which a bucket may have several
+    name TEXT NOT NULL,  -- empty for kinds of which a bucket has at most one
     put_at REAL NOT NULL,
     document TEXT NOT NULL,
     PRIMARY KEY (bucket, kind, name)
 ) WITHOUT ROWID;
 
--- When a key or an upload is to be looked at. What changes it meanwhile only moves that time: the look reads everything anew.
+-- When to apply lifecycle rules to a key or an upload. A change of either only moves that time: the reconciler reads all rows again.
 CREATE TABLE expiry (
     bucket INTEGER NOT NULL REFERENCES bucket (id) ON DELETE CASCADE,
     key BLOB NOT NULL,
@@ -18,9 +18,9 @@ CREATE TABLE expiry (
 ) WITHOUT ROWID;
 CREATE INDEX expiry_at ON expiry (at);
 
--- A bucket whose rules have changed is walked through, some keys at a time.
+-- Buckets whose rules have changed. A reconciler walks through their keys, some at a time.
 CREATE TABLE expiry_walk (
     bucket INTEGER PRIMARY KEY REFERENCES bucket (id) ON DELETE CASCADE,
-    upload INTEGER NOT NULL,  -- the last one that was looked at, by number
-    key BLOB NOT NULL  -- and the last key, when uploads are done with
+    upload INTEGER NOT NULL,  -- the number of the last upload that was visited
+    key BLOB NOT NULL  -- the last key that was visited; keys follow uploads
 );

@@ -1,4 +1,4 @@
-"""Claims: requests that wait for capacity. A row says in which pool's queue, and where in it."""
+"""SQL of claims: tasks and instance launches that wait for capacity. A row has the pool and the rank in its queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from corral.model.task import Ask
 from corral.store.fleet import Fleet
 from corral.store.task_rows import rules_of
 
-CLAIMS = (  # every claim with what it asks for
+CLAIMS = (  # every claim with its ask
     "SELECT claim.pool, rank, kind, claim.id, task.gpus, task.cpu_units, task.memory_mib, task.rules "
     "FROM claim JOIN task ON task.id = claim.id WHERE kind = 'task' UNION ALL "
     "SELECT claim.pool, rank, kind, claim.id, instance.gpus, 0, 0, NULL FROM claim JOIN instance ON instance.id = claim.id "
@@ -21,7 +21,7 @@ CLAIMS = (  # every claim with what it asks for
 
 
 class Claims:
-    """A part of the state store. A queue's order is in the claims' ranks alone: the store only keeps and compares them."""
+    """A part of the state store. The ranks alone decide the order of a queue; the store stores and compares them."""
 
     def __init__(self, database: Database, fleet: Fleet) -> None:
         self._database = database
@@ -45,7 +45,7 @@ class Claims:
         self._database.journal.on_rollback(partial(self._waiting.pop, key))
 
     def remove(self, kind: str, id: str) -> None:
-        """The claim is granted or given up."""
+        """Delete a claim that was granted or given up."""
         key = kind, id
         pool, claim = waiting = self._waiting.pop(key)
         self._database.execute("DELETE FROM claim WHERE kind = ? AND id = ?", key)

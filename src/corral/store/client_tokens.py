@@ -1,4 +1,4 @@
-"""Client tokens: a request that is sent twice gets the same response twice."""
+"""SQL of client tokens: a repeated request with the same token gets the same response."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class ClientTokens:
         self._database = database
 
     def get(self, scope: str, token: str, now_s: float) -> tuple[str, str] | None:
-        """(digest of the request, its reply)"""
+        """Return (digest of the request, its response)."""
         row = self._database.execute(
             "SELECT request, reply FROM client_token WHERE scope = ? AND token = ? AND expires_at > ?", (scope, token, now_s)
         ).fetchone()

@@ -1,4 +1,4 @@
-"""ECS clusters: their only SQL, and what is counted by cluster."""
+"""SQL of ECS clusters, and counts of tasks by cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Clusters:
         )
 
     def get(self, region: str, name: str) -> tuple[str, dict[str, Any]] | None:
-        """(status, details)"""
+        """Return (status, details)."""
         row = self._database.execute("SELECT status, details FROM cluster WHERE region = ? AND name = ?", (region, name)).fetchone()
         return (row[0], orjson.loads(row[1])) if row else None
 
@@ -41,7 +41,7 @@ class Clusters:
         )
 
     def left_behind(self, region: str) -> list[str]:
-        """Clusters without a row that have tasks: one that this machine joined, and left. One index look-up for each."""
+        """Clusters that have tasks but no row: this machine joined and left them. One index lookup for each."""
         rows = self._database.execute(
             "WITH RECURSIVE used (cluster) AS (SELECT min(cluster) FROM task WHERE region = ?1 UNION ALL "
             "SELECT (SELECT min(cluster) FROM task WHERE region = ?1 AND cluster > used.cluster) FROM used "
@@ -53,7 +53,7 @@ class Clusters:
         return [name for (name,) in rows]
 
     def regions(self) -> list[str]:
-        """Those that have a cluster or a task; one look into an index for each."""
+        """Regions that have a cluster or a task. One index lookup for each."""
         rows = self._database.execute(
             "WITH RECURSIVE used (region) AS (SELECT min(region) FROM task "
             "UNION ALL SELECT (SELECT min(region) FROM task WHERE region > used.region) FROM used WHERE region IS NOT NULL) "
@@ -62,7 +62,7 @@ class Clusters:
         return [region for (region,) in rows]
 
     def active_tasks(self, region: str, name: str) -> dict[str, int]:
-        """How many tasks there are in each state but STOPPED."""
+        """The number of tasks in each state except STOPPED."""
         rows = self._database.execute(
             "SELECT state, count(*) FROM task WHERE region = ? AND cluster = ? AND state != 'STOPPED' GROUP BY state",
             (region, name),
@@ -70,7 +70,7 @@ class Clusters:
         return dict(rows.fetchall())
 
     def task_statistics(self, region: str, name: str) -> dict[tuple[str, str], int]:
-        """(launch type, state) → how many tasks of the cluster there are but STOPPED ones."""
+        """(launch type, state) → the number of tasks of the cluster, without STOPPED ones."""
         rows = self._database.execute(
             "SELECT iif(coalesce(json_extract(details, '$.launchType'), json_extract(details, '$.capacityProviderName')) "
             "LIKE 'FARGATE%', 'FARGATE', 'EC2'), state, count(*) FROM task "
@@ -89,7 +89,7 @@ class Clusters:
         return row[0] if row else None
 
     def runs_on(self, region: str, name: str, provider: str) -> bool:
-        """Whether a task of the cluster that has not stopped came through this capacity provider."""
+        """Whether a task of the cluster that has not stopped was started with this capacity provider."""
         sql = (
             "SELECT 1 FROM task WHERE region = ? AND cluster = ? AND state != 'STOPPED' "
             "AND json_extract(details, '$.capacityProviderName') = ? LIMIT 1"

@@ -1,4 +1,4 @@
-"""Task definitions: their only SQL."""
+"""SQL of task definitions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import orjson
 from corral.database import Database
 
 DOCUMENTS_CACHED_MAX = 1_000
-LAST_CHARACTER = "\U0010ffff"  # sorts after every other: the end of all names with one prefix
+LAST_CHARACTER = "\U0010ffff"  # sorts after every other character; a prefix plus this is the end of its names
 
 
 class Definitions:
@@ -18,10 +18,10 @@ class Definitions:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._documents: dict[tuple[str, str, int], dict[str, Any]] = {}  # parsed
+        self._documents: dict[tuple[str, str, int], dict[str, Any]] = {}  # a cache of parsed documents
 
     def add(self, region: str, family: str, document: dict[str, Any]) -> int:
-        """Keep a new revision and return its number; numbers are never used again."""
+        """Store a new revision and return its number. Numbers are never reused."""
         (revision,) = self._database.execute(
             "INSERT INTO task_definition_family (region, name, latest) VALUES (?, ?, 1) "
             "ON CONFLICT (region, name) DO UPDATE SET latest = latest + 1 RETURNING latest",
@@ -31,11 +31,11 @@ class Definitions:
             "INSERT INTO task_definition (region, family, revision, status, document) VALUES (?, ?, ?, 'ACTIVE', ?)",
             (region, family, revision, orjson.dumps(document).decode()),
         )
-        self._forget((region, family, revision))
+        self._evict((region, family, revision))
         return int(revision)
 
     def get(self, region: str, family: str, revision: int | None) -> tuple[int, str, dict[str, Any]] | None:
-        """(revision, status, document); without a revision the newest active one. The document must not be changed."""
+        """Return (revision, status, document); revision None: the newest active one. The caller must not change the document."""
         if revision is None:
             row = self._database.execute(
                 "SELECT max(revision), 'ACTIVE' FROM task_definition WHERE region = ? AND family = ? AND status = 'ACTIVE'",
@@ -51,7 +51,7 @@ class Definitions:
         return row[0], row[1], self.document(region, family, row[0])
 
     def document(self, region: str, family: str, revision: int) -> dict[str, Any]:
-        """The document of a revision that is known to be there. It must not be changed."""
+        """The document of a revision that exists. The caller must not change it."""
         key = (region, family, revision)
         found = self._documents.get(key)
         if found is None:
@@ -63,33 +63,33 @@ class Definitions:
         return found
 
     def change(self, region: str, family: str, revision: int, status: str, document: dict[str, Any]) -> None:
-        """Another status, or other tags; what a revision runs never changes."""
+        """Change the status or the tags of a revision. The rest of the document never changes."""
         self._database.execute(
             "UPDATE task_definition SET status = ?, document = ? WHERE region = ? AND family = ? AND revision = ?",
             (status, orjson.dumps(document).decode(), region, family, revision),
         )
-        self._forget((region, family, revision))
+        self._evict((region, family, revision))
 
     def listed(
         self, region: str, status: str, *, family: str | None, after: tuple[str, int] | None, limit: int, descending: bool
     ) -> list[tuple[str, int]]:
-        """(family, revision) by family and then number, from the one after `after` on."""
+        """Return (family, revision) pairs sorted by family and revision, from the first pair after `after` on."""
         sql = "SELECT family, revision FROM task_definition WHERE region = ? AND status = ?"
         values: list[str | int] = [region, status]
-        way, beyond = ("DESC", "<") if descending else ("ASC", ">")
+        order, beyond = ("DESC", "<") if descending else ("ASC", ">")
         if family is not None:
             sql, values = sql + " AND family = ?", [*values, family]
         if after is not None and family is not None:
             sql, values = sql + f" AND revision {beyond} ?", [*values, after[1]]
         elif after is not None:
             sql, values = sql + f" AND (family, revision) {beyond} (?, ?)", [*values, *after]
-        return self._database.execute(f"{sql} ORDER BY family {way}, revision {way} LIMIT ?", (*values, limit)).fetchall()
+        return self._database.execute(f"{sql} ORDER BY family {order}, revision {order} LIMIT ?", (*values, limit)).fetchall()
 
     def families(self, region: str, prefix: str, status: str, after: str, limit: int) -> list[str]:
-        """Families with an ACTIVE revision; INACTIVE: with revisions, none of them active; ALL: with any."""
+        """Families by status. ACTIVE: with an active revision. INACTIVE: with revisions, none of them active. ALL: with any."""
         active = "EXISTS (SELECT 1 FROM task_definition d WHERE d.region = f.region AND d.status = 'ACTIVE' AND d.family = f.name)"
-        any_at_all = "EXISTS (SELECT 1 FROM task_definition d WHERE d.region = f.region AND d.family = f.name)"
-        wanted = {"ACTIVE": active, "INACTIVE": f"NOT {active} AND {any_at_all}", "ALL": any_at_all}[status]
+        exists = "EXISTS (SELECT 1 FROM task_definition d WHERE d.region = f.region AND d.family = f.name)"
+        wanted = {"ACTIVE": active, "INACTIVE": f"NOT {active} AND {exists}", "ALL": exists}[status]
         rows = self._database.execute(
             f"SELECT name FROM task_definition_family f WHERE region = ? AND name >= ? AND name < ? AND name > ? AND {wanted} "
             "ORDER BY name LIMIT ?",
@@ -98,7 +98,7 @@ class Definitions:
         return [name for (name,) in rows]
 
     def drop_deleted(self, account: str, limit: int) -> int:
-        """Forget revisions that are to be deleted and that no task refers to; how many such revisions are left."""
+        """Delete DELETE_IN_PROGRESS revisions that no task uses. Return how many revisions of that status are left."""
         unused = self._database.execute(
             "SELECT region, family, revision FROM task_definition d WHERE status = 'DELETE_IN_PROGRESS' AND NOT EXISTS ("
             "SELECT 1 FROM task WHERE definition_arn = "
@@ -107,10 +107,10 @@ class Definitions:
         ).fetchall()
         self._database.executemany("DELETE FROM task_definition WHERE region = ? AND family = ? AND revision = ?", unused)
         for key in unused:
-            self._forget(key)
+            self._evict(key)
         return int(self._database.execute("SELECT count(*) FROM task_definition WHERE status = 'DELETE_IN_PROGRESS'").fetchone()[0])
 
-    def _forget(self, key: tuple[str, str, int]) -> None:
-        """Call when a revision changes: what is cached from then on may never be committed."""
+    def _evict(self, key: tuple[str, str, int]) -> None:
+        """Evict a revision from the cache now, and again if the transaction is rolled back."""
         self._documents.pop(key, None)
         self._database.journal.on_rollback(partial(self._documents.pop, key, None))

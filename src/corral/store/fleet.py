@@ -1,6 +1,6 @@
-"""The free capacity of every pool and the queue of claims for it: derived from the rows, kept in memory.
+"""The fleet index: the free capacity of every pool and its queue of claims, in memory, derived from the rows.
 
-Every change records its inverse in the store's journal. `Fleet.picture` lets a test compare the index with a rebuilt one.
+Every change records its inverse in the store's journal. `Fleet.snapshot` is for tests that compare the index with a rebuilt one.
 """
 
 from __future__ import annotations
@@ -12,20 +12,17 @@ from functools import partial
 from typing import Any
 
 from corral.journal import Journal
-from corral.model.placement import Claim, Slot, Sorting
+from corral.model.placement import Claim, CompiledRules, Slot
 from corral.model.rules import Rules
 from corral.model.task import ALL_GPUS, Ask
-from corral.store.slots import SlotGroup, SlotIndex, SlotSelection, Where
+from corral.store.slots import FreeAmounts, GroupIndex, SelectionIndex, SlotIndex
 
 CHANGES_KEPT_MIN = 1_000
-SELECTED_MAX = 500_000  # slots in all selections of a pool; those used least are made anew when they are needed
+SELECTED_MAX = 500_000  # slots in all selections of a pool; the least recently used ones are evicted
 
 
 class PoolIndex:
-    """What is free in one pool, so arranged that a decision looks at kinds of slots, not at slots.
-
-    It is what `model.placement.Pool` promises to a decision.
-    """
+    """The free capacity of one pool (implements `model.placement.Pool`). A decision compares groups of slots, not slots."""
 
     def __init__(self) -> None:
         self.free_gpus = 0
@@ -34,28 +31,28 @@ class PoolIndex:
         self.restless = 0
         self._slots: dict[str, Slot] = {}
         self._totals: dict[Ask, int] = {}
-        self._index = SlotIndex()  # of the slots that take tasks
-        self._by_held: dict[tuple[int, int], SlotGroup] | None = None  # by held GPUs and size; kept once somebody asked for ALL
-        self._withheld: dict[str, dict[str, str]] = {}  # slots with GPUs that are kept away
-        self._lines: dict[Ask, list[Claim]] = {}  # claims with equal asks, in order
-        self._selections: dict[Rules, SlotSelection] = {}  # the one used last comes last
-        self._changes: list[str] = []  # slots that have changed, for the selections to catch up with
-        self._forgotten = 0  # how many changes came before those
+        self._index = SlotIndex()  # slots that take tasks
+        self._by_held: dict[tuple[int, int], GroupIndex] | None = None  # by held GPUs and size; None until the first use
+        self._withheld: dict[str, dict[str, str]] = {}  # slot → its withheld GPUs, with reasons
+        self._lines: dict[Ask, list[Claim]] = {}  # the queue of each distinct ask, sorted by rank
+        self._selections: dict[Rules, SelectionIndex] = {}  # the most recently used is last
+        self._changes: list[str] = []  # slots that have changed since `_forgotten`: selections catch up before their next use
+        self._forgotten = 0  # number of changes before those in `_changes`
 
-    def groups(self, min_gpus: int = 0) -> list[SlotGroup]:
+    def groups(self, min_gpus: int = 0) -> list[GroupIndex]:
         if min_gpus == ALL_GPUS:
             return [group for (held, _), group in sorted(self._held_groups().items(), key=_first) if not held]
         return self._index.groups(min_gpus)
 
-    def selection(self, rules: Rules, sorting: Callable[[], Sorting]) -> SlotSelection:
+    def selection(self, rules: Rules, compile_rules: Callable[[], CompiledRules]) -> SelectionIndex:
         found = self._selections.pop(rules, None)
         if found is None:
-            found = SlotSelection(sorting())
+            found = SelectionIndex(compile_rules())
             while self._selections and (len(self._selections) + 1) * len(self._slots) > SELECTED_MAX:
                 del self._selections[next(iter(self._selections))]
         missed = self._forgotten + len(self._changes) - found.seen
         if found.seen < self._forgotten or missed > len(self._slots):
-            found = SlotSelection(found.sorting)
+            found = SelectionIndex(found.compiled)
             for slot in self._slots.values():
                 found.refresh(slot.id, slot)
         else:
@@ -65,7 +62,7 @@ class PoolIndex:
         self._selections[rules] = found
         return found
 
-    def groups_by_held(self) -> list[SlotGroup]:
+    def groups_by_held(self) -> list[GroupIndex]:
         return [group for _, group in sorted(self._held_groups().items(), key=_first)]
 
     def withheld(self) -> list[str]:
@@ -99,7 +96,7 @@ class PoolIndex:
     def waiting(self) -> int:
         return sum(len(line) for line in self._lines.values())
 
-    # Changes; only Fleet calls these, and keeps their inverses.
+    # Changes. Only Fleet calls these, and records their inverses.
 
     def put(self, slot: Slot) -> None:
         self._slots[slot.id] = slot
@@ -119,12 +116,12 @@ class PoolIndex:
             del self._totals[slot.total]
 
     def change(self, slot_id: str, gpu_ids: Sequence[str], cpu_units: int, memory_mib: int, group: str = "", *, back: bool) -> None:
-        """Take from a slot, or give back to it. A group: by a task of it that comes, or that had only just come."""
+        """Take resources from a slot, or give them back. With a group, also count a new pending task of it, or undo that."""
         slot = self._slots[slot_id]
         before = len(slot.gpus), slot.memory_mib, slot.cpu_units
         if back:
             for gpu_id in gpu_ids:
-                if gpu_id in slot.positions and gpu_id not in slot.gpus:  # else its host no longer shows it: it goes to nobody
+                if gpu_id in slot.positions and gpu_id not in slot.gpus:  # else its host no longer offers it
                     insort(slot.gpus, gpu_id, key=slot.positions.__getitem__)
             slot.cpu_units += cpu_units
             slot.memory_mib += memory_mib
@@ -139,7 +136,7 @@ class PoolIndex:
         self._relist(slot, before)
 
     def count(self, slot_id: str, group: str, tasks: int, running: int, pending: int) -> None:
-        """So many more tasks of a group should run on a slot; so many more are running, are pending."""
+        """Add to the counts of a slot: tasks of a group that should run, running tasks, pending tasks."""
         slot = self._slots[slot_id]
         slot.running += running
         slot.pending += pending
@@ -184,8 +181,8 @@ class PoolIndex:
         if self._by_held is not None and slot.total.gpus:
             self._unlist_by_held(slot, (len(slot.gpus), slot.memory_mib, slot.cpu_units), self._by_held)
 
-    def _relist(self, slot: Slot, before: Where) -> None:
-        """Other things are free of a slot than before; nothing else of it has changed."""
+    def _relist(self, slot: Slot, before: FreeAmounts) -> None:
+        """Index a slot again after its free resources, and nothing else, have changed."""
         if self._selections:
             self._note_change(slot.id)
         if not slot.connected or slot.draining:
@@ -204,9 +201,9 @@ class PoolIndex:
             self._forgotten += len(self._changes)
             self._changes.clear()
 
-    # Few ask for all GPUs of a host, so what they look at is made when the first one does.
+    # Slots by held GPUs. Only tasks that require all GPUs need this index, so the first of them builds it.
 
-    def _held_groups(self) -> dict[tuple[int, int], SlotGroup]:
+    def _held_groups(self) -> dict[tuple[int, int], GroupIndex]:
         if self._by_held is None:
             self._by_held = {}
             for slot in self._slots.values():
@@ -215,22 +212,22 @@ class PoolIndex:
         return self._by_held
 
     @staticmethod
-    def _list_by_held(slot: Slot, groups: dict[tuple[int, int], SlotGroup]) -> None:
+    def _list_by_held(slot: Slot, groups: dict[tuple[int, int], GroupIndex]) -> None:
         held_and_size = slot.total.gpus - len(slot.gpus), slot.total.gpus
         group = groups.get(held_and_size)
         if group is None:
-            group = groups[held_and_size] = SlotGroup(len(slot.gpus))
+            group = groups[held_and_size] = GroupIndex(len(slot.gpus))
         group.add(slot.id, slot.memory_mib, slot.cpu_units)
 
     @staticmethod
-    def _unlist_by_held(slot: Slot, where: Where, groups: dict[tuple[int, int], SlotGroup]) -> None:
-        gpus, memory_mib, cpu_units = where
+    def _unlist_by_held(slot: Slot, free: FreeAmounts, groups: dict[tuple[int, int], GroupIndex]) -> None:
+        gpus, memory_mib, cpu_units = free
         held_and_size = slot.total.gpus - gpus, slot.total.gpus
         if not groups[held_and_size].remove(slot.id, memory_mib, cpu_units):
             del groups[held_and_size]
 
 
-def _first(item: tuple[tuple[int, int], SlotGroup]) -> tuple[int, int]:
+def _first(item: tuple[tuple[int, int], GroupIndex]) -> tuple[int, int]:
     return item[0]
 
 
@@ -243,7 +240,7 @@ def _count(slot: Slot, group: str, tasks: int) -> None:
 
 
 class Fleet:
-    """All pools."""
+    """The index of all pools."""
 
     def __init__(self, journal: Journal) -> None:
         self._pools: dict[str, PoolIndex] = {}
@@ -260,7 +257,7 @@ class Fleet:
         return sorted(name for name, pool in self._pools.items() if pool.has_line())
 
     def put_slot(self, pool_name: str, slot: Slot) -> None:
-        """Add a slot, or change its size, its GPUs or whether it is connected."""
+        """Add a slot, or replace it after its size, GPUs or connection have changed."""
         pool = self.pool(pool_name)
         before = pool._slots.get(slot.id)
         if before is not None:
@@ -269,14 +266,14 @@ class Fleet:
         self._on_rollback(partial(self._put_back, pool, slot.id, before))
 
     def drop_slot(self, pool_name: str, slot_id: str) -> None:
-        """The slot is gone: nothing is on it any more."""
+        """Remove a slot that has no tasks."""
         pool = self.pool(pool_name)
         before = pool.slot(slot_id)
         pool.remove(slot_id)
         self._on_rollback(partial(pool.put, before))
 
     def take(self, pool_name: str, slot_id: str, gpu_ids: Sequence[str], cpu_units: int, memory_mib: int, group: str = "") -> None:
-        """For a task, which is pending then. With a group it is one of its tasks on the slot."""
+        """Take resources from a slot for a task that becomes pending. With a group, the task counts on the slot."""
         pool = self.pool(pool_name)
         pool.change(slot_id, gpu_ids, cpu_units, memory_mib, group, back=False)
         self._on_rollback(partial(pool.change, slot_id, gpu_ids, cpu_units, memory_mib, group, back=True))
@@ -301,13 +298,13 @@ class Fleet:
         pool.leave_line(claim)
         self._on_rollback(partial(pool.join_line, claim))
 
-    def picture(self) -> dict[str, Any]:
-        """All that the index says, in plain values."""
+    def snapshot(self) -> dict[str, Any]:
+        """The content of the index, as values that can be compared."""
         return {
             name: {
                 "slots": {slot.id: deepcopy(slot) for slot in pool.slots()},
-                "groups": {group.gpus: group.picture() for group in pool.groups()},
-                "by held": [(group.gpus, group.picture()) for group in pool.groups_by_held()],
+                "groups": {group.gpus: group.snapshot() for group in pool.groups()},
+                "by held": [(group.gpus, group.snapshot()) for group in pool.groups_by_held()],
                 "withheld": pool.withheld(),
                 "claims": {ask: tuple(line) for ask, line in pool._lines.items()},
                 "sums": (pool.free_gpus, pool.total_gpus, pool.connected, pool.restless, dict(pool._totals)),

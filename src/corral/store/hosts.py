@@ -1,4 +1,4 @@
-"""Hosts and their GPUs: their only SQL. What a host offers to tasks is `store/instances.py`."""
+"""SQL of hosts and their GPUs. What a host offers to tasks is in `store/instances.py`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Hosts:
         self._instances = instances
 
     def put(self, hello: Hello, now_s: float, cluster: str = DEFAULT_CLUSTER, instance_type: str = HOST_TYPE) -> None:
-        """A host said hello: keep its size, its boot and its GPUs. A GPU it no longer shows stays, unplaceable."""
+        """Store what a host says in its hello: size, boot id, GPUs. A GPU that it no longer has stays, but tasks do not get it."""
         execute = self._database.execute
         execute(
             "INSERT INTO host (id, name, boot_id, connected, seen_at, links, docker) VALUES (?, ?, ?, 1, ?, ?, ?) "
@@ -74,7 +74,7 @@ class Hosts:
         self._set_connected(host_id, True)
 
     def silent(self, host_id: str) -> None:
-        """Nothing new is placed there; its leases stay."""
+        """Mark a host as disconnected: it gets no new tasks and keeps its leases."""
         self._set_connected(host_id, False)
 
     def _set_connected(self, host_id: str, connected: bool) -> None:
@@ -89,7 +89,7 @@ class Hosts:
     # GPUs
 
     def gpus(self, host_id: str, *, excluded: bool = False) -> list[GpuDevice]:
-        """The GPUs that the host offers now; with `excluded` those that it shows and does not offer."""
+        """The GPUs of a host that tasks may get; with `excluded`, those that --exclude-gpus names."""
         rows = self._database.execute(
             "SELECT id, position, model, memory_mib, simulated, excluded FROM gpu "
             "WHERE host_id = ? AND present = 1 AND excluded = ? ORDER BY position",
@@ -102,29 +102,29 @@ class Hosts:
         return dict(self._database.execute("SELECT id, owner FROM gpu WHERE host_id = ? AND present = 1", (host_id,)).fetchall())
 
     def links(self, host_id: str) -> Links | None:
-        """How far the host's GPUs are from each other, excluded ones too, in their order. None: unknown."""
+        """The distances between all GPUs of a host, including excluded ones, in their order. None: unknown."""
         (text,) = self._database.execute("SELECT links FROM host WHERE id = ?", (host_id,)).fetchone()
         return tuple(tuple(row) for row in orjson.loads(text)) if text else None
 
     def foreign(self, host_id: str) -> dict[str, list[Foreign]]:
-        """GPU → processes that compute on it and belong to no run of ours."""
+        """GPU → processes that use it and belong to no run."""
         rows = self._database.execute(
             "SELECT id, foreign_use FROM gpu WHERE host_id = ? AND present = 1 AND foreign_use != ''", (host_id,)
         )
         return {gpu_id: [(pid, name) for pid, name in orjson.loads(text)] for gpu_id, text in rows}
 
-    def put_foreign(self, host_id: str, found: Mapping[str, Sequence[Foreign]]) -> bool:
-        """What computes on these GPUs of the host now. False: nothing new."""
+    def put_foreign(self, host_id: str, processes: Mapping[str, Sequence[Foreign]]) -> bool:
+        """Store the foreign processes on these GPUs of a host. Return False if nothing has changed."""
         changed = self._database.executemany(
             "UPDATE gpu SET foreign_use = ?1 WHERE id = ?2 AND host_id = ?3 AND foreign_use != ?1",
-            [(_dumps(processes), gpu_id, host_id) for gpu_id, processes in found.items()],
+            [(_dumps(of_gpu), gpu_id, host_id) for gpu_id, of_gpu in processes.items()],
         ).rowcount
         if changed:
             self._renew(host_id)
         return bool(changed)
 
     def holders(self, host_id: str) -> dict[str, str]:
-        """GPU → the task that holds it."""
+        """GPU → the task that leases it."""
         return dict(
             self._database.execute(
                 "SELECT lease.gpu_id, run.task_id FROM gpu JOIN lease ON lease.gpu_id = gpu.id JOIN run ON run.id = lease.run_id "

@@ -1,4 +1,4 @@
--- Repositories, images and layers (ECR): everything but the bytes of layers, which are files (blobs/).
+-- Repositories, images and layers (ECR). The bytes of layers are files (blobs/).
 CREATE TABLE repository (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     region TEXT NOT NULL,
@@ -9,7 +9,7 @@ CREATE TABLE repository (
     UNIQUE (region, name)
 );
 
--- The same bytes are kept once, whichever repositories have them.
+-- Repositories share layers: the same bytes are stored once.
 CREATE TABLE layer (
     digest TEXT PRIMARY KEY,
     content INTEGER NOT NULL REFERENCES content (id),
@@ -19,7 +19,7 @@ CREATE TABLE layer (
 CREATE TABLE repository_layer (
     repository INTEGER NOT NULL REFERENCES repository (id),
     digest TEXT NOT NULL REFERENCES layer (digest),
-    unused_since REAL,                      -- NULL: an image of this repository has it
+    unused_since REAL,                      -- NULL: an image of this repository uses it
     PRIMARY KEY (repository, digest)
 ) WITHOUT ROWID;
 CREATE INDEX layer_holder ON repository_layer (digest);
@@ -35,10 +35,10 @@ CREATE TABLE image (
     subject TEXT,
     pushed_at REAL NOT NULL,
     pulled_at REAL,
-    manifest BLOB NOT NULL,                 -- byte by byte as it was pushed: its digest is of these
+    manifest BLOB NOT NULL,                 -- exactly the bytes that were pushed, because the digest is computed from them
     UNIQUE (repository, digest)
 );
-CREATE INDEX image_order ON image (repository);  -- and by number, which is the row's own
+CREATE INDEX image_order ON image (repository);  -- SQLite adds the rowid, which is the number
 CREATE INDEX image_subject ON image (repository, subject) WHERE subject IS NOT NULL;
 
 CREATE TABLE image_tag (

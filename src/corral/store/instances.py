@@ -1,4 +1,4 @@
-"""Instances: their only SQL, and the slots that are derived from them."""
+"""SQL of instances, and the slots that are derived from them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from corral.model.task import Ask
 from corral.store.claims import Claims
 from corral.store.fleet import Fleet
 
-HOLD = "corral.hold."  # and a GPU's id: the attribute of an instance that reserves this GPU; its value says why
+HOLD = "corral.hold."  # plus a GPU's id: the attribute that reserves this GPU; its value is the reason
 COLUMNS = "id, region, cluster, type, state, gpus, cpu_units, memory_mib, created_at, host_id, status, terminated_at, details"
 
 
 class Instances:
-    """A part of the state store. A change of an instance is a change of its slot in the fleet index."""
+    """A part of the state store. It keeps the slots in the fleet index in step with the rows of instances."""
 
     def __init__(self, database: Database, fleet: Fleet, claims: Claims) -> None:
         self._database = database
         self._fleet = fleet
         self._claims = claims
-        self._live: dict[str, Instance] = {}  # those that are not terminated, as their rows are
+        self._live: dict[str, Instance] = {}  # instances that are not terminated, as their rows are
         self._by_host: dict[str | None, dict[str, None]] = {}
         if not database.reads_only:
             for row in database.execute(f"SELECT {COLUMNS} FROM instance WHERE state != 'terminated'").fetchall():
@@ -48,27 +48,27 @@ class Instances:
         return _instance(row) if row else None
 
     def all(self) -> list[Instance]:
-        """Terminated ones too, as long as they are shown; oldest first."""
+        """All instances, including terminated ones that are still described; oldest first."""
         rows = self._database.execute(f"SELECT {COLUMNS} FROM instance ORDER BY created_at, id")
         return [_instance(row) for row in rows.fetchall()]
 
     def on_host(self, host_id: str) -> list[Instance]:
-        """Those that hold capacity of a host, its own first."""
+        """The instances on a host; the host's own instance is first."""
         found = [self._live[instance_id] for instance_id in self._by_host.get(host_id, ())]
         return sorted(found, key=lambda instance: (not instance.is_host, instance.id))
 
     def joined_clusters(self) -> set[tuple[str, str]]:
-        """(region, cluster) that instances joined, other than the hosts' own."""
+        """The (region, cluster) pairs that instances have joined, without those of hosts' own instances."""
         return {(each.region, each.cluster) for each in self._live.values() if each.pool is not None and not each.is_host}
 
     def host_of(self, instance_id: str) -> str:
-        """The host whose agent is told what to run there."""
+        """The host whose agent gets the orders for this instance."""
         live = self._live.get(instance_id) or self.get(instance_id)
         assert live is not None and live.host_id is not None, f"instance {instance_id} has no host"
         return live.host_id
 
     def gpus(self, instance_id: str) -> list[GpuDevice]:
-        """The GPUs that the instance owns and its host offers now, in the host's order."""
+        """The GPUs of the instance that its host has and does not exclude, in the host's order."""
         rows = self._database.execute(
             "SELECT id, position, model, memory_mib, simulated, excluded FROM gpu "
             "WHERE owner = ? AND present = 1 AND excluded = 0 ORDER BY position",
@@ -77,7 +77,7 @@ class Instances:
         return [GpuDevice(gpu_id, at, model, mib, bool(sim), bool(out)) for gpu_id, at, model, mib, sim, out in rows]
 
     def holders(self, instance_id: str) -> dict[str, str]:
-        """GPU of the instance → the task that holds it."""
+        """GPU of the instance → the task that leases it."""
         return dict(
             self._database.execute(
                 "SELECT lease.gpu_id, run.task_id FROM gpu JOIN lease ON lease.gpu_id = gpu.id JOIN run ON run.id = lease.run_id "
@@ -87,7 +87,7 @@ class Instances:
         )
 
     def some_holders(self, pool: str, limit: int) -> tuple[list[str], list[str]]:
-        """Some tasks that hold GPUs of a pool's slots, and some instances that took GPUs from them: enough to name them."""
+        """Examples for a message: tasks that lease GPUs of a pool, and instances that took GPUs from its hosts; `limit` in all."""
         members = (instance for instance in self._live.values() if instance.pool == pool)
         tasks, takers = dict[str, None](), dict[str, None]()
         for instance in members:
@@ -107,7 +107,7 @@ class Instances:
     # Launch and termination
 
     def add(self, instance: Instance, pool: str, rank: Rank) -> Claim:
-        """A launch that waits for capacity of a pool; `launch` grants it."""
+        """Add an instance that waits for capacity of a pool, with its claim; `launch` grants the claim."""
         assert instance.state is InstanceState.PENDING and instance.host_id is None
         self.put_row(instance)
         claim = Claim(rank, INSTANCE, instance.id, instance.ask)
@@ -115,7 +115,7 @@ class Instances:
         return claim
 
     def launch(self, instance: Instance, placement: Placement) -> Instance:
-        """Cut the instance from the slot that a placement chose: its GPUs change their owner in this transaction."""
+        """Move GPUs from the slot that a placement chose to the instance, which is running then."""
         parent = self._live[placement.slot_id]
         assert parent.is_host and len(placement.gpu_ids) == instance.gpus
         launched = self._move(instance, InstanceState.RUNNING, host_id=parent.host_id)
@@ -126,13 +126,13 @@ class Instances:
         return launched
 
     def shut_down(self, instance: Instance) -> Instance:
-        """It takes no new tasks, and is terminated by `terminate` once its last task has ended."""
-        shutting = self._move(instance, InstanceState.SHUTTING_DOWN)
+        """Stop placing tasks on an instance. `terminate` follows when its last task has ended."""
+        changed = self._move(instance, InstanceState.SHUTTING_DOWN)
         self.renew_slot(instance.id)
-        return shutting
+        return changed
 
     def terminate(self, instance: Instance, now_s: float) -> Instance:
-        """Give its GPUs back to its host's own slot; the schema refuses this while a run holds one of them."""
+        """Return the GPUs of an instance to its host's own slot. The schema refuses this while a run leases one of them."""
         ended = self._move(instance, InstanceState.TERMINATED, terminated_at_s=now_s)
         if instance.host_id is None:
             self._claims.remove(INSTANCE, instance.id)
@@ -147,14 +147,14 @@ class Instances:
         return ended
 
     def drop_terminated(self, before_s: float, limit: int) -> int:
-        """Forget instances that were terminated long ago; how many were dropped."""
+        """Delete instances that were terminated long ago. Return how many."""
         return self._database.execute(
             "DELETE FROM instance WHERE id IN (SELECT id FROM instance WHERE state = 'terminated' AND terminated_at < ? LIMIT ?)",
             (before_s, limit),
         ).rowcount
 
     def put_row(self, instance: Instance) -> None:
-        """Write the row alone. Who changes what a slot shows calls `renew_slot` afterwards."""
+        """Write the row only. The caller calls `renew_slot` if the change affects the slot."""
         self._database.execute(
             f"INSERT INTO instance ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
             "cluster = excluded.cluster, type = excluded.type, state = excluded.state, gpus = excluded.gpus, "
@@ -185,17 +185,17 @@ class Instances:
         moved = self._database.executemany(
             "UPDATE gpu SET owner = ? WHERE id = ? AND owner = ?", [(after, gpu_id, before) for gpu_id in gpu_ids]
         ).rowcount
-        assert not gpu_ids or moved == len(gpu_ids), "a GPU belongs to another instance than the one that gives it"
+        assert not gpu_ids or moved == len(gpu_ids), "a GPU belongs to another instance than the giver"
 
     # As container instances
 
     def set_status(self, instance_id: str, status: str) -> None:
-        """ACTIVE, or DRAINING: nothing new is placed there; what runs there stays."""
+        """Set ACTIVE or DRAINING. A draining instance gets no new tasks and keeps its present ones."""
         self.put_row(self._live[instance_id].but(status=status))
         self.renew_slot(instance_id)
 
     def attributes(self, instance_id: str) -> dict[str, str]:
-        """The custom attributes that callers put, by name."""
+        """The custom attributes of an instance, by name."""
         sql = "SELECT name, value FROM instance_attribute WHERE instance_id = ? ORDER BY name"
         return dict(self._database.execute(sql, (instance_id,)).fetchall())
 
@@ -204,20 +204,20 @@ class Instances:
         self.renew_slot(instance_id)
 
     def drop_attribute(self, instance_id: str, name: str) -> bool:
-        """False: there was none of this name."""
+        """Return False if the instance has no such attribute."""
         sql = "DELETE FROM instance_attribute WHERE instance_id = ? AND name = ?"
         dropped = self._database.execute(sql, (instance_id, name)).rowcount
         self.renew_slot(instance_id)
         return dropped == 1
 
     def holds(self, instance_id: str) -> dict[str, str]:
-        """GPU → why a person reserves it."""
+        """GPU that a user has reserved → the reason."""
         return _holds(self.attributes(instance_id))
 
     # Slots
 
     def renew_slot(self, instance_id: str) -> None:
-        """Derive the slot of an instance from the rows again."""
+        """Derive the slot of an instance again from the rows."""
         instance = self._live[instance_id]
         if instance.pool is not None:
             self._fleet.put_slot(instance.pool, self._slot(instance))
@@ -232,7 +232,7 @@ class Instances:
         ).fetchall()
         held, attributes = self.holders(instance.id), self.attributes(instance.id)
         holds = _holds(attributes)
-        offered: dict[str, str] = {}  # what the instance may give to tasks, and what else computes on it
+        offered: dict[str, str] = {}  # GPU that tasks may get → foreign processes that use it
         withheld: dict[str, str] = {}
         positions: dict[str, int] = {}
         for position, (gpu_id, excluded, foreign, owner) in enumerate(rows):
@@ -244,7 +244,7 @@ class Instances:
             offered[gpu_id] = foreign
             if not foreign:
                 positions[gpu_id] = position
-            elif gpu_id not in held:  # while it is leased the lease counts; then it is withheld until the process has ended
+            elif gpu_id not in held:  # a leased GPU stays with its run; after that it is withheld until the process ends
                 withheld[gpu_id] = _in_use(foreign)
         slot = Slot(
             id=instance.id,
@@ -254,7 +254,7 @@ class Instances:
             gpus=[gpu_id for gpu_id in positions if gpu_id not in held],
             positions=positions,
             connected=bool(connected),
-            links=_worth_knowing(links),
+            links=_useful_links(links),
             withheld=withheld,
             draining=instance.status == "DRAINING" or instance.state is not InstanceState.RUNNING,
             attributes={**built_in_attributes(instance.type, name, self.gpus(instance.id)), **attributes},
@@ -264,7 +264,7 @@ class Instances:
         return slot
 
     def _count_tasks(self, slot: Slot) -> None:
-        """What the tasks on a slot take of it. A Fargate task is on no container instance that a caller can see."""
+        """Subtract what the tasks on a slot use, and count them. Fargate tasks do not count: callers see them on no instance."""
         rows = self._database.execute(
             "SELECT region || '/' || cluster || '/' || task_group, state, desired, launch_type, count(*), sum(cpu_units), "
             "sum(memory_mib) FROM task WHERE instance_id = ? AND state IN ('PENDING', 'RUNNING') GROUP BY 1, 2, 3, 4",
@@ -285,7 +285,7 @@ def _holds(attributes: Mapping[str, str]) -> dict[str, str]:
 
 
 def built_in_attributes(instance_type: str, host_name: str, gpus: Sequence[GpuDevice]) -> dict[str, str]:
-    """The attributes that every container instance has; those that depend on a region are not here."""
+    """The attributes that every container instance has, without those that depend on a region."""
     return {
         "ecs.instance-type": instance_type,
         "ecs.os-type": "linux",
@@ -310,8 +310,8 @@ def _in_use(foreign: str) -> str:
     return f"process {processes[0][0]} ({processes[0][1]}){more} computes on it"
 
 
-def _worth_knowing(text: str) -> Links | None:
-    """None where every two GPUs are equally close: then there is nothing to choose, and nothing to pay for it."""
+def _useful_links(text: str) -> Links | None:
+    """The distances between GPUs. None if all are equal: then a placement need not compare them."""
     rows = orjson.loads(text) if text else []
     distances = {far for at, row in enumerate(rows) for other, far in enumerate(row) if other != at}
     return tuple(tuple(row) for row in rows) if len(distances) > 1 else None

@@ -1,16 +1,16 @@
--- Buckets, objects and uploads (S3): everything but the bytes, which are files (blobs/).
--- Keys are blobs of UTF-8, so that they are compared byte by byte, as S3 lists them.
+-- Buckets, objects and uploads (S3). The bytes of objects are files (blobs/).
+-- Keys are blobs of UTF-8, so that SQLite sorts them by bytes, as S3 does.
 CREATE TABLE bucket (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL UNIQUE,
     region TEXT NOT NULL,
     created_at REAL NOT NULL,
     versioning TEXT NOT NULL DEFAULT '' CHECK (versioning IN ('', 'Enabled', 'Suspended')),
-    has_lifecycle INTEGER NOT NULL DEFAULT 0,  -- what must be known of a bucket whenever an object changes: whether it has
-    has_notifications INTEGER NOT NULL DEFAULT 0  -- documents (bucket_document) that act on objects
+    has_lifecycle INTEGER NOT NULL DEFAULT 0,  -- whether bucket_document has lifecycle rules: every change of an object needs it
+    has_notifications INTEGER NOT NULL DEFAULT 0  -- whether bucket_document has notifications: likewise
 );
 
--- The bytes of an object, which its copies share, or of an upload. With no reference left its parts' files are to be removed.
+-- The bytes of an object, which its copies share, or of an upload. Without references, the files of its parts are garbage.
 CREATE TABLE content (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     refs INTEGER NOT NULL CHECK (refs >= 0)
@@ -35,7 +35,7 @@ CREATE TABLE object_version (
     key BLOB NOT NULL,
     id TEXT NOT NULL,
     latest INTEGER NOT NULL CHECK (latest IN (0, 1)),
-    content INTEGER,  -- counted by content.refs; a foreign key would need an index of its own, or a scan for each content that goes
+    content INTEGER,  -- counted by content.refs; a foreign key would need another index, or a scan for each deleted content
     size INTEGER NOT NULL,
     etag TEXT NOT NULL,
     modified_at REAL NOT NULL,
@@ -44,7 +44,7 @@ CREATE TABLE object_version (
 );
 CREATE INDEX object_version_age ON object_version (bucket, key, number DESC);
 CREATE UNIQUE INDEX object_version_id ON object_version (bucket, key, id);
--- What ListObjects sees; also the guard that a key has one current object at most.
+-- The index for ListObjects. It also guarantees that a key has at most one current object.
 CREATE UNIQUE INDEX object_current ON object_version (bucket, key) WHERE latest = 1 AND content IS NOT NULL;
 CREATE INDEX object_version_upload ON object_version (upload_id) WHERE upload_id IS NOT NULL;
 

@@ -12,7 +12,7 @@ CREATE TABLE parameter_version (
     name        TEXT NOT NULL,
     version     INTEGER NOT NULL,
     type        TEXT NOT NULL CHECK (type IN ('String', 'StringList', 'SecureString')),
-    value       TEXT NOT NULL,              -- of a SecureString: sealed
+    value       TEXT NOT NULL,              -- encrypted for a SecureString
     modified_at REAL NOT NULL,
     modified_by TEXT NOT NULL,
     details     TEXT NOT NULL,              -- JSON

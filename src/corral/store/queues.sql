@@ -1,7 +1,7 @@
--- Queues and their messages (SQS). No foreign keys between messages and their places: both are written and deleted together, by the
--- thousand, and a check of each would cost as much as the rest.
+-- Queues and their messages (SQS). There are no foreign keys between messages and their places: both are written and deleted
+-- together, in thousands, and checking each of them would double the cost.
 
--- A queue's messages lie on a pile. To purge a queue is to give it a new one; the old pile, then nobody's, is cleared later, bit by bit.
+-- The messages of a queue are in a pile. PurgeQueue gives the queue a new pile; a reconciler empties the old one in small steps.
 CREATE TABLE pile (id INTEGER PRIMARY KEY AUTOINCREMENT, owned INTEGER NOT NULL DEFAULT 1 CHECK (owned IN (0, 1)));
 CREATE INDEX pile_left ON pile (id) WHERE owned = 0;
 
@@ -13,15 +13,15 @@ CREATE TABLE queue (
     created_ms INTEGER NOT NULL,
     modified_ms INTEGER NOT NULL,
     purged_ms INTEGER,
-    dead_letters TEXT,  -- the ARN of the queue that gets what is received too often
+    dead_letters TEXT,  -- the ARN of its dead-letter queue
     attributes TEXT NOT NULL,
     tags TEXT NOT NULL,
     UNIQUE (region, name)
 );
 CREATE INDEX queue_dead_letters ON queue (region, dead_letters, name) WHERE dead_letters IS NOT NULL;
 
--- What was sent, and never changes. Ids grow with time (microseconds, and a count within them), so that the end of the table is where
--- everything is written, and the smallest id on a pile is its oldest message.
+-- The content of messages, which never changes. Ids grow with time (microseconds, and a counter), so that all rows are appended to
+-- the end of the table, and the smallest id in a pile is its oldest message.
 CREATE TABLE message (
     id INTEGER PRIMARY KEY,
     message_id TEXT NOT NULL,
@@ -30,30 +30,30 @@ CREATE TABLE message (
     group_id TEXT,
     deduplication_id TEXT,
     trace TEXT,
-    source_arn TEXT,  -- the queue from which it came as a dead letter
+    source_arn TEXT,  -- for a dead letter: the queue that it came from
     attributes TEXT,
-    bytes INTEGER NOT NULL,  -- of body and attributes
+    bytes INTEGER NOT NULL,  -- size of body and attributes
     body TEXT NOT NULL
 );
 
--- Where a message lies, and what becomes of it. Small, because it is written again with every receive; the body is not.
+-- The pile and the receive state of a message. The row is small because every receive writes it again.
 CREATE TABLE place (
     pile INTEGER NOT NULL,
     id INTEGER NOT NULL,
-    visible_ms INTEGER,  -- who may be received at any time is not in the index of a FIFO queue: its group says when
+    visible_ms INTEGER,  -- NULL in a FIFO queue for a message that is not delayed: its group says when it can be received
     receives INTEGER NOT NULL DEFAULT 0,
-    receives_before INTEGER NOT NULL DEFAULT 0,  -- on the queue from which it came as a dead letter
+    receives_before INTEGER NOT NULL DEFAULT 0,  -- for a dead letter: receives in the queue that it came from
     first_received_ms INTEGER,
     received_ms INTEGER,
-    task_id TEXT,  -- whose program received it last
-    group_id TEXT,  -- of a FIFO queue
+    task_id TEXT,  -- the task that received it last
+    group_id TEXT,  -- FIFO queues only
     PRIMARY KEY (pile, id)
 ) WITHOUT ROWID;
 CREATE INDEX place_visible ON place (pile, visible_ms, receives) WHERE visible_ms IS NOT NULL;
 CREATE INDEX place_group ON place (pile, group_id, id) WHERE group_id IS NOT NULL;
 CREATE INDEX place_task ON place (task_id) WHERE task_id IS NOT NULL;
 
--- A group of a FIFO queue that has messages, and from when on they may be received: not while one of them is in flight.
+-- A message group of a FIFO queue, and the time from which its messages can be received: not while one of them is in flight.
 CREATE TABLE message_group (
     pile INTEGER NOT NULL,
     name TEXT NOT NULL,
@@ -62,10 +62,10 @@ CREATE TABLE message_group (
 ) WITHOUT ROWID;
 CREATE INDEX message_group_ready ON message_group (pile, ready_ms);
 
--- What a FIFO queue was sent in the last minutes, also if it has been deleted since.
+-- Deduplication ids of the last minutes in FIFO queues, also of messages that were deleted since.
 CREATE TABLE deduplication (
-    queue INTEGER NOT NULL,  -- numbers are not used twice: what a deleted queue leaves here expires like the rest
-    scope TEXT NOT NULL,  -- the group, or empty for the whole queue
+    queue INTEGER NOT NULL,  -- ids of queues are not reused, so rows of a deleted queue simply expire
+    scope TEXT NOT NULL,  -- the message group; empty: the whole queue
     deduplication_id TEXT NOT NULL,
     message_id TEXT NOT NULL,
     id INTEGER NOT NULL,
@@ -74,7 +74,7 @@ CREATE TABLE deduplication (
 ) WITHOUT ROWID;
 CREATE INDEX deduplication_expires ON deduplication (expires_ms);
 
--- What a receive with an attempt id was given, so that a client that lost the answer gets it again.
+-- Results of receives with an attempt id: a client that retries one gets the same messages again.
 CREATE TABLE receive_attempt (
     queue INTEGER NOT NULL,
     attempt_id TEXT NOT NULL,

@@ -1,11 +1,11 @@
--- The state of Corral. What must never happen is refused here, whatever the code above it believes.
+-- The state of Corral. Constraints refuse states that must never happen, also if the code has a bug.
 -- Times are seconds since the epoch. Once this schema is released, a change needs a script in Store.MIGRATIONS.
 
 CREATE TABLE cluster (
     region     TEXT NOT NULL,
     name       TEXT NOT NULL,
     status     TEXT NOT NULL CHECK (status IN ('ACTIVE', 'INACTIVE')),
-    details    TEXT NOT NULL,               -- JSON: what the caller said and is shown again
+    details    TEXT NOT NULL,               -- JSON: from the request, for Describe operations
     PRIMARY KEY (region, name)
 ) WITHOUT ROWID;
 
@@ -19,7 +19,7 @@ CREATE TABLE task_definition (
 ) WITHOUT ROWID;
 CREATE INDEX task_definition_by_status ON task_definition (status, region, family, revision);
 
--- The number of a family's last revision outlives the revision: it is never used again.
+-- The number of a family's last revision. It stays when the revision is deleted, so that numbers are never reused.
 CREATE TABLE task_definition_family (
     region TEXT NOT NULL,
     name   TEXT NOT NULL,
@@ -44,11 +44,11 @@ CREATE TABLE host (
     boot_id   TEXT NOT NULL,
     connected INTEGER NOT NULL CHECK (connected IN (0, 1)),
     seen_at   REAL NOT NULL,
-    links     TEXT NOT NULL DEFAULT '',     -- JSON: how far its GPUs are from each other, in their order; empty: unknown
-    docker    TEXT NOT NULL DEFAULT ''      -- the engine that runs containers there; empty: there is none
+    links     TEXT NOT NULL DEFAULT '',     -- JSON: the distances between its GPUs, in their order; empty: unknown
+    docker    TEXT NOT NULL DEFAULT ''      -- the container engine; empty: the host has none
 ) WITHOUT ROWID;
 
--- An instance is a slice of a host, and a slot of the scheduler. A host's own capacity is one too: it has no region.
+-- An instance is a slice of a host, and a slot of the scheduler. A host's own capacity is an instance too, without a region.
 CREATE TABLE instance (
     id            TEXT PRIMARY KEY,
     region        TEXT NOT NULL,            -- empty: a host's own instance, which joins its cluster in every region
@@ -62,7 +62,7 @@ CREATE TABLE instance (
     host_id       TEXT REFERENCES host (id),
     status        TEXT NOT NULL CHECK (status IN ('ACTIVE', 'DRAINING')),
     terminated_at REAL,
-    details       TEXT NOT NULL,            -- JSON: what the caller specified and is shown again
+    details       TEXT NOT NULL,            -- JSON: from the request, for Describe operations
     CHECK ((state = 'pending') <= (host_id IS NULL)),
     CHECK ((state IN ('running', 'shutting-down')) <= (host_id IS NOT NULL)),
     CHECK ((state = 'terminated') = (terminated_at IS NOT NULL))
@@ -78,8 +78,8 @@ CREATE TABLE instance_attribute (
     PRIMARY KEY (instance_id, name)
 ) WITHOUT ROWID;
 
--- A GPU is whole ('exclusive') or shared, and an instance owns it. The two composite uniques are there for the foreign keys of
--- lease: neither mode nor owner may change while a run holds the GPU.
+-- A GPU is leased as a whole ('exclusive') or shared, and an instance owns it. The two composite UNIQUE constraints exist for the
+-- foreign keys of lease: neither mode nor owner may change while a run leases the GPU.
 CREATE TABLE gpu (
     id         TEXT PRIMARY KEY,
     host_id    TEXT NOT NULL REFERENCES host (id),
@@ -87,11 +87,11 @@ CREATE TABLE gpu (
     model      TEXT NOT NULL,
     memory_mib INTEGER NOT NULL,
     simulated  INTEGER NOT NULL CHECK (simulated IN (0, 1)),
-    present    INTEGER NOT NULL CHECK (present IN (0, 1)),    -- 0: its host no longer shows it
+    present    INTEGER NOT NULL CHECK (present IN (0, 1)),    -- 0: its host no longer has it
     mode       TEXT NOT NULL DEFAULT 'exclusive' CHECK (mode IN ('exclusive', 'shared')),
     owner      TEXT NOT NULL REFERENCES instance (id),
-    excluded   INTEGER NOT NULL DEFAULT 0 CHECK (excluded IN (0, 1)),  -- by --exclude-gpus: shown, and never offered
-    foreign_use TEXT NOT NULL DEFAULT '',   -- JSON: [pid, name] of processes on it that are not of a run; empty: none
+    excluded   INTEGER NOT NULL DEFAULT 0 CHECK (excluded IN (0, 1)),  -- by --exclude-gpus: shown, but tasks do not get it
+    foreign_use TEXT NOT NULL DEFAULT '',   -- JSON: [pid, name] of processes that use it and belong to no run; empty: none
     UNIQUE (id, mode),
     UNIQUE (id, owner)
 );
@@ -107,7 +107,7 @@ CREATE TABLE task (
     pool           TEXT NOT NULL,
     state          TEXT NOT NULL CHECK (state IN ('PROVISIONING', 'PENDING', 'RUNNING', 'STOPPED')),
     desired        TEXT NOT NULL CHECK (desired IN ('RUNNING', 'STOPPED')),
-    instance_id    TEXT,                    -- an instance, which is kept for longer than its tasks
+    instance_id    TEXT,                    -- an instance; its row is deleted later than those of its tasks
     gpus           INTEGER NOT NULL,
     cpu_units      INTEGER NOT NULL,
     memory_mib     INTEGER NOT NULL,
@@ -122,15 +122,15 @@ CREATE TABLE task (
     stop_code      TEXT,
     stopped_reason TEXT,
     details        TEXT NOT NULL,           -- JSON: overrides, tags, network configuration...
-    plain          INTEGER NOT NULL DEFAULT 1 CHECK (plain IN (0, 1)),   -- 0: look into its definition as its runs come and go
-    time_limit     REAL,                    -- seconds from its start
-    rules          TEXT,                    -- JSON: placement constraints and strategies; NULL: anywhere
+    plain          INTEGER NOT NULL DEFAULT 1 CHECK (plain IN (0, 1)),   -- 0: its definition decides about its runs (Task.plain)
+    time_limit     REAL,                    -- seconds since its start
+    rules          TEXT,                    -- JSON: placement constraints and strategies; NULL: none
     launch_type    TEXT NOT NULL DEFAULT 'EC2' CHECK (launch_type IN ('EC2', 'FARGATE')),
     CHECK ((state = 'PROVISIONING') <= (instance_id IS NULL)),
     CHECK ((state IN ('PENDING', 'RUNNING')) <= (instance_id IS NOT NULL)),
     CHECK ((state = 'STOPPED') = (stopped_at IS NOT NULL))
 );
--- Tasks of a family are listed as they came, by rowid: so what comes together lies together, and a commit writes few pages.
+-- Tasks of a family are listed by rowid, which grows with time. Index entries of one time are neighbours, so a commit writes few pages.
 CREATE INDEX task_of_cluster ON task (region, cluster, desired, family);
 CREATE INDEX task_started_by ON task (region, cluster, desired, started_by, family) WHERE started_by IS NOT NULL;
 CREATE INDEX task_not_on_ec2 ON task (region, cluster, desired, family) WHERE launch_type != 'EC2';
@@ -146,16 +146,16 @@ CREATE TABLE run (
     essential  INTEGER NOT NULL CHECK (essential IN (0, 1)),
     gpus       INTEGER NOT NULL,
     state      TEXT NOT NULL CHECK (state IN ('PENDING', 'RUNNING', 'STOPPED')),
-    gpu_ids    TEXT NOT NULL,               -- JSON: what it was given, also after its end
+    gpu_ids    TEXT NOT NULL,               -- JSON: the GPUs that it got; they stay here after its end
     pid        INTEGER,
     exit_code  INTEGER,
     reason     TEXT,
     started_at REAL,
     stopped_at REAL,
-    waits      INTEGER NOT NULL DEFAULT 0 CHECK (waits = 0 OR (waits = 1 AND state = 'PENDING')),  -- for others
+    waits      INTEGER NOT NULL DEFAULT 0 CHECK (waits = 0 OR (waits = 1 AND state = 'PENDING')),  -- for other containers
     restarts   INTEGER NOT NULL DEFAULT 0,
     health     TEXT CHECK (health IN ('HEALTHY', 'UNHEALTHY')),
-    about      TEXT                         -- JSON: what its container shows; NULL: a plain process
+    about      TEXT                         -- JSON: facts about its container; NULL: a process
 );
 CREATE INDEX run_of_task ON run (task_id, position);
 
@@ -171,16 +171,16 @@ CREATE TABLE lease (
 CREATE UNIQUE INDEX lease_exclusive ON lease (gpu_id) WHERE mode = 'exclusive';
 CREATE INDEX lease_of_run ON lease (run_id);
 
--- A request that waits for capacity of a pool: a task that is PROVISIONING, or an instance that is pending.
+-- A PROVISIONING task or a pending instance that waits for capacity of a pool.
 CREATE TABLE claim (
     kind TEXT NOT NULL CHECK (kind IN ('task', 'instance')),
     id   TEXT NOT NULL,
     pool TEXT NOT NULL,
-    rank TEXT NOT NULL,                     -- JSON: numbers that are compared in their order; the smallest is served first
+    rank TEXT NOT NULL,                     -- JSON: a list of numbers; the smallest list is served first
     PRIMARY KEY (kind, id)
 ) WITHOUT ROWID;
 
--- A request that may be sent twice is answered twice with the same words.
+-- Responses of idempotent requests: a repeated request gets the same response.
 CREATE TABLE client_token (
     scope      TEXT NOT NULL,               -- account, region and operation
     token      TEXT NOT NULL,

@@ -1,4 +1,4 @@
-"""Rows of tasks and runs, as they are in the tables and as the rest of Corral knows them."""
+"""Conversion between rows and the model's tasks and runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from corral.model.rules import Rules
 from corral.model.run import RunState
 from corral.model.task import Ask, Run, Task, TaskState
 
-# Columns and the fields they are read into; a task's last four make its ask.
+# The fields of tasks and runs in the order of their columns. The last four fields of a task are its ask.
 TASK_FIELDS = (
     "id", "region", "cluster", "definition_arn", "pool", "state", "desired", "created_at_s", "version", "instance_id",
     "placed_at_s", "started_at_s", "stopping_at_s", "stopped_at_s", "stop_code", "stopped_reason", "family", "group", "started_by",
@@ -26,7 +26,7 @@ RUN_FIELDS = (
 )  # fmt: skip
 assert set(TASK_FIELDS[:-4]) | {"ask", "runs"} == {field.name for field in fields(Task)}
 assert set(RUN_FIELDS) == {field.name for field in fields(Run)}
-COLUMNS = {"group": "task_group", "time_limit_s": "time_limit"}  # where it is not the field's name, less the unit of a moment
+COLUMNS = {"group": "task_group", "time_limit_s": "time_limit"}  # columns that are not named like their field
 TASK_COLUMNS, RUN_COLUMNS = (
     ", ".join(COLUMNS.get(field, field.replace("_at_s", "_at")) for field in names) for names in (TASK_FIELDS, RUN_FIELDS)
 )
@@ -37,7 +37,7 @@ RUN_STATES = {state.value: state for state in RunState}
 
 
 def values_of_task(task: Task) -> tuple[Any, ...]:
-    """For INSERT_TASK."""
+    """The values for INSERT_TASK."""
     return (
         task.id, task.region, task.cluster, task.definition_arn, task.pool, task.state.value, task.desired.value,
         task.created_at_s, task.version, task.instance_id, task.placed_at_s, task.started_at_s, task.stopping_at_s,
@@ -48,14 +48,14 @@ def values_of_task(task: Task) -> tuple[Any, ...]:
 
 
 def values_of_run(run: Run) -> tuple[Any, ...]:
-    """For INSERT_RUN."""
+    """The values for INSERT_RUN."""
     return (
         run.id, run.task_id, run.container, run.position, run.essential, run.gpus, run.state.value, dumps(run.gpu_ids), run.pid,
         run.exit_code, run.reason, run.started_at_s, run.stopped_at_s, run.waits, run.restarts, run.health, None,
     )  # fmt: skip
 
 
-# Where columns that are not read as they are stand in a row, and the order in which a Task or a Run takes its fields.
+# Positions of the columns that need a conversion, and the order of the fields of Task and Run.
 _STATE, _DESIRED, _DETAILS, _PLAIN, _ASK = map(TASK_FIELDS.index, ("state", "desired", "details", "plain", "gpus"))
 _IN_TASK = itemgetter(*map((*TASK_FIELDS, "ask", "runs").index, Task.__struct_fields__))
 _ESSENTIAL, _RUN_STATE, _GPU_IDS, _WAITS, _ABOUT = map(RUN_FIELDS.index, ("essential", "state", "gpu_ids", "waits", "about"))

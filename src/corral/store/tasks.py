@@ -1,4 +1,4 @@
-"""Tasks, their runs and leases: their only SQL, one guarded method per write."""
+"""SQL of tasks, their runs and leases: one guarded method per write."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from corral.store.task_rows import (
 )
 
 CACHED_MAX = 10_000
-CHANGES = (  # what changes of a task that exists: column and field
+CHANGES = (  # columns that change after a task was placed, and their fields
     ("desired", "desired"), ("started_at", "started_at_s"), ("stopping_at", "stopping_at_s"), ("stopped_at", "stopped_at_s"),
     ("stop_code", "stop_code"), ("stopped_reason", "stopped_reason"),
 )  # fmt: skip
 
 
 class Conflict(Exception):
-    """A guarded write found another version than the one it was decided on."""
+    """A guarded write found another version of the task than the one it was decided on."""
 
 
 class Tasks:
-    """A part of the state store. The fleet index follows what tasks take and give back."""
+    """A part of the state store. It keeps the fleet index in step with what tasks take and give back."""
 
     def __init__(self, database: Database, fleet: Fleet, claims: Claims, instances: Instances) -> None:
         self._execute, self._executemany = database.execute, database.executemany
@@ -44,53 +44,53 @@ class Tasks:
         self._fleet = fleet
         self._claims = claims
         self._instances = instances
-        self._cached: dict[str, Task] = {}  # unfinished tasks as their rows are, so that not every report reads them
+        self._cached: dict[str, Task] = {}  # tasks that have not stopped, as their rows are: reports need not read them
         self._cached_by_run: dict[str, str] = {}  # run id → task id
         self._caches = not database.reads_only
         placed = database.execute("SELECT id FROM task WHERE state IN ('PENDING', 'RUNNING')") if self._caches else ()
-        self.live = {task_id for (task_id,) in placed}  # placed and not stopped, as committed: other threads may look
+        self.live = {task_id for (task_id,) in placed}  # committed tasks that are placed and not stopped; other threads may read it
 
-    def _keep(self, task: Task) -> Task:
+    def _cache(self, task: Task) -> Task:
         if task.state is TaskState.STOPPED:
-            self._forget(task.id)
+            self._evict(task.id)
         elif self._caches:
             if task.id not in self._cached and len(self._cached) >= CACHED_MAX:
-                self._forget(next(iter(self._cached)))
+                self._evict(next(iter(self._cached)))
             self._cached[task.id] = task
             for run in task.runs:
                 self._cached_by_run[run.id] = task.id
         return task
 
-    def _forget(self, task_id: str) -> None:
+    def _evict(self, task_id: str) -> None:
         task = self._cached.pop(task_id, None)
         for run in task.runs if task is not None else ():
             self._cached_by_run.pop(run.id, None)
 
-    def _forget_on_rollback(self, task_id: str) -> None:
-        """Call before a task's row is changed: what is cached from then on may never be committed."""
-        self._journal.on_rollback(partial(self._forget, task_id))
+    def _evict_on_rollback(self, task_id: str) -> None:
+        """Call before a task's row is changed: a rollback then evicts the task from the cache."""
+        self._journal.on_rollback(partial(self._evict, task_id))
 
     # Writing
 
     def add(self, task: Task, rank: Rank | None = None) -> None:
-        """A new task: with its leases when it is placed, with a claim of this rank when it waits."""
+        """Add a task, with its leases if it is placed, or with a claim of this rank if it waits."""
         self._execute(INSERT_TASK, values_of_task(task))
         self._executemany(INSERT_RUN, [values_of_run(run) for run in task.runs])
-        self._forget_on_rollback(task.id)
-        self._keep(task)
+        self._evict_on_rollback(task.id)
+        self._cache(task)
         if task.state is TaskState.PROVISIONING:
-            assert rank is not None, "a task that waits has a place in the queue"
+            assert rank is not None, "a task that waits needs a rank in its queue"
             self._claims.add(task.pool, Claim(rank, TASK, task.id, task.ask))
         else:
             assert task.state is TaskState.PENDING and task.instance_id is not None
             self._lease(task)
 
     def place(self, task: Task, placement: Placement, runs: Sequence[Run], now_s: float) -> Task:
-        """A claim is granted: PROVISIONING → PENDING, with its GPUs."""
-        self._forget_on_rollback(task.id)
+        """Grant the claim of a task: it becomes PENDING, and its runs get their GPUs."""
+        self._evict_on_rollback(task.id)
         self._move(task, TaskState.PENDING, {"instance_id": placement.slot_id, "placed_at": now_s})
-        given = [(dumps(run.gpu_ids), run.id) for run in runs if run.gpu_ids]
-        self._executemany("UPDATE run SET gpu_ids = ? WHERE id = ?", given)
+        gpu_ids = [(dumps(run.gpu_ids), run.id) for run in runs if run.gpu_ids]
+        self._executemany("UPDATE run SET gpu_ids = ? WHERE id = ?", gpu_ids)
         self._claims.remove(TASK, task.id)
         placed = task.but(
             state=TaskState.PENDING,
@@ -100,7 +100,7 @@ class Tasks:
             runs=tuple(runs),
         )
         self._lease(placed)
-        return self._keep(placed)
+        return self._cache(placed)
 
     def _lease(self, task: Task) -> None:
         rows = [(gpu_id, run.id, task.instance_id) for run in task.runs for gpu_id in run.gpu_ids]
@@ -112,15 +112,15 @@ class Tasks:
         self._fleet.take(task.pool, task.instance_id, [row[0] for row in rows], task.ask.cpu_units, task.ask.memory_mib, group)
 
     def _count(self, before: Task, after: Task) -> None:
-        """What the slot says of the tasks on it. A Fargate task is on no container instance, as far as anybody can see."""
+        """Update the task counts of the slot. Fargate tasks do not count: callers see them on no container instance."""
         was, now = _counts(before), _counts(after)
         if was != now:
             assert after.instance_id is not None
             self._fleet.count(after.pool, after.instance_id, after.group_key, now[0] - was[0], now[1] - was[1], now[2] - was[2])
 
     def change(self, before: Task, after: Task) -> None:
-        """Write what became of a placed task and its runs; a run that ended gives its GPUs back, a task the rest."""
-        self._forget_on_rollback(before.id)
+        """Write the new state of a task and its runs. Ended runs give their GPUs back, and an ended task its CPU and memory."""
+        self._evict_on_rollback(before.id)
         freed: list[str] = []
         for run, was in zip(after.runs, before.runs):
             if run is not was:
@@ -138,26 +138,26 @@ class Tasks:
         self._move(before, after.state, changes)
         if after.state is not TaskState.STOPPED:
             after = after.but(version=before.version + 1)
-        self._keep(after)
+        self._cache(after)
 
     def _give_back(self, task: Task, instance_id: str, gpu_ids: Sequence[str], *, ended: bool) -> None:
-        """GPUs of runs that ended, and of a task that ended all the rest."""
+        """Return the GPUs of ended runs to the slot and, if the task has ended, its CPU and memory."""
         positions = self._fleet.pool(task.pool).slot(instance_id).positions
         if not all(gpu_id in positions for gpu_id in gpu_ids):
-            self._instances.renew_slot(instance_id)  # some of them are kept away from now on
+            self._instances.renew_slot(instance_id)  # some of them are withheld now
             gpu_ids = ()
         cpu_units, memory_mib = (task.ask.cpu_units, task.ask.memory_mib) if ended else (0, 0)
         self._fleet.give(task.pool, instance_id, gpu_ids, cpu_units, memory_mib)
 
     def _change_run(self, task: Task, was: Run, run: Run) -> tuple[str, ...]:
-        """Write what became of a run; the GPUs that this frees."""
+        """Write the new state of a run. Return the GPUs that it frees."""
         if run.about is not was.about:
             self._execute("UPDATE run SET about = ? WHERE id = ?", (dumps(run.about) if run.about else "", run.id))
         if run.gpus != was.gpus:
             self._give_gpus(task, run)
-        kept = (run.waits, run.restarts, run.health)
-        if kept != (was.waits, was.restarts, was.health):  # first: only who is PENDING waits
-            self._execute("UPDATE run SET waits = ?, restarts = ?, health = ? WHERE id = ?", (*kept, run.id))
+        progress = (run.waits, run.restarts, run.health)
+        if progress != (was.waits, was.restarts, was.health):  # before the state: the schema lets only PENDING runs wait
+            self._execute("UPDATE run SET waits = ?, restarts = ?, health = ? WHERE id = ?", (*progress, run.id))
         self._execute(
             "UPDATE run SET state = ?, pid = ?, exit_code = ?, reason = ?, started_at = ?, stopped_at = ? WHERE id = ?",
             (run.state.value, run.pid, run.exit_code, run.reason, run.started_at_s, run.stopped_at_s, run.id),
@@ -169,7 +169,7 @@ class Tasks:
         return run.gpu_ids if freed else ()
 
     def _give_gpus(self, task: Task, run: Run) -> None:
-        """To a run of a placed task, which had none."""
+        """Lease GPUs to a run of a placed task that had none."""
         assert task.instance_id is not None
         self._execute("UPDATE run SET gpus = ?, gpu_ids = ? WHERE id = ?", (run.gpus, dumps(run.gpu_ids), run.id))
         self._executemany(
@@ -179,7 +179,7 @@ class Tasks:
         self._instances.renew_slot(task.instance_id)
 
     def _move(self, task: Task, state: TaskState, changes: dict[str, Any]) -> None:
-        """Only columns that change are written: SQLite renews every index of a column that is."""
+        """Write the state and the changed columns only: SQLite updates every index of a column that is written."""
         assert state is task.state or state in MOVES[task.state], f"task {task.id}: {task.state} → {state}"
         columns = "".join([f", {column} = ?" for column in changes])
         moved = self._execute(
@@ -192,13 +192,13 @@ class Tasks:
     # Reading
 
     def get(self, task_id: str) -> Task | None:
-        kept = self._cached.get(task_id)
-        if kept is not None:
-            return kept
+        cached = self._cached.get(task_id)
+        if cached is not None:
+            return cached
         return self._with_runs(self._execute(f"SELECT {TASK_COLUMNS} FROM task WHERE id = ?", (task_id,)).fetchone())
 
     def several(self, task_ids: Sequence[str]) -> dict[str, Task]:
-        """Those of them that there are, by id."""
+        """The tasks that exist among these, by id."""
         found = {task_id: self._cached[task_id] for task_id in task_ids if task_id in self._cached}
         if found:
             task_ids = [task_id for task_id in task_ids if task_id not in found]
@@ -222,45 +222,45 @@ class Tasks:
         if row is None:
             return None
         runs = self._execute(f"SELECT {RUN_COLUMNS} FROM run WHERE task_id = ? ORDER BY position", (row[0],)).fetchall()
-        return self._keep(task_of(row, runs))
+        return self._cache(task_of(row, runs))
 
     def on(self, instance_id: str) -> list[Task]:
-        """Tasks placed on an instance that have not stopped."""
+        """The tasks on an instance that have not stopped."""
         sql = "SELECT id FROM task WHERE instance_id = ? AND state IN ('PENDING', 'RUNNING') ORDER BY id"
         rows = self._execute(sql, (instance_id,))
         return [task for (task_id,) in rows.fetchall() if (task := self.get(task_id)) is not None]
 
     def on_host(self, host_id: str) -> list[Task]:
-        """Tasks placed on any instance of a host that have not stopped."""
+        """The tasks on all instances of a host that have not stopped."""
         return [task for instance in self._instances.on_host(host_id) for task in self.on(instance.id)]
 
     def listed(
         self, region: str, cluster: str, *, desired: str, after: tuple[str, int], limit: int, family: str | None = None,
         started_by: str | None = None, instance_id: str | None = None, launch_type: str | None = None,
     ) -> list[tuple[str, int, str]]:  # fmt: skip
-        """(family, number, id), by family and then as they came; the numbers say so.
+        """Return (family, number, id), sorted by family and then by number; numbers grow with time.
 
-        Only the filters that are given are in the statement, so that each finds its index.
+        The statement has only the filters that are given, so that SQLite can use the index of each.
         """
         filters = {"started_by": started_by, "instance_id": instance_id, "launch_type": launch_type}
         given = {column: value for column, value in filters.items() if value is not None}
         where = "region = ? AND cluster = ? AND desired = ?" + "".join(f" AND {column} = ?" for column in given)
         if launch_type is not None and launch_type != "EC2":
-            where += " AND launch_type != 'EC2'"  # what the index of the few says
-        if instance_id is not None and desired == "RUNNING":  # by the instance's index; a plus disables the others
+            where += " AND launch_type != 'EC2'"  # the condition of the partial index task_not_on_ec2
+        if instance_id is not None and desired == "RUNNING":  # use the instance's index; a plus disables the others
             where = where.replace("region", "+region").replace("cluster", "+cluster").replace("desired", "+desired")
             where += " AND state IN ('PENDING', 'RUNNING')"
         chosen = f"SELECT family, rowid, id FROM task WHERE {where}"
         values: tuple[str | int, ...] = (region, cluster, desired, *given.values())
         if family is not None:
             sql, values = f"{chosen} AND family = ? AND rowid > ?", (*values, family, after[1])
-        else:  # the rest of the family at which the last page ended, and all families after it
+        else:  # the rest of the family in which the last page ended, and all later families
             sql = f"{chosen} AND family = ? AND rowid > ? UNION ALL {chosen} AND family > ?"
             values = (*values, *after, *values, after[0])
         return self._execute(f"{sql} ORDER BY family, rowid LIMIT ?", (*values, limit)).fetchall()
 
     def counts(self) -> dict[str, int]:
-        """How many tasks there are in each state, everywhere. Each part has an index of its own, for stopped ones may be many."""
+        """The number of tasks in each state, over all clusters. Each SELECT uses an index, because many tasks may be stopped."""
         return dict(
             self._execute(
                 "SELECT state, count(*) FROM task WHERE state IN ('PENDING', 'RUNNING') GROUP BY state "
@@ -278,7 +278,7 @@ class Tasks:
         return [task_id for (task_id,) in self._execute(sql, (limit,))]
 
     def drop_stopped(self, before_s: float, limit: int) -> int:
-        """Forget tasks that stopped long ago; how many were dropped."""
+        """Delete tasks that stopped long ago. Return how many."""
         return self._execute(
             "DELETE FROM task WHERE id IN (SELECT id FROM task WHERE state = 'STOPPED' AND stopped_at < ? LIMIT ?)",
             (before_s, limit),
@@ -286,17 +286,17 @@ class Tasks:
 
     def set_details(self, task: Task, details: dict[str, Any]) -> Task:
         """Replace the details of a task: its tags, its protection."""
-        self._forget_on_rollback(task.id)
+        self._evict_on_rollback(task.id)
         changed = self._execute(
             "UPDATE task SET details = ? WHERE id = ? AND version = ?", (dumps(details), task.id, task.version)
         ).rowcount
         if changed == 0:
             raise Conflict(task.id)
-        return self._keep(task.but(details=details))
+        return self._cache(task.but(details=details))
 
 
 def _counts(task: Task) -> tuple[int, int, int]:
-    """(should run, is running, is pending): what a task adds to the counts of its slot."""
+    """What a task adds to the counts of its slot: (should run, is running, is pending)."""
     if task.instance_id is None or task.launch_type != "EC2" or task.state is TaskState.STOPPED:
         return 0, 0, 0
     return task.desired is TaskState.RUNNING, task.state is TaskState.RUNNING, task.state is TaskState.PENDING

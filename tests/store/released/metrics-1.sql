@@ -53,9 +53,9 @@ CREATE TABLE inbox (origin TEXT NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (orig
 CREATE TABLE outbox (
     id      INTEGER PRIMARY KEY,
     origin  TEXT NOT NULL,
-    lane    TEXT NOT NULL,                      -- the receiver
-    kind    TEXT NOT NULL,                      -- which of its functions
-    key     TEXT,                               -- null, or what it is about: a later one about the same replaces it
+    lane    TEXT NOT NULL,                      -- the receiving lane
+    kind    TEXT NOT NULL,                      -- the receiver in that lane
+    key     TEXT,                               -- a later row of the same lane, kind and key replaces this one
     payload BLOB NOT NULL                       -- JSON: a list of arguments
 );
 CREATE TABLE packed (

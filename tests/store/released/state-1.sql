@@ -5,13 +5,13 @@ CREATE TABLE bucket (
     region TEXT NOT NULL,
     created_at REAL NOT NULL,
     versioning TEXT NOT NULL DEFAULT '' CHECK (versioning IN ('', 'Enabled', 'Suspended')),
-    has_lifecycle INTEGER NOT NULL DEFAULT 0,  -- what must be known of a bucket whenever an object changes: whether it has
-    has_notifications INTEGER NOT NULL DEFAULT 0  -- documents (bucket_document) that act on objects
+    has_lifecycle INTEGER NOT NULL DEFAULT 0,  -- whether bucket_document has lifecycle rules: every change of an object needs it
+    has_notifications INTEGER NOT NULL DEFAULT 0  -- whether bucket_document has notifications: likewise
 );
 CREATE TABLE bucket_document (
     bucket INTEGER NOT NULL REFERENCES bucket (id) ON DELETE CASCADE,
     kind TEXT NOT NULL,
-    name TEXT NOT NULL,  -- of kinds of which a bucket may have several
+    name TEXT NOT NULL,  -- empty for kinds of which a bucket has at most one
     put_at REAL NOT NULL,
     document TEXT NOT NULL,
     PRIMARY KEY (bucket, kind, name)
@@ -20,7 +20,7 @@ CREATE TABLE claim (
     kind TEXT NOT NULL CHECK (kind IN ('task', 'instance')),
     id   TEXT NOT NULL,
     pool TEXT NOT NULL,
-    rank TEXT NOT NULL,                     -- JSON: numbers that are compared in their order; the smallest is served first
+    rank TEXT NOT NULL,                     -- JSON: a list of numbers; the smallest list is served first
     PRIMARY KEY (kind, id)
 ) WITHOUT ROWID;
 INSERT INTO "claim" VALUES('task','waiting','hosts','[0,1.0]');
@@ -36,7 +36,7 @@ CREATE TABLE cluster (
     region     TEXT NOT NULL,
     name       TEXT NOT NULL,
     status     TEXT NOT NULL CHECK (status IN ('ACTIVE', 'INACTIVE')),
-    details    TEXT NOT NULL,               -- JSON: what the caller said and is shown again
+    details    TEXT NOT NULL,               -- JSON: from the request, for Describe operations
     PRIMARY KEY (region, name)
 ) WITHOUT ROWID;
 INSERT INTO "cluster" VALUES('r','mine','ACTIVE','{}');
@@ -55,8 +55,8 @@ CREATE TABLE content_part (
     PRIMARY KEY (content, number)
 ) WITHOUT ROWID;
 CREATE TABLE deduplication (
-    queue INTEGER NOT NULL,  -- numbers are not used twice: what a deleted queue leaves here expires like the rest
-    scope TEXT NOT NULL,  -- the group, or empty for the whole queue
+    queue INTEGER NOT NULL,  -- ids of queues are not reused, so rows of a deleted queue simply expire
+    scope TEXT NOT NULL,  -- the message group; empty: the whole queue
     deduplication_id TEXT NOT NULL,
     message_id TEXT NOT NULL,
     id INTEGER NOT NULL,
@@ -73,8 +73,8 @@ CREATE TABLE expiry (
 ) WITHOUT ROWID;
 CREATE TABLE expiry_walk (
     bucket INTEGER PRIMARY KEY REFERENCES bucket (id) ON DELETE CASCADE,
-    upload INTEGER NOT NULL,  -- the last one that was looked at, by number
-    key BLOB NOT NULL  -- and the last key, when uploads are done with
+    upload INTEGER NOT NULL,  -- the number of the last upload that was visited
+    key BLOB NOT NULL  -- the last key that was visited; keys follow uploads
 );
 CREATE TABLE gpu (
     id         TEXT PRIMARY KEY,
@@ -83,11 +83,11 @@ CREATE TABLE gpu (
     model      TEXT NOT NULL,
     memory_mib INTEGER NOT NULL,
     simulated  INTEGER NOT NULL CHECK (simulated IN (0, 1)),
-    present    INTEGER NOT NULL CHECK (present IN (0, 1)),    -- 0: its host no longer shows it
+    present    INTEGER NOT NULL CHECK (present IN (0, 1)),    -- 0: its host no longer has it
     mode       TEXT NOT NULL DEFAULT 'exclusive' CHECK (mode IN ('exclusive', 'shared')),
     owner      TEXT NOT NULL REFERENCES instance (id),
-    excluded   INTEGER NOT NULL DEFAULT 0 CHECK (excluded IN (0, 1)),  -- by --exclude-gpus: shown, and never offered
-    foreign_use TEXT NOT NULL DEFAULT '',   -- JSON: [pid, name] of processes on it that are not of a run; empty: none
+    excluded   INTEGER NOT NULL DEFAULT 0 CHECK (excluded IN (0, 1)),  -- by --exclude-gpus: shown, but tasks do not get it
+    foreign_use TEXT NOT NULL DEFAULT '',   -- JSON: [pid, name] of processes that use it and belong to no run; empty: none
     UNIQUE (id, mode),
     UNIQUE (id, owner)
 );
@@ -101,8 +101,8 @@ CREATE TABLE host (
     boot_id   TEXT NOT NULL,
     connected INTEGER NOT NULL CHECK (connected IN (0, 1)),
     seen_at   REAL NOT NULL,
-    links     TEXT NOT NULL DEFAULT '',     -- JSON: how far its GPUs are from each other, in their order; empty: unknown
-    docker    TEXT NOT NULL DEFAULT ''      -- the engine that runs containers there; empty: there is none
+    links     TEXT NOT NULL DEFAULT '',     -- JSON: the distances between its GPUs, in their order; empty: unknown
+    docker    TEXT NOT NULL DEFAULT ''      -- the container engine; empty: the host has none
 ) WITHOUT ROWID;
 INSERT INTO "host" VALUES('h','host h','boot',1,1.0,'','');
 CREATE TABLE image (
@@ -115,7 +115,7 @@ CREATE TABLE image (
     subject TEXT,
     pushed_at REAL NOT NULL,
     pulled_at REAL,
-    manifest BLOB NOT NULL,                 -- byte by byte as it was pushed: its digest is of these
+    manifest BLOB NOT NULL,                 -- exactly the bytes that were pushed, because the digest is computed from them
     UNIQUE (repository, digest)
 );
 CREATE TABLE image_part (
@@ -144,7 +144,7 @@ CREATE TABLE instance (
     host_id       TEXT REFERENCES host (id),
     status        TEXT NOT NULL CHECK (status IN ('ACTIVE', 'DRAINING')),
     terminated_at REAL,
-    details       TEXT NOT NULL,            -- JSON: what the caller specified and is shown again
+    details       TEXT NOT NULL,            -- JSON: from the request, for Describe operations
     CHECK ((state = 'pending') <= (host_id IS NULL)),
     CHECK ((state IN ('running', 'shutting-down')) <= (host_id IS NOT NULL)),
     CHECK ((state = 'terminated') = (terminated_at IS NOT NULL))
@@ -179,9 +179,9 @@ CREATE TABLE message (
     group_id TEXT,
     deduplication_id TEXT,
     trace TEXT,
-    source_arn TEXT,  -- the queue from which it came as a dead letter
+    source_arn TEXT,  -- for a dead letter: the queue that it came from
     attributes TEXT,
-    bytes INTEGER NOT NULL,  -- of body and attributes
+    bytes INTEGER NOT NULL,  -- size of body and attributes
     body TEXT NOT NULL
 );
 CREATE TABLE message_group (
@@ -208,7 +208,7 @@ CREATE TABLE object_version (
     key BLOB NOT NULL,
     id TEXT NOT NULL,
     latest INTEGER NOT NULL CHECK (latest IN (0, 1)),
-    content INTEGER,  -- counted by content.refs; a foreign key would need an index of its own, or a scan for each content that goes
+    content INTEGER,  -- counted by content.refs; a foreign key would need another index, or a scan for each deleted content
     size INTEGER NOT NULL,
     etag TEXT NOT NULL,
     modified_at REAL NOT NULL,
@@ -218,9 +218,9 @@ CREATE TABLE object_version (
 CREATE TABLE outbox (
     id      INTEGER PRIMARY KEY,
     origin  TEXT NOT NULL,
-    lane    TEXT NOT NULL,                      -- the receiver
-    kind    TEXT NOT NULL,                      -- which of its functions
-    key     TEXT,                               -- null, or what it is about: a later one about the same replaces it
+    lane    TEXT NOT NULL,                      -- the receiving lane
+    kind    TEXT NOT NULL,                      -- the receiver in that lane
+    key     TEXT,                               -- a later row of the same lane, kind and key replaces this one
     payload BLOB NOT NULL                       -- JSON: a list of arguments
 );
 CREATE TABLE parameter (
@@ -235,7 +235,7 @@ CREATE TABLE parameter_version (
     name        TEXT NOT NULL,
     version     INTEGER NOT NULL,
     type        TEXT NOT NULL CHECK (type IN ('String', 'StringList', 'SecureString')),
-    value       TEXT NOT NULL,              -- of a SecureString: sealed
+    value       TEXT NOT NULL,              -- encrypted for a SecureString
     modified_at REAL NOT NULL,
     modified_by TEXT NOT NULL,
     details     TEXT NOT NULL,              -- JSON
@@ -247,13 +247,13 @@ CREATE TABLE pile (id INTEGER PRIMARY KEY AUTOINCREMENT, owned INTEGER NOT NULL 
 CREATE TABLE place (
     pile INTEGER NOT NULL,
     id INTEGER NOT NULL,
-    visible_ms INTEGER,  -- who may be received at any time is not in the index of a FIFO queue: its group says when
+    visible_ms INTEGER,  -- NULL in a FIFO queue for a message that is not delayed: its group says when it can be received
     receives INTEGER NOT NULL DEFAULT 0,
-    receives_before INTEGER NOT NULL DEFAULT 0,  -- on the queue from which it came as a dead letter
+    receives_before INTEGER NOT NULL DEFAULT 0,  -- for a dead letter: receives in the queue that it came from
     first_received_ms INTEGER,
     received_ms INTEGER,
-    task_id TEXT,  -- whose program received it last
-    group_id TEXT,  -- of a FIFO queue
+    task_id TEXT,  -- the task that received it last
+    group_id TEXT,  -- FIFO queues only
     PRIMARY KEY (pile, id)
 ) WITHOUT ROWID;
 CREATE TABLE queue (
@@ -264,7 +264,7 @@ CREATE TABLE queue (
     created_ms INTEGER NOT NULL,
     modified_ms INTEGER NOT NULL,
     purged_ms INTEGER,
-    dead_letters TEXT,  -- the ARN of the queue that gets what is received too often
+    dead_letters TEXT,  -- the ARN of its dead-letter queue
     attributes TEXT NOT NULL,
     tags TEXT NOT NULL,
     UNIQUE (region, name)
@@ -288,7 +288,7 @@ CREATE TABLE repository (
 CREATE TABLE repository_layer (
     repository INTEGER NOT NULL REFERENCES repository (id),
     digest TEXT NOT NULL REFERENCES layer (digest),
-    unused_since REAL,                      -- NULL: an image of this repository has it
+    unused_since REAL,                      -- NULL: an image of this repository uses it
     PRIMARY KEY (repository, digest)
 ) WITHOUT ROWID;
 CREATE TABLE run (
@@ -299,25 +299,25 @@ CREATE TABLE run (
     essential  INTEGER NOT NULL CHECK (essential IN (0, 1)),
     gpus       INTEGER NOT NULL,
     state      TEXT NOT NULL CHECK (state IN ('PENDING', 'RUNNING', 'STOPPED')),
-    gpu_ids    TEXT NOT NULL,               -- JSON: what it was given, also after its end
+    gpu_ids    TEXT NOT NULL,               -- JSON: the GPUs that it got; they stay here after its end
     pid        INTEGER,
     exit_code  INTEGER,
     reason     TEXT,
     started_at REAL,
     stopped_at REAL,
-    waits      INTEGER NOT NULL DEFAULT 0 CHECK (waits = 0 OR (waits = 1 AND state = 'PENDING')),  -- for others
+    waits      INTEGER NOT NULL DEFAULT 0 CHECK (waits = 0 OR (waits = 1 AND state = 'PENDING')),  -- for other containers
     restarts   INTEGER NOT NULL DEFAULT 0,
     health     TEXT CHECK (health IN ('HEALTHY', 'UNHEALTHY')),
-    about      TEXT                         -- JSON: what its container shows; NULL: a plain process
+    about      TEXT                         -- JSON: facts about its container; NULL: a process
 );
 INSERT INTO "run" VALUES('run-placed','placed',0,'c',1,1,'PENDING','["GPU-h-0"]',NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL);
 INSERT INTO "run" VALUES('run-waiting','waiting',0,'c',1,1,'PENDING','[]',NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL);
 CREATE TABLE scaling_request (
     policy       TEXT NOT NULL,                 -- ARN
     alarm        TEXT NOT NULL,                 -- ARN
-    state        TEXT NOT NULL,                 -- of the alarm
-    period_value REAL,                          -- of the newest whole window
-    newest_value REAL,                          -- of the newest second, where Corral makes the metric itself
+    state        TEXT NOT NULL,                 -- the state of the alarm
+    period_value REAL,                          -- the value of the newest complete window
+    newest_value REAL,                          -- the value of the newest second, for metrics that Corral publishes
     asked_s      REAL NOT NULL,
     PRIMARY KEY (policy, alarm)
 ) WITHOUT ROWID;
@@ -339,7 +339,7 @@ CREATE TABLE task (
     pool           TEXT NOT NULL,
     state          TEXT NOT NULL CHECK (state IN ('PROVISIONING', 'PENDING', 'RUNNING', 'STOPPED')),
     desired        TEXT NOT NULL CHECK (desired IN ('RUNNING', 'STOPPED')),
-    instance_id    TEXT,                    -- an instance, which is kept for longer than its tasks
+    instance_id    TEXT,                    -- an instance; its row is deleted later than those of its tasks
     gpus           INTEGER NOT NULL,
     cpu_units      INTEGER NOT NULL,
     memory_mib     INTEGER NOT NULL,
@@ -354,9 +354,9 @@ CREATE TABLE task (
     stop_code      TEXT,
     stopped_reason TEXT,
     details        TEXT NOT NULL,           -- JSON: overrides, tags, network configuration...
-    plain          INTEGER NOT NULL DEFAULT 1 CHECK (plain IN (0, 1)),   -- 0: look into its definition as its runs come and go
-    time_limit     REAL,                    -- seconds from its start
-    rules          TEXT,                    -- JSON: placement constraints and strategies; NULL: anywhere
+    plain          INTEGER NOT NULL DEFAULT 1 CHECK (plain IN (0, 1)),   -- 0: its definition decides about its runs (Task.plain)
+    time_limit     REAL,                    -- seconds since its start
+    rules          TEXT,                    -- JSON: placement constraints and strategies; NULL: none
     launch_type    TEXT NOT NULL DEFAULT 'EC2' CHECK (launch_type IN ('EC2', 'FARGATE')),
     CHECK ((state = 'PROVISIONING') <= (instance_id IS NULL)),
     CHECK ((state IN ('PENDING', 'RUNNING')) <= (instance_id IS NOT NULL)),

@@ -6,10 +6,10 @@ from typing import Any
 
 from corral.core import Tx
 from corral.services.caller import Caller
+from corral.services.cloudformation_types import Properties, TemplateType, stored_type
 from corral.services.ec2 import security_group_rules as rules
 from corral.services.ec2.security_groups import SECURITY_GROUP, find_group
 from corral.services.stored_resources import Document, Params
-from corral.services.cloudformation_types import Properties, TemplateType, stored_type
 from corral.store import Store
 
 SOURCES = {  # property of a rule → list and member of an IpPermission

@@ -11,6 +11,7 @@ import orjson
 
 from corral.core import Tx
 from corral.services.caller import Caller
+from corral.services.cloudformation_types import Properties, TemplateType, never_updated, stored_type
 from corral.services.ec2 import (
     default_vpc,
     dhcp_options,
@@ -25,13 +26,12 @@ from corral.services.ec2.cidr import destination
 from corral.services.ec2.cloudformation_security_groups import SECURITY_GROUP_TYPES
 from corral.services.ec2.errors import InvalidAssociationNotFound
 from corral.services.ec2.network_acls import association_of, default_acl
-from corral.services.ec2.security_groups import DEFAULT, named_group
 from corral.services.ec2.resources import existing
+from corral.services.ec2.security_groups import DEFAULT, named_group
 from corral.services.ec2.subnets import FLAGS, SUBNET
 from corral.services.ec2.vpcs import VPC
 from corral.services.ssm.parameters import delete_parameter, put_parameter
 from corral.services.stored_resources import Document, Params, ResourceType, put
-from corral.services.cloudformation_types import Properties, TemplateType, never_updated, stored_type
 from corral.store import Store
 
 DHCP_KEYS = {  # property → key of a DHCP option

@@ -23,14 +23,13 @@ from corral.services.ec2.errors import (
     InsufficientCidrBlocks,
 )
 from corral.services.ec2.gateways import INTERNET_GATEWAY, attach_internet_gateway
-from corral.services.ec2.route_tables import create_route
 from corral.services.ec2.resources import every
+from corral.services.ec2.route_tables import create_route
 from corral.services.ec2.subnets import SUBNET
 from corral.services.ec2.vpcs import VPC
 from corral.services.ec2.zones import check_zone, zone_names
 from corral.services.stored_resources import Document, Params
 from corral.store import Store
-
 
 CIDR = "172.31.0.0/16"
 SUBNET_PREFIX = 20

@@ -21,7 +21,6 @@ from corral.services.ec2.resources import EC2, every, new_id
 from corral.services.stored_resources import Document, Params, ResourceType, delete, find, list_resources, put
 from corral.store import Store
 
-
 BLOCK = IPv4Network("198.18.0.0/15")
 TARGET = ("InstanceId", "NetworkInterfaceId", "PrivateIpAddress")
 ASSOCIATION = ("AssociationId", "NetworkInterfaceOwnerId", *TARGET)

@@ -21,7 +21,6 @@ from corral.services.ec2.resources import EC2, every, existing, new_id, required
 from corral.services.stored_resources import Document, Params, ResourceType, find, put
 from corral.store import Store
 
-
 FIRST_HOST = 4  # the addresses before it are reserved in every subnet
 
 

@@ -27,7 +27,6 @@ from corral.services.ec2.errors import DryRunOperation
 from corral.services.stored_resources import Params, handlers
 from corral.store import Store
 
-
 FUNCTIONS: dict[str, Handler] = {  # operations that a `ResourceType` cannot declare
     "AssociateAddress": elastic_ips.associate_address,
     "AssociateDhcpOptions": dhcp_options.associate_dhcp_options,

@@ -34,7 +34,6 @@ from corral.services.ec2.resources import EC2, every, new_id
 from corral.services.stored_resources import Document, Params, ResourceType, create, delete, list_resources
 from corral.store import Store
 
-
 RSA_BITS = 2048
 RSA_BITS_ACCEPTED = (1024, 2048, 4096)
 NAME_MAX_CHARACTERS = 255

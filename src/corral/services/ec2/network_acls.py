@@ -21,7 +21,6 @@ from corral.services.ec2.resources import EC2, every, existing, new_id, required
 from corral.services.stored_resources import Document, Params, ResourceType, find, put
 from corral.store import Store
 
-
 RULE_NUMBER_MAX = 32_766
 LAST_RULE_NUMBER = 32_767  # the entry that denies what no other entry matches
 TCP, UDP, ICMP, ICMPV6 = "6", "17", "1", "58"

@@ -20,7 +20,6 @@ from corral.services.ec2.resources import EC2, digest_of, every, existing, new_i
 from corral.services.stored_resources import Document, Params, ResourceType, find, put
 from corral.store import Store
 
-
 TARGETS = (
     "GatewayId", "NatGatewayId", "EgressOnlyInternetGatewayId", "InstanceId", "NetworkInterfaceId", "VpcPeeringConnectionId",
     "TransitGatewayId", "LocalGatewayId", "CarrierGatewayId", "CoreNetworkArn", "VpcEndpointId", "OdbNetworkArn",

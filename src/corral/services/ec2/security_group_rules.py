@@ -18,6 +18,7 @@ from corral.services.ec2.errors import (
     permission_not_found,
 )
 from corral.services.ec2.filters import filtered
+from corral.services.ec2.resources import EC2, PAGES, every, existing, required
 from corral.services.ec2.security_groups import (
     ANY_PROTOCOL,
     SECURITY_GROUP,
@@ -27,11 +28,9 @@ from corral.services.ec2.security_groups import (
     named_group,
     new_rule,
 )
-from corral.services.ec2.resources import EC2, PAGES, every, existing, required
 from corral.services.pagination import among
 from corral.services.stored_resources import Document, Params, put
 from corral.store import Store
-
 
 RULES_MAX = 1_000
 PORT_MAX = 65_535

@@ -22,7 +22,6 @@ from corral.services.ec2.resources import EC2, arn, every, existing, new_id
 from corral.services.stored_resources import Document, Params, ResourceType, delete, find, list_resources
 from corral.store import Store
 
-
 DEFAULT = "default"
 TEXT = re.compile(r"[a-zA-Z0-9 ._\-:/()#,@\[\]+=&;{}!$*]*")
 TEXT_MAX_CHARACTERS = 255

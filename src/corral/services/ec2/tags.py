@@ -9,23 +9,22 @@ from corral.services.caller import Caller
 from corral.services.ec2.dhcp_options import DHCP_OPTIONS
 from corral.services.ec2.elastic_ips import ELASTIC_IP
 from corral.services.ec2.errors import InvalidID
-from corral.services.ec2.vpc_endpoints import VPC_ENDPOINT
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.gateways import INTERNET_GATEWAY, NAT_GATEWAY
 from corral.services.ec2.key_pairs import KEY_PAIR
 from corral.services.ec2.network_acls import NETWORK_ACL
+from corral.services.ec2.resources import PAGES, TAGS, every, existing, required
 from corral.services.ec2.route_tables import ROUTE_TABLE
 from corral.services.ec2.security_group_rules import TYPE as RULE
 from corral.services.ec2.security_group_rules import find_rule, set_rule
 from corral.services.ec2.security_groups import SECURITY_GROUP
-from corral.services.ec2.resources import PAGES, TAGS, every, existing, required
 from corral.services.ec2.subnets import SUBNET
+from corral.services.ec2.vpc_endpoints import VPC_ENDPOINT
 from corral.services.ec2.vpcs import VPC
 from corral.services.pagination import among
 from corral.services.stored_resources import Document, Params, put
 from corral.services.tags import Tags
 from corral.store import Store
-
 
 TYPES = {  # prefix of an id → the type
     "acl": NETWORK_ACL,

@@ -12,11 +12,10 @@ from corral.errors import ApiError
 from corral.services.caller import Caller
 from corral.services.ec2.errors import InvalidParameterValue, InvalidPolicyDocument, InvalidServiceName, UnsupportedOperation
 from corral.services.ec2.filters import filtered
-from corral.services.ec2.security_groups import DEFAULT, named_group
 from corral.services.ec2.resources import EC2, existing, new_id, required
+from corral.services.ec2.security_groups import DEFAULT, named_group
 from corral.services.stored_resources import Document, Params, ResourceType, delete, find, put
 from corral.store import Store
-
 
 SERVICE_NAME = re.compile(r"(com\.amazonaws|aws)\.[a-z0-9.-]+")
 EVERYTHING = {"Version": "2008-10-17", "Statement": [{"Effect": "Allow", "Principal": "*", "Action": "*", "Resource": "*"}]}

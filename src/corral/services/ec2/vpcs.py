@@ -11,9 +11,9 @@ from corral.services.ec2 import cidr
 from corral.services.ec2.errors import InvalidParameterCombination, UnsupportedOperation, in_use
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.network_acls import NETWORK_ACL
+from corral.services.ec2.resources import EC2, every, new_id, required
 from corral.services.ec2.route_tables import ROUTE_TABLE
 from corral.services.ec2.security_groups import DEFAULT, SECURITY_GROUP
-from corral.services.ec2.resources import EC2, every, new_id, required
 from corral.services.stored_resources import Document, Params, ResourceType, find, put
 from corral.store import Store
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from corral.core import Tx
 from corral.services.caller import Caller
+from corral.services.cloudformation_types import Properties, TemplateType
 from corral.services.ecs import providers
 from corral.services.ecs.naming import arn
 from corral.services.ecs.tags import tag_resource, untag_resource
-from corral.services.cloudformation_types import Properties, TemplateType
 from corral.store import Store
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from corral.services.iam import instance_profiles, policies, roles
 from corral.services import Handler
+from corral.services.iam import instance_profiles, policies, roles
 from corral.services.stored_resources import handlers
 
 HANDLERS: dict[str, Handler] = {

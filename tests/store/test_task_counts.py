@@ -1,4 +1,4 @@
-"""The status page is asked for once a second by every `corral top`: what it counts and lists has an index."""
+"""Counts and lists for the status, which every `corral top` requests once a second: each uses an index."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from store.rows import OWN, claim, hello
 
 
 def store_with_tasks() -> Store:
-    """Five placed, two waiting, one stopped."""
+    """A store with five placed tasks, two waiting ones and a stopped one."""
     store = Store(None)
     store.hosts.put(hello(gpus=8), 1.0)
     for at in range(8):
@@ -35,7 +35,7 @@ def test_counts_by_state() -> None:
     assert store.tasks.oldest_placed(3) == ["t0", "t1", "t2"]
 
 
-def test_neither_reads_the_table_from_end_to_end() -> None:
+def test_no_statement_scans_the_table() -> None:
     store = store_with_tasks()
     seen: list[str] = []
     store.connection.set_trace_callback(seen.append)

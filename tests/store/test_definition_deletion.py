@@ -1,4 +1,4 @@
-"""Task definitions: deletion when the last task is forgotten and no sooner, and listings that do not grow with their number."""
+"""Task definitions: a deleted revision stays until its last task is gone, and the cost of a listing depends on its page only."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class World:
         return answer
 
     def pass_time(self, seconds: float) -> None:
-        """With everything that is due meanwhile."""
+        """Advance the clock, and run everything that is due meanwhile."""
         until_s = self.clock.now_s() + seconds
         while (due_s := self.core.next_due_s()) is not None and due_s <= until_s:
             self.clock.advance(max(0.0, due_s - self.clock.now_s()))
@@ -46,7 +46,7 @@ class World:
         return self.store.definitions.listed("us-east-1", "DELETE_IN_PROGRESS", family=None, after=None, limit=9, descending=False)
 
 
-def test_a_revision_stays_as_long_as_a_task_of_it_is_shown():
+def test_a_deleted_revision_stays_while_a_task_of_it_is_described():
     world = World()
     world.core.batch([Command(lambda tx: tx.due("sweep:", 0.0), lambda _: None)])
     for _ in range(2):
@@ -57,7 +57,7 @@ def test_a_revision_stays_as_long_as_a_task_of_it_is_shown():
     world.call("DeleteTaskDefinitions", taskDefinitions=["used:1", "used:2"])
     assert world.in_deletion() == [("used", 1), ("used", 2)]
     world.pass_time(2)
-    assert world.in_deletion() == [("used", 1)], "the other is used by nobody"
+    assert world.in_deletion() == [("used", 1)], "no task uses the other revision"
     world.call("StopTask", task=task["taskArn"])
     world.pass_time(STOPPED_TASKS_S - SWEEP_EVERY_S)
     [shown] = world.call("DescribeTasks", tasks=[task["taskArn"]])["tasks"]  # type: ignore[misc]
@@ -68,8 +68,8 @@ def test_a_revision_stays_as_long_as_a_task_of_it_is_shown():
     assert world.call("DescribeTasks", tasks=[task["taskArn"]])["tasks"] == []
 
 
-def test_a_page_reads_no_more_than_it_shows():
-    """Listings walk an index: their cost does not grow with the number of revisions, and nothing is sorted."""
+def test_a_page_reads_only_the_rows_it_returns():
+    """Listings use an index: their cost does not grow with the number of revisions, and SQLite sorts nothing."""
     store = Store(None)
     seen: list[str] = []
     store.connection.set_trace_callback(seen.append)
