@@ -13,7 +13,7 @@ from msgspec import structs
 from corral.core import Command, Core, HostOrders, Outcome, Tx
 from corral.database import Handover
 from corral.decide.place import place
-from corral.handovers import Delivery, Sending
+from corral.handovers import Delivery, PendingDelivery
 from corral.journal import Journal
 from corral.model.instance import Instance, InstanceState
 from corral.model.placement import TASK, Claim, Placement, Slot
@@ -297,7 +297,7 @@ class OrdersBeforeTheCommit(Core[Any]):
 
 
 class KeepsOrdersOfFailedCommands(Core[Any]):
-    def _take_back(self, tx: Tx[Any], sizes: tuple[int, int, int]) -> None:
+    def _undo(self, tx: Tx[Any], sizes: tuple[int, int, int]) -> None:
         self.store.rollback_to_savepoint()
 
 
@@ -382,14 +382,14 @@ class RemovesBeforeItIsReceived(Delivery):
 
 
 class TriesOnce(Delivery):
-    def _try_again(self, sending: Sending, error: BaseException) -> None:
+    def _try_again(self, sending: PendingDelivery, error: BaseException) -> None:
         pass
 
 
 class TriesWhatWasReplaced(Delivery):
     """An older value comes after a newer one."""
 
-    def _try(self, sending: Sending, command: Command | None = None) -> None:
+    def _try(self, sending: PendingDelivery, command: Command | None = None) -> None:
         self._send(sending.handover, [], partial(self._tried, sending, command, []))
 
 
@@ -406,8 +406,8 @@ class HandsOverBeforeTheCommit(Core[Any]):
 
 
 class HandsOverForFailedCommands(Core[Any]):
-    def _take_back(self, tx: Tx[Any], sizes: tuple[int, int, int, int, int]) -> None:
-        super()._take_back(tx, (*sizes[:4], len(tx._handed)))
+    def _undo(self, tx: Tx[Any], sizes: tuple[int, int, int, int, int]) -> None:
+        super()._undo(tx, (*sizes[:4], len(tx._handed)))
 
 
 def many_logs(plan: Plan) -> Plan:

@@ -20,7 +20,7 @@ from corral.services.caller import Caller
 from corral.services.pagination import Pagination, among
 from corral.services.tags import TagRules, Tags
 from corral.store import Store
-from corral.store.stored_resources import Document
+from corral.store.stored_resources import Document as Document
 
 Params = dict[str, Any]
 Selects = Callable[[Document], bool]  # of a resource as its type's `view` returns it
