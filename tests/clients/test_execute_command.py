@@ -1,4 +1,4 @@
-"""ExecuteCommand through boto3 and the stock aws command, with a stand-in for AWS's plugin (tests/plugin.py says what it is)."""
+"""ExecuteCommand through boto3 and the stock aws command, with a stand-in for AWS's plugin (tests/session_plugin.py)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-import plugin as stand_in
+import session_plugin as stand_in
 from command import living
 from harness import Corral, container, eventually, wait_stopped
-from plugin import Plugin, Refused
+from session_plugin import Plugin, Refused
 
 SLEEPER = ["sh", "-c", "sleep 600"]
 

@@ -10,14 +10,14 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from corral.channel.terminal import INPUT, NO_MORE, OUTPUT, SIZE, WINDOW, Frames, frame
+from corral.channel.command_relay import INPUT, NO_MORE, OUTPUT, SIZE, WINDOW, Frames, frame
 from corral.clock import WallClock
 from corral.model.run import Execute, RunSpec
-from corral.node import folder
-from corral.node.docker import DockerEngine
+from corral.node import node_folder
+from corral.node.docker_engine import DockerEngine
 from corral.node.engine import Engine, Known
 from corral.node.host import kernel_boot_id
-from corral.node.process import ProcessEngine
+from corral.node.process_engine import ProcessEngine
 from engines.dockerd import SYSTEM, SYSTEM_VOLUMES
 from engines.nodes import NodeFolder
 from eventually import soon
@@ -117,7 +117,7 @@ class Driver:
             writer.close()
             over.set_result(None)
 
-        listener = folder.listen(self.node.node, "sessions.sock")
+        listener = node_folder.listen(self.node.node, "sessions.sock")
         server = await asyncio.start_unix_server(called, sock=listener)
         try:
             await self.engine.execute(order)

@@ -10,7 +10,7 @@ from contextlib import suppress
 import msgspec
 
 from corral.model.run import Ack, GpuSample, Hello, Observed, Orders, Report, RunSpec, ToCore
-from corral.node import folder
+from corral.node import node_folder
 from engines.nodes import NodeFolder
 from eventually import soon
 
@@ -37,7 +37,7 @@ class FakeCore:
 
     def listen(self) -> None:
         async def serve() -> asyncio.Server:
-            listener = folder.listen(self._node.node, "core.sock")
+            listener = node_folder.listen(self._node.node, "core.sock")
             return await asyncio.start_unix_server(self._connected, sock=listener, limit=LINE_MAX_BYTES)
 
         self._server = self._loop.run_until_complete(serve())

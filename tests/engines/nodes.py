@@ -11,7 +11,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from corral.model.run import RunSpec
-from corral.node import children, folder
+from corral.node import node_folder, process_launch
 from eventually import eventually
 
 
@@ -44,7 +44,7 @@ class NodeFolder:
         self.data = data
         self.node = data / "node"
         self.host_id = uuid4().hex
-        folder.make(self.node)
+        node_folder.make(self.node)
         self._agents: list[subprocess.Popen] = []
 
     def output(self, run_id: str) -> str:
@@ -60,7 +60,7 @@ class NodeFolder:
         return agent
 
     def holders(self) -> list[int]:
-        held = children.holders(str(path) for path in (self.node / "output").iterdir())
+        held = process_launch.holders(str(path) for path in (self.node / "output").iterdir())
         return [pid for pids in held.values() for pid in pids]
 
     def clean_up(self) -> None:
@@ -78,4 +78,4 @@ class NodeFolder:
 
 
 def is_locked(path: Path) -> bool:
-    return children.is_held(str(path))
+    return process_launch.is_held(str(path))

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from corral.ids import simulated_gpu_id
 from corral.model.run import HEARTBEAT_S, Foreign, GpuDevice, GpuSample, Hello, Observed, Orders, Report, RunSpec
-from corral.node.topology import simulated
+from corral.node.gpu_topology import simulated
 from simulation.link import Connection
 from simulation.plan import HostSize
 

@@ -15,8 +15,8 @@ import tty
 from pathlib import Path
 from types import FrameType
 
-from corral.channel import terminal
-from corral.channel.terminal import BACKLOG_MAX_BYTES, ERRORS, INPUT, NO_MORE, PART_BYTES, SIZE, WINDOW, Frames, frame
+from corral.channel import command_relay
+from corral.channel.command_relay import BACKLOG_MAX_BYTES, ERRORS, INPUT, NO_MORE, PART_BYTES, SIZE, WINDOW, Frames, frame
 
 SOCKET_PATH_MAX_BYTES = 100  # the system's own bound is 107
 DRAIN_S = 5.0
@@ -46,7 +46,7 @@ class Attached:
 
     def wrap(self, command: tuple[str, ...]) -> list[str]:
         kind = "tty" if self.has_terminal else "pipe"
-        return [sys.executable, "-I", "-S", terminal.__file__, kind, str(self._path), "--", *command]
+        return [sys.executable, "-I", "-S", command_relay.__file__, kind, str(self._path), "--", *command]
 
     def listen(self) -> None:
         self._listener.bind(str(self._path))

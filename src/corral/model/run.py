@@ -14,7 +14,7 @@ The conversation is JSON lines over a stream socket: each is a `ToCore` or a `To
                     {"quit": "why"}             this agent is not wanted: end, leave the runs alone
 
 Whoever runs the command of an `execute` calls at the core's other socket, `sessions.sock`, with the line {"session": its id}. What
-follows on that connection are the frames of `channel/terminal.py`. When it closes, the command is to end.
+follows on that connection are the frames of `channel/command_relay.py`. When it closes, the command is to end.
 
 A stopped run that was in an acknowledged report (or in hello, once welcomed) may be forgotten by the host.
 """

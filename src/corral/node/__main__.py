@@ -15,13 +15,13 @@ import uvloop
 from corral.clock import WallClock
 from corral.errors import Refused
 from corral.ids import RandomIds
-from corral.node import folder
+from corral.node import node_folder
 from corral.node.agent import Agent
-from corral.node.docker import DockerEngine
-from corral.node.engines import Engines
+from corral.node.docker_engine import DockerEngine
+from corral.node.engine_router import Engines
 from corral.node.gpus import detect, find_devices, parse_gpus_flag
 from corral.node.host import kernel_boot_id, this_host
-from corral.node.process import ProcessEngine
+from corral.node.process_engine import ProcessEngine
 
 log = logging.getLogger("corral.node")
 
@@ -60,12 +60,12 @@ def main(arguments: list[str] | None = None) -> int:
     data = options.data.resolve() / "node"
     try:
         parse_gpus_flag(options.gpus)  # before anything is touched
-        folder.make(data)
+        node_folder.make(data)
         if options.find_gpus is not None:
             host = this_host(data, "", RandomIds())
             print(",".join(find_devices(options.find_gpus, detect(options.gpus, host.host_id).devices())))
             return 0
-        lock = folder.try_lock(data / "agent.lock")  # held for as long as this process lives
+        lock = node_folder.try_lock(data / "agent.lock")  # held for as long as this process lives
         if lock is None:
             raise Refused(f"another agent is at work in {data}")
         uvloop.run(serve(data, options.gpus, options.exclude_gpus, options.runtime, options.boot_id or kernel_boot_id()))

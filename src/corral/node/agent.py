@@ -32,15 +32,15 @@ from corral.model.run import (
     Report,
     ToAgent,
 )
-from corral.node import folder
+from corral.node import node_folder
 from corral.node.engine import CannotExecute, Engine, Known
 from corral.node.gpus import Gpus
-from corral.node.health import Checks
+from corral.node.health_checks import Checks
 from corral.node.host import Host
 from corral.node.inotify import FolderWatch
-from corral.node.lines import Lines, attach
-from corral.node.logs import Shipper
-from corral.node.outbox import Outbox
+from corral.node.json_lines import Lines, attach
+from corral.node.log_shipper import Shipper
+from corral.node.report_builder import Outbox
 from corral.node.usage import Earlier, usage_of
 
 RECONNECT_FIRST_S = 0.02
@@ -116,7 +116,7 @@ class Agent:
     async def _converse(self) -> bool:
         """One connection, from hello to its loss. False when there was none."""
         try:
-            core = await attach(folder.connect(self._data, "core.sock"), ToAgent, self._heard, self._lost, ORDERS_MAX_BYTES)
+            core = await attach(node_folder.connect(self._data, "core.sock"), ToAgent, self._heard, self._lost, ORDERS_MAX_BYTES)
         except OSError:
             return False
         self._core = core

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from corral.node.wire import MESSAGE_MAX_BYTES
+from corral.node.spawner_protocol import MESSAGE_MAX_BYTES
 
 READ_BYTES = 256 * 1024
 UNSENT_MAX_BYTES = 64 * 1024 * 1024  # an agent that does not read is dropped; it is told everything when it returns

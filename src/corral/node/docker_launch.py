@@ -13,10 +13,10 @@ from corral.clock import Clock
 from corral.model.run import RunSpec
 from corral.node import docker_settings as settings
 from corral.node.docker_api import DockerApi, EngineError, EngineGone
-from corral.node.docker_book import Book, Run
+from corral.node.docker_images import CannotPull, Images
+from corral.node.docker_runs import Book, Run
 from corral.node.docker_settings import Surroundings, container_name
-from corral.node.docker_tasks import CannotCreate, NoNetwork, SharedByTasks
-from corral.node.images import CannotPull, Images
+from corral.node.docker_task_resources import CannotCreate, NoNetwork, SharedByTasks
 
 STARTS_AT_ONCE = 8
 RETRY_S = 0.05

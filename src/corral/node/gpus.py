@@ -13,8 +13,8 @@ from typing import Protocol
 from corral.errors import Refused
 from corral.ids import simulated_gpu_id
 from corral.model.run import Foreign, GpuDevice, GpuSample
-from corral.node import topology
-from corral.node.processes import is_ours, process_name, processes
+from corral.node import gpu_topology
+from corral.node.procfs import is_ours, process_name, processes
 
 SIMULATED_MAX = 64
 DEFAULT_MODEL = "H100"
@@ -46,7 +46,7 @@ class Gpus(Protocol):
     def devices(self) -> list[GpuDevice]: ...
 
     def links(self) -> list[list[int]] | None:
-        """How far each device is from each other one (topology.py), in their order; None: unknown."""
+        """How far each device is from each other one (gpu_topology.py), in their order; None: unknown."""
         ...
 
     def sample(self, live: Mapping[str, Iterable[int]], ours: Collection[int] = ()) -> list[GpuSample]:
@@ -128,7 +128,7 @@ class SimulatedGpus:
     def __init__(self, host_id: str, count: int, model: str) -> None:
         name, memory_mib = MODELS[model]
         self.note = f"{count} simulated {name}"
-        self._links = topology.simulated(model, count)
+        self._links = gpu_topology.simulated(model, count)
         self._devices = [
             GpuDevice(simulated_gpu_id(host_id, index), index, name, memory_mib, simulated=True) for index in range(count)
         ]

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from corral.model.run import Foreign, GpuDevice, GpuSample
-from corral.node import topology
+from corral.node import gpu_topology
 from corral.node.gpus import FOREIGN_MAX
-from corral.node.processes import is_ours, process_name
+from corral.node.procfs import is_ours, process_name
 
 OUTERMOST_PIDS = "pid:[4026531836]"  # the namespace of all processes has this number on every Linux
 
@@ -94,9 +94,9 @@ class NvmlGpus:
         links = self._links_between(one, other)
         joined = self._ask(nvml.nvmlDeviceGetP2PStatus, one, other, nvml.NVML_P2P_CAPS_INDEX_NVLINK) == nvml.NVML_P2P_STATUS_OK
         if links or joined:  # without a link of their own they meet in a switch, as every other pair there does
-            return topology.NVLINKS if links > 1 else topology.NVLINK
+            return gpu_topology.NVLINKS if links > 1 else gpu_topology.NVLINK
         level = self._ask(nvml.nvmlDeviceGetTopologyCommonAncestor, one, other)
-        return topology.PCI_LEVELS.get(level)
+        return gpu_topology.PCI_LEVELS.get(level)
 
     def _links_between(self, one: Any, other: Any) -> int:
         """How many NVLinks lead straight from one to the other."""

@@ -34,12 +34,12 @@ import orjson
 
 from corral.clock import Clock, WallClock
 from corral.errors import Refused
-from corral.node import children, folder
+from corral.node import node_folder, process_launch
 from corral.node.client import Client
+from corral.node.file_recycler import Leftovers
 from corral.node.host import kernel_boot_id
-from corral.node.journal import Journal, Replay, replay
-from corral.node.leftovers import Leftovers
-from corral.node.wire import Launch, Run
+from corral.node.run_journal import Journal, Replay, replay
+from corral.node.spawner_protocol import Launch, Run
 
 STARTS_PER_TURN = 16  # then exits, stops and timers get their turn
 RUNS_PER_MESSAGE = 1_000
@@ -92,9 +92,9 @@ class Spawner:
 
     def _recover(self, left: Replay, *, same_boot: bool) -> None:
         """Find out what became of every run that an earlier spawner had not seen the end of."""
-        held = {run.run_id: same_boot and children.is_held(self._output(run.run_id)) for run in left.runs.values()}
+        held = {run.run_id: same_boot and process_launch.is_held(self._output(run.run_id)) for run in left.runs.values()}
         nameless = [self._output(run.run_id) for run in left.runs.values() if held[run.run_id] and run.pid is None]
-        found = children.holders(nameless) if nameless else {}
+        found = process_launch.holders(nameless) if nameless else {}
         for run in left.runs.values():
             self._runs[run.run_id] = run
             if not run.alive:
@@ -115,7 +115,7 @@ class Spawner:
         """Something of it lives. Watch its main process if that is it; bury the rest if it is not."""
         if run.pid is None and found:  # spawned, and the spawner died before it wrote down the pid
             pid = next((pid for pid in found if _session(pid) == pid), min(found))
-            since = children.started_boot_s(pid)
+            since = process_launch.started_boot_s(pid)
             now_s = self._clock.now_s()
             started_at_s = now_s if since is None else now_s - (boot_s() - since)
             run = replace(run, pid=pid, started_at_s=started_at_s, started_boot_s=since)
@@ -151,7 +151,7 @@ class Spawner:
         """Files of runs that were forgotten just before a crash. One that is held by a stranger stays."""
         left = {*os.listdir(self._data / "output"), *os.listdir(self._data / "work")} - self._runs.keys()
         for name in left:
-            if not children.is_held(self._output(name)):
+            if not process_launch.is_held(self._output(name)):
                 self._clear(name)
         self._leftovers.remove_some()
 
@@ -164,7 +164,7 @@ class Spawner:
         signal.signal(signal.SIGTERM, lambda *_: self._quit())
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        server = folder.listen(self._data, "spawner.sock")
+        server = node_folder.listen(self._data, "spawner.sock")
         self._poll.register(wake_r, select.EPOLLIN)
         self._poll.register(server, select.EPOLLIN)
         self._reap()  # who ended before there was a handler
@@ -298,7 +298,7 @@ class Spawner:
             if run.alive:
                 try:
                     self._put(self._start(launch, run))
-                except children.CannotStart as why:
+                except process_launch.CannotStart as why:
                     self._ended(replace(run, reason=str(why)))
         if not self._starts:
             os.fchdir(self._home)  # the last run's folder must not stay in use
@@ -306,15 +306,15 @@ class Spawner:
     def _start(self, launch: Launch, run: Run) -> Run:
         """Journal first: a run that may have been started is never started again."""
         if not self._journal.put(run):
-            raise children.CannotStart("CannotStartContainerError: the journal cannot be written; is the disk full?")
+            raise process_launch.CannotStart("CannotStartContainerError: the journal cannot be written; is the disk full?")
         try:
             self._leftovers.lend_file(self._output(run.run_id))
-            output = children.open_output(self._output(run.run_id))
+            output = process_launch.open_output(self._output(run.run_id))
         except OSError as error:
-            raise children.CannotStart(f"CannotStartContainerError: {error}") from None
+            raise process_launch.CannotStart(f"CannotStartContainerError: {error}") from None
         since_boot_s, now_s = boot_s(), self._clock.now_s()
         try:
-            pid = children.spawn(launch, self._directory(launch), output, self._null)
+            pid = process_launch.spawn(launch, self._directory(launch), output, self._null)
         finally:
             os.close(output)  # from here on only the run itself holds the lock
         self._by_pid[pid] = run.run_id
@@ -327,7 +327,7 @@ class Spawner:
         try:
             self._leftovers.make_folder(directory)
         except OSError as error:
-            raise children.CannotStart(f"CannotStartContainerError: {error}") from None
+            raise process_launch.CannotStart(f"CannotStartContainerError: {error}") from None
         return directory
 
     # -- stopping ------------------------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ class Spawner:
                     os.killpg(ended.si_pid, signal.SIGKILL)
             _, status = os.waitpid(ended.si_pid, 0)
             if run_id is not None:
-                self._main_ended(run_id, children.exit_code(status), None)
+                self._main_ended(run_id, process_launch.exit_code(status), None)
             elif ended.si_pid == self._leftovers.pid:
                 self._leftovers.removed()
 
@@ -387,7 +387,7 @@ class Spawner:
 
     def _main_ended(self, run_id: str, exit_code: int | None, reason: str | None) -> None:
         run = replace(self._runs[run_id], main_ended_at_s=self._clock.now_s(), exit_code=exit_code, reason=reason)
-        if children.is_held(self._output(run_id)):
+        if process_launch.is_held(self._output(run_id)):
             self._put(run)
             self._linger(run_id, LINGER_FIRST_S)
         else:
@@ -399,11 +399,11 @@ class Spawner:
 
     def _still_held(self, run_id: str, waited_s: float) -> None:
         path = self._output(run_id)
-        if not children.is_held(path):
+        if not process_launch.is_held(path):
             self._ended(self._runs[run_id])
             return
         if waited_s >= LINGER_KILL_S:
-            children.kill_holders([path])
+            process_launch.kill_holders([path])
         self._linger(run_id, min(2 * waited_s, LINGER_MAX_S))
 
     def _ended(self, run: Run) -> None:
@@ -463,7 +463,7 @@ def _is_same_process(run: Run) -> bool:
     """Is the process of that number still the run's main one? Numbers are used again, start times with them are not."""
     if run.pid is None or run.started_boot_s is None:
         return False
-    since = children.started_boot_s(run.pid)
+    since = process_launch.started_boot_s(run.pid)
     return since is not None and -0.02 <= since - run.started_boot_s < 1.0  # the kernel counts in hundredths
 
 
@@ -477,8 +477,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--boot-id", default=None, help="which boot of the machine this is (default: ask the kernel)")
     options = parser.parse_args(arguments)
     data = options.dir.resolve()
-    folder.make(data)
-    lock = folder.try_lock(data / "spawner.lock")  # held for as long as this process lives
+    node_folder.make(data)
+    lock = node_folder.try_lock(data / "spawner.lock")  # held for as long as this process lives
     if lock is None:
         _log("another spawner is at work here")
         return 0

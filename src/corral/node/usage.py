@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from msgspec.structs import replace
 
 from corral.model.run import Usage
-from corral.node.processes import host_cpu_s, processes, read_and_written
+from corral.node.procfs import host_cpu_s, processes, read_and_written
 
 APART_MIN_S = 1.0  # two measurements closer than this say little of the time between them
 

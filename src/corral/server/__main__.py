@@ -37,7 +37,7 @@ from corral.reconcile import LOGS, METRICS, STATE
 from corral.reconcile.receivers import RECEIVERS
 from corral.server.agents import Agents
 from corral.server.authentication import Authentication
-from corral.server.channel import Channel
+from corral.server.data_channel import Channel
 from corral.server.front_door import FrontDoor
 from corral.server.http import App, HttpServer
 from corral.server.intake import Intake

@@ -34,7 +34,7 @@ from corral.model.run import (
     Start,
     ToCore,
 )
-from corral.node import folder
+from corral.node import node_folder
 from corral.server.environment_files import with_files
 from corral.server.lanes import Lane
 from corral.services import hosts
@@ -122,8 +122,8 @@ class Agents:
         self.joined = asyncio.Event()  # this machine's agent has said hello
 
     async def listen(self) -> None:
-        folder.make(self._folder)
-        socket = folder.listen(self._folder, "core.sock")
+        node_folder.make(self._folder)
+        socket = node_folder.listen(self._folder, "core.sock")
         self._server = await asyncio.start_unix_server(self._serve, sock=socket, limit=MESSAGE_MAX_BYTES)
 
     def deliver(self, orders: dict[str, HostOrders]) -> None:
@@ -280,7 +280,7 @@ class Agents:
         """Start this machine's agent whenever none lives; one that outlived an earlier server comes back by itself."""
         wait_s = RESTART_MIN_S
         while True:
-            held = folder.try_lock(self._folder / "agent.lock")
+            held = node_folder.try_lock(self._folder / "agent.lock")
             if held is None:
                 self._lost.clear()
                 with suppress(TimeoutError):

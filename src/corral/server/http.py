@@ -12,8 +12,8 @@ import uvicorn
 from corral import aws
 from corral.blobs import Blobs
 from corral.clock import Clock
-from corral.server.channel import MESSAGE_MAX_BYTES, Channel, websocket
 from corral.server.connection import BoundedHttp
+from corral.server.data_channel import MESSAGE_MAX_BYTES, Channel, websocket
 from corral.server.front_door import FrontDoor
 from corral.server.intake import ClientGone, end_body
 from corral.server.sending import Send, Sender

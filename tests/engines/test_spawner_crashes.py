@@ -11,8 +11,8 @@ import pytest
 from corral.errors import Refused
 from corral.node import spawner
 from corral.node.host import kernel_boot_id
-from corral.node.journal import Journal, replay
-from corral.node.wire import Run
+from corral.node.run_journal import Journal, replay
+from corral.node.spawner_protocol import Run
 from engines.drivers import Driver, process_engine
 from engines.nodes import NodeFolder, is_running, kill, shell
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from corral.model.run import Health, HealthCheck
-from corral.node.health import Judge
+from corral.node.health_checks import Judge
 from engines.nodes import is_running, kill, shell
 from eventually import eventually
 

@@ -133,7 +133,7 @@ def test_health_is_docker_s_word(run: Containers):
 
 
 def test_a_restart_policy_leaves_alone_who_ended_at_once(run: Containers):
-    """It has to run for a while first; that one starts again is in test_contract.py and, with time, in the simulation."""
+    """It has to run for a while first; that one starts again is in test_engine_contract.py and, with time, in the simulation."""
     task = run(shell("exit 1", restartPolicy={"enabled": True, "restartAttemptPeriod": 60}))
     assert task["containers"][0]["exitCode"] == 1
 

@@ -1,6 +1,6 @@
 """The websocket between a person and a command beside a task: Session Manager's data channel, which AWS's stock plugin speaks.
 
-    plugin ◀─ websocket: messages (channel/messages.py) ─▶ here ◀─ sessions.sock: frames (channel/terminal.py) ─▶ relay ─ command
+    plugin ◀─ websocket: channel/messages.py ─▶ here ◀─ sessions.sock: frames (channel/command_relay.py) ─▶ relay ─ command
 
 The relay is started on the host when the client has shown its token and shaken hands. Whichever end closes, the other is closed
 too.
@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+from corral.channel.command_relay import PART_BYTES
 from corral.channel.messages import NotAMessage, unpack
-from corral.channel.terminal import PART_BYTES
 from corral.clock import Clock
 from corral.errors import ApiError
 from corral.ids import Ids
 from corral.model.run import Execute
 from corral.model.settings import Settings
-from corral.node import folder
+from corral.node import node_folder
 from corral.server.agents import Agents
+from corral.server.data_channel_session import Ended, Relay, Session
 from corral.server.lanes import Lane
-from corral.server.session import Ended, Relay, Session
 from corral.services.ecs import executing
 from corral.services.ecs.executing import Permit
 from corral.store import Store
@@ -64,7 +64,7 @@ class Channel:
         self._called: dict[str, asyncio.Future[Relay]] = {}  # sessions whose relay is expected
 
     async def listen(self, data: Path) -> None:
-        socket = folder.listen(data, "sessions.sock")
+        socket = node_folder.listen(data, "sessions.sock")
         self._server = await asyncio.start_unix_server(self._relay_calls, sock=socket, limit=PART_BYTES)
 
     async def serve(self, scope: dict[str, Any], receive: Any, send: Any) -> None:

@@ -12,7 +12,7 @@ import signal
 import stat
 from collections.abc import Iterable
 
-from corral.node.wire import Launch
+from corral.node.spawner_protocol import Launch
 
 # Beside stdout and stderr the child gets the locked description once more, so that a program which points those
 # elsewhere is still known to live. The number is one that shells do not use for themselves.

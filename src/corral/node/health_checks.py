@@ -19,9 +19,9 @@ from pathlib import Path
 
 from corral.clock import Clock
 from corral.model.run import Health, HealthCheck, RunSpec
-from corral.node import children
+from corral.node import process_launch
 from corral.node.engine import Known
-from corral.node.process import environment_for
+from corral.node.process_engine import environment_for
 
 EARLY_FIRST_S = 0.25  # before the first interval is over we look again so soon, and then after twice as long each time
 
@@ -140,12 +140,12 @@ class Checks:
     def _locked(self) -> int:
         """Every check inherits this lock, so that those of an agent that was killed can be found."""
         if self._lock is None:
-            self._lock = children.open_output(self._path)
+            self._lock = process_launch.open_output(self._path)
         return self._lock
 
     def _end_leftovers(self) -> None:
-        if children.is_held(self._path):
-            children.kill_holders([self._path])
+        if process_launch.is_held(self._path):
+            process_launch.kill_holders([self._path])
             os.unlink(self._path)  # they may take a moment to die; ours is another lock
 
     @property

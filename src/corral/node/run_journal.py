@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from corral.errors import Refused
-from corral.node.wire import Run
+from corral.node.spawner_protocol import Run
 
 VERSION = 1
 COMPACT_MIN_BYTES = 4 * 1024 * 1024

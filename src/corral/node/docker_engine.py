@@ -24,13 +24,13 @@ from corral.clock import Clock
 from corral.model.run import Execute, Observed, RunSpec
 from corral.node import docker_settings as settings
 from corral.node.docker_api import DockerApi, EngineError, EngineGone
-from corral.node.docker_book import Book, Run
+from corral.node.docker_images import Images, json_lines
 from corral.node.docker_launch import About, Launcher
+from corral.node.docker_runs import Book, Run
 from corral.node.docker_settings import LABEL_HOST, LABEL_RUN
-from corral.node.docker_tasks import LABEL_PAUSE, SharedByTasks, address
+from corral.node.docker_task_resources import LABEL_PAUSE, SharedByTasks, address
 from corral.node.engine import CannotExecute, Changed, Known
-from corral.node.images import Images, json_lines
-from corral.node.sessions import Sessions
+from corral.node.exec_sessions import Sessions
 
 FOLLOW_AFTER_S = 0.1  # who ends sooner is read once, at the end
 RETRY_FIRST_S = 0.05

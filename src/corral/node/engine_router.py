@@ -11,9 +11,9 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from corral.model.run import Execute, RunSpec
-from corral.node.docker import DockerEngine
+from corral.node.docker_engine import DockerEngine
 from corral.node.engine import Changed, Known
-from corral.node.process import ProcessEngine
+from corral.node.process_engine import ProcessEngine
 
 log = logging.getLogger("corral.node")
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from corral.clock import VirtualClock
 from corral.model.run import LOG_EVENT_MAX_BYTES
-from corral.node.logs import Shipper, cut
+from corral.node.log_shipper import Shipper, cut
 
 MAX = LOG_EVENT_MAX_BYTES
 

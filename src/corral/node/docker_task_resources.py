@@ -9,7 +9,7 @@ from ipaddress import IPv4Network
 from typing import Any
 
 from corral.model.run import RunSpec
-from corral.node import pause
+from corral.node import pause_image
 from corral.node.docker_api import DockerApi, EngineError
 from corral.node.docker_settings import (
     GATEWAY,
@@ -170,8 +170,8 @@ class SharedByTasks:
         return about
 
     async def _make_image(self) -> None:
-        layer = pause.layer(ARCHITECTURES.get(self.architecture, self.architecture))
-        await self._api.post("/images/create", layer, fromSrc="-", repo=pause.IMAGE, tag=pause.TAG)
+        layer = pause_image.layer(ARCHITECTURES.get(self.architecture, self.architecture))
+        await self._api.post("/images/create", layer, fromSrc="-", repo=pause_image.IMAGE, tag=pause_image.TAG)
 
 
 def bridge_of(network: Mapping[str, Any]) -> str:
@@ -198,7 +198,7 @@ def _pause_body(spec: RunSpec, host_id: str) -> dict[str, Any]:
     assert spec.settings is not None
     container = spec.settings["container"]
     return {
-        "Image": f"{pause.IMAGE}:{pause.TAG}",
+        "Image": f"{pause_image.IMAGE}:{pause_image.TAG}",
         "Cmd": ["/pause"],
         "Labels": {LABEL_HOST: host_id, LABEL_PAUSE: spec.task_id},
         "HostConfig": {

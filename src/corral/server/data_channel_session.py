@@ -16,8 +16,8 @@ from typing import Any
 from uuid import UUID
 
 from corral.channel import messages
+from corral.channel.command_relay import CODE, ERRORS, EXIT, HEAD, INPUT, NO_MORE, OUTPUT, SIZE, WINDOW, frame
 from corral.channel.messages import KNOWS_ENDS, Kind, Message, NotAMessage, pack
-from corral.channel.terminal import CODE, ERRORS, EXIT, HEAD, INPUT, NO_MORE, OUTPUT, SIZE, WINDOW, frame
 from corral.clock import Clock
 from corral.ids import Ids
 

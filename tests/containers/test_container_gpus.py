@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from containers.ignoring_engine import IgnoringEngine
 from containers.running import Containers, shell
 from corral.clock import WallClock
-from corral.node.docker import DockerEngine, way_to_gpus
+from corral.node.docker_engine import DockerEngine, way_to_gpus
 from corral.node.docker_settings import Surroundings, create_body
 from engines.dockerd import BUSYBOX, GREEDY, SYS_RESOURCE, Dockerd, lacking_capabilities
 from engines.drivers import Driver, settings

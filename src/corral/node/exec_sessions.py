@@ -1,4 +1,4 @@
-"""Commands that a person runs beside a process run: each is a relay (`channel/terminal.py`) with the command as its child.
+"""Commands that a person runs beside a process run: each is a relay (`channel/command_relay.py`) with the command as its child.
 
 The relay talks to the core by itself, so nothing of a session passes through the agent. The agent starts it where the run lives,
 with what the run has, and sees to it that nothing of it outlives the run: every process of a session inherits a lock, by which it
@@ -17,9 +17,9 @@ from typing import Any
 
 import msgspec
 
-from corral.channel import terminal
+from corral.channel import command_relay
 from corral.model.run import Execute
-from corral.node import children, folder
+from corral.node import node_folder, process_launch
 
 TERMINAL = "xterm-256color"
 SEE_OFF_FIRST_S = 0.02
@@ -41,14 +41,14 @@ class Sessions:
     async def begin(self, order: Execute, environment: Mapping[str, str]) -> None:
         """OSError or ValueError when it cannot be started."""
         run_id, lock = order.run.run_id, str(self._data / "sessions" / order.session_id)
-        with folder.connect(self._data, "sessions.sock") as link:
+        with node_folder.connect(self._data, "sessions.sock") as link:
             link.sendall(msgspec.json.encode({"session": order.session_id}) + b"\n")
-            held = children.open_output(lock)
+            held = process_launch.open_output(lock)
             self._of_run.setdefault(run_id, set()).add(lock)
             kind = "tty" if order.has_terminal else "pipe"
             try:
                 relay = await asyncio.create_subprocess_exec(
-                    sys.executable, "-I", "-S", terminal.__file__, "beside", kind, str(link.fileno()), "--", *order.command,
+                    sys.executable, "-I", "-S", command_relay.__file__, "beside", kind, str(link.fileno()), "--", *order.command,
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.DEVNULL,
                     stderr=asyncio.subprocess.DEVNULL,
@@ -87,7 +87,7 @@ class Sessions:
 
     def _let_go(self, run_id: str, lock: str) -> None:
         """Forget a session of which nothing lives. What it left in the background stays with the run."""
-        if children.is_held(lock):
+        if process_launch.is_held(lock):
             return
         with contextlib.suppress(FileNotFoundError):
             os.unlink(lock)
@@ -103,16 +103,16 @@ class Sessions:
         for lock in locks & self._relays.keys():  # first: it would tell how its command ended, as if by itself
             with contextlib.suppress(ProcessLookupError):
                 self._relays[lock].kill()
-        children.kill_holders(locks)
+        process_launch.kill_holders(locks)
         self._keep(self._see_off(locks))
 
     async def _see_off(self, locks: set[str]) -> None:
         """Until nothing holds these locks: whoever was starting another process when we looked may have got away."""
         wait_s = SEE_OFF_FIRST_S
-        while held := [lock for lock in locks if children.is_held(lock)]:
+        while held := [lock for lock in locks if process_launch.is_held(lock)]:
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, SEE_OFF_MAX_S)
-            children.kill_holders(held)
+            process_launch.kill_holders(held)
         for lock in locks:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(lock)

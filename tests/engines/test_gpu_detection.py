@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from corral.errors import Refused
-from corral.node import topology
+from corral.node import gpu_topology
 from corral.node.gpus import MODELS, GpusFlag, NoGpus, SimulatedGpus, detect, find_devices, parse_gpus_flag
 from corral.node.nvml import NvmlGpus
-from corral.node.processes import is_ours
+from corral.node.procfs import is_ours
 from eventually import eventually
 
 
@@ -143,20 +143,20 @@ def test_devices_are_named_by_index_or_id():
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("count", [1, 2, 5, 8, 64])
 def test_simulated_distances(model, count):
-    links = topology.simulated(model, count)
+    links = gpu_topology.simulated(model, count)
     for at in range(count):
         assert links[at][at] == 0
         for other in range(count):
-            assert links[at][other] == links[other][at] and (at == other or 1 <= links[at][other] <= topology.FAR)
+            assert links[at][other] == links[other][at] and (at == other or 1 <= links[at][other] <= gpu_topology.FAR)
 
 
 def test_simulated_machines():
-    assert {far for row in topology.simulated("H100", 8) for far in row} == {0, topology.NVLINK}
-    v100 = topology.simulated("V100", 8)
-    assert sum(far == topology.FAR for far in v100[0]) == 3 and {v100[0][at] for at in (1, 2, 3)} == {1, 2}
-    t4 = topology.simulated("T4", 8)
+    assert {far for row in gpu_topology.simulated("H100", 8) for far in row} == {0, gpu_topology.NVLINK}
+    v100 = gpu_topology.simulated("V100", 8)
+    assert sum(far == gpu_topology.FAR for far in v100[0]) == 3 and {v100[0][at] for at in (1, 2, 3)} == {1, 2}
+    t4 = gpu_topology.simulated("T4", 8)
     assert t4[0] == [0, 4, 7, 7, 8, 8, 8, 8]
-    assert topology.simulated("K80", 2) == [[0, 3], [3, 0]]
+    assert gpu_topology.simulated("K80", 2) == [[0, 3], [3, 0]]
     assert detect("sim:8xV100", "host").links() == v100 and detect("none", "host").links() is None
 
 
@@ -201,7 +201,7 @@ class FakeNvml:
 
 def test_what_the_driver_says_of_distances():
     gpus = NvmlGpus(FakeNvml([]))
-    near, pair, node = topology.NVLINKS, topology.SAME_SWITCH, topology.SAME_SOCKET
+    near, pair, node = gpu_topology.NVLINKS, gpu_topology.SAME_SWITCH, gpu_topology.SAME_SOCKET
     assert gpus.links() == [[0, near, node, node], [near, 0, node, node], [node, node, 0, pair], [node, node, pair, 0]]
     assert NvmlGpus(FakeNvml([], levels={(2, 3): 77})).links() is None, "a level that nobody knows"
 

@@ -8,10 +8,10 @@ import time
 import pytest
 from msgspec.structs import replace
 
-from corral.channel.terminal import ERRORS, EXIT, OUTPUT
+from corral.channel.command_relay import ERRORS, EXIT, OUTPUT
 from corral.model.run import Execute
 from corral.node.engine import CannotExecute
-from corral.node.process import INHERITED, ProcessEngine, environment_for
+from corral.node.process_engine import INHERITED, ProcessEngine, environment_for
 from engines.drivers import ENGINES, Driver
 from engines.nodes import is_running, shell, spec
 

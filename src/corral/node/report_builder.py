@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from corral.model.run import Ack, GpuSample, Health, Observed, Report
 from corral.node.engine import Known
-from corral.node.logs import Shipper
+from corral.node.log_shipper import Shipper
 
 REPORT_MAX_RUNS = 5_000
 

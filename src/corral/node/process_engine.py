@@ -18,11 +18,11 @@ from typing import Any
 
 from corral.errors import Refused
 from corral.model.run import Execute, Observed, RunSpec
-from corral.node import folder
+from corral.node import node_folder
 from corral.node.engine import CannotExecute, Changed, Known
-from corral.node.lines import Lines, attach
-from corral.node.sessions import Sessions
-from corral.node.wire import FromSpawner, Launch, Run
+from corral.node.exec_sessions import Sessions
+from corral.node.json_lines import Lines, attach
+from corral.node.spawner_protocol import FromSpawner, Launch, Run
 
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SHELL")
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -159,7 +159,7 @@ class ProcessEngine:
             self._complete = asyncio.get_running_loop().create_future()
             self._first = []
             try:
-                connection = folder.connect(self._data, "spawner.sock")
+                connection = node_folder.connect(self._data, "spawner.sock")
                 self._lines = await attach(connection, FromSpawner, self._heard, self._lost, READ_MAX_BYTES)
                 await asyncio.wait_for(self._complete, SPAWNER_START_MAX_S)
                 # Only now: its first words may have come before `attach` returned, when there was no one to tell.
