@@ -1,11 +1,10 @@
-"""A stand-in for AWS's session-manager-plugin, which is in no package registry.
+"""A substitute for AWS's session-manager-plugin, which is in no package registry.
 
-It is written from the published layout of the plugin's messages and from what the plugin does with them, not from Corral's own
-code, of which it uses nothing: where each field lies, what is acknowledged and when, what is sent again. Like the plugin it is not
-ready at once after the handshake, and drops what comes before, without acknowledging it. Only the websocket itself is a library's
-(wsproto).
+It is written from the published layout of the plugin's messages and from the plugin's behaviour: where each field is, what it
+acknowledges and when, what it sends again. It imports nothing of Corral. Like the plugin it is not ready at once after the
+handshake, and drops earlier messages without an acknowledgement. Only the websocket comes from a library (wsproto).
 
-    python plugin.py SESSION REGION StartSession PROFILE PARAMETERS ENDPOINT        as `aws ecs execute-command` calls it
+    python session_plugin.py SESSION REGION StartSession PROFILE PARAMETERS ENDPOINT        as `aws ecs execute-command` calls it
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Plugin:
         self.session = session
         self.size = size
         self.received = b""
-        self.closed: str | None = None  # the words of channel_closed
+        self.closed: str | None = None  # the text of channel_closed
         self.sent_again = 0  # messages that came a second time
         self.kinds: list[int] = []
         self._partial = b""
@@ -85,7 +84,7 @@ class Plugin:
                     return
             self._channel.receive_data(self.socket.recv(65536) or None)
 
-    # -- what a person does ------------------------------------------------------------------------------------------
+    # -- actions of the user -----------------------------------------------------------------------------------------
 
     def type(self, data: bytes) -> None:
         for at in range(0, len(data), 1024):
@@ -98,7 +97,7 @@ class Plugin:
         self._stream(FLAG, TERMINATE.to_bytes(4))
 
     def until(self, text: bytes) -> bytes:
-        """What was received, once this is in it."""
+        """Wait until this text has been received, and return all output."""
         self._listen(lambda: text in self.received)
         return self.received
 
@@ -108,7 +107,7 @@ class Plugin:
         return self.closed
 
     def hang_up(self) -> None:
-        """As a machine does that loses its network, or a client that is killed."""
+        """Close the connection without a message, like a client that is killed."""
         self.socket.close()
 
     # -- the channel -------------------------------------------------------------------------------------------------
@@ -120,7 +119,7 @@ class Plugin:
             self.step(RESEND_S / 4)
 
     def step(self, wait_s: float, *more: int) -> list[int]:
-        """Take what comes within this time, send again what was not acknowledged; which of `more` are readable."""
+        """Receive for this time, and resend unacknowledged messages. Return which of `more` are readable."""
         readable, _, _ = select.select([self.socket, *more], [], [], wait_s)
         if self.socket in readable:
             part = self.socket.recv(65536)
@@ -174,7 +173,7 @@ class Plugin:
                 self._expected += 1
 
     def _process(self, message: bytes) -> bool:
-        """False: not ready for it."""
+        """Handle a message. Return False if the plugin is not ready for it."""
         kind, payload = int.from_bytes(message[KIND_AT:LENGTH_AT]), message[PAYLOAD_AT:]
         self.kinds.append(kind)
         if kind == REQUEST:
@@ -190,7 +189,7 @@ class Plugin:
             self._ready = True
             return False
         else:
-            self.received += payload  # the plugin prints all other kinds alike
+            self.received += payload  # the plugin prints all other kinds
         return True
 
     def _acknowledge(self, message: bytes) -> None:

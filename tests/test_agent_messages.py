@@ -1,4 +1,4 @@
-"""The messages between core and agent: what one side encodes, the other decodes to the same value; anything else is refused."""
+"""The messages between core and agent: what one side encodes, the other decodes to the same value; invalid messages are refused."""
 
 from __future__ import annotations
 

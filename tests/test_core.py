@@ -15,7 +15,7 @@ from corral.database import CommitFailed
 from corral.errors import ApiError, InternalFailure, ServiceUnavailable, api_error
 from corral.ids import SeededIds
 from corral.model.instance import HOST_POOL, host_instance_id
-from corral.model.run import GpuDevice, Hello, RunSpec, RunState, Start
+from corral.model.run import GpuDevice, Hello, RunSpec, RunState, StartOrder
 from corral.model.settings import Settings
 from corral.model.task import Ask, Run, Task, TaskState
 from corral.store import Store
@@ -73,8 +73,8 @@ def waiting_task(name: str) -> Task:
     return Task(name, "r", "default", "arn", HOST_POOL, TaskState.PROVISIONING, TaskState.RUNNING, Ask(1), 1.0, runs=(run,))
 
 
-def start_of(name: str) -> Start:
-    return Start(RunSpec(name, "t", "c", "image", ["true"], {}, []), None)
+def start_of(name: str) -> StartOrder:
+    return StartOrder(RunSpec(name, "t", "c", "image", ["true"], {}, []), None)
 
 
 def changes_everything(tx: Tx[Store]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from corral.core import Command, Tx
 from corral.errors import ApiError
 from corral.model.instance import HOST_POOL, host_instance_id
-from corral.model.run import Start
+from corral.model.run import StartOrder
 from corral.model.task import TaskState
 from corral.services.ecs.capacity import Capacity
 from corral.services.ecs.handlers import HANDLERS
@@ -38,7 +38,7 @@ class World(Small):
 
     def __init__(self) -> None:
         super().__init__(2)
-        self.started: list[Start] = []
+        self.started: list[StartOrder] = []
         self.register(MAIN)
 
     def ask(self, handler: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Containers outlive Corral: none is lost, doubled or left behind, whoever is killed and when."""
+"""Containers outlive Corral: none is lost, duplicated or left behind, whichever process is killed, and when."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PARTS = [["corral.server", "corral.node"], ["corral.node"], ["corral.server"]]
 
 
 def test_kill_nine_with_twenty_containers_running(own_docker_corral, dockerd: Dockerd):
-    """Each writes numbered lines and ends with a code of its own. Some end while nobody looks."""
+    """Each writes numbered lines and ends with a different exit code. Some end while no agent runs."""
     rng = random.Random(7)
     corral = own_docker_corral("--runtime", "docker").start()
     run = Containers(corral)
     foreign = [
         dockerd("run", "-d", "--network", "host", "--label", "corral.run=not-ours", *more, BUSYBOX, "sleep", "3000")
         for more in ((), ("--label", f"corral.host={32 * 'a'}", "--label", "corral.task=not-ours"))
-    ]  # of nobody, and of a Corral with another data folder
+    ]  # one without an owner, and one of a Corral with another data folder
     arns, lines = [], {}
     for code in range(CONTAINERS):
         lines[code] = rng.randint(20, 40 * KILLS)
@@ -56,7 +56,7 @@ def _stopped(run: Containers, arns: list[str]) -> int:
 
 
 def test_killed_while_they_start(own_docker_corral, dockerd: Dockerd):
-    """In whatever step of its start each one is: it runs once."""
+    """Each runs once, whichever step of its start was interrupted."""
     corral = own_docker_corral("--runtime", "docker").start()
     run = Containers(corral)
     arns = run.start(shell("echo once; exit 5"), count=10, networkMode="host")
@@ -68,8 +68,8 @@ def test_killed_while_they_start(own_docker_corral, dockerd: Dockerd):
         assert run.printed(task) == ["once"]
 
 
-def test_an_engine_that_goes_away_and_comes_back(run: Containers, dockerd: Dockerd):
-    """With live restore its containers go on; what ended meanwhile is heard of afterwards, and what was asked for is done."""
+def test_an_engine_that_restarts(run: Containers, dockerd: Dockerd):
+    """With live restore its containers continue; ends are reported afterwards, and pending orders are carried out."""
     [lives] = run.start(shell("sleep 3000"))
     [ends] = run.start(shell("echo first; sleep 1; echo last; exit 4"))
     run.until(lives), run.until(ends)
@@ -85,14 +85,14 @@ def test_an_engine_that_goes_away_and_comes_back(run: Containers, dockerd: Docke
     run.stop(lives)
 
 
-def test_one_that_somebody_else_removes(run: Containers, dockerd: Dockerd):
+def test_a_container_that_is_removed_from_outside(run: Containers, dockerd: Dockerd):
     [arn] = run.start(shell("sleep 3000"))
     dockerd("rm", "-f", run.until(arn)["containers"][0]["runtimeId"])
     assert run.until(arn, "STOPPED")["containers"][0]["exitCode"] == 137
 
 
-def test_those_that_ended_are_removed_when_there_are_many(run: Containers, corral, dockerd: Dockerd):
-    """And the volumes of a task's own go with its containers."""
+def test_ended_containers_are_removed_when_there_are_many(run: Containers, corral, dockerd: Dockerd):
+    """The volumes of a task are removed with its containers."""
     mounts = [{"sourceVolume": "own", "containerPath": "/v"}]
     task = run(shell("true", mountPoints=mounts), volumes=[{"name": "own", "host": {}}])
     volume = f"corral-{task['taskArn'].rpartition('/')[2]}-own"

@@ -1,4 +1,4 @@
-"""Tasks that go wrong: each ends in the state and with the words that ECS would give."""
+"""Tasks that fail: each ends in the state and with the reason of ECS."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness import eventually
 pytestmark = pytest.mark.xdist_group("docker")
 
 
-def test_it_runs_and_its_log_is_there(run: Containers):
+def test_the_exit_code_and_the_log_of_a_container(run: Containers):
     task = run(shell("echo out; echo err >&2; exit 3"))
     [container] = task["containers"]
     assert (task["stopCode"], task["stoppedReason"]) == ("EssentialContainerExited", "Essential container in task exited")
@@ -20,23 +20,23 @@ def test_it_runs_and_its_log_is_there(run: Containers):
     assert sorted(run.printed(task)) == ["err", "out"]
 
 
-def test_over_its_memory(run: Containers):
-    """`tail` keeps in memory what has no end of line."""
+def test_a_container_that_exceeds_its_memory(run: Containers):
+    """`tail` buffers a line without an end in memory."""
     task = run(shell("head -c 200m /dev/zero | tail", memory=16))
     [container] = task["containers"]
     assert (container["reason"], container["exitCode"]) == ("OutOfMemoryError: Container killed due to memory usage", 137)
     assert (task["stopCode"], task["stoppedReason"]) == ("EssentialContainerExited", "Essential container in task exited")
 
 
-def test_one_that_forks(run: Containers):
-    """What it leaves behind goes with it."""
+def test_a_container_that_forks(run: Containers):
+    """Its background processes end with it."""
     task = run(shell("for i in 1 2 3 4 5; do (setsid sleep 34567 &) ; done; echo forked; exit 0"))
     assert task["containers"][0]["exitCode"] == 0
     assert run.printed(task) == ["forked"]
     assert processes("sleep\00034567") == []
 
 
-def test_one_that_ignores_sigterm(run: Containers):
+def test_a_container_that_ignores_sigterm(run: Containers):
     [arn] = run.start(shell("trap '' TERM; echo ready; while :; do sleep 0.1; done", stopTimeout=1))
     eventually(lambda: run.until(arn) and run.printed(arn) == ["ready"])
     task = run.stop(arn)
@@ -53,8 +53,8 @@ def test_a_missing_image(run: Containers):
     assert "localhost:1" in task["stoppedReason"]
 
 
-def test_an_image_that_comes_while_its_task_waits(own_docker_corral, dockerd: Dockerd):
-    """A service may be deployed before its image is there."""
+def test_an_image_that_is_tagged_while_its_task_waits(own_docker_corral, dockerd: Dockerd):
+    """A service may be deployed before its image exists."""
     run = Containers(own_docker_corral("--runtime", "docker").start())
     [arn] = run.start(shell("echo came", image="localhost:1/late:1"))
     eventually(lambda: run.show(arn)["containers"][0].get("reason", "").startswith("CannotPullContainerError"))
@@ -65,7 +65,7 @@ def test_an_image_that_comes_while_its_task_waits(own_docker_corral, dockerd: Do
     assert task["pullStartedAt"] < task["pullStoppedAt"] <= task["startedAt"]
 
 
-def test_stopped_while_its_image_is_awaited(own_docker_corral):
+def test_a_task_stopped_while_it_waits_for_its_image(own_docker_corral):
     run = Containers(own_docker_corral("--runtime", "docker").start())
     [arn] = run.start(shell("true", image="localhost:1/never:1"))
     eventually(lambda: run.show(arn)["containers"][0].get("reason"))
@@ -87,7 +87,7 @@ def test_fifty_megabytes_without_a_newline(run: Containers):
     assert max(map(len, lines)) <= 262_118
 
 
-def test_one_that_ends_at_once(run: Containers):
+def test_a_container_that_ends_at_once(run: Containers):
     tasks = [run.until(arn, "STOPPED") for arn in run.start(shell("", command=["true"]), count=5)]
     assert [task["containers"][0]["exitCode"] for task in tasks] == [0] * 5
     assert all(task["startedAt"] <= task["stoppedAt"] for task in tasks)

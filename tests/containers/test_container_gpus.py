@@ -1,6 +1,6 @@
-"""GPUs in containers: exactly those that are pinned, whatever an image says; and the old way of asking.
+"""GPUs in containers: exactly those that are pinned, regardless of the image; and the old way of requesting them.
 
-Docker is asked with NVIDIA's hook standing in as a program that does nothing: what it would be told is what the container is told.
+NVIDIA's hook is replaced by a program that does nothing: the container receives the same request as the hook.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from containers.ignoring_engine import IgnoringEngine
 from containers.running import Containers, shell
 from corral.clock import WallClock
-from corral.node.docker_engine import DockerEngine, way_to_gpus
-from corral.node.docker_settings import Surroundings, create_body
+from corral.node.docker_engine import DockerEngine, gpu_request_style
+from corral.node.docker_settings import CreateContext, create_body
 from engines.dockerd import BUSYBOX, GREEDY, SYS_RESOURCE, Dockerd, lacking_capabilities
 from engines.drivers import Driver, settings
 from engines.nodes import NodeFolder, spec
@@ -39,7 +39,7 @@ def node(tmp_path) -> Iterator[NodeFolder]:
 
 @pytest.fixture
 def driver(node: NodeFolder, dockerd: Dockerd) -> Iterator[Driver]:
-    """A docker engine on a machine with real GPUs, as far as it knows."""
+    """A docker engine that believes its machine has real GPUs."""
     driver = Driver(lambda *_: DockerEngine(node.node, node.host_id, {"DOCKER_HOST": dockerd.host}, WallClock()), node)
     yield driver
     driver.close()
@@ -53,7 +53,7 @@ def variables(text: str) -> dict[str, list[str]]:
     return found
 
 
-def test_exactly_the_pinned_ones_whatever_the_image_says(driver: Driver, dockerd: Dockerd):
+def test_a_container_gets_exactly_its_pinned_gpus(driver: Driver, dockerd: Dockerd):
     run = driver.run(RUN)
     assert run.observed.exit_code == 0 and run.gpu_ids == ("GPU-a", "GPU-b")
     inside = variables(driver.node.output("one"))
@@ -63,7 +63,7 @@ def test_exactly_the_pinned_ones_whatever_the_image_says(driver: Driver, dockerd
     assert [(request["Driver"], request["DeviceIDs"]) for request in asked] == [("nvidia", ["GPU-a", "GPU-b"])]
 
 
-def test_none_without_a_request(driver: Driver, dockerd: Dockerd):
+def test_no_gpu_without_a_request(driver: Driver, dockerd: Dockerd):
     run = driver.run(replace(RUN, gpu_ids=[]))
     inside = variables(driver.node.output("one"))
     assert (inside["NVIDIA_VISIBLE_DEVICES"], inside["CUDA_VISIBLE_DEVICES"]) == (["void"], [""])
@@ -79,30 +79,30 @@ def test_an_image_that_asks_waits_for_an_order_that_says_what_it_gets(driver: Dr
     assert variables(driver.node.output("one"))["NVIDIA_VISIBLE_DEVICES"] == ["GPU-b"]
 
 
-def test_stopped_while_it_waits_for_that(driver: Driver):
+def test_a_run_stopped_while_it_waits_for_that_order(driver: Driver):
     driver.engine.start([replace(RUN, gpu_ids=[], image_may_ask=True)])
     driver.until(lambda: driver.engine.observe()["one"].observed.asks_gpus == "all")
     driver.engine.stop(["one"])
     assert driver.ended("one").observed.reason == "stopped before it was started"
 
 
-def test_a_privileged_one_is_asked_for_what_it_holds():
-    """It is given those that nobody held when it was placed: test_the_old_way_of_asking."""
-    body = create_body(replace(RUN, settings=settings(privileged=True)), Surroundings("host", 2, "nvidia", {}, {}, None))
+def test_a_privileged_container_requests_the_gpus_it_holds():
+    """It gets those that were free when it was placed: test_the_old_way_of_asking."""
+    body = create_body(replace(RUN, settings=settings(privileged=True)), CreateContext("host", 2, "nvidia", {}, {}, None))
     assert body["HostConfig"]["Privileged"]
     assert body["HostConfig"]["DeviceRequests"][0]["DeviceIDs"] == ["GPU-a", "GPU-b"]
     assert "NVIDIA_VISIBLE_DEVICES=GPU-a,GPU-b" in body["Env"]
 
 
-def test_by_cdi_where_the_engine_has_it():
-    around = Surroundings("host", 2, "cdi", {}, {}, None)
+def test_gpus_are_requested_through_cdi_if_the_engine_supports_it():
+    around = CreateContext("host", 2, "cdi", {}, {}, None)
     [request] = create_body(RUN, around)["HostConfig"]["DeviceRequests"]
     assert request == {"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=GPU-a", "nvidia.com/gpu=GPU-b"]}
     known = {"DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=0"}], "Runtimes": {"nvidia": {}}}
-    assert [way_to_gpus(info) for info in (known, {"CDISpecDirs": ["/etc/cdi"], "Runtimes": {"runc": {}}}, {})] == [
+    assert [gpu_request_style(info) for info in (known, {"CDISpecDirs": ["/etc/cdi"], "Runtimes": {"runc": {}}}, {})] == [
         "cdi", "cdi", "nvidia",
     ]  # fmt: skip
-    assert way_to_gpus({"CDISpecDirs": ["/etc/cdi"], "Runtimes": {"nvidia": {}}}) == "nvidia"
+    assert gpu_request_style({"CDISpecDirs": ["/etc/cdi"], "Runtimes": {"nvidia": {}}}) == "nvidia"
 
 
 def test_an_engine_that_ignores_the_request_is_refused(node: NodeFolder, tmp_path):
@@ -129,7 +129,7 @@ def test_an_engine_that_ignores_the_request_is_refused(node: NodeFolder, tmp_pat
     ids=["image", "privileged", "environment"],
 )
 def test_the_old_way_of_asking(run: Containers, corral: Corral, container: dict):
-    """It sees what nobody holds, and holds it."""
+    """The container sees the free GPUs, and holds them."""
     pinned = shell("sleep 300", resourceRequirements=[{"type": "GPU", "value": "1"}])
     [first] = run.start(pinned)
     [gpu] = run.until(first)["containers"][0]["gpuIds"]

@@ -1,4 +1,4 @@
-"""The engine's side: where it is, how it is spoken to, and what it is asked to keep."""
+"""The docker engine: its address, TLS, and the containers it keeps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def node(tmp_path: Path) -> Iterator[NodeFolder]:
 
 
 class Elsewhere:
-    """A door to an engine, as one on another machine has it: a port, with or without TLS."""
+    """A TCP port in front of an engine, with or without TLS, as for an engine on another machine."""
 
     def __init__(self, dockerd: Dockerd, tls: ssl.SSLContext | None = None) -> None:
         self._path = dockerd.host.removeprefix("unix://")
@@ -85,7 +85,7 @@ def test_an_engine_at_a_port(node: NodeFolder, dockerd: Dockerd):
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make certificates with")
 def test_an_engine_at_a_port_with_tls(node: NodeFolder, dockerd: Dockerd, tmp_path: Path):
-    """Both ends show a certificate, as the docker command does with DOCKER_TLS_VERIFY."""
+    """Both ends present a certificate, as with the docker command and DOCKER_TLS_VERIFY."""
     make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
     names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"]
     subprocess.run([*make, *names], check=True, capture_output=True)
@@ -98,7 +98,7 @@ def test_an_engine_at_a_port_with_tls(node: NodeFolder, dockerd: Dockerd, tmp_pa
     elsewhere.close()
 
 
-def test_one_that_ended_can_be_looked_at_for_a_while(node: NodeFolder, dockerd: Dockerd):
+def test_an_ended_container_can_be_inspected_for_a_while(node: NodeFolder, dockerd: Dockerd):
     clock = VirtualClock()
     driver = Driver(lambda *_: DockerEngine(node.node, node.host_id, {"DOCKER_HOST": dockerd.host}, clock), node)
     container = driver.run(RUN).observed.about["runtimeId"]
@@ -111,8 +111,8 @@ def test_one_that_ended_can_be_looked_at_for_a_while(node: NodeFolder, dockerd: 
     driver.close()
 
 
-def test_a_network_of_a_task_s_own_is_found_again_and_goes_with_the_task(node: NodeFolder, dockerd: Dockerd):
-    """The container that holds it is no run: whoever comes later must know it all the same."""
+def test_a_pause_container_is_adopted_and_removed_with_its_task(node: NodeFolder, dockerd: Dockerd):
+    """The pause container is not a run, but a later agent must find it too."""
     clock, held = VirtualClock(), "label=corral.pause=its-task"
     task = settings({"networkMode": "awsvpc"}, command=["sleep", "300"])
     run = replace(RUN, task_id="its-task", settings=task, stop_grace_s=0)

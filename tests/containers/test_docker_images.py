@@ -1,4 +1,4 @@
-"""Images: pulled from a registry while one watches, known by their digests, removed by a bound on disk."""
+"""Docker images: progress of pulls, digests, and removal above the disk limit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def of(image: str, **more: Any) -> dict[str, Any]:
     return {key: value for key, value in shell("", image=image, **more).items() if key != "command"}
 
 
-def test_a_pull_shows_how_far_it_is(run: Containers, registry: SmallRegistry, dockerd: Dockerd):
+def test_a_pull_shows_its_progress(run: Containers, registry: SmallRegistry, dockerd: Dockerd):
     digest = registry.push("app:1", "hello\n")
     registry.may_go_on.clear()
     [arn] = run.start(of(f"{registry.address}/app:1"))
@@ -60,8 +60,8 @@ def test_a_task_may_be_run_before_its_image_is_pushed(own_docker_corral, registr
     assert run.printed(run.until(arn, "STOPPED")) == ["came"]
 
 
-def test_those_not_used_lately_are_removed_by_a_bound(own_docker_corral, registry: SmallRegistry, dockerd: Dockerd):
-    """But for what is in use, and what a person pulled or built."""
+def test_the_least_recently_used_images_are_removed_above_the_limit(own_docker_corral, registry: SmallRegistry, dockerd: Dockerd):
+    """Except images in use, and those that a person pulled or built."""
     run = Containers(own_docker_corral("--runtime", "docker", CORRAL_IMAGES_MAX_GB="0.003").start())
     names = [f"{registry.address}/{name}:1" for name in ("a", "b", "c", "mine")]
     for name in ("a", "b", "c", "mine"):

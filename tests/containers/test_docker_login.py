@@ -1,4 +1,4 @@
-"""Docker logs in as `corral login` and as CDK do it, and pushes to the address that ECR gives."""
+"""Docker logs in as `corral login` and CDK do, and pushes to the address that ECR returns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engines.dockerd import BUSYBOX, Dockerd
 pytestmark = pytest.mark.xdist_group("docker")
 
 
-def test_what_ecr_says_is_where_docker_pushes(cli: Cli, dockerd: Dockerd, tmp_path: Path):
+def test_docker_pushes_to_the_address_that_ecr_returns(cli: Cli, dockerd: Dockerd, tmp_path: Path):
     ecr = cli.client("ecr")
     uri = ecr.create_repository(repositoryName="team/train")["repository"]["repositoryUri"]
 
@@ -24,7 +24,7 @@ def test_what_ecr_says_is_where_docker_pushes(cli: Cli, dockerd: Dockerd, tmp_pa
         return subprocess.run(["docker", *words], env=environment, input=given, text=True, capture_output=True).returncode
 
     assert docker("people", "tag", BUSYBOX, f"{uri}:v1") == 0
-    assert docker("people", "push", f"{uri}:v1") != 0, "nobody has logged in"
+    assert docker("people", "push", f"{uri}:v1") != 0, "no login yet"
     cli("login", env={"DOCKER_HOST": dockerd.host, "DOCKER_CONFIG": str(tmp_path / "people")})
     assert docker("people", "push", f"{uri}:v1") == 0
 

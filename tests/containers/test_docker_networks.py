@@ -1,4 +1,4 @@
-"""Network modes: what a container reaches, how it is reached, and what is shown of it."""
+"""Network modes: what a container can reach, how it is reached, and what DescribeTasks shows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_boto3_inside_needs_no_configuration(run: Containers, mode: str):
 
 @pytest.fixture
 def another_bridge(run: Containers) -> Iterator[Callable[[], None]]:
-    """An interface as another engine has it, whose route comes before ours; a function that removes it."""
+    """Create an interface like that of another engine, whose route comes before ours. Yield a function that removes it."""
 
     def remove() -> None:
         subprocess.run(["ip", "link", "delete", "br-left"], capture_output=True)
@@ -64,27 +64,27 @@ def ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True)
 
 
-def test_a_bridge_of_another_engine_is_told_of(run: Containers, dockerd: Dockerd, own: Cli, another_bridge):
-    """What Corral says to a task in mode none would leave by it, and nobody would know why the task hangs."""
+def test_a_bridge_of_another_engine_is_reported(run: Containers, dockerd: Dockerd, own: Cli, another_bridge):
+    """Corral's responses to a task in mode none would go to that bridge, and the task would hang without a reason."""
     container, volumes = python(BOTO3)
     task = run(container, networkMode="none", volumes=volumes)
     assert task["stopCode"] == "TaskFailedToStart"
-    assert task["stoppedReason"].startswith("CannotStartContainerError: br-left has the same subnet as the network corral-inside")
+    assert task["stoppedReason"].startswith("CannotStartContainerError: the interface br-left has the same subnet as the network")
     assert task["stoppedReason"].endswith("remove the interface: ip link delete br-left")
     other = run(container, networkMode="bridge", volumes=volumes)
-    assert other["containers"][0]["exitCode"] == 0, "who does not need that network is not refused"
+    assert other["containers"][0]["exitCode"] == 0, "a task that does not use that network is not refused"
     told = own("doctor", "--json", env={"DOCKER_HOST": dockerd.host}).stdout
     assert "br-left has the subnet of the Docker network corral-inside" in told
     ip("route", "delete", "169.254.170.0/24", "dev", "br-left", "proto", "boot")
-    for _ in range(2):  # one that came after ours does no harm; then there is none
+    for _ in range(2):  # first a route after ours, which does no harm, then no other route
         task = run(container, networkMode="none", volumes=volumes)
         assert task["containers"][0]["exitCode"] == 0, run.printed(task)
         assert "br-left" not in own("doctor", "--json", env={"DOCKER_HOST": dockerd.host}).stdout
         another_bridge()
 
 
-def test_networks_that_somebody_removed_are_made_anew(run: Containers, dockerd: Dockerd):
-    """`docker network prune` takes those that nobody uses at the moment."""
+def test_removed_networks_are_created_again(run: Containers, dockerd: Dockerd):
+    """`docker network prune` removes networks without containers."""
     for mode, more in (("bridge", {}), ("none", {}), ("awsvpc", {"networkConfiguration": VPC})):
         for kept in dockerd.containers("label=corral.pause"):
             dockerd("rm", "-f", kept)
@@ -121,7 +121,7 @@ def test_a_port_of_the_host_may_be_chosen(run: Containers):
     run.stop(arn)
 
 
-def test_in_host_mode_a_port_is_what_it_is(run: Containers):
+def test_in_host_mode_a_container_port_is_a_host_port(run: Containers):
     [arn] = run.start(shell("sleep 300", portMappings=[{"containerPort": 18080}]), networkMode="host")
     [container] = run.until(arn)["containers"]
     assert container["networkBindings"] == [{"bindIP": "0.0.0.0", "containerPort": 18080, "hostPort": 18080, "protocol": "tcp"}]

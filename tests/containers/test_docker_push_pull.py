@@ -1,4 +1,4 @@
-"""Docker's own command and engine against the registry, and tasks whose images come from it."""
+"""The docker command and engine with the registry, and tasks whose images come from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ACCOUNT = "123456789012"
 
 
 class Docker:
-    """The docker command, logged in to one Corral; what it remembers of that is in a folder of its own."""
+    """The docker command, logged in to one Corral, with its configuration in a temporary folder."""
 
     def __init__(self, dockerd: Dockerd, folder: Path, corral: Corral) -> None:
         self._dockerd = dockerd
@@ -35,19 +35,19 @@ class Docker:
         assert said.endswith("Login Succeeded")
 
     def refused(self, *arguments: str, data: bytes | None = None) -> str:
-        """Why it failed."""
+        """Run a command that fails, and return its error."""
         with pytest.raises(AssertionError) as raised:
             self(*arguments, data=data)
         return str(raised.value)
 
     def push(self, name: str, tag: str, image: str = BUSYBOX) -> str:
-        """The digest under which an image is in the registry now."""
+        """Push an image, and return its digest in the registry."""
         self("tag", image, f"{self.server}/{name}:{tag}")
         said = self("push", f"{self.server}/{name}:{tag}")
         return said.rpartition("digest: ")[2].partition(" ")[0]
 
     def forget(self, name: str) -> None:
-        """The engine has nothing of this name any more."""
+        """Remove the image from the engine."""
         ids = self("images", "-q", "--no-trunc", f"{self.server}/{name}").split()
         names = self("inspect", "--format", '{{join .RepoDigests " "}} {{join .RepoTags " "}}', *ids).split()
         self("rmi", *[each for each in names if each.startswith(f"{self.server}/{name}")])
@@ -60,7 +60,7 @@ def docker(dockerd: Dockerd, corral: Corral, tmp_path: Path) -> Docker:
 
 @pytest.fixture
 def image(dockerd: Dockerd) -> str:
-    """One that no other test has: busybox and a file."""
+    """An image that no other test has: busybox and a file."""
     name = f"own{uuid4().hex[:12]}:1"
     files, links = busybox_files()
     dockerd.make_image(name, files | {"etc/own": name.encode()}, links)
@@ -143,7 +143,7 @@ def test_a_task(docker: Docker, run: Containers, corral: Corral, image: str, how
 
 
 def test_one_name_in_two_regions(docker: Docker, run: Containers, corral: Corral, image: str):
-    """The image's name says whose repository is meant; what the engine has of the other is not taken for it."""
+    """The name of the image contains the region; the engine's image of the other region is not used."""
     name = new_repository(corral)
     docker.push(name, "latest", image)
     assert run.printed(run(shell("cat /etc/own", image=f"{ACCOUNT}.dkr.ecr.us-east-1.amazonaws.com/{name}"))) == [image]
@@ -156,7 +156,7 @@ def test_one_name_in_two_regions(docker: Docker, run: Containers, corral: Corral
 
 
 def test_a_tag_that_has_moved(docker: Docker, run: Containers, corral: Corral, image: str):
-    """Each task asks for what its tag means now, although the engine has an image of that name."""
+    """Each task pulls the present image of its tag, although the engine has an image of that name."""
     name = new_repository(corral)
     first = docker.push(name, "v")
     named = f"{ACCOUNT}.dkr.ecr.us-east-1.amazonaws.com/{name}:v"
@@ -182,8 +182,8 @@ def test_deployed_before_its_image_is_pushed(own_docker_corral: Callable[..., Co
     assert "reason" not in task["containers"][0]
 
 
-def test_what_docker_pushes_is_what_it_says(docker: Docker, corral: Corral, image: str):
-    """The manifest of a pushed image, asked for by another client."""
+def test_the_manifest_of_a_pushed_image(docker: Docker, corral: Corral, image: str):
+    """Another client reads the same manifest that docker pushed."""
     name = new_repository(corral)
     digest = docker.push(name, "1", image)
     answer = Registry(corral)("GET", f"/v2/{name}/manifests/{digest}")

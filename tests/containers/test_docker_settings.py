@@ -1,4 +1,4 @@
-"""What a task definition says of a container is so inside it."""
+"""The settings of a task definition take effect inside the container."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_limits(run: Containers, dockerd: Dockerd):
 
 
 def test_log_drivers_of_the_engine_have_their_options(run: Containers, dockerd: Dockerd):
-    """What we do not ship is the engine's business."""
+    """Log drivers that Corral does not serve are passed to the engine."""
     logging = {"logDriver": "json-file", "options": {"max-size": "1m", "labels": "who"}}
     task = run(shell("echo hello", logConfiguration=logging))
     container = task["containers"][0]["runtimeId"]
@@ -61,8 +61,8 @@ def test_log_drivers_of_the_engine_have_their_options(run: Containers, dockerd: 
 
 
 def test_secrets_come_from_parameters(run: Containers, corral: Corral):
-    corral.client("ssm").put_parameter(Name="/containers/token", Value="tell-nobody", Type="SecureString")
-    task = run(shell("test $TOKEN = tell-nobody", secrets=[{"name": "TOKEN", "valueFrom": "/containers/token"}]))
+    corral.client("ssm").put_parameter(Name="/containers/token", Value="keep-it-secret", Type="SecureString")
+    task = run(shell("test $TOKEN = keep-it-secret", secrets=[{"name": "TOKEN", "valueFrom": "/containers/token"}]))
     assert task["containers"][0]["exitCode"] == 0
 
 
@@ -78,7 +78,7 @@ def test_the_size_of_a_task_is_a_limit(run: Containers, dockerd: Dockerd):
 
 
 def test_volumes(run: Containers, dockerd: Dockerd, tmp_path: Path):
-    """Of the host, of Docker, of the task, and those of another container."""
+    """Volumes of the host, of Docker, of the task, and of another container."""
     (tmp_path / "given").write_text("given\n")
     dockerd("volume", "create", "there")
     volumes = [
@@ -107,10 +107,10 @@ def test_volumes(run: Containers, dockerd: Dockerd, tmp_path: Path):
     dockerd("volume", "inspect", "there")
 
 
-def test_a_shared_volume_that_is_not_there(run: Containers):
+def test_a_shared_volume_that_does_not_exist(run: Containers):
     volumes = [{"name": "nowhere", "dockerVolumeConfiguration": {"scope": "shared"}}]
     task = run(shell("true", mountPoints=[{"sourceVolume": "nowhere", "containerPath": "/v"}]), volumes=volumes)
-    assert task["stoppedReason"].startswith("CannotCreateVolumeError: the shared volume nowhere is not there")
+    assert task["stoppedReason"].startswith("CannotCreateVolumeError: the shared volume nowhere does not exist")
 
 
 def test_containers_of_one_task_may_share_processes(run: Containers):
@@ -121,7 +121,7 @@ def test_containers_of_one_task_may_share_processes(run: Containers):
     assert run.printed(arn) == ["seen"]
 
 
-def test_health_is_docker_s_word(run: Containers):
+def test_health_comes_from_docker(run: Containers):
     check = {"command": ["CMD-SHELL", "test -e /tmp/well"], "interval": 5, "retries": 1}
     [well] = run.start(shell("touch /tmp/well; sleep 300", healthCheck=check))
     [ill] = run.start(shell("sleep 300", healthCheck=check))
@@ -132,8 +132,8 @@ def test_health_is_docker_s_word(run: Containers):
         run.stop(arn)
 
 
-def test_a_restart_policy_leaves_alone_who_ended_at_once(run: Containers):
-    """It has to run for a while first; that one starts again is in test_engine_contract.py and, with time, in the simulation."""
+def test_a_container_that_ends_at_once_is_not_restarted(run: Containers):
+    """It must run for a minimum time first. Restarts are tested in test_engine_contract.py and in the simulation."""
     task = run(shell("exit 1", restartPolicy={"enabled": True, "restartAttemptPeriod": 60}))
     assert task["containers"][0]["exitCode"] == 1
 
@@ -148,6 +148,6 @@ def test_the_image_host_is_a_plain_process(run: Containers):
     assert run.printed(task) == [Path("/proc/1/comm").read_text().strip()]
 
 
-def test_what_needs_a_container_is_refused_of_a_plain_process(run: Containers):
+def test_settings_that_need_a_container_are_refused_for_a_plain_process(run: Containers):
     with pytest.raises(run.ecs.exceptions.ClientException, match="needs an image: --runtime docker"):
         run({"name": "main", "image": "corral/host", "memory": 16})

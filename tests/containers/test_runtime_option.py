@@ -1,4 +1,4 @@
-"""--runtime: whether images are run, and what is said where they are not. None of it needs an engine."""
+"""--runtime: whether images run, and the messages if they do not. These tests need no engine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_without_an_engine_images_are_ignored(start, runtime: str):
             run.start(container, shell("true", name="other"))
 
 
-def test_docker_waits_for_an_engine_and_says_so(start):
+def test_docker_waits_for_an_engine_and_reports_it(start):
     run = start("docker")
     [arn] = run.start(shell("true"))
     reason = eventually(lambda: run.show(arn)["containers"][0].get("reason"))

@@ -1,4 +1,4 @@
-"""The core's side of the conversation in `model/run.py`, as small as it can be, and able to misbehave on demand."""
+"""A minimal core for the protocol in `model/run.py`, which can misbehave on demand."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class FakeCore:
         return [self.runs[run_id] for run_id in run_ids]
 
     def go_away(self) -> None:
-        """Stop listening and hang up, as a core that dies."""
+        """Stop listening and close all connections, like a core that dies."""
 
         async def leave() -> None:
             if self._server is not None:

@@ -1,4 +1,4 @@
-"""What every engine must do. A new driver joins by a line in `drivers.ENGINES`."""
+"""The contract of all engines. To test a new engine, add a line to `drivers.ENGINES`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_starting_twice_is_once_until_it_is_forgotten(driver, tmp_path):
 
 
 def test_another_attempt_is_another_run(driver):
-    """As a restart policy wants it: the first has ended and may not be forgotten yet."""
+    """A restart starts another attempt when the first has ended and may not be forgotten yet."""
     first = driver.run(shell("one", "echo first; exit 1")).observed
     second = driver.run(replace(shell("one.1", "echo second; exit 2"), task_id=shell("one", "").task_id)).observed
     assert (first.exit_code, second.exit_code) == (1, 2)
@@ -70,7 +70,7 @@ def test_exit_codes(driver, script, code):
     ],
 )
 def test_a_start_that_fails_is_a_run_that_ended_without_starting(process_driver, how, reason):
-    """In the words of posix; a container's are the engine's own: test_docker.py."""
+    """The messages are those of POSIX. Those of a container are the engine's own: tests/containers/test_container_failures.py."""
     observed = process_driver.run(replace(spec("one"), **how)).observed
     assert observed.reason == f"CannotStartContainerError: {reason}"
     assert (observed.started_at_s, observed.exit_code, observed.pid) == (None, None, None)
@@ -94,7 +94,7 @@ def test_stop_reaches_the_whole_group(driver):
     assert not is_running(child)
 
 
-def test_whoever_ignores_sigterm_is_killed_after_the_grace(driver):
+def test_a_run_that_ignores_sigterm_is_killed_after_the_grace_period(driver):
     driver.engine.start([shell("one", "trap '' TERM; echo ready; while :; do sleep 0.01; done", stop_grace_s=0.3)])
     driver.printed("one", "ready")
     asked = time.monotonic()
@@ -104,7 +104,7 @@ def test_whoever_ignores_sigterm_is_killed_after_the_grace(driver):
     assert time.monotonic() - asked >= 0.3
 
 
-def test_stopping_what_is_unknown_or_over_does_nothing(driver):
+def test_stopping_an_unknown_or_ended_run_does_nothing(driver):
     driver.engine.stop(["never-heard-of"])
     driver.run(shell("one", "exit 0"))
     driver.engine.stop(["one"])
@@ -118,22 +118,22 @@ def test_a_run_stopped_with_its_start_ends(driver):
     assert not driver.node.holders()
 
 
-def test_the_end_is_told_when_nothing_is_left(driver):
-    """A child in a session of its own is out of reach of group signals, and still goes before the run is over."""
+def test_the_end_is_reported_when_no_process_is_left(driver):
+    """A child in another session does not receive group signals, but is killed before the run has ended."""
     run = driver.run(shell("one", "setsid sleep 300 & setsid sh -c 'sleep 300 & sleep 300' & echo $!; exit 4"))
     assert run.observed.exit_code == 4
     assert not driver.node.holders()
     assert not is_running(int(driver.node.output("one")))
 
 
-def test_who_points_its_output_elsewhere_is_still_known_to_live(driver):
+def test_a_run_that_redirects_its_output_still_counts_as_alive(driver):
     run = driver.run(shell("one", "setsid sleep 300 >/dev/null 2>&1 & exit 0"))
     assert run.observed.exit_code == 0
     assert not driver.node.holders()
 
 
 def test_a_reader_of_the_output_is_left_alone(driver):
-    """Only who holds the run's lock belongs to it; whoever follows its output does not."""
+    """Only processes that hold the run's lock belong to it; a process that reads its output does not."""
     driver.engine.start([shell("one", "echo ready; setsid sleep 300 & while :; do sleep 0.01; done")])
     driver.printed("one", "ready")
     driver.engine.start([spec("reader", "tail", "-f", str(driver.node.node / "output" / "one"))])
@@ -147,7 +147,7 @@ def test_a_reader_of_the_output_is_left_alone(driver):
 
 
 def test_environment(node):
-    """Of a plain process. A container has its image's instead of this machine's: test_docker.py."""
+    """Of a plain process. A container has the variables of its image instead of those of this machine: test_docker_settings.py."""
     ours = {"PATH": os.environ["PATH"], "HOME": "/home/x", "LANG": "C.UTF-8", "SECRET": "no", "AWS_PROFILE": "no"}
     for make in [ENGINES["process"]]:
         driver = Driver(make, node, environment=ours)
@@ -179,7 +179,7 @@ def _variables(text: str) -> dict[str, str]:
     return dict(entry.split("=", 1) for entry in text.split("\0") if entry)
 
 
-def test_a_folder_of_its_own_that_goes_when_it_is_forgotten(process_driver, tmp_path):
+def test_the_default_folder_is_removed_when_the_run_is_forgotten(process_driver, tmp_path):
     driver = process_driver
     precious = tmp_path / "precious"
     precious.mkdir()
@@ -205,7 +205,7 @@ def test_a_working_directory_of_the_users_stays(driver, tmp_path):
     assert (tmp_path / "file").read_text() == "x\n"
 
 
-def test_many_that_end_at_once(driver):
+def test_many_runs_that_end_at_once(driver):
     many = 200 if isinstance(driver.engine, ProcessEngine) else 20
     driver.engine.start([shell(f"r{i}", f"echo {i}; exit {i % 200}") for i in range(many)])
     driver.until(lambda: all(not run.alive for run in driver.engine.observe().values()), "all ended")
@@ -214,14 +214,14 @@ def test_many_that_end_at_once(driver):
         assert driver.node.output(f"r{i}") == f"{i}\n"
 
 
-def test_what_was_ordered_is_observed_at_once(driver):
-    """Or a core that reconnects just then would believe that the order was lost."""
+def test_an_ordered_run_is_observed_at_once(driver):
+    """Otherwise a core that reconnects at this moment would believe that the order was lost."""
     driver.engine.start([shell("one", "true", ships_logs=True, gpu_ids=["GPU-a"])])
     known = driver.engine.observe()["one"]
     assert known.alive and known.ships_logs and known.gpu_ids == ("GPU-a",)
 
 
-def test_a_command_beside_a_run(driver):
+def test_execute(driver):
     run = shell("one", "exec sleep 600", environment={"OF_THE_RUN": "here"})
     driver.engine.start([run])
     driver.started("one")
@@ -235,8 +235,8 @@ def test_a_command_beside_a_run(driver):
     assert driver.engine.observe()["one"].alive
 
 
-def test_a_command_beside_a_run_ends_when_its_connection_closes(process_driver):
-    """Docker cannot end what it executes; there it goes on until it has something to say, or until the container ends."""
+def test_execute_ends_when_its_connection_closes(process_driver):
+    """Docker cannot end what it executes: there the command continues until it writes output or the container ends."""
     driver = process_driver
     run = shell("one", "exec sleep 600")
     driver.engine.start([run])
@@ -246,7 +246,7 @@ def test_a_command_beside_a_run_ends_when_its_connection_closes(process_driver):
     driver.until(lambda: not is_running(pid), "ended")
 
 
-def test_a_command_beside_no_run_is_declined(driver):
+def test_execute_without_a_run_is_declined(driver):
     run = shell("one", "true")
     driver.run(run)
     for spec_of in (run, shell("never", "true")):

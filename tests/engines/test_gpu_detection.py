@@ -1,4 +1,4 @@
-"""Flags, simulated GPUs and real ones."""
+"""The flag --gpus, simulated GPUs and real GPUs."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ from eventually import eventually
         ("sim:8xa100-80gb", GpusFlag("sim", 8, "A100-80GB")),
     ],
 )
-def test_flags(text, flag):
+def test_valid_flags(text, flag):
     assert parse_gpus_flag(text) == flag
 
 
 @pytest.mark.parametrize(
     "text, says",
     [
-        ("", "not one of"),
-        ("all", "not one of"),
-        ("sim", "not one of"),
-        ("sim:", "not one of"),
-        ("sim:x", "not one of"),
-        ("sim:-1", "not one of"),
-        ("sim:2x", "not one of"),
-        ("sim:2 xH200", "not one of"),
+        ("", "is not valid: use auto, none, sim"),
+        ("all", "is not valid: use auto, none, sim"),
+        ("sim", "is not valid: use auto, none, sim"),
+        ("sim:", "is not valid: use auto, none, sim"),
+        ("sim:x", "is not valid: use auto, none, sim"),
+        ("sim:-1", "is not valid: use auto, none, sim"),
+        ("sim:2x", "is not valid: use auto, none, sim"),
+        ("sim:2 xH200", "is not valid: use auto, none, sim"),
         ("sim:0", "from 1 to 64"),
         ("sim:65", "from 1 to 64"),
-        ("sim:2xH2000", "there are B200, H200, H100"),
+        ("sim:2xH2000", "use one of B200, H200, H100"),
     ],
 )
-def test_wrong_flags(text, says):
+def test_invalid_flags(text, says):
     with pytest.raises(Refused, match=says):
         parse_gpus_flag(text)
 
 
-def test_simulated_ones_keep_their_names():
+def test_simulated_gpus_keep_their_ids():
     first, again, other = detect("sim:2xT4", "host"), detect("sim:2xT4", "host"), detect("sim:2xT4", "other")
     assert first.devices() == again.devices()
     assert not {gpu.gpu_id for gpu in first.devices()} & {gpu.gpu_id for gpu in other.devices()}
@@ -64,11 +64,11 @@ def test_simulated_ones_keep_their_names():
     assert all(memory_mib > 1024 for _, memory_mib in MODELS.values())
 
 
-def test_none():
+def test_no_gpus():
     assert detect("none", "host").devices() == []
 
 
-def test_busy_as_the_processes_pinned_to_them():
+def test_simulated_gpus_are_as_busy_as_the_processes_pinned_to_them():
     gpus = SimulatedGpus("host", 3, "H100")
     a, b, c = (gpu.gpu_id for gpu in gpus.devices())
     busy = subprocess.Popen([sys.executable, "-c", "x = b'x' * 50_000_000\nwhile True: pass"], start_new_session=True)
@@ -92,7 +92,7 @@ def _if_busy(samples):
     return samples if samples[0].utilization_percent > 0 else None
 
 
-def test_without_a_driver_it_says_so_and_what_to_do():
+def test_a_missing_driver_is_reported_with_a_remedy():
     gpus = detect("auto", "host")
     if not isinstance(gpus, NoGpus):
         pytest.skip("this machine has NVIDIA GPUs")
@@ -101,7 +101,7 @@ def test_without_a_driver_it_says_so_and_what_to_do():
 
 
 @pytest.mark.gpu
-def test_real_ones():
+def test_real_gpus():
     gpus = detect("auto", "host")
     if isinstance(gpus, NoGpus):
         pytest.skip("no NVIDIA GPU on this machine")
@@ -114,7 +114,7 @@ def test_real_ones():
 
 
 @pytest.mark.gpu
-def test_real_ones_know_who_computes_on_them():
+def test_real_gpus_list_the_processes_on_them():
     gpus = detect("auto", "host")
     if isinstance(gpus, NoGpus):
         pytest.skip("no NVIDIA GPU on this machine")
@@ -161,7 +161,7 @@ def test_simulated_machines():
 
 
 class FakeNvml:
-    """Four devices as a driver shows them: 0 and 1 joined by two NVLinks, 2 and 3 under one switch, and who computes on 0."""
+    """A driver with four devices: 0 and 1 are connected by two NVLinks, 2 and 3 by one switch; processes compute on 0."""
 
     class NVMLError(Exception):
         pass
@@ -199,17 +199,17 @@ class FakeNvml:
         raise self.NVMLError("not supported")
 
 
-def test_what_the_driver_says_of_distances():
+def test_distances_from_the_driver():
     gpus = NvmlGpus(FakeNvml([]))
     near, pair, node = gpu_topology.NVLINKS, gpu_topology.SAME_SWITCH, gpu_topology.SAME_SOCKET
     assert gpus.links() == [[0, near, node, node], [near, 0, node, node], [node, node, 0, pair], [node, node, pair, 0]]
-    assert NvmlGpus(FakeNvml([], levels={(2, 3): 77})).links() is None, "a level that nobody knows"
+    assert NvmlGpus(FakeNvml([], levels={(2, 3): 77})).links() is None, "an unknown level"
 
 
 # Whose processes compute on them
 
 
-def test_who_is_ours():
+def test_which_processes_are_ours():
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
     try:
         assert is_ours(child.pid, {child.pid}) is True, "the session"
@@ -220,7 +220,7 @@ def test_who_is_ours():
     assert is_ours(child.pid, {os.getpid()}) is None, "gone"
 
 
-def test_the_driver_names_processes_of_others():
+def test_foreign_processes_from_the_driver():
     others = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
     try:
         gpus = NvmlGpus(FakeNvml([SimpleNamespace(pid=others.pid)]))
@@ -232,8 +232,8 @@ def test_the_driver_names_processes_of_others():
         others.communicate()
 
 
-def test_a_process_that_cannot_be_seen():
-    """It has just ended; inside a container it may be somebody's outside, unless a run of ours is on that GPU."""
+def test_a_process_that_is_not_visible():
+    """It has just ended. Inside a container it may be a process outside, unless one of our runs has that GPU."""
     gpus = NvmlGpus(FakeNvml([SimpleNamespace(pid=2**22 + 1)]))
     outside = os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"
     assert gpus.sample({})[0].foreign == ([] if outside else [(2**22 + 1, "?")])
@@ -241,8 +241,8 @@ def test_a_process_that_cannot_be_seen():
 
 
 @pytest.mark.parametrize("variable", ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"])
-def test_a_process_that_sees_a_simulated_one_computes_on_it(variable):
-    gpus = SimulatedGpus(f"host of {variable} in {os.getpid()}", 3, "H100")  # other tests run beside this one
+def test_a_process_with_a_simulated_gpu_in_its_environment_is_foreign(variable):
+    gpus = SimulatedGpus(f"host of {variable} in {os.getpid()}", 3, "H100")  # other tests run at the same time
     a, b, _ = (gpu.gpu_id for gpu in gpus.devices())
     seeing = subprocess.Popen([sys.executable, "-c", "input()"], env={**os.environ, variable: f"{a},{b}"}, stdin=subprocess.PIPE)
     try:

@@ -1,11 +1,11 @@
-"""Health checks on a real node: verdicts, time limits, and agents that die while a check is under way."""
+"""Health checks on a real node: verdicts, timeouts, and agents that die during a check."""
 
 from __future__ import annotations
 
 import pytest
 
 from corral.model.run import Health, HealthCheck
-from corral.node.health_checks import Judge
+from corral.node.health_checks import HealthTracker
 from engines.nodes import is_running, kill, shell
 from eventually import eventually
 
@@ -25,33 +25,33 @@ def check(script: str, **more) -> HealthCheck:
         ("--+", " UH"),
     ],
 )
-def test_what_results_mean(results: str, verdicts: str) -> None:
-    judge, found = Judge(check("", interval_s=5.0)), ""
+def test_verdicts(results: str, verdicts: str) -> None:
+    tracker, found = HealthTracker(check("", interval_s=5.0)), ""
     for at, result in enumerate(results):
-        before = judge.verdict
-        changed = judge.heard(result == "+", 10.0 + at)
-        assert changed == (judge.verdict is not before)
-        found += {Health.HEALTHY: "H", Health.UNHEALTHY: "U", None: " "}[judge.verdict]
+        before = tracker.verdict
+        changed = tracker.add(result == "+", 10.0 + at)
+        assert changed == (tracker.verdict is not before)
+        found += {Health.HEALTHY: "H", Health.UNHEALTHY: "U", None: " "}[tracker.verdict]
     assert found == verdicts
 
 
-def test_failures_of_the_start_do_not_count_until_it_has_been_well_once() -> None:
-    judge = Judge(check("", interval_s=5.0, start_period_s=60.0))
-    assert not any(judge.heard(False, age_s) for age_s in (0.0, 5.0, 30.0, 59.0))
-    assert judge.heard(True, 59.5) and not judge.heard(False, 59.6) and judge.heard(False, 59.7)
-    assert judge.verdict is Health.UNHEALTHY
+def test_failures_in_the_start_period_do_not_count_until_the_first_success() -> None:
+    tracker = HealthTracker(check("", interval_s=5.0, start_period_s=60.0))
+    assert not any(tracker.add(False, age_s) for age_s in (0.0, 5.0, 30.0, 59.0))
+    assert tracker.add(True, 59.5) and not tracker.add(False, 59.6) and tracker.add(False, 59.7)
+    assert tracker.verdict is Health.UNHEALTHY
 
 
 def test_a_failure_before_the_first_interval_is_over_does_not_count() -> None:
-    judge = Judge(check("", interval_s=5.0, retries=1))
-    assert not judge.heard(False, 4.9) and judge.heard(False, 5.0)
+    tracker = HealthTracker(check("", interval_s=5.0, retries=1))
+    assert not tracker.add(False, 4.9) and tracker.add(False, 5.0)
 
 
 def health(core, run_id: str) -> str | None:
     return core.runs[run_id].health if run_id in core.runs else None
 
 
-def test_a_verdict_is_told_when_it_changes(node, core, tmp_path):
+def test_a_verdict_is_reported_when_it_changes(node, core, tmp_path):
     """The check sees the run's environment and folder."""
     node.start_agent("--gpus", "none")
     core.greeted()
@@ -79,7 +79,7 @@ def test_a_check_that_takes_too_long_is_killed_with_all_its_children(node, core,
     eventually(lambda: not is_running(child), "the check's child is gone")
 
 
-def test_a_new_agent_checks_whom_it_is_told_to_and_ends_what_its_predecessor_left(node, core, tmp_path):
+def test_a_new_agent_runs_the_checks_it_is_sent_and_kills_those_of_its_predecessor(node, core, tmp_path):
     agent = node.start_agent("--gpus", "none")
     core.greeted()
     hangs = check(f"echo $$ > {tmp_path}/pid; exec sleep 1000", timeout_s=1000.0)
@@ -99,7 +99,7 @@ def test_a_new_agent_checks_whom_it_is_told_to_and_ends_what_its_predecessor_lef
     core.ended("one")
 
 
-def test_what_cannot_be_run_is_a_failure(node, core):
+def test_a_command_that_cannot_run_is_a_failure(node, core):
     node.start_agent("--gpus", "none")
     core.greeted()
     core.order(shell("one", "sleep 1000", health=HealthCheck(["/no/such/program"], interval_s=0.1, retries=1)))

@@ -1,4 +1,4 @@
-"""Cutting output into log events."""
+"""Splitting output into log events, and shipping them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from corral.clock import VirtualClock
 from corral.model.run import LOG_EVENT_MAX_BYTES
-from corral.node.log_shipper import Shipper, cut
+from corral.node.log_shipper import LogShipper, split_events
 
 MAX = LOG_EVENT_MAX_BYTES
 
@@ -33,19 +33,19 @@ MAX = LOG_EVENT_MAX_BYTES
         ("😀".encode() * (MAX // 4 + 1), False, MAX // 4 * 4, ["😀" * (MAX // 4)]),
     ],
 )
-def test_cut(data, final, used, texts):
-    assert cut(data, final=final) == (used, texts)
+def test_split_events(data, final, used, texts):
+    assert split_events(data, final=final) == (used, texts)
 
 
-def test_bytes_that_are_no_text_do_not_outgrow_the_limit():
-    used, texts = cut(b"\xff" * MAX, final=True)
+def test_invalid_bytes_do_not_exceed_the_limit():
+    used, texts = split_events(b"\xff" * MAX, final=True)
     assert used == MAX
     assert all(len(text.encode()) <= MAX for text in texts)
 
 
-def test_no_more_events_than_asked_for():
-    assert cut(b"a\nb\nc\n", final=True, max_events=2) == (4, ["a", "b"])
-    assert cut(b"a\n" + b"x" * (MAX + 5), final=True, max_events=2) == (2 + MAX, ["a", "x" * MAX])
+def test_no_more_events_than_the_limit():
+    assert split_events(b"a\nb\nc\n", final=True, max_events=2) == (4, ["a", "b"])
+    assert split_events(b"a\n" + b"x" * (MAX + 5), final=True, max_events=2) == (2 + MAX, ["a", "x" * MAX])
 
 
 LINE = st.text("ab é€😀\r\0", max_size=20)
@@ -53,19 +53,19 @@ LINE = st.text("ab é€😀\r\0", max_size=20)
 
 @settings(max_examples=60, deadline=None)
 @given(lines=st.lists(LINE, max_size=8), steps=st.lists(st.integers(1, 30), max_size=20), max_events=st.integers(1, 4))
-def test_however_it_grows_each_line_comes_once(lines, steps, max_events):
+def test_each_line_is_shipped_once_however_the_file_grows(lines, steps, max_events):
     data = "\n".join(lines).encode()
     got, at = [], 0
     for end in [*accumulate(steps), *[len(data)] * (len(lines) + 1)]:
-        used, texts = cut(data[at:end], final=end >= len(data), max_events=max_events)
+        used, texts = split_events(data[at:end], final=end >= len(data), max_events=max_events)
         got += texts
         at += used
     assert got == [line for line in lines if line]
 
 
 def test_fair_and_bounded(tmp_path):
-    """A run with a lot to say does not keep the others waiting."""
-    shipper = Shipper(tmp_path, VirtualClock())
+    """A run with much output does not delay the others."""
+    shipper = LogShipper(tmp_path, VirtualClock())
     (tmp_path / "much").write_text("x" * 99 + "\n")
     with open(tmp_path / "much", "a") as file:
         file.write(("y" * 99 + "\n") * 100_000)
@@ -83,8 +83,8 @@ def test_fair_and_bounded(tmp_path):
     assert again[0].start == next(chunk.end for chunk in chunks if chunk.run_id == "much")
 
 
-def test_an_adopted_run_asks_first(tmp_path):
-    shipper = Shipper(tmp_path, VirtualClock())
+def test_an_adopted_run_requests_its_offset_first(tmp_path):
+    shipper = LogShipper(tmp_path, VirtualClock())
     (tmp_path / "one").write_text("a\nb\nc")
     shipper.follow("one", certain=False)
     shipper.ended("one")
@@ -100,8 +100,8 @@ def test_an_adopted_run_asks_first(tmp_path):
     assert [(chunk.start, chunk.end) for chunk in shipper.chunks()] == [(2, 5)]
 
 
-def test_what_is_stored_is_given_back_to_the_disk(tmp_path):
-    shipper = Shipper(tmp_path, VirtualClock())
+def test_the_disk_space_of_stored_output_is_freed(tmp_path):
+    shipper = LogShipper(tmp_path, VirtualClock())
     line = "x" * 99_999
     (tmp_path / "one").write_text((line + "\n") * 400)
     before = (tmp_path / "one").stat()

@@ -1,4 +1,4 @@
-"""What runs use: of a whole session, and compared with an earlier time."""
+"""The usage of runs: summed over a session, and compared with an earlier measurement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 from corral.clock import WallClock
 from corral.model.run import Usage
-from corral.node.usage import Earlier, usage_of
+from corral.node.usage import UsageHistory, usage_of
 from eventually import eventually
 
 
@@ -42,11 +42,11 @@ def test_the_processes_of_a_session_are_one_run(tmp_path):
 
 
 def test_an_earlier_time_is_at_least_a_second_ago():
-    earlier = Earlier()
-    assert earlier.take({"a": at(10)}, {"a"}) == {}
-    assert earlier.take({"a": at(10.5)}, {"a"}) == {}
-    assert earlier.take({"a": at(11)}, {"a"}) == {"a": at(10)}
-    assert earlier.take({"a": at(11.5), "b": at(11.5)}, {"a", "b"}) == {"a": at(10)}
-    assert earlier.take({"a": at(13)}, {"a"}) == {"a": at(11)}
-    assert earlier.take({"b": at(13)}, {"b"}) == {}  # it was forgotten while it was not alive
-    assert earlier.take({"a": at(15)}, {"a", "b"}) == {}
+    earlier = UsageHistory()
+    assert earlier.update({"a": at(10)}, {"a"}) == {}
+    assert earlier.update({"a": at(10.5)}, {"a"}) == {}
+    assert earlier.update({"a": at(11)}, {"a"}) == {"a": at(10)}
+    assert earlier.update({"a": at(11.5), "b": at(11.5)}, {"a", "b"}) == {"a": at(10)}
+    assert earlier.update({"a": at(13)}, {"a"}) == {"a": at(11)}
+    assert earlier.update({"b": at(13)}, {"b"}) == {}  # it was forgotten while it was not alive
+    assert earlier.update({"a": at(15)}, {"a", "b"}) == {}

@@ -1,4 +1,4 @@
-"""The spawner dies: whatever lived still lives, nothing is started twice, and what is not known is said so."""
+"""Crashes of the spawner: live runs continue, no run starts twice, and a lost exit code is reported as lost."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from corral.errors import Refused
 from corral.node import spawner
 from corral.node.host import kernel_boot_id
-from corral.node.run_journal import Journal, replay
-from corral.node.spawner_protocol import Run
+from corral.node.run_journal import RunJournal, replay
+from corral.node.spawner_protocol import SpawnedRun
 from engines.drivers import Driver, process_engine
 from engines.nodes import NodeFolder, is_running, kill, shell
 
@@ -57,26 +57,26 @@ def test_live_runs_are_adopted_and_their_code_is_lost(driver, tmp_path):
     kill(driver.engine.observe()["dies"].observed.pid)
     driver.until(lambda: driver.node.spawner_pid() != first, "another spawner")
     dies = driver.ended("dies").observed
-    assert (dies.exit_code, dies.reason) == (None, spawner.LOST)
+    assert (dies.exit_code, dies.reason) == (None, spawner.EXIT_STATUS_LOST)
     assert driver.engine.observe()["over"].observed.exit_code == 3
     waits = driver.engine.observe()["waits"]
     assert waits.alive and is_running(waits.observed.pid)
     gate.touch()
     ended = driver.ended("waits").observed
-    assert (ended.exit_code, ended.reason) == (None, spawner.LOST)
+    assert (ended.exit_code, ended.reason) == (None, spawner.EXIT_STATUS_LOST)
     assert ended.started_at_s == waits.observed.started_at_s
     assert driver.node.output("waits") == "up\nend\n"
     assert (tmp_path / "starts").read_text() == "x\n"
 
 
-def test_a_stop_goes_on_after_the_spawner(driver):
-    """SIGKILL follows the grace, although who promised it is gone."""
+def test_a_stop_continues_after_a_crash_of_the_spawner(driver):
+    """SIGKILL follows after the grace period, although the spawner that began the stop has died."""
     driver.engine.start([shell("one", "trap '' TERM; echo up; while :; do sleep 0.01; done", stop_grace_s=0.5)])
     driver.printed("one", "up")
     driver.engine.stop(["one"])
     driver.until(lambda: b'"kill_at_boot_s":null' not in _last_line(driver.node), "stop journaled")
     kill(driver.node.spawner_pid())
-    assert driver.ended("one").observed.reason == spawner.LOST
+    assert driver.ended("one").observed.reason == spawner.EXIT_STATUS_LOST
     assert not driver.node.holders()
 
 
@@ -95,16 +95,16 @@ def test_adopted_runs_can_be_stopped(driver):
     assert driver.node.output("one").endswith("told\n")
 
 
-def test_stragglers_of_a_run_that_ended_meanwhile_are_cleared_away(driver):
+def test_remaining_processes_of_a_run_that_ended_meanwhile_are_killed(driver):
     driver.engine.start([shell("one", "setsid sleep 300 & echo up; exec sleep 300")])
     driver.printed("one", "up")
     kill(driver.node.spawner_pid())
     kill(driver.engine.observe()["one"].observed.pid)
-    assert driver.ended("one").observed.reason == spawner.LOST
+    assert driver.ended("one").observed.reason == spawner.EXIT_STATUS_LOST
     assert not driver.node.holders()
 
 
-def test_orders_that_died_with_it_are_given_again(driver, tmp_path):
+def test_orders_that_were_lost_with_it_are_sent_again(driver, tmp_path):
     specs = [shell(f"r{i}", f"echo {i} >> {tmp_path}/starts") for i in range(300)]
     driver.engine.start(specs)
     driver.until(lambda: any(run.observed.pid for run in driver.engine.observe().values()), "some started")
@@ -114,7 +114,7 @@ def test_orders_that_died_with_it_are_given_again(driver, tmp_path):
     assert len(starts) == len(set(starts))
     for i in range(300):
         observed = driver.engine.observe()[f"r{i}"].observed
-        assert observed.exit_code == 0 or observed.reason in (spawner.LOST, spawner.NEVER_STARTED)
+        assert observed.exit_code == 0 or observed.reason in (spawner.EXIT_STATUS_LOST, spawner.NEVER_STARTED)
         assert (str(i) in starts) or observed.reason == spawner.NEVER_STARTED
 
 
@@ -140,7 +140,7 @@ def test_after_a_reboot_everything_has_ended(node):
     )
     driver = Driver(process_engine, node)
     known = {run_id: run.observed for run_id, run in driver.engine.observe().items()}
-    assert known["alive"].reason == known["starting"].reason == spawner.REBOOTED
+    assert known["alive"].reason == known["starting"].reason == spawner.HOST_RESTARTED
     assert known["alive"].exit_code is None and known["alive"].stopped_at_s is not None
     assert known["starting"].started_at_s is None
     assert (known["over"].exit_code, known["over"].reason, known["over"].stopped_at_s) == (3, None, 2.0)
@@ -158,11 +158,11 @@ def test_a_boot_id_handed_in_ends_what_ran_under_another(node):
     for pid in node.holders():
         kill(pid)
     second = Driver(process_engine, node, boot_id="boot-2")
-    assert second.engine.observe()["one"].observed.reason == spawner.REBOOTED
+    assert second.engine.observe()["one"].observed.reason == spawner.HOST_RESTARTED
     second.close()
 
 
-def test_what_was_being_started_is_never_started_again(node, tmp_path):
+def test_a_run_that_was_being_started_is_never_started_again(node, tmp_path):
     write_journal(node, run_record("one"))
     driver = Driver(process_engine, node)
     observed = driver.engine.observe()["one"].observed
@@ -173,8 +173,8 @@ def test_what_was_being_started_is_never_started_again(node, tmp_path):
     driver.close()
 
 
-def test_started_and_the_pid_not_written_down(driver, tmp_path):
-    """The journal says starting, the lock says alive: its main process is found by that."""
+def test_a_run_whose_pid_was_not_journaled(driver, tmp_path):
+    """The journal says starting and the lock is held: the main process is found by the lock."""
     driver.engine.start([shell("one", f"echo x >> {tmp_path}/starts; echo up; sleep 300 & wait")])
     driver.printed("one", "up")
     pid = driver.started("one").observed.pid
@@ -185,7 +185,7 @@ def test_started_and_the_pid_not_written_down(driver, tmp_path):
     assert again.engine.observe()["one"].observed.pid == pid
     assert again.engine.observe()["one"].alive
     again.engine.stop(["one"])
-    assert again.ended("one").observed.reason == spawner.LOST
+    assert again.ended("one").observed.reason == spawner.EXIT_STATUS_LOST
     assert (tmp_path / "starts").read_text() == "x\n"
     again.close()
 
@@ -203,12 +203,12 @@ def test_a_damaged_journal_of_this_boot_is_refused(node):
     write_journal(node, {"run": "nonsense"}, run_record("one"))
     refused = run_spawner(node)
     assert refused.returncode == 2
-    assert "journal, line 2" in refused.stderr
-    with pytest.raises(Refused, match="journal, line 2"):
+    assert "journal: line 2" in refused.stderr
+    with pytest.raises(Refused, match="journal: line 2"):
         Driver(process_engine, node)
 
 
-def test_files_of_forgotten_runs_are_swept_up(node):
+def test_files_of_forgotten_runs_are_removed(node):
     (node.node / "output" / "gone").write_text("text")
     (node.node / "work" / "gone").mkdir()
     (node.node / "work" / "gone" / "file").touch()
@@ -219,11 +219,11 @@ def test_files_of_forgotten_runs_are_swept_up(node):
 
 
 def test_the_journal_is_rewritten_when_it_is_mostly_garbage(node):
-    journal = Journal(node.node / "journal", BOOT_ID)
+    journal = RunJournal(node.node / "journal", BOOT_ID)
     journal.rewrite({})
-    kept = Run("kept", 1.0, False, [])
-    while not journal.overgrown:
-        journal.put(Run("x" * 100, 1.0, False, []))
+    kept = SpawnedRun("kept", 1.0, False, [])
+    while not journal.needs_rewrite:
+        journal.put(SpawnedRun("x" * 100, 1.0, False, []))
     journal.forget(["x" * 100])
     journal.put(kept)
     journal.rewrite({"kept": kept})

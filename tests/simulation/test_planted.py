@@ -17,7 +17,7 @@ from corral.handovers import Delivery, Sending
 from corral.journal import Journal
 from corral.model.instance import Instance, InstanceState
 from corral.model.placement import TASK, Claim, Placement, Slot
-from corral.model.run import Hello, Observed, Report, RunSpec, Start
+from corral.model.run import Hello, Observed, Report, RunSpec, StartOrder
 from corral.model.task import Run, Task
 from corral.reconcile import STATE
 from corral.services import hosts, instances
@@ -168,7 +168,7 @@ def hello_stops_nobody(tx: Tx[Store], said: Hello) -> None:
 
 def hello_starts_nobody(tx: Tx[Store], said: Hello) -> None:
     hosts.hello(tx, said)
-    tx._orders[:] = [(host_id, order) for host_id, order in tx._orders if not isinstance(order, Start)]
+    tx._orders[:] = [(host_id, order) for host_id, order in tx._orders if not isinstance(order, StartOrder)]
 
 
 class SendsWhatWasOrderedBeforeHello(Plane):
@@ -287,7 +287,7 @@ class AnswersBeforeTheCommit(Core[Any]):
 class OrdersBeforeTheCommit(Core[Any]):
     def _run(self, tx: Tx[Any], command: Command, outcome: Outcome) -> None:
         super()._run(tx, command, outcome)
-        self._ordered = [(host_id, order) for host_id, order in tx._orders if isinstance(order, Start)]
+        self._ordered = [(host_id, order) for host_id, order in tx._orders if isinstance(order, StartOrder)]
 
     def _failed(self, error: Exception, commands: Any, outcome: Outcome) -> Outcome:
         failed = super()._failed(error, commands, outcome)

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from corral.channel import command_relay
-from corral.channel.command_relay import BACKLOG_MAX_BYTES, ERRORS, INPUT, NO_MORE, PART_BYTES, SIZE, WINDOW, Frames, frame
+from corral.channel.command_relay import BUFFER_MAX_BYTES, END_OF_INPUT, ERRORS, INPUT, PART_BYTES, SIZE, WINDOW, Frames, frame
 
 SOCKET_PATH_MAX_BYTES = 100  # the system's own bound is 107
 DRAIN_S = 5.0
@@ -105,7 +105,7 @@ class Attached:
             unsent += _window()
         while True:
             wanted: list[int | socket.socket] = [link, self._woken]
-            if reading and len(unsent) < BACKLOG_MAX_BYTES:
+            if reading and len(unsent) < BUFFER_MAX_BYTES:
                 wanted.append(self._stdin)
             readable, writable, _ = select.select(wanted, [link] if unsent else [], [])
             if self._woken in readable:
@@ -115,7 +115,7 @@ class Attached:
                 unsent += _window()
             if self._stdin in readable:
                 typed = os.read(self._stdin, PART_BYTES)
-                unsent += frame(INPUT, typed) if typed else frame(NO_MORE)
+                unsent += frame(INPUT, typed) if typed else frame(END_OF_INPUT)
                 reading = bool(typed)
             if link in writable:
                 try:

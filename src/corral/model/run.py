@@ -99,7 +99,7 @@ class LogTarget(Struct, frozen=True):
     create_group: bool
 
 
-class Start(Struct, frozen=True):
+class StartOrder(Struct, frozen=True):
     """A run that should start, once its log stream is open."""
 
     spec: RunSpec

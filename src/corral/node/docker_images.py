@@ -1,6 +1,6 @@
-"""Images: pulled with patience, known by their digests, and removed when those that we pulled take too much room.
+"""Docker images: pulls with retries, digests, and removal of the least recently used images that Corral pulled.
 
-What a person pulled or built is theirs and stays.
+Images that a person pulled or built are never removed.
 """
 
 from __future__ import annotations
@@ -17,61 +17,62 @@ import msgspec
 
 from corral.clock import Clock
 from corral.errors import Refused
+from corral.model.stop_reasons import STOPPED_BEFORE_START
 from corral.node.docker_api import DockerApi, EngineError
 
-PULL_MAX_S = 60.0  # how long a run waits for its image, from the first refusal on; CORRAL_PULL_MAX_S says otherwise
+PULL_MAX_S = 60.0  # how long a run retries the pull after the first failure; CORRAL_PULL_MAX_S overrides it
 RETRY_FIRST_S = 0.5
 RETRY_MAX_S = 5.0
 PROGRESS_EVERY_S = 1.0
-IMAGES_MAX_GB = 100.0  # of all that we pulled; CORRAL_IMAGES_MAX_GB says otherwise
+IMAGES_MAX_GB = 100.0  # of all images that Corral pulled; CORRAL_IMAGES_MAX_GB overrides it
 GB = 10**9
 
 log = logging.getLogger("corral.node")
 
 
 class CannotPull(Exception):
-    """The text is what ECS would say."""
+    """The message is the container's `reason`, in the words of ECS."""
 
 
 @dataclass(slots=True)
-class Pulled:
+class PulledImage:
     name: str
     size: int
     used_at_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class EngineImage:
     id: str
-    digests: Mapping[str, str]  # of its manifest, by the repositories that it is known in
-    visible_gpus: str | None  # NVIDIA_VISIBLE_DEVICES, as the image sets it
+    digests: Mapping[str, str]  # repository → the digest of the manifest
+    visible_gpus: str | None  # NVIDIA_VISIBLE_DEVICES in the image's environment
 
     def digest(self, name: str) -> str | None:
-        """Of what this name means in its registry, or of what it is elsewhere; None: it never was in a registry."""
+        """The digest in the repository of `name`, else in any repository; None: the image does not come from a registry."""
         repository, _, digest = name.partition("@")
         return digest or self.digests.get(_without_tag(repository)) or next(iter(self.digests.values()), None)
 
 
-class Images:
+class EngineImages:
     def __init__(self, api: DockerApi, path: Path, environment: Mapping[str, str], clock: Clock) -> None:
         self._api = api
         self._path = path
         self._clock = clock
-        self._patience_s = _number(environment, "CORRAL_PULL_MAX_S", PULL_MAX_S)
+        self._retry_for_s = _number(environment, "CORRAL_PULL_MAX_S", PULL_MAX_S)
         self._max_bytes = _number(environment, "CORRAL_IMAGES_MAX_GB", IMAGES_MAX_GB) * GB
-        self._known: dict[str, Image] = {}  # by id
+        self._known: dict[str, EngineImage] = {}  # by id
         self._pulling: dict[tuple[str, str], asyncio.Task[None]] = {}  # by name and password
-        self._pulled: dict[str, Pulled] = _read(path)
+        self._pulled: dict[str, PulledImage] = _read(path)
 
-    async def pull(self, name: str, auth: str, tell: Callable[[str], None], given_up: asyncio.Event) -> None:
-        """Until it is there; `tell` hears how it goes. CannotPull when it does not come, or `given_up`."""
+    async def pull(self, name: str, auth: str, report: Callable[[str], None], given_up: asyncio.Event) -> None:
+        """Pull until it succeeds; `report` receives the progress. Raises CannotPull on timeout or when `given_up` is set."""
         loop, wait_s = asyncio.get_running_loop(), RETRY_FIRST_S
         until_s: float | None = None
         key = (name, auth)
         while True:
             pulling = self._pulling.get(key)
             if pulling is None:
-                pulling = self._pulling[key] = loop.create_task(self._pull_once(name, auth, tell))
+                pulling = self._pulling[key] = loop.create_task(self._pull_once(name, auth, report))
                 pulling.add_done_callback(partial(self._done, key))
             giving_up = loop.create_task(given_up.wait())
             try:
@@ -79,74 +80,74 @@ class Images:
             finally:
                 giving_up.cancel()
             if not pulling.done():
-                raise CannotPull("stopped before it was started")
+                raise CannotPull(STOPPED_BEFORE_START)
             error = pulling.exception()
             if error is None:
                 return
             if not isinstance(error, EngineError):
                 raise error
-            if await self._is_there(name):
-                return  # as ECS does: one that was pulled before, or built here, is better than none
-            words = f"CannotPullContainerError: Error response from daemon: {error}"
-            until_s = until_s or loop.time() + self._patience_s
+            if await self._exists(name):
+                return  # as on ECS, use the local image if the pull fails
+            reason = f"CannotPullContainerError: Error response from daemon: {error}"
+            until_s = until_s or loop.time() + self._retry_for_s
             if loop.time() + wait_s > until_s:
-                raise CannotPull(words)
-            tell(words)
+                raise CannotPull(reason)
+            report(reason)
             try:
                 await asyncio.wait_for(given_up.wait(), wait_s)
             except TimeoutError:
                 wait_s = min(2 * wait_s, RETRY_MAX_S)
             else:
-                raise CannotPull("stopped before it was started")
+                raise CannotPull(STOPPED_BEFORE_START)
 
     def _done(self, key: tuple[str, str], pulling: asyncio.Task[None]) -> None:
         del self._pulling[key]
         if not pulling.cancelled():
-            pulling.exception()  # heard, although those who waited may have gone
+            pulling.exception()  # mark it as retrieved: all waiters may have been cancelled
 
-    async def _is_there(self, name: str) -> bool:
+    async def _exists(self, name: str) -> bool:
         try:
             await self.find(name)
         except EngineError:
             return False
         return True
 
-    async def look(self, image_id: str) -> Image:
-        """What is to be known of an image that is there; as of now it was used."""
+    async def use(self, image_id: str) -> EngineImage:
+        """Record that an existing image is used now, and return its description."""
         if image_id in self._pulled:
             self._pulled[image_id].used_at_s = self._clock.now_s()
         return self._known.get(image_id) or await self.find(image_id)
 
-    async def find(self, name: str) -> Image:
-        """The image that a name means now; EngineError when there is none."""
+    async def find(self, name: str) -> EngineImage:
+        """The image that the name refers to now. Raises EngineError if there is none."""
         about = await self._api.get(f"/images/{name}/json")
         digests = dict(each.split("@", 1) for each in about.get("RepoDigests") or ())
         variables = dict(pair.partition("=")[::2] for pair in (about.get("Config") or {}).get("Env") or ())
-        found = Image(about["Id"], digests, variables.get("NVIDIA_VISIBLE_DEVICES"))
+        found = EngineImage(about["Id"], digests, variables.get("NVIDIA_VISIBLE_DEVICES"))
         self._known[found.id] = found
         return found
 
-    async def _pull_once(self, name: str, auth: str, tell: Callable[[str], None]) -> None:
+    async def _pull_once(self, name: str, auth: str, report: Callable[[str], None]) -> None:
         image, tag = split_name(name)
         headers = {"X-Registry-Auth": auth} if auth else None
-        progress = Progress(name)
-        told_at = 0.0
+        progress = PullProgress(name)
+        reported_at = 0.0
         async with self._api.stream("POST", "/images/create", headers, fromImage=image, tag=tag) as parts:
-            async for said in json_lines(parts):
-                if "error" in said:
-                    raise EngineError(500, str(said.get("errorDetail", {}).get("message") or said["error"]))
-                progress.hear(said)
+            async for message in decode_json_lines(parts):
+                if "error" in message:
+                    raise EngineError(500, str(message.get("errorDetail", {}).get("message") or message["error"]))
+                progress.update(message)
                 now = asyncio.get_running_loop().time()
-                if now >= told_at + PROGRESS_EVERY_S and (text := progress.text()):
-                    told_at = now
-                    tell(text)
+                if now >= reported_at + PROGRESS_EVERY_S and (text := progress.text()):
+                    reported_at = now
+                    report(text)
         self._known.clear()
         about = await self._api.get(f"/images/{name}/json")
-        self._pulled[about["Id"]] = Pulled(name, about.get("Size", 0), self._clock.now_s())
+        self._pulled[about["Id"]] = PulledImage(name, about.get("Size", 0), self._clock.now_s())
         await self._make_room(about["Id"])
 
     async def _make_room(self, newest: str) -> None:
-        """Remove what we pulled and used least lately, until the rest is within the bound. What is in use stays."""
+        """Remove the least recently used images that Corral pulled, until the rest is within the limit. Images in use stay."""
         for image_id, image in sorted(self._pulled.items(), key=lambda item: item[1].used_at_s):
             if sum(each.size for each in self._pulled.values()) <= self._max_bytes:
                 break
@@ -154,7 +155,7 @@ class Images:
                 continue
             try:
                 if await self._remove(image_id, image.name):
-                    log.info("removed the image %s, not used lately", image.name)
+                    log.info("removed the image %s, the least recently used", image.name)
             except EngineError as error:
                 if error.status == 409:
                     continue
@@ -164,8 +165,8 @@ class Images:
         fresh.rename(self._path)
 
     async def _remove(self, image_id: str, name: str) -> bool:
-        """By its name. If that means another image by now, it goes only if nobody has given it another name."""
-        if await self._is_called(image_id, name):
+        """Remove an image by its name. If the name now refers to another image, remove it only if it has no other tag."""
+        if await self._is_named(image_id, name):
             await self._api.delete(f"/images/{name}")
             return True
         about = await self._api.get(f"/images/{image_id}/json")
@@ -174,27 +175,27 @@ class Images:
         await self._api.delete(f"/images/{image_id}")
         return True
 
-    async def _is_called(self, image_id: str, name: str) -> bool:
+    async def _is_named(self, image_id: str, name: str) -> bool:
         try:
             return bool((await self._api.get(f"/images/{name}/json"))["Id"] == image_id)
         except EngineError:
             return False
 
 
-class Progress:
-    """How far a pull is, over all layers."""
+class PullProgress:
+    """The progress of a pull, summed over all layers."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._layers: dict[str, tuple[int, int]] = {}
 
-    def hear(self, said: Mapping[str, Any]) -> None:
-        detail = said.get("progressDetail") or {}
-        if said.get("status") == "Downloading" and detail.get("total"):
-            self._layers[said.get("id", "")] = (detail["current"], detail["total"])
-        elif said.get("status") == "Download complete" and said.get("id") in self._layers:
-            total = self._layers[said["id"]][1]
-            self._layers[said["id"]] = (total, total)
+    def update(self, message: Mapping[str, Any]) -> None:
+        detail = message.get("progressDetail") or {}
+        if message.get("status") == "Downloading" and detail.get("total"):
+            self._layers[message.get("id", "")] = (detail["current"], detail["total"])
+        elif message.get("status") == "Download complete" and message.get("id") in self._layers:
+            total = self._layers[message["id"]][1]
+            self._layers[message["id"]] = (total, total)
 
     def text(self) -> str | None:
         if not self._layers:
@@ -204,7 +205,7 @@ class Progress:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """`name:tag` or `name@digest` as the API takes it; without either Docker would pull every tag there is."""
+    """(name, tag or digest) for the API. The default tag is `latest`: without a tag Docker would pull all of them."""
     if "@" in name:
         image, _, digest = name.partition("@")
         return _without_tag(image), digest
@@ -217,7 +218,7 @@ def _without_tag(name: str) -> str:
     return head + slash + last.partition(":")[0]
 
 
-async def json_lines(parts: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any]]:
+async def decode_json_lines(parts: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any]]:
     unread = b""
     async for part in parts:
         *lines, unread = (unread + part).split(b"\n")
@@ -232,11 +233,11 @@ def _number(environment: Mapping[str, str], name: str, default: float) -> float:
     try:
         return float(environment.get(name) or default)
     except ValueError:
-        raise Refused(f"{name}={environment[name]}: give a number") from None
+        raise Refused(f"{name}={environment[name]} is not a number: set {name} to a number, or unset it") from None
 
 
-def _read(path: Path) -> dict[str, Pulled]:
+def _read(path: Path) -> dict[str, PulledImage]:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Pulled])
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, PulledImage])
     except (FileNotFoundError, ValueError):
         return {}

@@ -1,11 +1,12 @@
-"""What the containers of a task share at the engine: networks, the container that holds the task's own one, volumes."""
+"""Docker resources that the containers of a task share: networks, the pause container that holds the task's network, volumes."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from collections.abc import Mapping
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
 from typing import Any
 
 from corral.model.run import RunSpec
@@ -17,51 +18,51 @@ from corral.node.docker_settings import (
     LABEL_HOST,
     LABEL_TASK,
     NETWORK,
-    foreign_volumes,
     needs_pause,
     network_mode,
+    required_volumes,
     volumes,
 )
-from corral.node.routes import first_to
 
+ROUTE_TABLE = Path("/proc/net/route")
 LABEL_PAUSE = "corral.pause"
 INSIDE_SUBNET = IPv4Network("169.254.170.0/24")
-ARCHITECTURES = {"arm64": "aarch64", "amd64": "x86_64"}  # as Docker calls them → as the kernel does
-IN_THE_WAY = (
-    f"CannotStartContainerError: {{0}} has the same subnet as the network {INSIDE_NETWORK} ({INSIDE_SUBNET}) and comes before it, "
-    "so a task in network mode none would not reach Corral. It belongs to another Docker engine, or is what one that was killed "
-    "has left. Stop that engine, or remove the interface: ip link delete {0}"
+ARCHITECTURES = {"arm64": "aarch64", "amd64": "x86_64"}  # Docker's name → the kernel's
+SUBNET_TAKEN = (
+    f"CannotStartContainerError: the interface {{0}} has the same subnet as the network {INSIDE_NETWORK} ({INSIDE_SUBNET}), and "
+    "its route comes first, so a task in network mode none would not reach Corral. The interface belongs to another Docker "
+    "engine, or an engine that was killed left it. Stop that engine, or remove the interface: ip link delete {0}"
 )
 
 
 class CannotCreate(Exception):
-    """The text is what ECS would say."""
+    """The message is the container's `reason`, in the words of ECS."""
 
 
 class NoNetwork(Exception):
-    """Somebody removed the networks since they were made (`docker network prune` does)."""
+    """The networks were removed after Corral created them, for example by `docker network prune`."""
 
 
-class SharedByTasks:
+class TaskResources:
     def __init__(self, api: DockerApi, host_id: str) -> None:
         self._api = api
         self._host_id = host_id
-        self.architecture = ""  # as the engine calls it
-        self._networks: asyncio.Task[str] | None = None  # makes them; the bridge of the one for mode none
-        self.with_volumes: set[str] = set()  # tasks that have some of their own
-        self._pauses: dict[str, asyncio.Task[dict[str, Any]]] = {}  # by task
+        self.architecture = ""  # under the name that the engine uses
+        self._networks: asyncio.Task[str] | None = None  # creates the networks; its result is the bridge of mode none
+        self.with_volumes: set[str] = set()  # tasks with volumes of scope `task`
+        self._pauses: dict[str, asyncio.Task[dict[str, Any]]] = {}  # task → its pause container
 
     async def make(self, spec: RunSpec) -> dict[str, Any] | None:
-        """What this run needs beside its image is there on return; what the engine says of the task's pause container."""
+        """Create what this run needs besides its image. Return the engine's description of the pause container, if there is one."""
         if network_mode(spec) != "host":
-            bridge = await self._once_networks()
-            if network_mode(spec) == "none" and (other := in_the_way_of(bridge)) is not None:
-                raise CannotCreate(IN_THE_WAY.format(other))
-        for name in foreign_volumes(spec):
+            bridge = await self._ensure_networks()
+            if network_mode(spec) == "none" and (other := shadowing_interface(bridge)) is not None:
+                raise CannotCreate(SUBNET_TAKEN.format(other))
+        for name in required_volumes(spec):
             try:
                 await self._api.get(f"/volumes/{name}")
             except EngineError as error:
-                raise CannotCreate(f"CannotCreateVolumeError: the shared volume {name} is not there: {error}") from None
+                raise CannotCreate(f"CannotCreateVolumeError: the shared volume {name} does not exist: {error}") from None
         for volume in volumes(spec):
             if LABEL_TASK in volume["Labels"]:
                 self.with_volumes.add(spec.task_id)
@@ -72,7 +73,7 @@ class SharedByTasks:
         return await self._pause(spec) if needs_pause(spec) else None
 
     def adopt(self, task_id: str, about: dict[str, Any]) -> None:
-        """A pause container of an earlier agent."""
+        """Take over a pause container that an earlier agent started."""
 
         async def known() -> dict[str, Any]:
             return about
@@ -80,7 +81,7 @@ class SharedByTasks:
         self._pauses[task_id] = asyncio.get_running_loop().create_task(known())
 
     async def pause_of(self, task_id: str) -> dict[str, Any] | None:
-        """What the engine says of a task's pause container; None: it has none."""
+        """The engine's description of a task's pause container; None: it has none."""
         return await asyncio.shield(self._pauses[task_id]) if task_id in self._pauses else None
 
     @property
@@ -106,23 +107,23 @@ class SharedByTasks:
         try:
             await self._api.delete(f"/containers/{container}", force=True, v=True)
         except EngineError as error:
-            if error.status not in (404, 409):  # gone, or going
+            if error.status not in (404, 409):  # removed, or being removed
                 raise
 
-    async def look_for_network(self, error: EngineError, container: str) -> None:
-        """NoNetwork if that is why the engine could not start a container, which goes: whoever tries again makes them anew."""
+    async def raise_if_network_is_missing(self, error: EngineError, container: str) -> None:
+        """If a start failed for lack of a network, remove the container and raise NoNetwork: a retry creates the networks."""
         if any(f"network {name} not found" in str(error) for name in (NETWORK, INSIDE_NETWORK)):
             self._networks = None
             await self.remove(container)
             raise NoNetwork from None
 
-    async def _once_networks(self) -> str:
+    async def _ensure_networks(self) -> str:
         if self._networks is None or (self._networks.done() and self._networks.exception()):
             self._networks = asyncio.get_running_loop().create_task(self._make_networks())
         try:
             return await asyncio.shield(self._networks)
         except EngineError as error:
-            raise CannotCreate(f"CannotStartContainerError: the network for tasks cannot be made: {error}") from None
+            raise CannotCreate(f"CannotStartContainerError: the Docker networks for tasks cannot be created: {error}") from None
 
     async def _make_networks(self) -> str:
         there: list[dict[str, Any]] = await self._api.get("/networks")
@@ -132,7 +133,7 @@ class SharedByTasks:
             await self._network({"Name": NETWORK})
         if INSIDE_NETWORK not in names:
             if GATEWAY in gateways:
-                raise EngineError(409, f"another network of this engine has the gateway {GATEWAY}; remove it")
+                raise EngineError(409, f"another network of this engine has the gateway {GATEWAY}; remove that network")
             config = [{"Subnet": str(INSIDE_SUBNET), "Gateway": GATEWAY}]
             await self._network({"Name": INSIDE_NETWORK, "Internal": True, "IPAM": {"Config": config}})
         return bridge_of(await self._api.get(f"/networks/{INSIDE_NETWORK}"))
@@ -141,7 +142,7 @@ class SharedByTasks:
         try:
             await self._api.post("/networks/create", {"CheckDuplicate": True, "Driver": "bridge", **body})
         except EngineError as error:
-            if error.status != 409:  # another Corral was quicker
+            if error.status != 409:  # another Corral created it first
                 raise
 
     async def _pause(self, spec: RunSpec) -> dict[str, Any]:
@@ -151,8 +152,8 @@ class SharedByTasks:
         try:
             return await asyncio.shield(making)
         except EngineError as error:
-            await self.look_for_network(error, pause_name(self._host_id, spec.task_id))
-            raise CannotCreate(f"CannotStartContainerError: the task's network cannot be made: {error}") from None
+            await self.raise_if_network_is_missing(error, pause_name(self._host_id, spec.task_id))
+            raise CannotCreate(f"CannotStartContainerError: the network of the task cannot be created: {error}") from None
 
     async def _make_pause(self, spec: RunSpec) -> dict[str, Any]:
         name = pause_name(self._host_id, spec.task_id)
@@ -175,19 +176,42 @@ class SharedByTasks:
 
 
 def bridge_of(network: Mapping[str, Any]) -> str:
-    """What a network's interface is called on the engine's machine."""
+    """The name of a network's interface on the engine's machine."""
     return str((network.get("Options") or {}).get("com.docker.network.bridge.name") or f"br-{network['Id'][:12]}")
 
 
-def in_the_way_of(bridge: str) -> str | None:
-    """The interface by which what we say to containers of that bridge would leave instead; None: there is none, or who knows.
+def shadowing_interface(bridge: str) -> str | None:
+    """Another interface whose route takes the packets that this host sends to containers of the bridge.
 
-    Of an engine that is elsewhere nothing is known.
+    None: there is no such interface, or the engine runs on another machine, whose routes are unknown.
     """
     if not os.path.exists(f"/sys/class/net/{bridge}"):
         return None
-    first = first_to(INSIDE_SUBNET)
+    first = first_route_to(INSIDE_SUBNET)
     return first if first != bridge else None
+
+
+def first_route_to(subnet: IPv4Network) -> str | None:
+    """The interface of this machine's route to exactly this subnet; None: there is no such route.
+
+    Of several routes to one subnet, the kernel uses the one with the smallest metric, then the first.
+    """
+    found = [(metric, interface) for destination, metric, interface in _routes() if destination == subnet]
+    return min(found, key=lambda route: route[0])[1] if found else None
+
+
+def _routes() -> list[tuple[IPv4Network, int, str]]:
+    """(destination, metric, interface), in the kernel's order."""
+    found = []
+    for line in ROUTE_TABLE.read_text().splitlines()[1:]:
+        interface, destination, _, _, _, _, metric, mask, *_ = line.split()
+        found.append((IPv4Network((_address(destination), str(_address(mask)))), int(metric), interface))
+    return found
+
+
+def _address(text: str) -> IPv4Address:
+    """The table has addresses as hexadecimal numbers in little-endian byte order."""
+    return IPv4Address(int(text, 16).to_bytes(4, "little"))
 
 
 def pause_name(host_id: str, task_id: str) -> str:
@@ -213,7 +237,7 @@ def _pause_body(spec: RunSpec, host_id: str) -> dict[str, Any]:
 
 
 def address(about: Mapping[str, Any]) -> tuple[str, str] | None:
-    """(IPv4 address, MAC address) of a running container; None: it has none of its own."""
+    """(IPv4 address, MAC address) of a running container; None: it has no address of its own."""
     for network in (about.get("NetworkSettings", {}).get("Networks") or {}).values():
         if network.get("IPAddress"):
             return network["IPAddress"], network.get("MacAddress", "")

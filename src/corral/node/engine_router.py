@@ -1,7 +1,7 @@
-"""Both engines of a host as one: a run that has settings of a container is one where there is a Docker engine.
+"""Route each run to the process engine or to the docker engine, as `--runtime` says.
 
-`--runtime auto` takes Docker where an engine answers when the agent starts, or where containers of ours may still be alive;
-`docker` waits for one; `process` never looks.
+A run with container settings becomes a container if Docker is in use. `--runtime auto` uses Docker if an engine responds when the
+agent starts, or if containers of ours may still be alive. `docker` always uses it and waits for an engine. `process` never does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from corral.node.process_engine import ProcessEngine
 log = logging.getLogger("corral.node")
 
 
-class Engines:
+class EngineRouter:
     def __init__(self, process: ProcessEngine, docker: DockerEngine, runtime: str) -> None:
         self._process = process
         self._docker = docker
@@ -28,7 +28,7 @@ class Engines:
 
     @property
     def docker(self) -> str:
-        """The engine that runs containers here; empty: there is none."""
+        """The name and version of the Docker engine; empty: Docker is not in use."""
         return self._docker.docker if self._uses_docker else ""
 
     async def open(self, changed: Changed) -> None:

@@ -1,8 +1,7 @@
-"""What forgotten runs leave behind: large things are thrown away without waiting for it, small ones serve again.
+"""Reuse or remove the files of forgotten runs: small files are emptied and reused, large ones are removed in the background.
 
-Serving again is not thrift. Before ext4 gives out an inode it looks at each one that was freed in the last minutes, so
-where thousands of short runs come and go, making a file takes 0.3 ms, as long as starting the process; renaming an old
-one takes 0.01 ms.
+Reuse is for speed. Before ext4 allocates an inode it examines each one that was freed in the last minutes. After thousands of
+short runs, creating a file takes 0.3 ms, as long as starting the process; renaming an old one takes 0.01 ms.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ import os
 import stat
 
 SPARE_MAX = 2_000  # of each kind
-SMALL_OUTPUT_MAX_BYTES = 1024 * 1024  # cutting off more takes too long for a loop
+SMALL_OUTPUT_MAX_BYTES = 1024 * 1024  # truncating a larger file would block the spawner's loop
 REMOVE_MAX_PATHS = 200  # per child
 
-# Neither rm nor find follows a link. A folder that its owner may not write to needs the second try.
+# Neither rm nor find follows links. The second attempt is for folders that their owner may not write to.
 _REMOVE = 'rm -rf -- "$@" 2>/dev/null && exit; find "$@" -type d ! -perm -700 -exec chmod u+rwx {} \\; ; rm -rf -- "$@"'
 
 
-class Leftovers:
-    """`spare/` holds empty files and folders; `trash/` holds what a child removes, one child at a time."""
+class FileRecycler:
+    """`spare/` holds empty files and folders; a child process removes the contents of `trash/`, one child at a time."""
 
     def __init__(self, data: str) -> None:
         self._spare = f"{data}/spare"
@@ -29,49 +28,49 @@ class Leftovers:
         self._folders = [name for name in os.listdir(self._spare) if name.startswith("folder-")]
         self._removing = [f"{self._trash}/{name}" for name in os.listdir(self._trash)]
         self._count = 0
-        self.pid: int | None = None  # of the child that removes
+        self.pid: int | None = None  # the child that removes files
 
-    def lend_file(self, path: str) -> None:
-        """Put a spare file there if there is one."""
+    def reuse_file(self, path: str) -> None:
+        """Move a spare file to `path`, if there is one."""
         if self._files:
             os.rename(f"{self._spare}/{self._files.pop()}", path)
 
     def make_folder(self, path: str) -> None:
         if self._folders:
-            os.rename(f"{self._spare}/{self._folders.pop()}", path)  # never over a folder with something in it
+            os.rename(f"{self._spare}/{self._folders.pop()}", path)  # fails if the folder exists and is not empty
         else:
             os.mkdir(path, 0o700)
 
-    def take_file(self, path: str) -> None:
+    def release_file(self, path: str) -> None:
         if len(self._files) < SPARE_MAX and _empty_file(path):
             self._files.append(self._new_name("file"))
             os.rename(path, f"{self._spare}/{self._files[-1]}")
         else:
-            self._throw_away(path)
+            self._move_to_trash(path)
 
-    def take_folder(self, path: str) -> None:
+    def release_folder(self, path: str) -> None:
         try:
             about = os.lstat(path)
         except FileNotFoundError:
-            return  # it ran in a folder of the user's
+            return  # the run used a folder of the user
         plain = stat.S_ISDIR(about.st_mode) and stat.S_IMODE(about.st_mode) == 0o700 and about.st_uid == os.geteuid()
         if len(self._folders) < SPARE_MAX and plain and not os.listdir(path):
             self._folders.append(self._new_name("folder"))
             os.rename(path, f"{self._spare}/{self._folders[-1]}")
         else:
-            self._throw_away(path)
+            self._move_to_trash(path)
 
-    def remove_some(self) -> None:
-        """Start a child for what has been thrown away, unless one is at work."""
+    def remove_trash(self) -> None:
+        """Start a child that empties the trash, unless one is running."""
         if self.pid is None and self._removing:
             batch, self._removing = self._removing[:REMOVE_MAX_PATHS], self._removing[REMOVE_MAX_PATHS:]
             self.pid = os.posix_spawn("/bin/sh", ["sh", "-c", _REMOVE, "sh", *batch], {"PATH": "/usr/bin:/bin"})
 
-    def removed(self) -> None:
+    def child_ended(self) -> None:
         self.pid = None
-        self.remove_some()
+        self.remove_trash()
 
-    def _throw_away(self, path: str) -> None:
+    def _move_to_trash(self, path: str) -> None:
         target = f"{self._trash}/{self._new_name('old')}"
         try:
             os.rename(path, target)
@@ -85,7 +84,7 @@ class Leftovers:
 
 
 def _empty_file(path: str) -> bool:
-    """Empty it, if nobody else can come by it: by another name, or by having it open (a write lease says so)."""
+    """Truncate the file if no other process can reach it: it has one name, and no other process has it open (F_SETLEASE checks)."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -1,10 +1,10 @@
-"""Health checks: a command beside each run that has one, and a verdict when it changes.
+"""Health checks of process runs: run the command of each check, and report the verdict when it changes.
 
-Docker's rules, as ECS uses them: one success makes a run healthy, `retries` failures in a row make it unhealthy, and
-failures do not count before its start period is over. Docker looks for the first time after a whole interval; we look
-sooner, so that whoever waits for this run need not wait that long, but no failure counts before that interval either.
+The rules are those of Docker and ECS: one success makes a run healthy, `retries` failures in a row make it unhealthy, and
+failures do not count before the start period is over. Docker runs the first check after a whole interval. This module runs it
+sooner, so that dependent containers start sooner, but no failure counts before the first interval either.
 
-Nothing is kept. The core tells a new agent whom to look at, and holds on to the last verdict until there is another.
+No state is stored. The core sends the checks again to a new agent, and keeps the last verdict until there is another.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from pathlib import Path
 
 from corral.clock import Clock
 from corral.model.run import Health, HealthCheck, RunSpec
-from corral.node import process_launch
+from corral.node import lock_files
 from corral.node.engine import Known
 from corral.node.process_engine import environment_for
 
-EARLY_FIRST_S = 0.25  # before the first interval is over we look again so soon, and then after twice as long each time
+EARLY_FIRST_S = 0.25  # the pause between checks within the first interval; it doubles each time
 
 log = logging.getLogger("corral.node")
 
 
-class Judge:
-    """What the results so far mean."""
+class HealthTracker:
+    """The verdict on one run, from the results so far."""
 
     def __init__(self, check: HealthCheck) -> None:
         self._check = check
         self._failures = 0
         self.verdict: Health | None = None
 
-    def heard(self, success: bool, age_s: float) -> bool:
-        """One more result, of a run of that age. True: the verdict is another one now."""
+    def add(self, success: bool, age_s: float) -> bool:
+        """Add a result of a run of this age. Return whether the verdict has changed."""
         before = self.verdict
         if success:
             self._failures, self.verdict = 0, Health.HEALTHY
@@ -52,21 +52,21 @@ class Judge:
         return max(self._check.start_period_s, self._check.interval_s)
 
 
-class Checks:
-    """The checks of all runs that have one."""
+class HealthChecks:
+    """The health checks of all runs that have one."""
 
-    def __init__(self, data: Path, environment: Mapping[str, str], clock: Clock, judged: Callable[[str, Health], None]) -> None:
+    def __init__(self, data: Path, environment: Mapping[str, str], clock: Clock, on_verdict: Callable[[str, Health], None]) -> None:
         self._data = data
         self._environment = environment
         self._clock = clock
-        self._judged = judged
-        self._specs: dict[str, RunSpec] = {}  # of runs to look at, alive or about to start
-        self._looking: dict[str, asyncio.Task[None]] = {}
+        self._on_verdict = on_verdict
+        self._specs: dict[str, RunSpec] = {}  # runs with a check, alive or about to start
+        self._checking: dict[str, asyncio.Task[None]] = {}
         self._lock: int | None = None
-        self._end_leftovers()
+        self._kill_orphans()
 
     def follow(self, specs: Iterable[RunSpec], known: Mapping[str, Known]) -> None:
-        """Look at these runs as soon as they have started; idempotent."""
+        """Check these runs as soon as they have started. Idempotent."""
         for spec in specs:
             if spec.health is not None and spec.run_id not in self._specs:
                 self._specs[spec.run_id] = spec
@@ -79,9 +79,9 @@ class Checks:
                 self._changed(run)
 
     async def close(self) -> None:
-        for looking in self._looking.values():
-            looking.cancel()
-        await asyncio.gather(*self._looking.values(), return_exceptions=True)
+        for checking in self._checking.values():
+            checking.cancel()
+        await asyncio.gather(*self._checking.values(), return_exceptions=True)
 
     def _changed(self, run: Known) -> None:
         if run.checked:
@@ -90,30 +90,30 @@ class Checks:
         run_id, started_at_s = run.observed.run_id, run.observed.started_at_s
         if not run.alive:
             self._specs.pop(run_id, None)
-            looking = self._looking.pop(run_id, None)
-            if looking is not None:
-                looking.cancel()
-        elif run_id in self._specs and run_id not in self._looking and started_at_s is not None:
-            look = self._look(self._specs[run_id], started_at_s)
-            self._looking[run_id] = asyncio.get_running_loop().create_task(look)
+            checking = self._checking.pop(run_id, None)
+            if checking is not None:
+                checking.cancel()
+        elif run_id in self._specs and run_id not in self._checking and started_at_s is not None:
+            check = self._check_repeatedly(self._specs[run_id], started_at_s)
+            self._checking[run_id] = asyncio.get_running_loop().create_task(check)
 
-    async def _look(self, spec: RunSpec, started_at_s: float) -> None:
+    async def _check_repeatedly(self, spec: RunSpec, started_at_s: float) -> None:
         check = spec.health
         assert check is not None
-        judge, early_s = Judge(check), EARLY_FIRST_S
+        tracker, early_s = HealthTracker(check), EARLY_FIRST_S
         while True:
             success = await self._run(spec, check)
             age_s = self._clock.now_s() - started_at_s
-            if judge.heard(success, age_s):
-                assert judge.verdict is not None
-                self._judged(spec.run_id, judge.verdict)
+            if tracker.add(success, age_s):
+                assert tracker.verdict is not None
+                self._on_verdict(spec.run_id, tracker.verdict)
             pause_s = check.interval_s
-            if judge.verdict is None and age_s < check.interval_s:
+            if tracker.verdict is None and age_s < check.interval_s:
                 pause_s, early_s = min(early_s, check.interval_s - age_s), 2 * early_s
             await asyncio.sleep(pause_s)
 
     async def _run(self, spec: RunSpec, check: HealthCheck) -> bool:
-        """Did the command succeed in time? In the run's environment and folder; in a session of its own, which ends with it."""
+        """Run the command with the run's environment and folder, in a new session. Return whether it succeeded in time."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *check.command,
@@ -138,15 +138,15 @@ class Checks:
                     os.killpg(process.pid, signal.SIGKILL)
 
     def _locked(self) -> int:
-        """Every check inherits this lock, so that those of an agent that was killed can be found."""
+        """Every check inherits this lock, by which the next agent finds the checks of an agent that was killed."""
         if self._lock is None:
-            self._lock = process_launch.open_output(self._path)
+            self._lock = lock_files.open_locked(self._path)
         return self._lock
 
-    def _end_leftovers(self) -> None:
-        if process_launch.is_held(self._path):
-            process_launch.kill_holders([self._path])
-            os.unlink(self._path)  # they may take a moment to die; ours is another lock
+    def _kill_orphans(self) -> None:
+        if lock_files.is_held(self._path):
+            lock_files.kill_holders([self._path])
+            os.unlink(self._path)  # they may take a moment to die, and this agent needs a new lock
 
     @property
     def _path(self) -> str:

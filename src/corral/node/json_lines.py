@@ -1,4 +1,4 @@
-"""JSON lines on an asyncio connection, of any length up to a bound. Messages that arrive are decoded into a dataclass."""
+"""JSON lines on an asyncio connection, with a maximum length. Messages that arrive are decoded into a dataclass."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import msgspec
 T = TypeVar("T")
 
 
-class Lines(asyncio.Protocol, Generic[T]):
-    """Calls `on_message` for each message and `on_lost` once. A message that is not a `kind` closes the connection."""
+class JsonLines(asyncio.Protocol, Generic[T]):
+    """Calls `on_message` for each message, and `on_lost` once. A message that is not a `kind` closes the connection."""
 
     def __init__(self, kind: type[T], on_message: Callable[[T], None], on_lost: Callable[[], None], max_bytes: int) -> None:
         self._decode = msgspec.json.Decoder(kind).decode
@@ -26,7 +26,7 @@ class Lines(asyncio.Protocol, Generic[T]):
         self.closed = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are of a class of their own
+        self._transport = cast(asyncio.Transport, transport)  # uvloop has its own transport class
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
@@ -54,12 +54,12 @@ class Lines(asyncio.Protocol, Generic[T]):
             self._transport.write(b"".join(msgspec.json.encode(message) + b"\n" for message in messages))
 
     def close(self) -> None:
-        """Send what is still to be sent, and end."""
+        """Send what is buffered, then close."""
         if self._transport is not None:
             self._transport.close()
 
     async def abort(self) -> None:
-        """End now; when this returns, nothing more is heard of it."""
+        """Close at once. After this returns there are no more callbacks."""
         if self._transport is not None:
             self._transport.abort()
         await self.closed.wait()
@@ -67,8 +67,8 @@ class Lines(asyncio.Protocol, Generic[T]):
 
 async def attach(
     connection: socket.socket, kind: type[T], on_message: Callable[[T], None], on_lost: Callable[[], None], max_bytes: int
-) -> Lines[T]:
+) -> JsonLines[T]:
     _, lines = await asyncio.get_running_loop().create_unix_connection(
-        lambda: Lines(kind, on_message, on_lost, max_bytes), sock=connection
+        lambda: JsonLines(kind, on_message, on_lost, max_bytes), sock=connection
     )
     return lines

@@ -1,9 +1,9 @@
-"""Log shipping: from a run's output file to chunks of whole log events.
+"""Log shipping: split the output files of runs into chunks of whole log events, which the agent sends to the core.
 
-The core's offset is the truth. After every new connection the offset of a run is not certain, and the first chunk is
-an empty one that asks for it; from then on each acknowledgement says where to go on. Nothing is kept here that a crash
-could lose: the file and the core's offset are enough. What the core has stored is given back to the disk as holes in
-the file, so a service that logs for months does not fill it.
+The core's offset is authoritative. After every new connection the offset of a run is uncertain, so the first chunk is empty
+and requests it; from then on each acknowledgement contains the offset of the next chunk. No state here can be lost in a
+crash: the file and the core's offset are sufficient. Bytes that the core has stored are removed from the file as holes, so
+that a service that logs for months does not fill the disk.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from pathlib import Path
 from corral.clock import Clock
 from corral.model.run import LOG_EVENT_MAX_BYTES, LogChunk
 
-REPORT_MAX_BYTES = 512 * 1024  # of all runs together
+REPORT_MAX_BYTES = 512 * 1024  # the sum over all runs
 REPORT_MAX_EVENTS = 10_000
-REPORT_MAX_RUNS = 5_000  # whose files are looked at
-SHARE_MIN_BYTES = 32 * 1024  # for each run, however many there are
-BACKLOG_MAX_BYTES = 8 * 1024 * 1024  # some seconds of shipping
-RELEASE_BYTES = 16 * 1024 * 1024  # is given back to the disk at a time
-ENLARGED_BYTES = LOG_EVENT_MAX_BYTES + 4  # enough to see that a line is too long, and to cut it between characters
+REPORT_MAX_FILES = 5_000  # the files that are read for one report
+SHARE_MIN_BYTES = 32 * 1024  # per run, regardless of how many there are
+BACKLOG_MAX_BYTES = 8 * 1024 * 1024  # takes some seconds to ship
+RELEASE_BYTES = 16 * 1024 * 1024  # the smallest hole that is made in a file
+ENLARGED_BYTES = LOG_EVENT_MAX_BYTES + 4  # enough to detect a line that is too long, and to split it between characters
 
 
-def cut(data: bytes, *, final: bool, max_events: int = REPORT_MAX_EVENTS) -> tuple[int, list[str]]:
-    """How many bytes became events, and their texts.
+def split_events(data: bytes, *, final: bool, max_events: int = REPORT_MAX_EVENTS) -> tuple[int, list[str]]:
+    """Split data into events. Return how many bytes were used, and the texts of the events.
 
-    A line without its newline waits for it, unless it is too long or `final`. Empty lines are passed over: CloudWatch
-    refuses an empty message, and docker's driver drops them too.
+    A line without a newline waits for it, unless it is too long or `final`. Empty lines are skipped: CloudWatch
+    refuses empty messages, and Docker's awslogs driver drops them too.
     """
     texts: list[str] = []
     at = 0
@@ -40,7 +40,7 @@ def cut(data: bytes, *, final: bool, max_events: int = REPORT_MAX_EVENTS) -> tup
         while end - at > LOG_EVENT_MAX_BYTES // 3 and len(texts) < max_events:
             if newline < 0 and not final and end - at <= LOG_EVENT_MAX_BYTES:
                 return at, texts
-            length, text = _piece(data[at:end])
+            length, text = _event_prefix(data[at:end])
             texts.append(text)
             at += length
         if len(texts) >= max_events or (newline < 0 and not final):
@@ -51,8 +51,8 @@ def cut(data: bytes, *, final: bool, max_events: int = REPORT_MAX_EVENTS) -> tup
     return at, texts
 
 
-def _piece(line: bytes) -> tuple[int, str]:
-    """The longest beginning that is one event. A byte that is no text takes three as U+FFFD, hence the second limit."""
+def _event_prefix(line: bytes) -> tuple[int, str]:
+    """The longest prefix that fits into one event. An invalid byte becomes U+FFFD, of three bytes, hence the second limit."""
     for limit in (LOG_EVENT_MAX_BYTES, LOG_EVENT_MAX_BYTES // 3):
         end = len(line)
         if end > limit:
@@ -64,34 +64,34 @@ def _piece(line: bytes) -> tuple[int, str]:
 
 
 @dataclass(slots=True)
-class Tail:
+class OutputTail:
     offset: int = 0  # where the next chunk starts
-    certain: bool = False  # the core is known to have stored just so much
-    ended: bool = False  # nothing will be written any more
-    done: bool = False  # and all of it is in a report
-    released: int = 0  # up to here the file is a hole
+    certain: bool = False  # the core is known to have stored exactly this much
+    ended: bool = False  # the run has ended, so the file is complete
+    done: bool = False  # the run has ended and all of its output is in a report
+    released: int = 0  # the file is a hole up to this offset
 
 
-class Shipper:
+class LogShipper:
     def __init__(self, output: Path, clock: Clock) -> None:
         self._output = output
         self._clock = clock
-        self._tails: dict[str, Tail] = {}
-        self._ready: dict[str, None] = {}  # whose file may have more; who was served goes to the end
+        self._tails: dict[str, OutputTail] = {}
+        self._ready: dict[str, None] = {}  # runs whose file may have more output, the least recently read first
 
     @property
     def has_work(self) -> bool:
         return bool(self._ready)
 
     def follow(self, run_id: str, *, certain: bool) -> None:
-        """Ship this run's output. `certain`: it is new, so the core cannot have anything of it."""
+        """Ship this run's output. `certain`: the run is new, so the core has stored none of it."""
         if run_id not in self._tails:
-            self._tails[run_id] = Tail(certain=certain)
+            self._tails[run_id] = OutputTail(certain=certain)
             if not certain:
                 self._ready[run_id] = None
 
     def written(self, names: Iterable[str] | None) -> None:
-        """These files were written to; None: any may have been."""
+        """Note that these files were written to; None: any may have been."""
         for name in self._tails if names is None else names:
             if name in self._tails:
                 self._ready[name] = None
@@ -103,12 +103,12 @@ class Shipper:
             self._ready[run_id] = None
 
     def is_done(self, run_id: str) -> bool:
-        """Is all that the run wrote in this report or an acknowledged one?"""
+        """Whether all of the run's output is in this report or in an acknowledged one."""
         tail = self._tails.get(run_id)
         return tail is None or tail.done
 
     def is_far_behind(self, run_id: str) -> bool:
-        """Is there so much left to ship that the run's end, and with it the release of its GPUs, should not wait for it?"""
+        """Whether so much output is left that the run's end, which releases its GPUs, should not wait for it."""
         tail = self._tails.get(run_id)
         if tail is None or tail.done:
             return False
@@ -122,16 +122,16 @@ class Shipper:
         self._ready.pop(run_id, None)
 
     def disconnected(self) -> None:
-        """Whether the last chunks were stored is not known."""
+        """Mark all offsets as uncertain: the last chunks may or may not have been stored."""
         for run_id, tail in self._tails.items():
             tail.certain = tail.done = False
             self._ready[run_id] = None
 
     def chunks(self) -> list[LogChunk]:
-        """What there is to ship, bounded, at most one chunk a run."""
+        """The next chunks to ship, at most one per run, within the limits of a report."""
         chunks = []
         bytes_left, events_left = REPORT_MAX_BYTES, REPORT_MAX_EVENTS
-        turn = list(self._ready)[:REPORT_MAX_RUNS]
+        turn = list(self._ready)[:REPORT_MAX_FILES]
         for i, run_id in enumerate(turn):
             if bytes_left <= 0 or events_left <= 0:
                 break
@@ -149,7 +149,7 @@ class Shipper:
         if not tail.certain:
             return LogChunk(run_id, tail.offset, tail.offset, [])
         data, is_all = self._read(run_id, tail.offset, max_bytes)
-        used, texts = cut(data, final=tail.ended and is_all, max_events=max_events)
+        used, texts = split_events(data, final=tail.ended and is_all, max_events=max_events)
         tail.done = tail.ended and is_all and used == len(data)
         if not tail.done and (not is_all or (used < len(data) and len(texts) == max_events)):
             self._ready[run_id] = None
@@ -160,7 +160,7 @@ class Shipper:
         return LogChunk(run_id, start, tail.offset, [(now_ms, text) for text in texts])
 
     def _read(self, run_id: str, offset: int, max_bytes: int) -> tuple[bytes, bool]:
-        """Bytes from there on, and whether they are all there are."""
+        """Read from the offset on. Return the bytes, and whether they reach the end of the file."""
         try:
             fd = os.open(self._output / run_id, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -175,7 +175,7 @@ class Shipper:
             os.close(fd)
 
     def acknowledged(self, chunks: list[LogChunk], shipped: Mapping[str, int]) -> None:
-        """Go on where the core says. A run it says nothing of has no log stream there, so nothing is owed to it."""
+        """Continue at the core's offsets. A run that the core does not mention has no log stream; its chunk counts as shipped."""
         for chunk in chunks:
             tail = self._tails.get(chunk.run_id)
             if tail is None:
@@ -190,7 +190,7 @@ class Shipper:
 
 
 def _make_hole(path: Path, start: int, end: int) -> None:
-    """Give the bytes back to the disk and keep every offset as it is. Where that cannot be done, the file stays long."""
+    """Free the disk space of these bytes without changing offsets. If the file system cannot do that, the file keeps its size."""
     keep_size_and_punch = 0x01 | 0x02
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)

@@ -1,21 +1,22 @@
-"""Where things lie under `<data>/node`, and how its sockets are reached.
+"""The folder `<data>/node`: its files, locks and sockets.
 
-host.json       the host's id, made once
-agent.lock      held by the one agent, whose pid is in it
-agent.log       written by whoever starts the agent, not by us
-core.sock       the core listens here
-sessions.sock   and here for commands that are run beside a run
-sessions/<id>   one of those; its open description is locked while anything of it lives
-spawner.lock    held by the one spawner, whose pid is in it
-spawner.log     what the spawner has to say
-spawner.sock    the spawner listens here
-journal         what the spawner did: JSON lines
-output/<run>    what the run wrote; its open description is locked while anything of the run lives
-work/<run>      the run's own working directory
-containers/     <run>.run: a container under way, with its labels; <run>.mark: how far its log is in its output
-images.json     the images that we pulled, and when they were last used
-spare/          empty files and folders of forgotten runs, to serve again
-trash/          what is being removed
+host.json       the host's id
+agent.lock      held by the agent; contains its pid
+agent.log       the agent's log; the server opens it
+core.sock       the core accepts agents here
+sessions.sock   the core accepts the relays of execute-command sessions here
+sessions/<id>   the lock file of a session, held while any process of it is alive
+checks.lock     the lock file of all health checks
+spawner.lock    held by the spawner; contains its pid
+spawner.log     the spawner's log
+spawner.sock    the spawner accepts agents here
+journal         the spawner's journal: JSON lines
+output/<run>    the output of a process run, and the lock file that is held while any process of the run is alive
+work/<run>      the default working directory of a run
+containers/     <run>.run: the labels of an unfinished container; <run>.mark: how much of its log has been copied to its output
+images.json     the images that Corral pulled, and when they were last used
+spare/          emptied files and folders of forgotten runs, for reuse
+trash/          files and folders that are being removed
 """
 
 from __future__ import annotations
@@ -29,26 +30,26 @@ LISTEN_BACKLOG = 16
 
 
 def make(folder: Path) -> None:
-    """Make what is missing. Only the owner may look inside: environments and outputs hold secrets."""
+    """Create the folders that are missing. Only the owner may read them: environments and outputs contain secrets."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in ("output", "work", "sessions", "spare", "trash"):
         (folder / name).mkdir(mode=0o700, exist_ok=True)
 
 
 def try_lock(path: Path) -> int | None:
-    """The descriptor that holds the lock, or None when somebody else does."""
+    """Return the descriptor that holds the lock, or None if another process holds it."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(fd)
         return None
-    os.pwrite(fd, b"%-10d\n" % os.getpid(), 0)  # for people, and for whoever wants to end it; of one length: never torn
+    os.pwrite(fd, b"%-10d\n" % os.getpid(), 0)  # always of the same length, so that a reader never sees a partial pid
     return fd
 
 
 def listen(folder: Path, name: str) -> socket.socket:
-    """Listen on `folder/name`. The caller holds the lock that makes a socket lying there a stale one."""
+    """Listen on `folder/name`. An existing socket is stale and is replaced: the caller holds the lock that guards it."""
     (folder / name).unlink(missing_ok=True)
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     with _Directory(folder) as short:
@@ -58,7 +59,7 @@ def listen(folder: Path, name: str) -> socket.socket:
 
 
 def connect(folder: Path, name: str) -> socket.socket:
-    """Connect to `folder/name`, or raise OSError at once: a local listener either answers or is not there."""
+    """Connect to `folder/name`, or raise OSError at once if no process listens there."""
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         with _Directory(folder) as short:
@@ -70,7 +71,7 @@ def connect(folder: Path, name: str) -> socket.socket:
 
 
 class _Directory:
-    """A short name for a folder: socket addresses end at 107 bytes, and data folders may lie deep."""
+    """A short path of a folder: a socket address has at most 107 bytes, and the path of a data folder may be longer."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,6 +1,6 @@
-"""The image that holds a task's network while its containers come and go: one program of a few bytes that sleeps for ever.
+"""The image of the pause container, which holds a task's network: one small program that sleeps forever.
 
-It is made here, so that a task in awsvpc mode needs no image from anywhere.
+Corral builds the image itself, so that a task in mode awsvpc needs no image from a registry.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ IMAGE = "corral/pause"
 TAG = "1"
 _BASE = 0x400000
 _HEADERS_BYTES = 64 + 56
-# ppoll(NULL, 0, NULL, NULL, 0) again and again.
+# ppoll(NULL, 0, NULL, NULL, 0) in a loop.
 _CODE = {
     "x86_64": (
         62,
@@ -30,7 +30,7 @@ _CODE = {
 
 
 def program(architecture: str) -> bytes:
-    """A whole executable: the two headers that Linux wants, and the code."""
+    """An ELF executable: the two headers that Linux requires, and the code."""
     machine, code = _CODE[architecture]
     size = _HEADERS_BYTES + len(code)
     header = b"\x7fELF\x02\x01\x01" + bytes(9)
@@ -40,7 +40,7 @@ def program(architecture: str) -> bytes:
 
 
 def layer(architecture: str) -> bytes:
-    """A file system with the program in it, as `docker import` takes it."""
+    """A tar archive of a file system with the program, for `docker import`."""
     data = program(architecture)
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:

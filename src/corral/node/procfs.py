@@ -1,4 +1,4 @@
-"""The processes of this machine, as /proc shows them."""
+"""The processes of this machine, read from /proc."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Process:
     session: int
     user_s: float
     system_s: float
-    reaped_user_s: float  # of its children that have ended and were waited for, and of theirs
+    reaped_user_s: float  # of its descendants that have ended and were waited for
     reaped_system_s: float
     threads: int
     started_boot_s: float
@@ -53,8 +53,18 @@ def processes() -> Iterator[Process]:
         )
 
 
+def started_boot_s(pid: int) -> float | None:
+    """When the process started, on CLOCK_BOOTTIME. None: there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(fields[19]) / _CLOCK_TICKS_PER_S
+
+
 def read_and_written(pid: int) -> tuple[int, int]:
-    """Bytes that a process and its ended children had from and gave to the disks; none when that may not be read."""
+    """Bytes that a process and its ended children read from disk and wrote to disk; zeros if /proc does not show them."""
     counters: dict[bytes, int] = {}
     try:
         with open(f"/proc/{pid}/io", "rb") as file:
@@ -62,19 +72,19 @@ def read_and_written(pid: int) -> tuple[int, int]:
                 name, _, value = line.partition(b":")
                 counters[name] = int(value)
     except OSError:
-        pass  # it has just ended, or it runs as somebody else
+        pass  # it has just ended, or another user owns it
     return counters.get(b"read_bytes", 0), counters.get(b"write_bytes", 0)
 
 
 def host_cpu_s() -> float:
-    """Time of all cores since the boot, idle time too."""
+    """CPU time of all cores since the boot, including idle time."""
     with open("/proc/stat", "rb") as file:
         ticks = file.readline().split()[1:8]  # user, nice, system, idle, iowait, irq, softirq
     return sum(int(tick) for tick in ticks) / _CLOCK_TICKS_PER_S
 
 
 def is_ours(pid: int, ours: Collection[int]) -> bool | None:
-    """Whether a process is in a session of ours or descends from one of ours. None: it is not to be seen."""
+    """Whether a process belongs to one of these sessions or descends from one of these pids. None: /proc does not show it."""
     at = pid
     while at > 1:
         try:

@@ -1,11 +1,11 @@
-"""What the core has yet to be told, and in which order.
+"""Build the reports for the core: changed runs, log chunks and GPU samples, in the right order.
 
-A run that ships logs is over, for the core, only when all it wrote has arrived: whoever sees a task stopped can read
-its log. So its end waits here until its output is in the same report or an acknowledged one. Until then it is told as
-alive, in `hello` too: what hello names as ended may be forgotten once it is welcomed, and its output with it.
+A client that sees a stopped task must be able to read its whole log. So the end of a run that ships logs is reported only when
+all of its output is in the same report or in an acknowledged one. Until then the run is reported as alive, also in `hello`:
+after the welcome, runs that hello reported as ended may be forgotten together with their output.
 
-Only a run that left megabytes unshipped is told as ended at once, so that its GPUs do not stay leased for minutes; its
-log goes on arriving, and its end is told again, harmlessly, when the last of it has.
+The exception is a run that left megabytes unshipped: its end is reported at once, so that its GPUs are not leased for minutes
+longer. Its log is shipped afterwards, and its end is reported once more when the log is complete, which is harmless.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from corral.model.run import Ack, GpuSample, Health, Observed, Report
 from corral.node.engine import Known
-from corral.node.log_shipper import Shipper
+from corral.node.log_shipper import LogShipper
 
 REPORT_MAX_RUNS = 5_000
 
@@ -25,13 +25,13 @@ def still_alive(observed: Observed) -> Observed:
     return replace(observed, stopped_at_s=None, exit_code=None, reason=None)
 
 
-class Outbox:
-    def __init__(self, observe: Callable[[], Mapping[str, Known]], shipper: Shipper) -> None:
+class ReportBuilder:
+    def __init__(self, observe: Callable[[], Mapping[str, Known]], shipper: LogShipper) -> None:
         self._observe = observe
         self._shipper = shipper
         self._changed: dict[str, None] = {}
-        self._ending: dict[str, None] = {}  # ended, and told as alive until the output is shipped
-        self._health: dict[str, Health] = {}  # verdicts on runs that are checked, until their end is told
+        self._ending: dict[str, None] = {}  # ended, but reported as alive until the output is shipped
+        self._health: dict[str, Health] = {}  # verdicts on runs with a health check, until their end is reported
         self._samples: list[GpuSample] = []
         self._samples_matter = False
 
@@ -48,21 +48,21 @@ class Outbox:
                 if not run.alive:
                     self._shipper.ended(run_id)
 
-    def judged(self, run_id: str, verdict: Health) -> None:
+    def on_verdict(self, run_id: str, verdict: Health) -> None:
         self._health[run_id] = verdict
         self._changed[run_id] = None
 
     def ordered(self, run_id: str) -> None:
-        """A run that ships logs is about to start, for the first time: the core has nothing of it yet."""
+        """A run that ships logs is about to start: the core has stored none of its output yet."""
         self._shipper.follow(run_id, certain=True)
 
     def sampled(self, samples: list[GpuSample], *, matter: bool) -> None:
-        """Only the latest are kept. They wait for the next report, unless somebody is using a GPU."""
+        """Store the latest samples. They wait for the next report, unless they `matter`: a GPU is in use."""
         self._samples = samples
         self._samples_matter = matter and bool(samples)
 
     def hello(self) -> list[Observed]:
-        """Everything, as of a new connection. Ends that wait for their logs come in later reports."""
+        """Return all runs for a new connection. The end of a run whose logs are not shipped yet follows in a later report."""
         self._changed.clear()
         self._ending.clear()
         self._shipper.disconnected()
@@ -101,7 +101,7 @@ class Outbox:
         return Report(runs, logs, samples)
 
     def acknowledged(self, report: Report, ack: Ack) -> list[str]:
-        """The runs that may be forgotten now."""
+        """Process an acknowledgement. Return the runs that may be forgotten now."""
         self._shipper.acknowledged(report.logs, ack.shipped)
         over = []
         for observed in report.runs:
@@ -112,7 +112,7 @@ class Outbox:
                 self._shipper.forget(observed.run_id)
                 over.append(observed.run_id)
             else:
-                self._ending[observed.run_id] = None  # the core did not take its last chunk
+                self._ending[observed.run_id] = None  # the core did not store its last chunk
         return over
 
     def _with_health(self, observed: Observed) -> Observed:

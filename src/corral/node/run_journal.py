@@ -1,7 +1,7 @@
-"""The spawner's memory: JSON lines, the whole run each time it changes, so the last line about a run is the truth.
+"""The spawner's journal: JSON lines with the whole run each time it changes, so the last line about a run is its state.
 
-Nothing is fsynced. Records matter only for as long as the processes they tell of, and a power cut ends those: the boot
-id in the first line then differs from the machine's, and every run that had not ended is ended by that.
+The journal is not fsynced. Its records are needed only while the processes are alive, and a power failure ends those: then the boot
+id in the first line differs from that of the machine, and every unfinished run has ended.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from typing import Any
 import orjson
 
 from corral.errors import Refused
-from corral.node.spawner_protocol import Run
+from corral.node.spawner_protocol import SpawnedRun
 
 VERSION = 1
 COMPACT_MIN_BYTES = 4 * 1024 * 1024
-COMPACT_GROWTH = 4  # rewritten when it has grown this many times over what was worth keeping
+COMPACT_GROWTH = 4  # the file is rewritten when it has grown to this many times its size after the last rewrite
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
     boot_id: str | None  # None: there was no journal
-    runs: dict[str, Run]
+    runs: dict[str, SpawnedRun]
 
 
 def replay(path: Path, boot_id: str) -> Replay:
-    """Read what an earlier spawner left. A torn last line was never acted on, so it is dropped."""
+    """Read the journal of an earlier spawner. An incomplete last line is dropped: the spawner had not acted on it."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
         return Replay(None, {})
     lines = text.split(b"\n")[:-1]
     if not lines or not lines[0].strip(b"\0"):
-        return Replay(None, {})  # made and not yet written, or blanked by a power cut
+        return Replay(None, {})  # created but not yet written, or zeroed by a power failure
     written_by = _boot_id_of(path, lines[0])
-    runs: dict[str, Run] = {}
+    runs: dict[str, SpawnedRun] = {}
     for number, line in enumerate(lines[1:], start=2):
         try:
             _apply(orjson.loads(line), runs)
         except (ValueError, TypeError, KeyError) as error:
             if written_by == boot_id:
-                raise Refused(f"{path}, line {number} cannot be read ({error}); move the file away to go on") from None
-            # a power cut may leave such lines, and what they told of has ended with it
+                raise Refused(f"{path}: line {number} cannot be read ({error}); move the file away to continue") from None
+            # a power failure may leave such lines, and it ended the runs that they describe
     return Replay(written_by, runs)
 
 
@@ -53,22 +53,22 @@ def _boot_id_of(path: Path, line: bytes) -> str:
         header = orjson.loads(line)
         if header["corral_journal"] == VERSION:
             return str(header["boot_id"])
-        raise Refused(f"{path} is of version {header['corral_journal']}, and this Corral reads version {VERSION}")
+        raise Refused(f"{path} has version {header['corral_journal']}, but this Corral reads version {VERSION}")
     except (ValueError, TypeError, KeyError):
-        raise Refused(f"{path} is not a journal of Corral; move it away to go on") from None
+        raise Refused(f"{path} is not a journal of Corral; move the file away to continue") from None
 
 
-def _apply(record: dict[str, Any], runs: dict[str, Run]) -> None:
+def _apply(record: dict[str, Any], runs: dict[str, SpawnedRun]) -> None:
     if "run" in record:
-        run = Run(**record["run"])
+        run = SpawnedRun(**record["run"])
         runs[run.run_id] = run
     else:
         for run_id in record["forget"]:
             runs.pop(run_id, None)
 
 
-class Journal:
-    """The open journal. A record that the disk refuses is kept and written before the next one."""
+class RunJournal:
+    """The open journal. If a write fails, the record is buffered and written before the next one."""
 
     def __init__(self, path: Path, boot_id: str) -> None:
         self._path = path
@@ -79,15 +79,15 @@ class Journal:
         self._unwritten = b""
 
     @property
-    def behind(self) -> bool:
+    def is_behind(self) -> bool:
         return bool(self._unwritten)
 
     @property
-    def overgrown(self) -> bool:
+    def needs_rewrite(self) -> bool:
         return self._size > self._compact_at
 
-    def put(self, run: Run) -> bool:
-        """True when it is on disk."""
+    def put(self, run: SpawnedRun) -> bool:
+        """Append a run. Return whether the write succeeded."""
         return self._append(b'{"run":' + orjson.dumps(run) + b"}\n")
 
     def forget(self, run_ids: list[str]) -> bool:
@@ -98,33 +98,33 @@ class Journal:
 
     def _append(self, line: bytes) -> bool:
         if self._fd < 0:
-            return True  # recovery: the rewrite that follows it writes everything
+            return True  # during recovery: the rewrite at its end writes every run
         line = self._unwritten + line
         try:
             written = os.write(self._fd, line)
         except OSError:
             written = 0
         if written < len(line):
-            os.ftruncate(self._fd, self._size)  # half a line would spoil the next one
+            os.ftruncate(self._fd, self._size)  # a partial line would corrupt the next one
             self._unwritten = line
             return False
         self._size += written
         self._unwritten = b""
         return True
 
-    def rewrite(self, runs: dict[str, Run]) -> None:
-        """Start afresh with what is worth keeping; the old file stays until the new one has its name."""
+    def rewrite(self, runs: dict[str, SpawnedRun]) -> None:
+        """Replace the journal by one line per run. The old file stays until the new one is renamed over it."""
         fresh = self._path.with_suffix(".new")
         header = orjson.dumps({"corral_journal": VERSION, "boot_id": self._boot_id}) + b"\n"
         text = header + b"".join(b'{"run":' + orjson.dumps(run) + b"}\n" for run in runs.values())
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             if os.write(fd, text) < len(text):
-                raise OSError(f"{fresh}: no room")
+                raise OSError(f"{fresh}: the disk is full")
             fresh.rename(self._path)
         except OSError:
             os.close(fd)
-            self._compact_at *= 2  # not again at once: there may be no room for a second one
+            self._compact_at *= 2  # do not retry at once: the disk may be full
             raise
         if self._fd >= 0:
             os.close(self._fd)

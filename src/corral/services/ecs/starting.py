@@ -8,7 +8,7 @@ from corral.core import Tx
 from corral.decide.gpus import share
 from corral.decide.place import spare_gpus
 from corral.model.placement import Claim, Placement, Slot
-from corral.model.run import LogTarget, RunSpec, RunState, Start
+from corral.model.run import LogTarget, RunSpec, RunState, StartOrder
 from corral.model.task import ALL_GPUS, FREE_GPUS, Run, Task, TaskState
 from corral.services.ecr.image_names import pull_from_here
 from corral.services.ecs.definitions import names_gpus, visible_gpus
@@ -81,7 +81,7 @@ def _share_spare(
     return tuple(shared)
 
 
-def start_of(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> Start:
+def start_of(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrder:
     """What a host needs to start a run, or to look after one that it started."""
     container = spec.containers[run.container]
     log = log_target(task, run, container)
@@ -108,7 +108,7 @@ def start_of(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> Start:
         image_may_ask=settings is not None and run.gpus == 0 and task.launch_type == "EC2" and not names_gpus(container.definition),
         environment_files=files,
     )
-    return Start(ordered, log, no_secrets or no_files)
+    return StartOrder(ordered, log, no_secrets or no_files)
 
 
 def container_settings(tx: Tx[Store], task: Task, spec: TaskSpec, container: ContainerSpec) -> dict[str, Any] | None:
