@@ -1,4 +1,4 @@
-"""A real terminal for tests: tmux, with a server of its own, a bash in it, and a fixed size."""
+"""A real terminal for tests: tmux with a separate server, a bash, and a fixed size."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Terminal:
         self.until(PROMPT.strip())
 
     def type(self, text: str) -> None:
-        """Typed, and Enter pressed."""
+        """Type the text and press Enter."""
         self._do("send-keys", "-l", text)
         self.press("Enter")
 
     def press(self, *keys: str) -> None:
-        """Keys by tmux's names: C-c, q, Enter."""
+        """Press keys, by their tmux names: C-c, q, Enter."""
         self._do("send-keys", *keys)
 
     def resize(self, columns: int, rows: int) -> None:
@@ -41,11 +41,11 @@ class Terminal:
         self.columns, self.rows = columns, rows
 
     def screen(self) -> list[str]:
-        """What is seen, line by line, without the empty lines at the end."""
+        """The lines of the screen, without the empty lines at the end."""
         return self._do("capture-pane", "-p").rstrip("\n").split("\n")
 
     def until(self, text: str, *, gone: bool = False) -> list[str]:
-        """The screen once this text is on it, or no longer is."""
+        """Wait until this text is on the screen, or is gone, and return the screen."""
 
         def seen() -> list[str] | None:
             screen = self.screen()
@@ -60,7 +60,7 @@ class Terminal:
         return sum(line.startswith(PROMPT.strip()) for line in self.screen())
 
     def until_prompt(self) -> list[str]:
-        """The screen once the shell waits for a command again: its last line is a bare prompt."""
+        """Wait until the shell prompts for a command (the last line is a bare prompt), and return the screen."""
         try:
             return eventually(lambda: self.screen() if self.screen()[-1].strip() == PROMPT.strip() else None)
         except AssertionError:

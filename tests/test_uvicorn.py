@@ -29,7 +29,7 @@ from corral.server.http import HttpServer
 
 ROOT = Path(__file__).parent.parent
 SERVER = ROOT / "src" / "corral" / "server"
-USES_UVICORN = {"channel.py", "connection.py", "http.py"}
+USES_UVICORN = {"data_channel.py", "connection.py", "http.py"}
 CHECK = "server/ uses this internal of uvicorn: see the head of tests/test_uvicorn.py"
 
 # Attributes of objects that uvicorn makes, and methods of its classes that ours override or call. `logger` is WSProtocol's.
@@ -63,7 +63,7 @@ def test_every_internal_that_is_used_is_listed():
     assert _attributes_of(connection, "_flow") == OF_FLOW
     assert _attributes_of(connection, "_cycle") == OF_CYCLE
     assert _inherited(ast.parse((SERVER / "http.py").read_text()), "HttpServer", HttpServer) == OF_SERVER
-    assert _attributes_of(ast.parse((SERVER / "channel.py").read_text()), "protocol") == {"logger"}
+    assert _attributes_of(ast.parse((SERVER / "data_channel.py").read_text()), "protocol") == {"logger"}
 
 
 def _imported(path: Path) -> set[str]:

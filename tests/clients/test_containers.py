@@ -54,7 +54,7 @@ def until(ecs: Any, arn: str, what: Any, why: str) -> dict[str, Any]:
 
 
 def test_a_chain_starts_in_its_order(client, tmp_path):
-    """init must succeed, db must be healthy, and only then does main start, wherever they stand in the definition."""
+    """main starts only after init succeeded and db is healthy, regardless of their order in the definition."""
     ecs, trail = client("ecs"), tmp_path / "trail"
     arn = run(
         ecs,
@@ -82,7 +82,7 @@ def test_a_chain_starts_in_its_order(client, tmp_path):
         ("exec /no/such/program", "SUCCESS", "dependency did not exit successfully"),
     ],
 )
-def test_who_waits_in_vain_never_starts_and_the_task_stops(client, script, condition, words):
+def test_a_container_whose_dependency_fails_never_starts_and_the_task_stops(client, script, condition, words):
     ecs = client("ecs")
     more = {"healthCheck": health("false")} if condition == "HEALTHY" else {}
     arn = run(
@@ -113,7 +113,7 @@ def test_a_dependency_that_cannot_start(client):
     assert (task["stopCode"], task["stoppedReason"]) == ("TaskFailedToStart", found["second"]["reason"])
 
 
-def test_a_start_timeout_belongs_to_the_one_depended_on(client):
+def test_a_start_timeout_belongs_to_the_dependency(client):
     ecs = client("ecs")
     arn = run(
         ecs,
@@ -127,8 +127,8 @@ def test_a_start_timeout_belongs_to_the_one_depended_on(client):
     assert (task["stoppingAt"] - task["createdAt"]).total_seconds() >= 2
 
 
-def test_what_nobody_needs_does_not_stop_the_task(client):
-    """A side container whose dependency failed never starts; the task runs on without it."""
+def test_a_nonessential_container_does_not_stop_the_task(client):
+    """A nonessential container whose dependency failed never starts; the task continues without it."""
     ecs = client("ecs")
     arn = run(
         ecs,
@@ -214,7 +214,7 @@ def test_a_task_with_a_time_limit(client):
             run(ecs, container(FOREVER), tags=[{"key": "corral:time-limit", "value": wrong}])
 
 
-def test_any_news_of_a_task_answers_who_has_seen_the_version_before(corral, client, tmp_path):
+def test_a_change_of_a_task_answers_a_client_that_has_seen_the_previous_version(corral, client, tmp_path):
     ecs, asking, headers = client("ecs"), corral.client("ecs"), {"X-Corral-Wait": "60"}
     asking.meta.events.register("before-call.ecs.DescribeTasks", lambda params, **_: params["headers"].update(headers))
 
@@ -250,7 +250,7 @@ def test_any_news_of_a_task_answers_who_has_seen_the_version_before(corral, clie
     ("containers", "words"),
     [
         ([shell("a", "", dependsOn=after(b="START")), shell("b", "", dependsOn=after(a="START"))], "cycle"),
-        ([shell("a", "", dependsOn=after(nobody="START"))], "nobody"),
+        ([shell("a", "", dependsOn=after(missing="START"))], "missing"),
         ([shell("a", "", dependsOn=after(b="SUCCESS")), shell("b", "")], "cannot be an essential container"),
         ([shell("a", "", dependsOn=after(b="HEALTHY")), shell("b", "")], "no health check"),
         ([shell("a", "", healthCheck={"command": ["true"]})], "CMD"),
@@ -258,14 +258,14 @@ def test_any_news_of_a_task_answers_who_has_seen_the_version_before(corral, clie
         ([shell("a", "", restartPolicy={"enabled": True, "restartAttemptPeriod": 5})], "restartAttemptPeriod"),
     ],
 )
-def test_what_could_never_work_is_refused(client, containers, words):
+def test_definitions_that_can_never_work_are_refused(client, containers, words):
     with pytest.raises(ClientError, match=words) as refused:
         client("ecs").register_task_definition(family="refused", containerDefinitions=containers)
     assert refused.value.response["Error"]["Code"] == "ClientException"
 
 
 def restart_at_once(corral: Corral, family: str) -> None:
-    """AWS takes no period below a minute, and a test has not so long: it writes another one behind the server's back."""
+    """AWS accepts no period below a minute, which is too long for a test, so the test writes another one into the store."""
     corral.stop()
     with sqlite3.connect(corral.data / "state.db") as rows:
         (text,) = rows.execute("SELECT document FROM task_definition WHERE family = ?", (family,)).fetchone()
@@ -288,7 +288,7 @@ def restarting(own_corral: Any, script: str, *more: dict[str, Any]) -> tuple[Cor
     return corral, ecs, ecs.run_task(taskDefinition="again")["tasks"][0]["taskArn"]
 
 
-def test_a_container_starts_again_with_what_it_had(own_corral, tmp_path):
+def test_a_restarted_container_keeps_its_gpu_and_log_stream(own_corral, tmp_path):
     """Two exits that count, and a third that is ignored: three starts, one GPU, one log stream, one end of the task."""
     count = f"echo $CUDA_VISIBLE_DEVICES >> {tmp_path}/starts; n=$(wc -l < {tmp_path}/starts)"
     count += f"; {sys.executable} -c 'import os, urllib.request as u; print(u.urlopen(os.environ[\"{METADATA}\"]).read().decode())'"
@@ -304,7 +304,7 @@ def test_a_container_starts_again_with_what_it_had(own_corral, tmp_path):
 
 
 def test_nothing_is_lost_or_doubled_when_everything_is_killed(own_corral, tmp_path):
-    """A restarting worker behind a healthy database; server and agent are killed at every turn."""
+    """A restarting worker that depends on a healthy database; server and agent are killed at every step."""
     script = f"echo x >> {tmp_path}/starts; until test -e {tmp_path}/go; do sleep 0.02; done; rm {tmp_path}/go; exit 1"
     database = shell(
         "db", f"echo x >> {tmp_path}/dbs; exec sleep 1000", essential=False, healthCheck=health(f"test -e {tmp_path}/well")
@@ -321,10 +321,10 @@ def test_nothing_is_lost_or_doubled_when_everything_is_killed(own_corral, tmp_pa
     (tmp_path / "go").touch()
     eventually(lambda: starts() == 2, "the worker runs again")
     corral.kill("corral.node", "corral.server")
-    (tmp_path / "go").touch()  # it ends while nobody looks
+    (tmp_path / "go").touch()  # it ends while no agent runs
     corral.start()
     eventually(lambda: starts() == 3, "and again")
-    corral.kill("corral.node")  # its successor knows of no check unless it is told
+    corral.kill("corral.node")  # its successor has no check unless the core sends it
     (tmp_path / "well").touch()
     (task,) = wait_stopped(ecs, [arn])
     found = by_name(task)

@@ -1,4 +1,4 @@
-"""ExecuteCommand through boto3 and the stock aws command, with a stand-in for AWS's plugin (tests/plugin.py says what it is)."""
+"""ExecuteCommand through boto3 and the aws command, with a substitute for AWS's plugin (tests/session_plugin.py)."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-import plugin as stand_in
+import session_plugin as stand_in
 from command import living
 from harness import Corral, container, eventually, wait_stopped
-from plugin import Plugin, Refused
+from session_plugin import Plugin, Refused
 
 SLEEPER = ["sh", "-c", "sleep 600"]
 
 
 def start(corral: Corral, *containers: dict[str, Any], **more: Any) -> str:
-    """The ARN of a task that runs and takes commands."""
+    """The ARN of a running task with enableExecuteCommand."""
     ecs = corral.client("ecs")
-    ecs.register_task_definition(family="beside", containerDefinitions=[*containers] or [container(SLEEPER)])
-    arn: str = ecs.run_task(taskDefinition="beside", **{"enableExecuteCommand": True, **more})["tasks"][0]["taskArn"]
+    ecs.register_task_definition(family="exec", containerDefinitions=[*containers] or [container(SLEEPER)])
+    arn: str = ecs.run_task(taskDefinition="exec", **{"enableExecuteCommand": True, **more})["tasks"][0]["taskArn"]
     eventually(lambda: ecs.describe_tasks(tasks=[arn])["tasks"][0]["lastStatus"] == "RUNNING", "running")
     return arn
 
@@ -69,7 +69,7 @@ def test_the_aws_command(corral: Corral, task: str, tmp_path: Path) -> None:
     assert "Starting session with SessionId: ecs-execute-command-" in done.stdout and "Exiting session" in done.stdout
 
 
-def test_what_a_task_that_takes_commands_shows(corral: Corral, task: str) -> None:
+def test_describe_tasks_shows_the_managed_agent(corral: Corral, task: str) -> None:
     ecs = corral.client("ecs")
     shown = ecs.describe_tasks(tasks=[task])["tasks"][0]
     [managed] = shown["containers"][0]["managedAgents"]
@@ -79,7 +79,7 @@ def test_what_a_task_that_takes_commands_shows(corral: Corral, task: str) -> Non
     assert reply["session"]["streamUrl"].startswith(corral.url.replace("http", "ws") + "/v1/data-channel/ecs-execute-command-")
 
 
-def test_what_is_refused(corral: Corral, task: str) -> None:
+def test_refused_commands(corral: Corral, task: str) -> None:
     ecs = corral.client("ecs")
     assert refusal(corral, task="0" * 32) == ("InvalidParameterException", "The referenced task was not found.")
     assert refusal(corral, task=task, cluster="none")[0] == "ClusterNotFoundException"
@@ -110,7 +110,7 @@ def test_input_output_size_and_the_end(corral: Corral, task: str) -> None:
     person.type(b"\r")
     assert person.until_closed() == ""
     assert b"50 120\r\n" in person.received and b"/work/" in person.received
-    assert 12 not in person.kinds  # the stock plugin would print an exit code
+    assert 12 not in person.kinds  # AWS's plugin would print an exit code
 
 
 def test_ctrl_c_interrupts_the_command_alone(corral: Corral, task: str) -> None:
@@ -164,14 +164,14 @@ def test_a_token_opens_one_session_once(corral: Corral, task: str) -> None:
     assert "Traceback" not in log and second["tokenValue"] not in log and url.rpartition("=")[2] not in log
 
 
-def test_what_is_not_a_message_ends_the_session(corral: Corral, task: str) -> None:
+def test_an_invalid_message_ends_the_session(corral: Corral, task: str) -> None:
     person = Plugin(execute(corral, task, "sleep 301"))
     eventually(lambda: living("sleep", "301") or person.step(0.01))
     person._send(b"nonsense")
     eventually(lambda: not living("sleep", "301"))
 
 
-def test_a_client_that_goes_takes_its_command_with_it(corral: Corral, task: str) -> None:
+def test_the_command_ends_when_its_client_disconnects(corral: Corral, task: str) -> None:
     for command, interactive in (("sh -c 'trap : HUP; sleep 302; sleep 302'", False), ("sleep 302", True)):
         person = Plugin(execute(corral, task, command, interactive=interactive))
         while not living("sleep", "302"):
@@ -183,12 +183,12 @@ def test_a_client_that_goes_takes_its_command_with_it(corral: Corral, task: str)
         for _ in range(steps):
             person.step(0.01)
         person.hang_up()
-    Plugin(execute(corral, task, "true")).until_closed()  # whatever was to start before this has started
+    Plugin(execute(corral, task, "true")).until_closed()  # earlier sessions have started by now
     eventually(lambda: not living("sleep", "303"))
     assert corral.client("ecs").describe_tasks(tasks=[task])["tasks"][0]["lastStatus"] == "RUNNING"
 
 
-def test_what_a_command_leaves_in_the_background_does_not_hold_its_session(corral: Corral, task: str) -> None:
+def test_background_processes_of_a_command_do_not_hold_its_session(corral: Corral, task: str) -> None:
     person = Plugin(execute(corral, task, "sh -c 'trap \"\" HUP PIPE; while echo x; do :; done & echo main $!'"))
     assert person.until_closed() == ""
     [child] = re.findall(rb"main (\d+)", person.received)
@@ -202,7 +202,7 @@ def test_a_session_ends_with_its_task(corral: Corral) -> None:
     left.until_closed()
     person = Plugin(execute(corral, mortal, "sleep 305"))
     eventually(lambda: living("sleep", "305") or person.step(0.01))
-    assert living("sleep", "304")  # in the background, and beside the task, which lives
+    assert living("sleep", "304")  # in the background, while the task runs
     ecs.stop_task(task=mortal)
     assert "container has stopped" in person.until_closed()
     wait_stopped(ecs, [mortal])
@@ -224,8 +224,8 @@ def test_kill_9_in_the_middle_ends_the_session_cleanly(own_corral: Callable[...,
         eventually(lambda: not living("sleep", "306"))
         corral.start()
         with pytest.raises(ConnectionResetError):
-            Plugin(before).until_closed()  # from before: nobody knows whether it was used
-        # What the stock plugin asks when its connection is lost; without a token it says that the session is over, and ends.
+            Plugin(before).until_closed()  # an old token: the new server does not know whether it was used
+        # AWS's plugin calls this when its connection is lost; without a token it reports that the session is over, and ends.
         assert not corral.client("ssm").resume_session(SessionId=before["sessionId"]).get("TokenValue")
     else:
         assert "ended" in person.until_closed()

@@ -1,4 +1,4 @@
-"""The image registry, asked as its specification says. `tests/containers/test_registry.py` has Docker's own command."""
+"""The image registry, asked as its specification says. `tests/containers/test_docker_push_pull.py` has Docker's own command."""
 
 from __future__ import annotations
 

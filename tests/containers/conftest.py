@@ -26,7 +26,7 @@ def run(corral: Corral) -> Containers:
 
 @pytest.fixture
 def own_docker_corral(tmp_path: Any, dockerd: Dockerd) -> Iterator[Callable[..., Corral]]:
-    """Makes Corrals with the Docker engine that a test may kill."""
+    """Creates Corrals with the Docker engine that a test may kill."""
     made: list[Corral] = []
 
     def make(*options: str, **environment: str) -> Corral:

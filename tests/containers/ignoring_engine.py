@@ -1,4 +1,4 @@
-"""An engine as podman's compatible API is one: it takes a request for GPUs, and forgets it."""
+"""An engine that accepts requests for GPUs and ignores them, like podman's Docker-compatible API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running containers the way people do: a task definition, RunTask, and what DescribeTasks and the log say afterwards."""
+"""Run containers as users do: register a task definition, call RunTask, then read DescribeTasks and the log."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Containers:
         return [task["taskArn"] for task in reply["tasks"]]
 
     def __call__(self, *containers: dict[str, Any], **task: Any) -> dict[str, Any]:
-        """One task, once it has stopped."""
+        """Run one task, wait until it has stopped, and return it."""
         [stopped] = wait_stopped(self.ecs, self.start(*containers, **task))
         return stopped
 
@@ -76,7 +76,7 @@ class Containers:
         return self.until(arn, "STOPPED")
 
     def printed(self, task: dict[str, Any] | str, container: str = "main") -> list[str]:
-        """The lines in its log stream."""
+        """The lines of a task's log stream."""
         task_id = (task if isinstance(task, str) else task["taskArn"]).rpartition("/")[2]
         pages = self.logs.get_paginator("filter_log_events").paginate(
             logGroupName="/tests", logStreamNames=[f"t/{container}/{task_id}"]

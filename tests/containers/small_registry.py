@@ -1,4 +1,4 @@
-"""A registry that serves a few images, no faster than a test wants."""
+"""A registry that serves a few images, as slowly as a test requires."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SmallRegistry:
     def __init__(self) -> None:
         self._manifests: dict[str, bytes] = {}  # by `name/tag` and by `name/digest`
         self._blobs: dict[str, bytes] = {}
-        self.may_go_on = threading.Event()  # whoever downloads a layer has half of it until then
+        self.may_go_on = threading.Event()  # a download of a layer stops at half of it until this is set
         self.may_go_on.set()
         registry = self
 
@@ -62,7 +62,7 @@ class SmallRegistry:
         self.address = f"localhost:{self._server.server_port}"
 
     def push(self, name: str, text: str) -> str:
-        """An image of busybox that says a text; the digest of its manifest."""
+        """Add an image of busybox that prints a text. Return the digest of its manifest."""
         files, links = busybox_files()
         tar = layer({**files, "text": text.encode()}, links)
         config = {

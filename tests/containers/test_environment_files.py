@@ -1,4 +1,4 @@
-"""Environment files: objects of S3 that become variables, in a container and in a plain process alike."""
+"""Environment files: S3 objects that become variables, in containers and in plain processes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Bucket:
         self.s3.create_bucket(Bucket=self.name)
 
     def put(self, key: str, text: str) -> dict[str, str]:
-        """The file as a container definition names it."""
+        """The member of a container definition that names the file."""
         self.s3.put_object(Bucket=self.name, Key=key, Body=text.encode())
         return self.named(key)
 
@@ -56,7 +56,7 @@ def bucket(either: Corral) -> Bucket:
     return Bucket(either)
 
 
-def test_what_the_lines_of_files_mean(run: Containers, bucket: Bucket):
+def test_the_lines_of_a_file(run: Containers, bucket: Bucket):
     first = bucket.put(
         "a/first.env", '# X_COMMENT=1\nX_A= a "quoted" $HOME\nX_EMPTY=\n=X_NONE\nX_ALONE\nX_B=x=y\r\nX_SAME=1\nX_T=1\nX_T=2'
     )
@@ -66,7 +66,7 @@ def test_what_the_lines_of_files_mean(run: Containers, bucket: Bucket):
     assert run.printed(task) == ['X_A= a "quoted" $HOME', "X_B=x=y", "X_C=c", "X_OWN=definition", "X_SAME=1", "X_T=2"]
 
 
-def test_they_are_read_at_each_start(run: Containers, bucket: Bucket):
+def test_files_are_read_at_each_start(run: Containers, bucket: Bucket):
     container = shell(PRINT, environmentFiles=[bucket.put("x.env", "X_A=1")])
     family = run.show(run(container)["taskArn"])["taskDefinitionArn"]
     bucket.put("x.env", "X_A=2")
@@ -78,7 +78,7 @@ def test_they_are_read_at_each_start(run: Containers, bucket: Bucket):
     assert run.printed(task) == ["X_B=3"]
 
 
-def test_an_object_that_is_not_there(run: Containers, bucket: Bucket):
+def test_a_missing_object(run: Containers, bucket: Bucket):
     elsewhere = {"type": "s3", "value": "arn:aws:s3:::no-such-bucket/x.env"}
     for file, why in (
         (bucket.named("none.env"), "none.env: NoSuchKey: The specified key does not exist."),
@@ -100,14 +100,14 @@ def test_an_object_that_is_not_there(run: Containers, bucket: Bucket):
         (11 * [{"type": "s3", "value": "arn:aws:s3:::b/x.env"}], "at most 10 environmentFiles"),
     ],
 )
-def test_what_is_refused(run: Containers, files: list[dict[str, Any]], why: str):
+def test_refused_files(run: Containers, files: list[dict[str, Any]], why: str):
     with pytest.raises(run.ecs.exceptions.ClientException, match=why):
         run.start(shell("true", environmentFiles=files))
     with pytest.raises(run.ecs.exceptions.ClientException, match=why):
         run.start(shell("true"), overrides={"containerOverrides": [{"name": "main", "environmentFiles": files}]})
 
 
-def test_a_command_beside_it_sees_them_too(run: Containers, bucket: Bucket, either: Corral):
+def test_execute_command_sees_the_variables_too(run: Containers, bucket: Bucket, either: Corral):
     container = shell("sleep 300", environmentFiles=[bucket.put("x.env", "X_A=1")])
     [arn] = run.start(container, enableExecuteCommand=True)
     run.until(arn)
@@ -117,7 +117,7 @@ def test_a_command_beside_it_sees_them_too(run: Containers, bucket: Bucket, eith
     run.stop(arn)
 
 
-def test_a_health_check_that_an_agent_hears_of_anew_sees_them_too(processes: Corral, tmp_path: Path):
+def test_a_health_check_of_a_new_agent_sees_the_variables_too(processes: Corral, tmp_path: Path):
     run = Containers(processes)
     check = {"command": ["CMD-SHELL", f"test -e {tmp_path}/new && test $X_A = 1"], "interval": 5}
     [arn] = run.start(shell("sleep 300", environmentFiles=[Bucket(processes).put("x.env", "X_A=1")], healthCheck=check))

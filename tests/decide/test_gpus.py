@@ -13,7 +13,7 @@ from corral.decide.gpus import choose, closest, share, take
 from corral.decide.place import place, place_newcomer, spare_gpus, standing_reservation, why_not, why_waiting
 from corral.model.placement import TASK, Claim, Links, Placement, Reservation, Slot, Unplaceable
 from corral.model.task import ALL_GPUS, Ask
-from corral.node.topology import simulated
+from corral.node.gpu_topology import simulated
 from decide.test_place import POOL, fleet_of, pool_of, serve_all, slot
 
 properties = settings(max_examples=80, deadline=None)

@@ -1,4 +1,4 @@
-"""A Docker engine of the tests' own, in a temporary folder: without a bridge, without iptables, without a registry."""
+"""A Docker engine for tests, in a temporary folder: without the default bridge, without iptables, without a registry."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ exec RUNC "$@"
 
 
 def lacking_capabilities() -> int:
-    """Bits of those that no process here can have."""
+    """The capabilities that no process on this machine can have, as bits."""
     bound = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapBnd:"))
     every = (1 << int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1) - 1
     return every & ~int(bound.split()[1], 16)
 
 
 def why_not() -> str | None:
-    """Why no engine can be run here; None: one can."""
+    """Why a Docker engine cannot run here; None: it can."""
     if os.geteuid() != 0:
         return "a Docker engine of one's own needs root"
     for program in ("dockerd", "docker", "busybox"):
@@ -54,7 +54,7 @@ def why_not() -> str | None:
 
 
 def processes(command: str) -> list[int]:
-    """The processes of this machine whose command line has these words, with a zero between each two."""
+    """The processes of this machine whose command line contains these arguments in this order."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -64,13 +64,13 @@ def processes(command: str) -> list[int]:
 
 
 def clear_left_behind() -> None:
-    """What engines of tests that were killed have left: containers, bridges, mounts, folders.
+    """Remove what the engines of killed tests left: containers, bridges, mounts, folders.
 
-    Whoever made an engine locks its folder for as long as he lives. What is in a folder that nobody locks is cleared away by an
-    engine that is started there once more, for it knows what is its own.
+    A test process locks the folder of its engine until it ends. For each folder without a lock, an engine is started there once
+    more and removes its own containers and networks.
     """
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDERS}*"):
-        with contextlib.suppress(FileNotFoundError, BlockingIOError):  # of today's making, or somebody's
+        with contextlib.suppress(FileNotFoundError, BlockingIOError):  # removed in between, or in use
             owner = _locked(folder, os.O_RDONLY)
             try:
                 _end_engine(folder)
@@ -82,7 +82,7 @@ def clear_left_behind() -> None:
 
 
 def _locked(folder: Path, flags: int) -> int:
-    """The file that says that somebody uses the folder; BlockingIOError when it is somebody else."""
+    """Lock the file that marks the folder as in use. Raises BlockingIOError if another process holds the lock."""
     owner = os.open(folder / "owner", flags, 0o600)
     try:
         fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -93,7 +93,7 @@ def _locked(folder: Path, flags: int) -> int:
 
 
 def _end_engine(folder: Path) -> None:
-    """One that outlived whoever made it, and its containerd: while that one is going, the next engine would believe in it."""
+    """Kill an engine that outlived its test process, and its containerd, which the next engine would otherwise try to use."""
     for path in (folder / "pid", folder / "exec" / "containerd" / "containerd.pid"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError, ValueError):
             process = Path("/proc", path.read_text().strip())
@@ -104,7 +104,7 @@ def _end_engine(folder: Path) -> None:
 
 
 def busybox_files() -> tuple[dict[str, bytes], dict[str, str]]:
-    """Files and links of an image with a shell and what goes with it."""
+    """The files and links of an image with a shell and its libraries."""
     busybox = Path(shutil.which("busybox") or "").read_bytes()
     applets = subprocess.run(["busybox", "--list"], capture_output=True, text=True, check=True).stdout.split()
     files = {"bin/busybox": busybox, "etc/passwd": b"root:x:0:0:root:/root:/bin/sh\nother:x:1000:1000::/:/bin/sh\n"}
@@ -132,7 +132,7 @@ def layer(files: dict[str, bytes], links: dict[str, str]) -> bytes:
 
 class Dockerd:
     def __init__(self, folder: Path | None = None) -> None:
-        """In a folder of its own, or in one that an engine has left, to clear it away."""
+        """`folder`: None creates a new one; a folder that an earlier engine left is reused to clean it up."""
         self.folder = folder or Path(tempfile.mkdtemp(prefix=FOLDERS))
         self.host = f"unix://{self.folder}/docker.sock"
         self._process: subprocess.Popen[bytes] | None = None
@@ -149,7 +149,7 @@ class Dockerd:
         self._make_images()
 
     def _add_program(self, name: str, text: str) -> None:
-        """One that the engine finds before the machine's own."""
+        """Install a program that the engine finds before that of the machine."""
         program = self.folder / "bin" / name
         program.write_text(text)
         program.chmod(0o755)
@@ -180,7 +180,7 @@ class Dockerd:
         return self("ps", "-a", "-q", "--no-trunc", *given).split()
 
     def stop(self) -> None:
-        """The engine goes; its containers go on (--live-restore)."""
+        """Stop the engine. Its containers continue (--live-restore)."""
         assert self._process is not None
         self._process.terminate()
         self._process.wait(timeout=30)

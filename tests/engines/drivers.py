@@ -1,4 +1,4 @@
-"""Engines for tests, driven from plain functions: the event loop runs while the test waits for something."""
+"""Engines for tests, driven from synchronous code: the event loop runs while the test waits for a condition."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from corral.channel.terminal import INPUT, NO_MORE, OUTPUT, SIZE, WINDOW, Frames, frame
+from corral.channel.command_relay import END_OF_INPUT, INPUT, OUTPUT, SIZE, WINDOW, Frames, frame
 from corral.clock import WallClock
 from corral.model.run import Execute, RunSpec
-from corral.node import folder
-from corral.node.docker import DockerEngine
+from corral.node import node_folder
+from corral.node.docker_engine import DockerEngine
 from corral.node.engine import Engine, Known
 from corral.node.host import kernel_boot_id
-from corral.node.process import ProcessEngine
+from corral.node.process_engine import ProcessEngine
 from engines.dockerd import SYSTEM, SYSTEM_VOLUMES
 from engines.nodes import NodeFolder
 from eventually import soon
@@ -43,7 +43,7 @@ def settings(task: dict[str, Any] | None = None, **container: Any) -> dict[str, 
 
 
 class SystemInContainers(DockerEngine):
-    """Runs as plain ones are written: this machine's programs, folders and process numbers, in containers."""
+    """Runs of process tests as containers: with the programs, folders and pids of this machine."""
 
     def __init__(self, node: NodeFolder, environment: Mapping[str, str]) -> None:
         super().__init__(node.node, node.host_id, environment, WallClock())
@@ -87,14 +87,14 @@ class Driver:
         self._loop.run_until_complete(soon(check, what))
 
     def run(self, spec) -> Known:
-        """Start it and wait for its end."""
+        """Start a run and wait for its end."""
         self.engine.start([spec])
         return self.ended(spec.run_id)
 
     def execute(
         self, order: Execute, *, given: bytes = b"", window: tuple[int, int] | None = None, until: bytes | None = None
     ) -> dict[bytes, bytes]:
-        """Be the core for one session: what came back, by kind of frame. `until` this came; then we hang up."""
+        """Act as the core for one session. Return the payloads by kind of frame. With `until`, disconnect after that frame."""
         return self._loop.run_until_complete(asyncio.wait_for(self._execute(order, given, window, until), DEADLINE_S))
 
     async def _execute(
@@ -107,7 +107,7 @@ class Driver:
             assert await reader.readline() == orjson.dumps({"session": order.session_id}) + b"\n"
             if window is not None:
                 writer.write(frame(WINDOW, SIZE.pack(*window)))
-            writer.write((frame(INPUT, given) if given else b"") + frame(NO_MORE))
+            writer.write((frame(INPUT, given) if given else b"") + frame(END_OF_INPUT))
             frames = Frames()
             while part := await reader.read(65_536):
                 for kind, payload in frames.feed(part):
@@ -117,7 +117,7 @@ class Driver:
             writer.close()
             over.set_result(None)
 
-        listener = folder.listen(self.node.node, "sessions.sock")
+        listener = node_folder.listen(self.node.node, "sessions.sock")
         server = await asyncio.start_unix_server(called, sock=listener)
         try:
             await self.engine.execute(order)

@@ -1,4 +1,4 @@
-"""The core's side of the conversation in `model/run.py`, as small as it can be, and able to misbehave on demand."""
+"""A minimal core for the protocol in `model/run.py`, which can misbehave on demand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 import msgspec
 
 from corral.model.run import Ack, GpuSample, Hello, Observed, Orders, Report, RunSpec, ToCore
-from corral.node import folder
+from corral.node import node_folder
 from engines.nodes import NodeFolder
 from eventually import soon
 
@@ -37,7 +37,7 @@ class FakeCore:
 
     def listen(self) -> None:
         async def serve() -> asyncio.Server:
-            listener = folder.listen(self._node.node, "core.sock")
+            listener = node_folder.listen(self._node.node, "core.sock")
             return await asyncio.start_unix_server(self._connected, sock=listener, limit=LINE_MAX_BYTES)
 
         self._server = self._loop.run_until_complete(serve())
@@ -101,7 +101,7 @@ class FakeCore:
         return [self.runs[run_id] for run_id in run_ids]
 
     def go_away(self) -> None:
-        """Stop listening and hang up, as a core that dies."""
+        """Stop listening and close all connections, like a core that dies."""
 
         async def leave() -> None:
             if self._server is not None:

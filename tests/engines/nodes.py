@@ -1,4 +1,4 @@
-"""A node folder for a test: what lies in it, who lives in it, and that nobody does afterwards."""
+"""A node folder for a test: its files and its processes, all of which must have ended after the test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from corral.model.run import RunSpec
-from corral.node import children, folder
+from corral.node import lock_files, node_folder
 from eventually import eventually
 
 
@@ -25,7 +25,7 @@ def shell(run_id: str, script: str, **more) -> RunSpec:
 
 
 def is_running(pid: int) -> bool:
-    """A zombie is not: whether init waits for orphans is not our business."""
+    """A zombie does not count: whether init waits for orphans does not matter here."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -33,7 +33,7 @@ def is_running(pid: int) -> bool:
 
 
 def kill(pid: int) -> None:
-    """kill -9, and it is gone."""
+    """kill -9, and wait until the process has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     eventually(lambda: not is_running(pid), f"process {pid} gone")
@@ -44,7 +44,7 @@ class NodeFolder:
         self.data = data
         self.node = data / "node"
         self.host_id = uuid4().hex
-        folder.make(self.node)
+        node_folder.make(self.node)
         self._agents: list[subprocess.Popen] = []
 
     def output(self, run_id: str) -> str:
@@ -60,11 +60,11 @@ class NodeFolder:
         return agent
 
     def holders(self) -> list[int]:
-        held = children.holders(str(path) for path in (self.node / "output").iterdir())
+        held = lock_files.holders(str(path) for path in (self.node / "output").iterdir())
         return [pid for pids in held.values() for pid in pids]
 
     def clean_up(self) -> None:
-        """Agents first, or they start another spawner; then the spawner; then what it can no longer start."""
+        """Kill agents first, because they restart the spawner; then the spawner; then the runs."""
         for agent in self._agents:
             agent.kill()
             agent.wait()
@@ -78,4 +78,4 @@ class NodeFolder:
 
 
 def is_locked(path: Path) -> bool:
-    return children.is_held(str(path))
+    return lock_files.is_held(str(path))

@@ -1,4 +1,4 @@
-"""The real agent and a core that is not: orders, reports, logs, crashes of either."""
+"""The real agent with a fake core: orders, reports, logs, crashes of either."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_run_that_ships_nothing_ships_nothing(node, core):
     assert not any(report.logs for report in core.reports)
 
 
-def test_what_is_acknowledged_is_forgotten(node, core):
+def test_acknowledged_runs_are_forgotten(node, core):
     node.start_agent("--gpus", "none")
     core.greeted()
     core.order(shell("quiet", "echo x; echo > file"), shell("loud", "echo x", ships_logs=True))
@@ -65,7 +65,7 @@ def test_stop(node, core):
 
 
 def test_five_megabytes_without_a_newline(node, core):
-    """Cut at the limit, and never inside a character."""
+    """Events are split at the limit, and never inside a character."""
     node.start_agent("--gpus", "none")
     core.greeted()
     core.order(python("one", "import sys; sys.stdout.buffer.write(('x' + 'é€😀' * 555_555).encode())"))
@@ -76,7 +76,7 @@ def test_five_megabytes_without_a_newline(node, core):
     assert core.stored_at_end["one"] == core.stored["one"]
 
 
-def test_many_runs_with_much_to_say_at_once(node, core):
+def test_many_runs_with_much_output_at_once(node, core):
     node.start_agent("--gpus", "none")
     core.greeted()
     program = "for i in range(20_000): print({}, i, 'x' * 20)"
@@ -100,7 +100,7 @@ def test_a_flood_of_short_runs(node, core):
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_connections_that_break_in_mid_log(node, core, when):
-    """Before the commit: the chunk must come again. After it: a second one must be refused by its offset."""
+    """Before the commit, the chunk must be sent again. After it, a second copy must be refused by its offset."""
     core.fault = lambda number: when if number % 4 == 1 and len(core.hellos) < 6 else ""
     node.start_agent("--gpus", "none")
     core.greeted()
@@ -142,7 +142,7 @@ def test_the_core_returns(node, core, tmp_path):
 
 
 def test_the_agent_is_killed(node, core, tmp_path):
-    """Runs go on, end, and are adopted: codes and output are right, and nothing starts a second time."""
+    """Runs continue, end, and are adopted: exit codes and output are right, and no run starts twice."""
     agent = node.start_agent("--gpus", "sim:1")
     core.greeted()
     gate = tmp_path / "gate"
@@ -214,15 +214,15 @@ def test_a_second_agent_is_refused(node, core):
     second = node.start_agent("--gpus", "none")
     _, error = second.communicate()
     assert second.returncode == 1
-    assert "another agent is at work" in error
+    assert "another agent is running" in error
 
 
-def test_a_wrong_flag_is_refused_before_anything_is_touched(tmp_path):
+def test_a_wrong_flag_is_refused_before_any_file_is_written(tmp_path):
     node = NodeFolder(tmp_path)
     agent = node.start_agent("--gpus", "sim:3xH2000")
     _, error = agent.communicate()
     assert agent.returncode == 1
-    assert "no such model" in error and "H200" in error
+    assert "unknown model" in error and "H200" in error
     assert not (node.node / "host.json").exists()
 
 
@@ -235,7 +235,7 @@ def test_a_damaged_host_file_is_refused(node):
 
 
 def test_a_deep_data_folder(tmp_path: Path):
-    """Socket addresses end at 107 bytes; folders do not."""
+    """Socket addresses have at most 107 bytes; paths of folders may be longer."""
     node = NodeFolder(tmp_path / ("d" * 100) / ("e" * 100))
     core = FakeCore(node)
     try:

@@ -1,4 +1,4 @@
-"""The engine's log becomes the run's output, every byte once, wherever the copying breaks off."""
+"""The engine's log becomes the run's output, every byte once, wherever the copy is interrupted."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from corral.node import docker_logs
-from corral.node.docker_logs import Output, since_epoch
+from corral.node.docker_logs import OutputFile, since_epoch
 
 
 class Log:
-    """An engine that has one log: entries of (time, bytes), given in parts of any size."""
+    """An engine with one log: entries of (time, bytes), returned in parts of any size."""
 
     def __init__(self, rng: random.Random, entries: list[tuple[str, bytes]]) -> None:
         self._rng = rng
@@ -49,7 +49,7 @@ def moment(number: int) -> str:
 
 
 def whole_second(number: int) -> str:
-    """As podman has it."""
+    """Times as podman writes them."""
     return f"2026-01-02T05:04:{number // 100:02}+02:00"
 
 
@@ -71,13 +71,13 @@ def test_every_byte_once(tmp_path: Path, seed: int, moment: Callable[[int], str]
     output = tmp_path / "one"
     for _ in range(rng.randint(0, 6)):
         log.breaks_after = rng.randint(0, len(whole) + 40 * len(entries))
-        copying = Output(log, "id", output, tmp_path / "one.mark", mark_every_bytes=100_000)
+        copying = OutputFile(log, "id", output, tmp_path / "one.mark", store_every_bytes=100_000)
         for _ in range(rng.randint(1, 2)):
             with contextlib.suppress(OSError):
                 asyncio.run(copying.copy(follow=True))
         assert whole.startswith(output.read_bytes())
     log.breaks_after = 10**9
-    asyncio.run(Output(log, "id", output, tmp_path / "one.mark", mark_every_bytes=100_000).copy(follow=False))
+    asyncio.run(OutputFile(log, "id", output, tmp_path / "one.mark", store_every_bytes=100_000).copy(follow=False))
     assert output.read_bytes() == whole
 
 
@@ -85,19 +85,19 @@ def test_a_long_log_is_not_read_from_its_beginning(tmp_path: Path):
     entries = [(moment(at), b"x" * 16_384) for at in range(600)]
     log = Log(random.Random(1), entries)
     for _ in range(2):
-        asyncio.run(Output(log, "id", tmp_path / "one", tmp_path / "one.mark").copy(follow=False))
+        asyncio.run(OutputFile(log, "id", tmp_path / "one", tmp_path / "one.mark").copy(follow=False))
     assert log.asked_from[0] is None and log.asked_from[1] is not None
     assert (tmp_path / "one").stat().st_size == 600 * 16_384
 
 
 def test_what_the_machine_lost_is_copied_again(tmp_path: Path):
-    """The mark is on disk, and the end of the output is not."""
+    """The stored position is on disk, and the end of the output is not."""
     entries = [(moment(at), b"y" * 16_384) for at in range(600)]
     log = Log(random.Random(1), entries)
-    asyncio.run(Output(log, "id", tmp_path / "one", tmp_path / "one.mark").copy(follow=False))
+    asyncio.run(OutputFile(log, "id", tmp_path / "one", tmp_path / "one.mark").copy(follow=False))
     with open(tmp_path / "one", "r+b") as file:
         file.truncate(1000)
-    asyncio.run(Output(log, "id", tmp_path / "one", tmp_path / "one.mark").copy(follow=False))
+    asyncio.run(OutputFile(log, "id", tmp_path / "one", tmp_path / "one.mark").copy(follow=False))
     assert (tmp_path / "one").read_bytes() == b"y" * 600 * 16_384
 
 

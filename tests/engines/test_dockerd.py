@@ -1,4 +1,4 @@
-"""The tests' own Docker engine: whatever one that was killed has left, the next run clears away."""
+"""The Docker engine of the tests: what a killed engine left is removed by the next run."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ time.sleep(3000)
 """
 
 
-@pytest.mark.parametrize("engine_too", [False, True], ids=["whoever made it", "both"])
-def test_what_a_killed_run_left_is_cleared_away(dockerd: Dockerd, engine_too: bool):
+@pytest.mark.parametrize("engine_too", [False, True], ids=["the test process", "both"])
+def test_what_a_killed_run_left_is_removed(dockerd: Dockerd, engine_too: bool):
     maker = subprocess.Popen([sys.executable, "-c", MAKER], stdout=subprocess.PIPE, text=True)
     folder, bridge = maker.stdout.readline().split()
     clear_left_behind()

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from corral.ids import simulated_gpu_id
 from corral.model.run import HEARTBEAT_S, Foreign, GpuDevice, GpuSample, Hello, Observed, Orders, Report, RunSpec
-from corral.node.topology import simulated
+from corral.model.stop_reasons import STOPPED_BEFORE_START
+from corral.node.gpu_topology import simulated
 from simulation.link import Connection
 from simulation.plan import HostSize
 
@@ -71,7 +72,7 @@ class Engine:
         process.stopping = True
         self.world.tell("run_told_to_stop", self.host, process)
         if process.pid is None:
-            self._end(process, None, "stopped before it was started")
+            self._end(process, None, STOPPED_BEFORE_START)
         elif self.world.rng.random() < self.world.plan.hangs_on_stop:
             self._later(process.spec.stop_grace_s, partial(self._end, process, SIGKILL, None))
         else:

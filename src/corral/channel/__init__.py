@@ -1,5 +1,4 @@
-"""What the two ends of a person's session with a task share: the messages of the data channel, and the relay at the command's end.
+"""Interactive sessions with tasks: the messages of the data channel, and the relay that runs the command.
 
-Everyone may import this room, and it imports nothing but the standard library: the command line and the hosts use it as well as the
-server.
+The command line, the hosts and the server all import this package. It imports only the standard library.
 """

@@ -1,21 +1,21 @@
-"""The data channel of Session Manager: the messages that its stock plugin exchanges with whoever runs the command.
+"""The messages of Session Manager's data channel, which AWS's session-manager-plugin exchanges with the server.
 
-A message is binary, big-endian, in one websocket message:
+Each message is one binary websocket message, big-endian:
 
-    0    4   length of the head up to the payload's length: 116
+    0    4   length of the header without the last field: 116
     4   32   type, padded with spaces: output_stream_data, input_stream_data, acknowledge, channel_closed
     36   4   schema version: 1
     40   8   created, milliseconds since the epoch
     48   8   sequence number
     56   8   flags: 1 the first of its stream, 2 the last
-    64  16   a UUID, its two halves exchanged
+    64  16   a UUID with its two halves swapped
     80  32   SHA-256 of the payload
-    112  4   what the payload is
+    112  4   kind of the payload
     116  4   the payload's length
     120      the payload
 
-Both streams of data are numbered from 0, and every message of them is acknowledged by one that names its number. Before all
-that the client says in text, as JSON, which token it has.
+The messages of each data stream are numbered from 0, and each is acknowledged by a message with its number. Before these messages
+the client sends its token as JSON in a text message.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from uuid import UUID
 
 OUTPUT, INPUT, ACKNOWLEDGE, CLOSED = "output_stream_data", "input_stream_data", "acknowledge", "channel_closed"
 FIRST, LAST = 1, 2
-TERMINATE = 2  # what a payload of kind FLAG says
+TERMINATE = 2  # the payload of a message of kind FLAG that ends the session
 VERSION = 1
-KNOWS_ENDS = "corral"  # a client whose version begins so is also told exit codes, and standard error apart
+CORRAL_CLIENT = "corral"  # a client whose version starts with this also receives exit codes and a separate standard error
 _HEAD = struct.Struct(">I32sIqqQ16s32sII")
 _LENGTH_BYTES = 4
 
 
-class Kind(IntEnum):
-    """What a payload is."""
+class PayloadKind(IntEnum):
+    """The kind of a payload."""
 
     NONE = 0
     DATA = 1
@@ -51,11 +51,11 @@ class Kind(IntEnum):
 
 
 class NotAMessage(ValueError):
-    """These bytes are not a message of the channel."""
+    """The bytes are not a valid message of the data channel."""
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ChannelMessage:
     type: str
     sequence: int
     flags: int
@@ -64,7 +64,7 @@ class Message:
     payload: bytes
 
 
-def pack(message: Message, created_ms: int) -> bytes:
+def pack(message: ChannelMessage, created_ms: int) -> bytes:
     halves = message.id.bytes[8:] + message.id.bytes[:8]
     head = _HEAD.pack(
         _HEAD.size - _LENGTH_BYTES, message.type.encode().ljust(32), VERSION, created_ms, message.sequence, message.flags, halves,
@@ -73,32 +73,32 @@ def pack(message: Message, created_ms: int) -> bytes:
     return head + message.payload
 
 
-def unpack(data: bytes) -> Message:
+def unpack(data: bytes) -> ChannelMessage:
     if len(data) < _HEAD.size:
-        raise NotAMessage("shorter than a head")
+        raise NotAMessage("the message is shorter than its header")
     length, name, _, _, sequence, flags, halves, digest, kind, size = _HEAD.unpack_from(data)
     payload = data[length + _LENGTH_BYTES :]
     if length < _HEAD.size - _LENGTH_BYTES or len(payload) != size:
-        raise NotAMessage("its length is another one than it says")
+        raise NotAMessage("the length of the message differs from its header")
     if size and sha256(payload).digest() != digest:
-        raise NotAMessage("its digest is another one than its payload's")
-    word = name.strip(b" \0").decode("ascii", "replace")
-    return Message(word, sequence, flags, UUID(bytes=halves[8:] + halves[:8]), kind, payload)
+        raise NotAMessage("the digest does not match the payload")
+    type_ = name.strip(b" \0").decode("ascii", "replace")
+    return ChannelMessage(type_, sequence, flags, UUID(bytes=halves[8:] + halves[:8]), kind, payload)
 
 
-def acknowledgement(of: Message, message_id: UUID) -> Message:
-    words = {
+def acknowledgement(of: ChannelMessage, message_id: UUID) -> ChannelMessage:
+    payload = {
         "AcknowledgedMessageType": of.type,
         "AcknowledgedMessageId": str(of.id),
         "AcknowledgedMessageSequenceNumber": of.sequence,
         "IsSequentialMessage": True,
     }
-    return Message(ACKNOWLEDGE, 0, FIRST | LAST, message_id, Kind.NONE, json.dumps(words).encode())
+    return ChannelMessage(ACKNOWLEDGE, 0, FIRST | LAST, message_id, PayloadKind.NONE, json.dumps(payload).encode())
 
 
-def acknowledged(message: Message) -> int:
-    """The number that an acknowledgement is of."""
+def acknowledged(message: ChannelMessage) -> int:
+    """The sequence number that an acknowledgement names."""
     try:
         return int(json.loads(message.payload)["AcknowledgedMessageSequenceNumber"])
     except (ValueError, TypeError, KeyError):
-        raise NotAMessage("an acknowledgement of nothing") from None
+        raise NotAMessage("the acknowledgement names no sequence number") from None

@@ -15,8 +15,8 @@ import tty
 from pathlib import Path
 from types import FrameType
 
-from corral.channel import terminal
-from corral.channel.terminal import BACKLOG_MAX_BYTES, ERRORS, INPUT, NO_MORE, PART_BYTES, SIZE, WINDOW, Frames, frame
+from corral.channel import command_relay
+from corral.channel.command_relay import BUFFER_MAX_BYTES, END_OF_INPUT, ERRORS, INPUT, PART_BYTES, SIZE, WINDOW, Frames, frame
 
 SOCKET_PATH_MAX_BYTES = 100  # the system's own bound is 107
 DRAIN_S = 5.0
@@ -46,7 +46,7 @@ class Attached:
 
     def wrap(self, command: tuple[str, ...]) -> list[str]:
         kind = "tty" if self.has_terminal else "pipe"
-        return [sys.executable, "-I", "-S", terminal.__file__, kind, str(self._path), "--", *command]
+        return [sys.executable, "-I", "-S", command_relay.__file__, kind, str(self._path), "--", *command]
 
     def listen(self) -> None:
         self._listener.bind(str(self._path))
@@ -105,7 +105,7 @@ class Attached:
             unsent += _window()
         while True:
             wanted: list[int | socket.socket] = [link, self._woken]
-            if reading and len(unsent) < BACKLOG_MAX_BYTES:
+            if reading and len(unsent) < BUFFER_MAX_BYTES:
                 wanted.append(self._stdin)
             readable, writable, _ = select.select(wanted, [link] if unsent else [], [])
             if self._woken in readable:
@@ -115,7 +115,7 @@ class Attached:
                 unsent += _window()
             if self._stdin in readable:
                 typed = os.read(self._stdin, PART_BYTES)
-                unsent += frame(INPUT, typed) if typed else frame(NO_MORE)
+                unsent += frame(INPUT, typed) if typed else frame(END_OF_INPUT)
                 reading = bool(typed)
             if link in writable:
                 try:

@@ -27,13 +27,13 @@ import corral
 from corral.channel.messages import (
     ACKNOWLEDGE,
     CLOSED,
+    CORRAL_CLIENT,
     FIRST,
     INPUT,
-    KNOWS_ENDS,
     LAST,
     OUTPUT,
-    Kind,
-    Message,
+    ChannelMessage,
+    PayloadKind,
     acknowledged,
     acknowledgement,
     pack,
@@ -148,7 +148,7 @@ class Session:
 
     # -- the channel -------------------------------------------------------------------------------------------------
 
-    def _heard(self, message: Message) -> None:
+    def _heard(self, message: ChannelMessage) -> None:
         if message.type == ACKNOWLEDGE:
             self._unacknowledged.pop(acknowledged(message), None)
         elif message.type == CLOSED:
@@ -159,19 +159,19 @@ class Session:
                 self._take(message)
             self._send(acknowledgement(message, _new_id()))
 
-    def _take(self, message: Message) -> None:
-        if message.kind == Kind.DATA:
+    def _take(self, message: ChannelMessage) -> None:
+        if message.kind == PayloadKind.DATA:
             _write(1, message.payload)
-        elif message.kind == Kind.STANDARD_ERROR:
+        elif message.kind == PayloadKind.STANDARD_ERROR:
             _write(2, message.payload)
-        elif message.kind == Kind.EXIT_CODE:
+        elif message.kind == PayloadKind.EXIT_CODE:
             self._code = int(message.payload)
-        elif message.kind == Kind.HANDSHAKE_REQUEST:
+        elif message.kind == PayloadKind.HANDSHAKE_REQUEST:
             asked = json.loads(message.payload)["RequestedClientActions"]
             done = [{"ActionType": action["ActionType"], "ActionStatus": 1, "ActionResult": None, "Error": ""} for action in asked]
-            version = f"{KNOWS_ENDS} {corral.__version__}"
-            self._say(Kind.HANDSHAKE_RESPONSE, {"ClientVersion": version, "ProcessedClientActions": done, "Errors": []})
-        elif message.kind == Kind.HANDSHAKE_COMPLETE:
+            version = f"{CORRAL_CLIENT} {corral.__version__}"
+            self._say(PayloadKind.HANDSHAKE_RESPONSE, {"ClientVersion": version, "ProcessedClientActions": done, "Errors": []})
+        elif message.kind == PayloadKind.HANDSHAKE_COMPLETE:
             self._begin()
 
     def _begin(self) -> None:
@@ -181,27 +181,27 @@ class Session:
             tty.setraw(0, termios.TCSADRAIN)
         self._reading = self._reads
         if not self._reads:
-            self._say(Kind.DATA, b"", LAST)
+            self._say(PayloadKind.DATA, b"", LAST)
 
     def _take_input(self) -> None:
         typed = os.read(0, INPUT_BYTES)
         self._reading = bool(typed)
-        self._say(Kind.DATA, typed, 0 if typed else LAST)
+        self._say(PayloadKind.DATA, typed, 0 if typed else LAST)
 
     def _resized(self, number: int, stack: FrameType | None) -> None:
         os.write(self._wake, b"w")
 
     def _say_size(self) -> None:
         size = os.get_terminal_size(0)
-        self._say(Kind.SIZE, {"cols": size.columns, "rows": size.lines})
+        self._say(PayloadKind.SIZE, {"cols": size.columns, "rows": size.lines})
 
-    def _say(self, kind: Kind, payload: bytes | dict[str, Any], flags: int = 0) -> None:
+    def _say(self, kind: PayloadKind, payload: bytes | dict[str, Any], flags: int = 0) -> None:
         data = json.dumps(payload).encode() if isinstance(payload, dict) else payload
         self._unacknowledged[self._sequence] = len(data)
-        self._send(Message(INPUT, self._sequence, flags | (FIRST if self._sequence == 0 else 0), _new_id(), kind, data))
+        self._send(ChannelMessage(INPUT, self._sequence, flags | (FIRST if self._sequence == 0 else 0), _new_id(), kind, data))
         self._sequence += 1
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: ChannelMessage) -> None:
         self._unsent += self._channel.send(BytesMessage(pack(message, CREATED_MS)))
 
 

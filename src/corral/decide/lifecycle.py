@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from corral.model.run import Health, Observed, RunState
+from corral.model.stop_reasons import STOPPED_BEFORE_START
 from corral.model.task import ContainerRules, RestartPolicy, Run, StopCode, Task, TaskState
 
 ESSENTIAL_EXITED = "Essential container in task exited"
-NEVER_STARTED = "stopped before it was started"
 UNRESOLVED = "CannotStartContainerError: dependency graph: failed to resolve container ordering dependency [{}] for target [{}] "
 TIMED_OUT = "CannotStartContainerError: dependency graph: container ordering dependency [{}] for target [{}] has timed out."
 NO_RULES: Mapping[str, ContainerRules] = {}
@@ -229,7 +229,7 @@ def _is_let_go(was: Run, run: Run) -> bool:
 def _left_off(was: Run, run: Run, now_s: float) -> Run:
     """Of a task that is to stop: who was about to start does not, for no host knows of it."""
     still = was if _is_let_go(was, run) else run
-    return _given_up(still, NEVER_STARTED, now_s) if still.waits else still
+    return _given_up(still, STOPPED_BEFORE_START, now_s) if still.waits else still
 
 
 def _fallen(seen: tuple[Run, ...], runs: tuple[Run, ...]) -> Run | None:

@@ -14,7 +14,7 @@ Messages are JSON lines on a stream socket: each is a `ToCore` or a `ToAgent` wi
                     {"quit": "why"}             the agent must exit and leave its runs alone
 
 The process that runs the command of an `execute` connects to the core's other socket, `sessions.sock`, and sends the line
-{"session": its id}. After it, that connection carries the frames of `channel/`. The command ends when it closes.
+{"session": its id}. After it, that connection carries the frames of `channel/command_relay.py`. The command ends when it closes.
 
 A host may forget a stopped run that was in an acknowledged report, or in the hello of a connection that was welcomed.
 """

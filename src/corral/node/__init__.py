@@ -1,7 +1,7 @@
-"""What runs on a host: the agent, the engines that start things, the GPUs, and the shipping of logs.
+"""Code that runs on a host: the agent, the engines that run processes and containers, the GPUs, and log shipping.
 
-    agent       obeys the core and reports to it; may die at any time
-    spawner     parent of every process run; small, outlives agent and server, keeps a journal
+    agent       carries out the core's orders and reports to it; may die at any time
+    spawner     the parent of every process run; small, outlives the agent and the server, writes a journal
 
-The files under `<data>/node` are listed in `corral.node.folder`.
+`corral.node.node_folder` lists the files under `<data>/node`.
 """

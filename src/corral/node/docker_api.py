@@ -1,7 +1,6 @@
-"""The Docker Engine API: HTTP/1.1 over the engine's socket, as much of it as the docker driver needs.
+"""A client of the Docker Engine API: HTTP/1.1 over the engine's socket.
 
-Plain requests share a few connections that are kept open; a stream (logs, events, pulls) has one of its own for as long as
-it lasts.
+Plain requests share a small pool of connections. A stream (logs, events, pulls) has its own connection.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
-VERSION_MAX = (1, 44)  # what this was written against; engines speak older ones too
+VERSION_MAX = (1, 44)  # the version this client was written for; engines also serve older ones
 IDLE_CONNECTIONS_MAX = 16
 CONNECT_MAX_S = 5.0
 HEAD_MAX_BYTES = 64 * 1024
@@ -29,11 +28,11 @@ Headers = Mapping[str, str]
 
 
 class EngineGone(Exception):
-    """The engine does not answer, or stopped in the middle of an answer. What was asked may have been done."""
+    """The engine does not respond, or the connection broke. The request may have been carried out."""
 
 
 class EngineError(Exception):
-    """The engine refused, in its own words."""
+    """The engine refused the request; the message is the engine's own."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -41,15 +40,15 @@ class EngineError(Exception):
 
 
 @dataclass(slots=True)
-class Connection:
+class EngineConnection:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ResponseHead:
     status: int
-    length: int | None  # None: in chunks
+    length: int | None  # None: chunked; -1: until the connection closes
     keeps_open: bool
 
 
@@ -58,10 +57,10 @@ class DockerApi:
         self.host = environment.get("DOCKER_HOST") or DEFAULT_HOST
         self._tls = _tls(environment)
         self._prefix = ""
-        self._idle: list[Connection] = []
+        self._idle: list[EngineConnection] = []
 
     async def open(self) -> dict[str, Any]:
-        """Agree on a version; what the engine says of itself."""
+        """Negotiate the API version and return the engine's /version document."""
         about: dict[str, Any] = await self.get("/version")
         theirs = tuple(int(part) for part in about["ApiVersion"].split("."))
         self._prefix = "/v" + ".".join(map(str, min(theirs, VERSION_MAX)))
@@ -72,19 +71,19 @@ class DockerApi:
             self._idle.pop().writer.close()
 
     async def get(self, path: str, **query: Any) -> Any:
-        return await self.ask("GET", path, query=query)
+        return await self.request("GET", path, query=query)
 
     async def post(self, path: str, body: Any = None, headers: Headers | None = None, **query: Any) -> Any:
-        return await self.ask("POST", path, body, headers, query)
+        return await self.request("POST", path, body, headers, query)
 
     async def delete(self, path: str, **query: Any) -> Any:
-        return await self.ask("DELETE", path, query=query)
+        return await self.request("DELETE", path, query=query)
 
-    async def ask(
+    async def request(
         self, method: str, path: str, body: Any = None, headers: Headers | None = None, query: Mapping[str, Any] | None = None
     ) -> Any:
-        """The answer, parsed; None for an empty one. EngineError when it refuses, EngineGone when there is nobody."""
-        request = self._request(method, path, body, headers, query)
+        """Return the parsed response, None if it is empty. Raises EngineError or EngineGone."""
+        request = self._encode(method, path, body, headers, query)
         while True:
             reused = bool(self._idle)
             connection = self._idle.pop() if reused else await self._connect()
@@ -95,53 +94,53 @@ class DockerApi:
             except (OSError, asyncio.IncompleteReadError) as error:
                 connection.writer.close()
                 if not reused:
-                    raise EngineGone(f"the Docker engine at {self.host} hung up") from error
-                # One that lay idle had been closed meanwhile. A request that was read all the same is idempotent: see docker.py.
+                    raise EngineGone(f"the Docker engine at {self.host} closed the connection") from error
+                # The engine had closed the idle connection. Sending the request twice is safe: see docker_engine.py.
             except BaseException:
                 connection.writer.close()
                 raise
         try:
-            answer = b"".join([part async for part in _body(connection.reader, head)])
+            response = b"".join([part async for part in _body(connection.reader, head)])
         except BaseException as error:
             connection.writer.close()
             if isinstance(error, OSError | asyncio.IncompleteReadError):
-                raise EngineGone(f"the Docker engine at {self.host} hung up") from error
+                raise EngineGone(f"the Docker engine at {self.host} closed the connection") from error
             raise
         if head.keeps_open and len(self._idle) < IDLE_CONNECTIONS_MAX:
             self._idle.append(connection)
         else:
             connection.writer.close()
         if head.status >= 400:
-            raise EngineError(head.status, _message(answer))
-        return msgspec.json.decode(answer) if answer.strip() else None
+            raise EngineError(head.status, _message(response))
+        return msgspec.json.decode(response) if response.strip() else None
 
     @contextlib.asynccontextmanager
     async def stream(
         self, method: str, path: str, headers: Headers | None = None, body: Any = None, **query: Any
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The answer in parts, as they come. It ends when the engine ends it; EngineGone when it breaks off."""
+        """Yield the response in parts as they arrive. Raises EngineGone if the connection breaks before the end."""
         connection = await self._connect()
         try:
-            connection.writer.write(self._request(method, path, body, headers, query))
+            connection.writer.write(self._encode(method, path, body, headers, query))
             try:
                 head = await _head(connection.reader)
                 if head.status >= 400:
                     raise EngineError(head.status, _message(b"".join([part async for part in _body(connection.reader, head)])))
             except (OSError, asyncio.IncompleteReadError) as error:
-                raise EngineGone(f"the Docker engine at {self.host} hung up") from error
+                raise EngineGone(f"the Docker engine at {self.host} closed the connection") from error
             yield self._parts(connection.reader, head)
         finally:
             connection.writer.close()
 
-    async def _parts(self, reader: asyncio.StreamReader, head: Head) -> AsyncIterator[bytes]:
+    async def _parts(self, reader: asyncio.StreamReader, head: ResponseHead) -> AsyncIterator[bytes]:
         try:
             async for part in _body(reader, head):
                 yield part
         except (OSError, asyncio.IncompleteReadError) as error:
-            raise EngineGone(f"the Docker engine at {self.host} hung up") from error
+            raise EngineGone(f"the Docker engine at {self.host} closed the connection") from error
 
-    def _request(self, method: str, path: str, body: Any, headers: Headers | None, query: Mapping[str, Any] | None) -> bytes:
-        given = {name: _word(value) for name, value in (query or {}).items() if value is not None}
+    def _encode(self, method: str, path: str, body: Any, headers: Headers | None, query: Mapping[str, Any] | None) -> bytes:
+        given = {name: _query_value(value) for name, value in (query or {}).items() if value is not None}
         target = f"{self._prefix}{quote(path)}" + (f"?{urlencode(given)}" if given else "")
         data = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
         kind = "application/x-tar" if isinstance(body, bytes) else "application/json"
@@ -149,7 +148,7 @@ class DockerApi:
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         return "\r\n".join(lines).encode() + b"\r\n\r\n" + data
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> EngineConnection:
         where = urlsplit(self.host)
         try:
             if where.scheme == "unix":
@@ -158,25 +157,25 @@ class DockerApi:
                 tls = self._tls or (ssl.create_default_context() if where.scheme == "https" else None)
                 opening = asyncio.open_connection(where.hostname, where.port or 2375, ssl=tls, limit=HEAD_MAX_BYTES)
             else:
-                raise EngineGone(f"DOCKER_HOST={self.host}: give unix:///path or tcp://host:port")
-            return Connection(*await asyncio.wait_for(opening, CONNECT_MAX_S))
+                raise EngineGone(f"DOCKER_HOST={self.host} is not supported: use unix:///path or tcp://host:port")
+            return EngineConnection(*await asyncio.wait_for(opening, CONNECT_MAX_S))
         except (OSError, TimeoutError) as error:
             raise EngineGone(f"no Docker engine answers at {self.host}: {error}") from error
 
 
-async def _head(reader: asyncio.StreamReader) -> Head:
+async def _head(reader: asyncio.StreamReader) -> ResponseHead:
     lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:] if line)}
     status = int(lines[0].split(" ")[1])
     closes = headers.get("connection", "").lower() == "close"
     if status in (204, 304):
-        return Head(status, 0, not closes)
+        return ResponseHead(status, 0, not closes)
     if "content-length" in headers:
-        return Head(status, int(headers["content-length"]), not closes)
-    return Head(status, None if headers.get("transfer-encoding") == "chunked" else -1, not closes)
+        return ResponseHead(status, int(headers["content-length"]), not closes)
+    return ResponseHead(status, None if headers.get("transfer-encoding") == "chunked" else -1, not closes)
 
 
-async def _body(reader: asyncio.StreamReader, head: Head) -> AsyncIterator[bytes]:
+async def _body(reader: asyncio.StreamReader, head: ResponseHead) -> AsyncIterator[bytes]:
     if head.length is None:
         while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):
             left = size
@@ -188,14 +187,14 @@ async def _body(reader: asyncio.StreamReader, head: Head) -> AsyncIterator[bytes
                 yield part
             await reader.readexactly(2)
         await reader.readuntil(b"\r\n")
-    elif head.length < 0:  # until the connection ends
+    elif head.length < 0:
         while part := await reader.read(READ_BYTES):
             yield part
     elif head.length:
         yield await reader.readexactly(head.length)
 
 
-def _word(value: Any) -> str:
+def _query_value(value: Any) -> str:
     if isinstance(value, bool):
         return "1" if value else "0"
     if isinstance(value, dict | list):
@@ -203,15 +202,15 @@ def _word(value: Any) -> str:
     return str(value)
 
 
-def _message(answer: bytes) -> str:
+def _message(response: bytes) -> str:
     try:
-        return str(msgspec.json.decode(answer)["message"]).strip()
+        return str(msgspec.json.decode(response)["message"]).strip()
     except (ValueError, KeyError, TypeError):
-        return answer.decode(errors="replace").strip()
+        return response.decode(errors="replace").strip()
 
 
 def _tls(environment: Mapping[str, str]) -> ssl.SSLContext | None:
-    """As the docker command has it: DOCKER_TLS_VERIFY, and the certificates in DOCKER_CERT_PATH."""
+    """TLS as for the docker command: DOCKER_TLS_VERIFY, and the certificates in DOCKER_CERT_PATH."""
     if not environment.get("DOCKER_TLS_VERIFY"):
         return None
     folder = Path(environment.get("DOCKER_CERT_PATH") or os.path.expanduser("~/.docker"))

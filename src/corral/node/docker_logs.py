@@ -1,8 +1,8 @@
-"""From what a container wrote, as the engine keeps it, to the run's output file: every byte once, whoever died meanwhile.
+"""Copy a container's log from the engine to the run's output file: every byte once, even if the agent or the engine restarts.
 
-The engine gives its log from any moment on, always in the same order. So what was appended already is told by the length of
-the output file: after a restart the log is read again from the last mark, and just so many bytes are passed over. A mark is
-only written now and then, so that a long log need not be read from its beginning.
+The engine returns its log from any time on, always in the same order. The length of the output file says how much has been
+copied: after a restart the log is read again from the last stored position, and the bytes that are in the file already are skipped.
+A position is stored every few megabytes, so that a long log is not read again from its beginning.
 """
 
 from __future__ import annotations
@@ -19,58 +19,58 @@ import msgspec
 
 from corral.node.docker_api import DockerApi
 
-MARK_EVERY_BYTES = 4 * 1024 * 1024
+STORE_EVERY_BYTES = 4 * 1024 * 1024
 FRAME_HEAD_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """So much of the output comes from log entries before `since`, and from the first `entries` of exactly that moment."""
+class LogPosition:
+    """The first `offset` bytes of the output are the log entries before the time `since`, and the first `entries` of that time."""
 
     offset: int = 0
     since: str = ""
     entries: int = 0
 
 
-class Output:
-    """The output file of one run, and how far the engine's log is in it."""
+class OutputFile:
+    """The output file of one run, and the position of its end in the engine's log."""
 
     def __init__(
-        self, api: DockerApi, container_id: str, path: Path, mark_path: Path, *, has_terminal: bool = False,
-        mark_every_bytes: int = MARK_EVERY_BYTES,
+        self, api: DockerApi, container_id: str, path: Path, position_path: Path, *, has_terminal: bool = False,
+        store_every_bytes: int = STORE_EVERY_BYTES,
     ) -> None:  # fmt: skip
         self._api = api
         self._container_id = container_id
         self._path = path
-        self._mark_path = mark_path
+        self._position_path = position_path
         self._has_terminal = has_terminal
-        self._mark_every_bytes = mark_every_bytes
-        self._mark = _read_mark(mark_path)
-        self._marked = self._mark.offset  # as it is on disk
+        self._store_every_bytes = store_every_bytes
+        self._position = _read_position(position_path)
+        self._stored = self._position.offset  # the offset that is on disk
         self._lock = asyncio.Lock()
 
     async def copy(self, *, follow: bool) -> None:
-        """Append what is new; with `follow` until the container ends or this is cancelled."""
+        """Append new log entries; with `follow`, until the container ends or this is cancelled."""
         async with self._lock:
-            mark = self._mark
-            if mark.offset > self._length():
-                mark = Mark()  # the file lost its end in a crash of the machine: all of it again
-            since = since_epoch(mark.since) if mark.since else None
+            position = self._position
+            if position.offset > self._length():
+                position = LogPosition()  # the machine crashed and the file lost its end: start over
+            since = since_epoch(position.since) if position.since else None
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             try:
-                known = self._length() - mark.offset
+                known = self._length() - position.offset
                 async with self._api.stream(
                     "GET",
                     f"/containers/{self._container_id}/logs",
                     follow=follow, stdout=True, stderr=True, timestamps=True, since=since,
                 ) as parts:  # fmt: skip
-                    await self._append(fd, entries(parts, has_terminal=self._has_terminal), known, mark)
+                    await self._append(fd, entries(parts, has_terminal=self._has_terminal), known, position)
             finally:
                 os.close(fd)
 
-    async def _append(self, fd: int, found: AsyncIterator[list[tuple[str, bytes]]], known: int, mark: Mark) -> None:
-        """`known`: how many bytes after the mark are in the file already."""
-        offset, since, count, passed, skip = mark.offset, mark.since, 0, mark.entries, known
+    async def _append(self, fd: int, found: AsyncIterator[list[tuple[str, bytes]]], known: int, position: LogPosition) -> None:
+        """`known`: how many bytes after the position are in the file already."""
+        offset, since, count, passed, skip = position.offset, position.since, 0, position.entries, known
         async for batch in found:
             fresh: list[bytes] = []
             for when, data in batch:
@@ -90,9 +90,9 @@ class Output:
             while text:
                 text = text[os.write(fd, text) :]
             if not skip and count >= passed:
-                self._mark = Mark(offset, since, count)
-                if offset >= self._marked + self._mark_every_bytes:
-                    self._write_mark()
+                self._position = LogPosition(offset, since, count)
+                if offset >= self._stored + self._store_every_bytes:
+                    self._store_position()
 
     def _length(self) -> int:
         try:
@@ -100,15 +100,15 @@ class Output:
         except FileNotFoundError:
             return 0
 
-    def _write_mark(self) -> None:
-        fresh = self._mark_path.with_suffix(".new")
-        fresh.write_bytes(msgspec.json.encode(self._mark))
-        fresh.rename(self._mark_path)
-        self._marked = self._mark.offset
+    def _store_position(self) -> None:
+        fresh = self._position_path.with_suffix(".new")
+        fresh.write_bytes(msgspec.json.encode(self._position))
+        fresh.rename(self._position_path)
+        self._stored = self._position.offset
 
 
 async def entries(parts: AsyncIterator[bytes], *, has_terminal: bool) -> AsyncIterator[list[tuple[str, bytes]]]:
-    """(when, bytes) of each entry of the log, in bunches as they come."""
+    """Yield (time, bytes) of each log entry, in batches as they arrive."""
     unread = b""
     async for part in parts:
         unread += part
@@ -128,13 +128,13 @@ async def entries(parts: AsyncIterator[bytes], *, has_terminal: bool) -> AsyncIt
 
 
 def _timed(entry: bytes) -> tuple[str, bytes]:
-    """It begins with its time and a blank."""
+    """Split an entry into its time and its text, which a space separates."""
     when, _, text = entry.partition(b" ")
     return when.decode("ascii", "replace"), text
 
 
 def _end_of_frame(data: bytes, at: int) -> int | None:
-    """A frame is one entry: the stream it came from, its length, and the text."""
+    """A frame is one entry: the stream, the length, and the text."""
     if len(data) < at + FRAME_HEAD_BYTES:
         return None
     end = at + FRAME_HEAD_BYTES + int.from_bytes(data[at + 4 : at + 8], "big")
@@ -142,20 +142,20 @@ def _end_of_frame(data: bytes, at: int) -> int | None:
 
 
 def _end_of_line(data: bytes, at: int) -> int | None:
-    """A terminal's log has no frames."""
+    """The log of a container with a terminal has no frames: each line is an entry."""
     newline = data.find(b"\n", at)
     return newline + 1 if newline >= 0 else None
 
 
 def since_epoch(when: str) -> str:
-    """Seconds, as many digits of them as a time has: Docker writes 2026-01-02T03:04:05.123456789Z, podman no fraction."""
+    """Seconds since the epoch with all digits of `when`: Docker writes 2026-01-02T03:04:05.123456789Z, podman no fraction."""
     at = re.fullmatch(r"(.{19})(\.\d+)?(.*)", when)
     assert at is not None, when
     return f"{datetime.fromisoformat(at[1] + at[3]).timestamp():.0f}{at[2] or ''}"
 
 
-def _read_mark(path: Path) -> Mark:
+def _read_position(path: Path) -> LogPosition:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Mark)
+        return msgspec.json.decode(path.read_bytes(), type=LogPosition)
     except (FileNotFoundError, ValueError):
-        return Mark()
+        return LogPosition()

@@ -1,6 +1,6 @@
-"""From a run to what Docker is asked to create: pure, so that it can be read and tested as a table.
+"""Translate the container definition of a run into the request that creates a Docker container. Pure functions, tested as a table.
 
-`spec.settings` holds the container's definition and what of its task's matters, both in ECS's own shape.
+`spec.settings` holds the container definition and the relevant members of its task definition, both in the form of ECS.
 """
 
 from __future__ import annotations
@@ -13,46 +13,45 @@ from urllib.parse import urlsplit
 import msgspec
 
 from corral.model.run import RunSpec
+from corral.model.units import CPU_UNITS_PER_CORE, MIB
 
-GATEWAY = "169.254.170.2"  # Corral's address in every container that has a network of its own; botocore trusts no other
+GATEWAY = "169.254.170.2"  # Corral's address in every container that is not in mode host; botocore trusts no other address
 NETWORK = "corral"  # of tasks in bridge and awsvpc mode
-INSIDE_NETWORK = "corral-inside"  # has that address as its gateway, and leads nowhere else: of tasks in mode none
+INSIDE_NETWORK = "corral-inside"  # of tasks in mode none: its gateway is that address, and it has no route to other networks
 
 LABEL_HOST = "corral.host"  # the data folder that a container belongs to
 LABEL_RUN = "corral.run"
 LABEL_TASK = "corral.task"
 LABEL_CONTAINER = "com.amazonaws.ecs.container-name"
-LABEL_KEPT = "corral.kept"  # JSON: what an agent that never saw the order must know
+LABEL_RECORD = "corral.kept"  # a RunRecord as JSON
 
 CPU_SHARES_MIN = 2
-CPU_UNITS_PER_CORE = 1024
 CPU_PERIOD_US = 100_000
-LOG_FILE_BYTES = 256 * 1024 * 1024  # of what a container wrote, the engine keeps two such files
-MIB = 2**20
+LOG_FILE_BYTES = 256 * 1024 * 1024  # the engine keeps two log files of this size per container
 NANOSECONDS = 10**9
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What is said of a run on its container."""
+class RunRecord:
+    """What an agent that did not receive the order must know about a run. It is stored in a label of the container."""
 
     ships_logs: bool
     gpu_ids: tuple[str, ...]
     stop_grace_s: float
     has_terminal: bool
-    has_volumes: bool  # of its task's own, which go with the task
+    has_volumes: bool  # it mounts volumes of its task, which are removed with the task
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a container is created into."""
+class CreateContext:
+    """Facts about the engine and about the other containers of the task."""
 
     host_id: str
     cpus: int  # of the engine's machine
-    gpus: str  # how this engine is asked for GPUs: nvidia or cdi; empty: they are simulated, and not asked for
-    addresses: Mapping[str, str]  # of the task's other containers, by name; those it links to must be there
-    names: Mapping[str, str]  # their names at the engine; those whose volumes it takes must be there
-    pause: str | None  # the container that holds the task's network, in mode awsvpc or where containers share more
+    gpus: str  # how to request GPUs from this engine: nvidia or cdi; empty: they are simulated and not requested
+    addresses: Mapping[str, str]  # container of the task → its address; contains all that this one links to
+    names: Mapping[str, str]  # container of the task → its id in the engine; contains all of `volumesFrom`
+    pause: str | None  # the id of the task's pause container, if it has one
 
 
 def container_name(host_id: str, run_id: str) -> str:
@@ -64,24 +63,24 @@ def network_mode(spec: RunSpec) -> str:
 
 
 def needs_pause(spec: RunSpec) -> bool:
-    """Its task has something that outlives each single container of it: a network, or a space of processes or of memory."""
+    """Whether the containers of the task share a namespace (network, processes or IPC), which a pause container holds."""
     task = _task(spec)
     return network_mode(spec) == "awsvpc" or task.get("pidMode") == "task" or task.get("ipcMode") == "task"
 
 
-def create_body(spec: RunSpec, around: Surroundings) -> dict[str, Any]:
+def create_body(spec: RunSpec, context: CreateContext) -> dict[str, Any]:
     """The body of `POST /containers/create`."""
     container = _container(spec)
     linux = container.get("linuxParameters", {})
     body: dict[str, Any] = {
         "Image": spec.image,
         "Env": [f"{name}={value}" for name, value in environment(spec).items()],
-        "Labels": labels(spec, around.host_id),
+        "Labels": labels(spec, context.host_id),
         "Healthcheck": _health_check(spec),
         "Tty": bool(container.get("pseudoTerminal")),
         "OpenStdin": bool(container.get("interactive")),
         "NetworkDisabled": bool(container.get("disableNetworking")),
-        "HostConfig": _host_config(spec, around),
+        "HostConfig": _host_config(spec, context),
     }
     optional = {
         "Cmd": container.get("command"),
@@ -97,13 +96,13 @@ def create_body(spec: RunSpec, around: Surroundings) -> dict[str, Any]:
         body["HostConfig"]["PortBindings"] = {
             port: [{"HostIp": "", "HostPort": str(host_port or "")}] for port, host_port in ports.items()
         }
-    if linux.get("initProcessEnabled") and around.pause is None:
+    if linux.get("initProcessEnabled") and context.pause is None:
         body["HostConfig"]["Init"] = True
     return body
 
 
 def environment(spec: RunSpec) -> dict[str, str]:
-    """The task's, then the GPUs, which neither a task nor an image may choose for itself."""
+    """The task's variables, then those of the GPUs, which neither the task nor the image may override."""
     inside = spec.environment
     if network_mode(spec) != "host" and spec.endpoint_url:
         port = urlsplit(spec.endpoint_url).port
@@ -113,26 +112,26 @@ def environment(spec: RunSpec) -> dict[str, str]:
     return {**inside, "NVIDIA_VISIBLE_DEVICES": gpu_ids or "void", "CUDA_VISIBLE_DEVICES": gpu_ids}
 
 
-def kept_of(labels: Mapping[str, str]) -> Kept:
-    """What `create_body` wrote on the container."""
-    kept = msgspec.json.decode(labels.get(LABEL_KEPT, "{}"))
-    return Kept(
-        ships_logs=bool(kept.get("ships_logs")),
-        gpu_ids=tuple(kept.get("gpu_ids", ())),
-        stop_grace_s=float(kept.get("stop_grace_s", 30.0)),
-        has_terminal=bool(kept.get("has_terminal")),
-        has_volumes=bool(kept.get("has_volumes")),
+def read_record(labels: Mapping[str, str]) -> RunRecord:
+    """Read the record that `create_body` stored in a label."""
+    record = msgspec.json.decode(labels.get(LABEL_RECORD, "{}"))
+    return RunRecord(
+        ships_logs=bool(record.get("ships_logs")),
+        gpu_ids=tuple(record.get("gpu_ids", ())),
+        stop_grace_s=float(record.get("stop_grace_s", 30.0)),
+        has_terminal=bool(record.get("has_terminal")),
+        has_volumes=bool(record.get("has_volumes")),
     )
 
 
-def kept_by(spec: RunSpec) -> Kept:
+def record_of(spec: RunSpec) -> RunRecord:
     terminal = bool(_container(spec).get("pseudoTerminal"))
     own = any(LABEL_TASK in volume["Labels"] for volume in volumes(spec))
-    return Kept(spec.ships_logs, tuple(spec.gpu_ids), spec.stop_grace_s, terminal, own)
+    return RunRecord(spec.ships_logs, tuple(spec.gpu_ids), spec.stop_grace_s, terminal, own)
 
 
 def labels(spec: RunSpec, host_id: str) -> dict[str, str]:
-    """ECS's own, and what Corral finds the container by."""
+    """The labels that ECS sets, and those by which Corral finds the container."""
     task = _task(spec)
     return {
         **_container(spec).get("dockerLabels", {}),
@@ -144,19 +143,19 @@ def labels(spec: RunSpec, host_id: str) -> dict[str, str]:
         LABEL_HOST: host_id,
         LABEL_RUN: spec.run_id,
         LABEL_TASK: spec.task_id,
-        LABEL_KEPT: msgspec.json.encode(kept_by(spec)).decode(),
+        LABEL_RECORD: msgspec.json.encode(record_of(spec)).decode(),
     }
 
 
 def bindings(spec: RunSpec) -> list[dict[str, Any]]:
-    """In host mode a port is what it is."""
+    """The port bindings in mode host, where a container port is the same port of the host."""
     if network_mode(spec) != "host":
         return []
     return [_binding(port, number) for port in _ports(spec) for number in [int(port.partition("/")[0])]]
 
 
-def bindings_seen(ports: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """From what Docker says of a running container's ports. It binds them for IPv6 once more, which ECS does not show."""
+def reported_bindings(ports: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The port bindings that Docker reports for a running container, without those for IPv6, which ECS does not show."""
     return [
         _binding(port, int(given["HostPort"]), given.get("HostIp") or "0.0.0.0")
         for port, all_given in sorted(ports.items())
@@ -166,11 +165,11 @@ def bindings_seen(ports: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def volumes(spec: RunSpec) -> list[dict[str, Any]]:
-    """The bodies of `POST /volumes/create` for the volumes that this container mounts and that Docker keeps."""
+    """The bodies of `POST /volumes/create` for the Docker volumes that this container mounts."""
     made = []
     for volume in _mounted(spec):
         about = volume.get("dockerVolumeConfiguration", {})
-        if volume.get("host", {}).get("sourcePath") or not _is_made(about):
+        if volume.get("host", {}).get("sourcePath") or not _is_created(about):
             continue
         own = about.get("scope", "task") == "task"
         made.append(
@@ -184,25 +183,25 @@ def volumes(spec: RunSpec) -> list[dict[str, Any]]:
     return made
 
 
-def foreign_volumes(spec: RunSpec) -> list[str]:
-    """The volumes that must be there already: shared ones that are not to be made."""
+def required_volumes(spec: RunSpec) -> list[str]:
+    """The shared volumes that must exist already, because autoprovision is off."""
     return [
         volume["name"]
         for volume in _mounted(spec)
-        if "dockerVolumeConfiguration" in volume and not _is_made(volume["dockerVolumeConfiguration"])
+        if "dockerVolumeConfiguration" in volume and not _is_created(volume["dockerVolumeConfiguration"])
     ]
 
 
 def links(spec: RunSpec) -> list[tuple[str, str]]:
-    """(container, what it is called here; empty: the same)"""
+    """(container, alias; empty: no alias)"""
     return [(link.partition(":")[0], link.partition(":")[2]) for link in _container(spec).get("links", ())]
 
 
-def takes_volumes_of(spec: RunSpec) -> list[str]:
+def volume_sources(spec: RunSpec) -> list[str]:
     return [source["sourceContainer"] for source in _container(spec).get("volumesFrom", ())]
 
 
-def _is_made(about: Mapping[str, Any]) -> bool:
+def _is_created(about: Mapping[str, Any]) -> bool:
     return about.get("scope", "task") == "task" or bool(about.get("autoprovision"))
 
 
@@ -219,7 +218,7 @@ def _task(spec: RunSpec) -> dict[str, Any]:
 
 
 def _health_check(spec: RunSpec) -> dict[str, Any]:
-    """The definition's, never the image's: as on ECS."""
+    """The health check of the task definition. As on ECS, that of the image is not used."""
     check = _container(spec).get("healthCheck") or {}
     if spec.health is None or not check:
         return {"Test": ["NONE"]}
@@ -232,12 +231,12 @@ def _health_check(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def _host_config(spec: RunSpec, around: Surroundings) -> dict[str, Any]:
+def _host_config(spec: RunSpec, context: CreateContext) -> dict[str, Any]:
     container, task = _container(spec), _task(spec)
     linux = container.get("linuxParameters", {})
     capabilities = linux.get("capabilities", {})
     config: dict[str, Any] = {
-        "NetworkMode": _network(spec, around),
+        "NetworkMode": _network(spec, context),
         "CpuShares": max(CPU_SHARES_MIN, container.get("cpu", 0)),
         "Privileged": bool(container.get("privileged")),
         "ReadonlyRootfs": bool(container.get("readonlyRootFilesystem")),
@@ -246,7 +245,7 @@ def _host_config(spec: RunSpec, around: Surroundings) -> dict[str, Any]:
         "SecurityOpt": container.get("dockerSecurityOptions", []),
         "Dns": container.get("dnsServers", []),
         "DnsSearch": container.get("dnsSearchDomains", []),
-        "ExtraHosts": _extra_hosts(spec, around),
+        "ExtraHosts": _extra_hosts(spec, context),
         "Sysctls": {pair["namespace"]: pair["value"] for pair in container.get("systemControls", ())},
         "Ulimits": [
             {"Name": limit["name"], "Soft": limit["softLimit"], "Hard": limit["hardLimit"]}
@@ -256,30 +255,30 @@ def _host_config(spec: RunSpec, around: Surroundings) -> dict[str, Any]:
         "Tmpfs": {mount["containerPath"]: _tmpfs(mount) for mount in linux.get("tmpfs", ())},
         "Binds": _binds(spec),
         "VolumesFrom": [
-            around.names[source["sourceContainer"]] + (":ro" if source.get("readOnly") else "")
+            context.names[source["sourceContainer"]] + (":ro" if source.get("readOnly") else "")
             for source in container.get("volumesFrom", ())
         ],
         "LogConfig": _log_config(spec),
-        "DeviceRequests": _device_requests(spec, around),
+        "DeviceRequests": _device_requests(spec, context),
         **_memory(container, task),
-        **_cpu_quota(task, around.cpus),
+        **_cpu_quota(task, context.cpus),
     }
     if linux.get("sharedMemorySize"):
         config["ShmSize"] = linux["sharedMemorySize"] * MIB
     for field, mode in (("PidMode", task.get("pidMode")), ("IpcMode", task.get("ipcMode"))):
         if mode == "task":
-            config[field] = f"container:{around.pause}"
+            config[field] = f"container:{context.pause}"
         elif mode is not None:
             config[field] = mode
     return config
 
 
-def _network(spec: RunSpec, around: Surroundings) -> str:
+def _network(spec: RunSpec, context: CreateContext) -> str:
     match network_mode(spec):
         case "host":
             return "host"
         case "awsvpc":
-            return f"container:{around.pause}"
+            return f"container:{context.pause}"
         case "none":
             return INSIDE_NETWORK
         case _:
@@ -287,7 +286,7 @@ def _network(spec: RunSpec, around: Surroundings) -> str:
 
 
 def _memory(container: Mapping[str, Any], task: Mapping[str, Any]) -> dict[str, int]:
-    """A container without a limit of its own has its task's: ECS holds the whole task to that."""
+    """A container without its own limit gets that of the task. On ECS that limit holds for the task as a whole."""
     linux, config = container.get("linuxParameters", {}), {}
     hard = container.get("memory") or int(task.get("memory") or 0)
     if hard:
@@ -302,18 +301,18 @@ def _memory(container: Mapping[str, Any], task: Mapping[str, Any]) -> dict[str, 
 
 
 def _cpu_quota(task: Mapping[str, Any], cpus: int) -> dict[str, int]:
-    """Shares are for whoever wants more than there is; only a size of the task itself is a limit, as on ECS."""
+    """Limit the CPU to the size of the task. As on ECS, the `cpu` of a container is only a share."""
     cores = int(task.get("cpu") or 0) / CPU_UNITS_PER_CORE
     if not 0 < cores < cpus:
         return {}
     return {"CpuPeriod": CPU_PERIOD_US, "CpuQuota": round(cores * CPU_PERIOD_US)}
 
 
-def _extra_hosts(spec: RunSpec, around: Surroundings) -> list[str]:
+def _extra_hosts(spec: RunSpec, context: CreateContext) -> list[str]:
     container = _container(spec)
     if network_mode(spec) == "awsvpc":
-        return []  # the pause container has them: who shares its network shares its names
-    named = {host: around.addresses[name] for name, alias in links(spec) for host in {name: None, alias or name: None}}
+        return []  # the pause container has them, and containers that share its network share its /etc/hosts
+    named = {host: context.addresses[name] for name, alias in links(spec) for host in {name: None, alias or name: None}}
     return [f"{host['hostname']}:{host['ipAddress']}" for host in container.get("extraHosts", ())] + [
         f"{name}:{address}" for name, address in named.items()
     ]
@@ -350,30 +349,30 @@ def _source(spec: RunSpec, volume: Mapping[str, Any]) -> str:
 
 
 def _volume_name(spec: RunSpec, volume: Mapping[str, Any]) -> str:
-    """A volume of the task's own goes with the task; a shared one is called what it is called."""
+    """The Docker name of a volume. A volume of scope `task` has the task's id in its name; a shared one keeps its name."""
     if volume.get("dockerVolumeConfiguration", {}).get("scope", "task") == "shared":
         return str(volume["name"])
     return f"corral-{spec.task_id}-{volume['name']}"
 
 
 def _log_config(spec: RunSpec) -> dict[str, Any]:
-    """What we ship is read from the engine's own files; another driver is the engine's business."""
+    """Logs that Corral ships are read from the engine's json-file logs. Other drivers are passed to the engine."""
     logging = _container(spec).get("logConfiguration")
     if logging and logging["logDriver"] not in ("awslogs", "awsfirelens"):
         return {"Type": logging["logDriver"], "Config": logging.get("options", {})}
     return {"Type": "json-file", "Config": {"max-size": str(LOG_FILE_BYTES), "max-file": "2"}}
 
 
-def _device_requests(spec: RunSpec, around: Surroundings) -> list[dict[str, Any]]:
-    if not spec.gpu_ids or not around.gpus:
+def _device_requests(spec: RunSpec, context: CreateContext) -> list[dict[str, Any]]:
+    if not spec.gpu_ids or not context.gpus:
         return []
-    if around.gpus == "cdi":
+    if context.gpus == "cdi":
         return [{"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={gpu_id}" for gpu_id in spec.gpu_ids]}]
     return [{"Driver": "nvidia", "DeviceIDs": list(spec.gpu_ids), "Capabilities": [["gpu", "utility", "compute"]]}]
 
 
 def _ports(spec: RunSpec) -> dict[str, int]:
-    """`80/tcp` → the host's port that was asked for; 0: any."""
+    """`80/tcp` → the requested host port; 0: any free port."""
     ports: dict[str, int] = {}
     for mapping in _container(spec).get("portMappings", ()):
         protocol = mapping.get("protocol", "tcp")

@@ -1,8 +1,8 @@
-"""The seam between the agent and whatever really runs things.
+"""The interface between the agent and the engines, which run processes or containers.
 
-An engine is told what to start, stop and forget, and it calls back when something changed. It never waits inside a
-call. Its output contract is a file: what a run that ships logs writes appears in `<data>/node/output/<run id>`, whoever the
-engine is, and is complete when the run is seen to have ended; log shipping knows nothing else.
+The agent tells an engine what to start, stop and forget, and the engine calls back when a run has changed. Calls never block.
+Every engine writes the output of a run that ships logs to `<data>/node/output/<run id>`. The file is complete when the engine
+reports the end of the run. Log shipping depends on nothing else.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from corral.model.run import Execute, Observed, RunSpec
 
 
 class Known(Struct, frozen=True):
-    """A run as the engine sees it, with what an agent that never saw the order must know of it."""
+    """A run as the engine sees it, with what an agent that did not receive the order must know about it."""
 
     observed: Observed
     ships_logs: bool
     gpu_ids: tuple[str, ...]
-    checked: bool = False  # the engine itself looks after its health
+    checked: bool = False  # the engine itself runs the health check
 
     @property
     def alive(self) -> bool:
@@ -30,48 +30,48 @@ class Known(Struct, frozen=True):
 
 
 class CannotExecute(Exception):
-    """The text tells the person why."""
+    """The command of an `Execute` was not started; the message says why."""
 
 
 Changed = Callable[[list[Known]], None]
 
 
 class Engine(Protocol):
-    failed: asyncio.Future[None]  # raises when the engine is beyond help
+    failed: asyncio.Future[None]  # raises when the engine cannot recover
 
     @property
     def docker(self) -> str:
-        """What runs containers, by name and version; empty: this engine runs none."""
+        """The name and version of the Docker engine; empty: this engine runs no containers."""
         ...
 
     async def open(self, changed: Changed) -> None:
-        """Connect, starting what has to be started; on return `observe` is complete. `changed` is called from then on."""
+        """Connect, and start helper processes if necessary. After it returns, `observe` is complete and `changed` is called."""
         ...
 
     def start(self, specs: Iterable[RunSpec]) -> None:
-        """Idempotent by run id until the run is forgotten. A start that fails is a run that ended without starting."""
+        """Start runs; idempotent by run id until the run is forgotten. A failed start becomes a run that ended without starting."""
         ...
 
     def stop(self, run_ids: Iterable[str]) -> None:
-        """SIGTERM, the grace given at the start, SIGKILL. Unknown and ended runs are ignored."""
+        """Send SIGTERM, then SIGKILL after the run's grace period. Unknown and ended runs are ignored."""
         ...
 
     async def execute(self, order: Execute) -> None:
-        """Run a command beside a living run; model/run.py says how it is heard. Declines with `CannotExecute`."""
+        """Run a command in the environment of a running run (see model/run.py). Raises CannotExecute if it cannot be started."""
         ...
 
     def observe(self) -> Mapping[str, Known]:
-        """Every run of ours, ordered, alive or ended and not forgotten, whoever ordered it."""
+        """Every run that is not forgotten: ordered, alive or ended, including those that earlier agents ordered."""
         ...
 
     def roots(self) -> set[int]:
-        """The pids of processes whose every descendant is of a run, or helps to start one."""
+        """The pids whose descendants all belong to runs or start them. They do not count as foreign users of a GPU."""
         ...
 
     def forget(self, run_ids: Iterable[str]) -> None:
-        """Drop ended runs and what they left behind."""
+        """Remove ended runs and their files."""
         ...
 
     async def close(self, *, quit: bool) -> None:
-        """Let go. The runs go on; `quit` ends the helpers of the engine too, as soon as nothing is alive."""
+        """Disconnect. The runs continue. With `quit`, helper processes end too as soon as no run is alive."""
         ...

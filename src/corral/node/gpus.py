@@ -1,4 +1,4 @@
-"""The host's GPUs: real ones through NVML, simulated ones that are as busy as the processes pinned to them."""
+"""The GPUs of the host: real ones through NVML, or simulated ones that are as busy as the processes pinned to them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Protocol
 from corral.errors import Refused
 from corral.ids import simulated_gpu_id
 from corral.model.run import Foreign, GpuDevice, GpuSample
-from corral.node import topology
-from corral.node.processes import is_ours, process_name, processes
+from corral.node import gpu_topology
+from corral.node.procfs import is_ours, process_name, processes
 
 SIMULATED_MAX = 64
 DEFAULT_MODEL = "H100"
-FOREIGN_MAX = 4  # processes that are named for one GPU
+FOREIGN_MAX = 4  # processes of others that are listed per GPU
 VISIBLE = (b"CUDA_VISIBLE_DEVICES=", b"NVIDIA_VISIBLE_DEVICES=")
 
-# As NVML names them, and the memory it shows, in MiB.
+# Model → the name and the memory in MiB that NVML reports.
 MODELS: dict[str, tuple[str, int]] = {
     "B200": ("NVIDIA B200", 183_359),
     "H200": ("NVIDIA H200", 143_771),
@@ -41,18 +41,18 @@ MODELS: dict[str, tuple[str, int]] = {
 
 
 class Gpus(Protocol):
-    note: str  # for people: what was found, or why nothing
+    note: str  # for people: which GPUs were found, or why none
 
     def devices(self) -> list[GpuDevice]: ...
 
     def links(self) -> list[list[int]] | None:
-        """How far each device is from each other one (topology.py), in their order; None: unknown."""
+        """The distances between the devices (gpu_topology.py), in their order; None: unknown."""
         ...
 
     def sample(self, live: Mapping[str, Iterable[int]], ours: Collection[int] = ()) -> list[GpuSample]:
-        """How busy they are now, and with whose processes. What cannot be read is left out.
+        """The present load of each GPU, and the foreign processes on it. GPUs that cannot be read are left out.
 
-        `live`: GPU id → the pids of the runs pinned to it. `ours`: pids of sessions that are ours, and of those who started them.
+        `live`: GPU id → the pids of the runs pinned to it. `ours`: the pids of our sessions and of the processes that started them.
         """
         ...
 
@@ -65,22 +65,22 @@ class GpusFlag:
 
 
 def parse_gpus_flag(text: str) -> GpusFlag:
-    """What `--gpus` says, or Refused with what it could say."""
+    """Parse `--gpus`. Raises Refused with the accepted forms."""
     if text in ("auto", "none"):
         return GpusFlag(text)
     match = re.fullmatch(r"sim:([0-9]{1,4})(?:x(.+))?", text)
     if match is None:
-        raise Refused(f"--gpus {text}: not one of auto, none, sim:8, sim:2xH200")
+        raise Refused(f"--gpus {text} is not valid: use auto, none, sim:COUNT (sim:8) or sim:COUNTxMODEL (sim:2xH200)")
     count, model = int(match[1]), (match[2] or DEFAULT_MODEL).upper()
     if not 1 <= count <= SIMULATED_MAX:
-        raise Refused(f"--gpus {text}: from 1 to {SIMULATED_MAX} GPUs can be simulated")
+        raise Refused(f"--gpus {text}: the number of simulated GPUs must be from 1 to {SIMULATED_MAX}")
     if model not in MODELS:
-        raise Refused(f"--gpus {text}: no such model; there are {', '.join(MODELS)}")
+        raise Refused(f"--gpus {text}: unknown model; use one of {', '.join(MODELS)}")
     return GpusFlag("sim", count, model)
 
 
 def find_devices(flag: str, devices: Sequence[GpuDevice]) -> list[str]:
-    """The ids of the devices that `--exclude-gpus` names, by index or by id; Refused when one is not there."""
+    """The ids of the devices that `--exclude-gpus` names by index or id. Raises Refused if one does not exist."""
     by_name = {str(device.index): device.gpu_id for device in devices} | {device.gpu_id: device.gpu_id for device in devices}
     names = [name.strip() for name in flag.split(",") if name.strip()]
     for name in names:
@@ -93,10 +93,10 @@ def find_devices(flag: str, devices: Sequence[GpuDevice]) -> list[str]:
 def detect(flag: str, host_id: str) -> Gpus:
     parsed = parse_gpus_flag(flag)
     if parsed.kind == "none":
-        return NoGpus("no GPUs, as --gpus none says")
+        return NoGpus("no GPUs, because of --gpus none")
     if parsed.kind == "sim":
         return SimulatedGpus(host_id, parsed.count, parsed.model)
-    from corral.node import nvml  # only here: the library is large, and most agents never need it
+    from corral.node import nvml  # imported here, because the library is large and most agents do not need it
 
     try:
         return nvml.NvmlGpus(nvml.load())
@@ -119,20 +119,20 @@ class NoGpus:
 
 
 class SimulatedGpus:
-    """One busy core is one busy GPU; a run with several GPUs spreads its work over them evenly.
+    """One busy core counts as one busy GPU; the load of a run with several GPUs is divided among them.
 
-    A process of this machine that is not of a run and has one of them in its CUDA_VISIBLE_DEVICES or NVIDIA_VISIBLE_DEVICES
-    counts as computing on it.
+    A process that belongs to no run and has one of these GPUs in its CUDA_VISIBLE_DEVICES or NVIDIA_VISIBLE_DEVICES counts as a
+    foreign process on that GPU.
     """
 
     def __init__(self, host_id: str, count: int, model: str) -> None:
         name, memory_mib = MODELS[model]
         self.note = f"{count} simulated {name}"
-        self._links = topology.simulated(model, count)
+        self._links = gpu_topology.simulated(model, count)
         self._devices = [
             GpuDevice(simulated_gpu_id(host_id, index), index, name, memory_mib, simulated=True) for index in range(count)
         ]
-        self._cpu_s: dict[int, float] = {}  # pid → as of the last sample
+        self._cpu_s: dict[int, float] = {}  # pid → CPU time at the last sample
         self._sampled_boot_s = _boot_s()
 
     def devices(self) -> list[GpuDevice]:
@@ -161,7 +161,7 @@ class SimulatedGpus:
         return samples
 
     def _measure(self, sessions: Iterable[int]) -> dict[int, Use]:
-        """What the processes of each session used since the last sample."""
+        """The cores and memory that the processes of each session used since the last sample."""
         now = _boot_s()
         elapsed_s = max(now - self._sampled_boot_s, 0.001)
         use = {session: Use(0.0, 0.0) for session in sessions}
@@ -170,7 +170,7 @@ class SimulatedGpus:
             if process.session not in use:
                 continue
             cpu_s[process.pid] = process.cpu_s
-            is_new = process.started_boot_s >= self._sampled_boot_s - 0.01  # counted in hundredths
+            is_new = process.started_boot_s >= self._sampled_boot_s - 0.01  # /proc counts in hundredths of a second
             before_s = self._cpu_s.get(process.pid, 0.0 if is_new else process.cpu_s)
             sofar = use[process.session]
             use[process.session] = Use(
@@ -187,7 +187,7 @@ class Use:
 
 
 def foreign_by_environment(gpu_ids: Sequence[str], ours: Collection[int]) -> dict[str, list[Foreign]]:
-    """GPU → the processes that see it and are not ours. Only those of the same user can be looked at."""
+    """GPU → the processes that have it in their environment and are not ours. Only processes of the same user are visible."""
     sought = {gpu_id: gpu_id.encode() for gpu_id in gpu_ids}
     found: dict[str, list[Foreign]] = {}
     for entry in os.listdir("/proc"):
@@ -197,7 +197,7 @@ def foreign_by_environment(gpu_ids: Sequence[str], ours: Collection[int]) -> dic
             with open(f"/proc/{entry}/environ", "rb", buffering=0) as file:
                 environment = file.read()
         except OSError:
-            continue  # another user's, or it has just ended
+            continue  # another user owns it, or it has just ended
         if b"_VISIBLE_DEVICES=" not in environment or not any(name in environment for name in sought.values()):
             continue
         visible = [pair for pair in environment.split(b"\0") if pair.startswith(VISIBLE)]

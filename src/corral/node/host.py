@@ -1,4 +1,4 @@
-"""Who this host is: an id kept in the data folder, the kernel's boot id, and what the machine has."""
+"""This host: its id, which is stored in the data folder, the kernel's boot id, and the size of the machine."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 
 from corral.errors import Refused
 from corral.ids import Ids
-
-CPU_UNITS_PER_CORE = 1024
+from corral.model.units import CPU_UNITS_PER_CORE
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +36,16 @@ def this_host(data: Path, boot_id: str, ids: Ids) -> Host:
 
 
 def _host_id(path: Path, ids: Ids) -> str:
-    """Made once. The names of simulated GPUs hang on it, so it is on disk before it is used."""
+    """The id is created once. The ids of simulated GPUs are derived from it, so it is on disk before it is used."""
     try:
-        kept = json.loads(path.read_bytes())
-        if isinstance(kept["host_id"], str) and kept["host_id"]:
-            return kept["host_id"]
+        stored = json.loads(path.read_bytes())
+        if isinstance(stored["host_id"], str) and stored["host_id"]:
+            return stored["host_id"]
         raise ValueError("no host id")
     except FileNotFoundError:
         pass
     except (ValueError, TypeError, KeyError) as error:
-        raise Refused(f"{path} is damaged ({error}); restore it, or remove it to make this a new host") from None
+        raise Refused(f"{path} is damaged ({error}): restore it, or remove it to register this machine as a new host") from None
     host_id = ids.hex32()
     fresh = path.with_suffix(".new")
     with open(fresh, "wb") as file:

@@ -1,4 +1,4 @@
-"""Which files of a folder were written to: one watch for all of them, and no polling."""
+"""Watch a folder with inotify for files that are written to."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FolderWatch:
         return self._fd
 
     def read(self) -> set[str] | None:
-        """The names of the files written to since the last call; None: so many that the kernel lost count."""
+        """The names of the files written to since the last call; None: the kernel's queue overflowed, any file may have been."""
         names: set[str] = set()
         while True:
             try:
@@ -36,7 +36,7 @@ class FolderWatch:
                 _, mask, _, length = _EVENT.unpack_from(data, at)
                 at += _EVENT.size
                 if mask & IN_Q_OVERFLOW:
-                    return None  # what is left in the queue makes it readable again
+                    return None  # the events that are still queued make the descriptor readable again
                 names.add(os.fsdecode(data[at : at + length].rstrip(b"\0")))
                 at += length
 

@@ -1,4 +1,4 @@
-"""Real GPUs, through NVIDIA's management library."""
+"""Real GPUs, through NVIDIA's management library (NVML)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from corral.model.run import Foreign, GpuDevice, GpuSample
-from corral.node import topology
+from corral.node import gpu_topology
 from corral.node.gpus import FOREIGN_MAX
-from corral.node.processes import is_ours, process_name
+from corral.node.procfs import is_ours, process_name
 
-OUTERMOST_PIDS = "pid:[4026531836]"  # the namespace of all processes has this number on every Linux
+OUTERMOST_PIDS = "pid:[4026531836]"  # the initial pid namespace has this number on every Linux
 
 
 class NoDriver(Exception):
@@ -20,12 +20,12 @@ class NoDriver(Exception):
 
 
 def load() -> Any:
-    """The library's bindings."""
+    """Import the library's bindings. Raises NoDriver if there is no driver."""
     try:
-        ctypes.CDLL("libnvidia-ml.so.1")  # before the bindings, which are large
+        ctypes.CDLL("libnvidia-ml.so.1")  # check before importing the bindings, which are large
         import pynvml
     except OSError:
-        raise NoDriver("no NVIDIA driver on this machine (libnvidia-ml.so.1 is not there)") from None
+        raise NoDriver("no NVIDIA driver on this machine (libnvidia-ml.so.1 was not found)") from None
     except ImportError:
         raise NoDriver("the package nvidia-ml-py is not installed") from None
     return pynvml
@@ -43,7 +43,7 @@ class NvmlGpus:
         except nvml.NVMLError as error:
             raise NoDriver(f"the NVIDIA driver does not answer ({error})") from None
         if not self._devices:
-            raise NoDriver("the NVIDIA driver shows none")
+            raise NoDriver("the NVIDIA driver lists none")
         self.note = f"{len(self._devices)} × {self._devices[0].model}"
         self._links = self._read_links()
         self._sees_all_pids = os.readlink("/proc/self/ns/pid") == OUTERMOST_PIDS
@@ -69,20 +69,20 @@ class NvmlGpus:
         return [sample for sample in samples if sample is not None]
 
     def _foreign(self, handle: Any, ours: Collection[int], *, leased: bool) -> list[Foreign]:
-        """Processes with a compute context on it that are not ours.
+        """Processes that have a compute context on the GPU and are not ours.
 
-        Inside a container the driver may name processes that cannot be seen from there. On a GPU that a run of ours has they
-        are taken for that run's; on any other they are foreign. Outside one, a process that cannot be seen has just ended.
+        Inside a container, the driver may list processes that are not visible in /proc. On a GPU that one of our runs has, they
+        count as processes of that run, else as foreign. Outside a container, a process that is not visible has just ended.
         """
         found = []
-        for process in self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses, handle) or ():
+        for process in self._query(self._nvml.nvmlDeviceGetComputeRunningProcesses, handle) or ():
             of_ours = is_ours(process.pid, ours)
             if of_ours is False or (of_ours is None and not self._sees_all_pids and not leased):
                 found.append((int(process.pid), process_name(process.pid)))
         return sorted(found)[:FOREIGN_MAX]
 
     def _read_links(self) -> list[list[int]] | None:
-        """None when there is nothing to choose, or when the driver does not say."""
+        """None if there are fewer than three GPUs, or if the driver does not report the topology."""
         handles = list(self._handles.values())
         if len(handles) < 3:
             return None
@@ -92,36 +92,36 @@ class NvmlGpus:
     def _distance(self, one: Any, other: Any) -> int | None:
         nvml = self._nvml
         links = self._links_between(one, other)
-        joined = self._ask(nvml.nvmlDeviceGetP2PStatus, one, other, nvml.NVML_P2P_CAPS_INDEX_NVLINK) == nvml.NVML_P2P_STATUS_OK
-        if links or joined:  # without a link of their own they meet in a switch, as every other pair there does
-            return topology.NVLINKS if links > 1 else topology.NVLINK
-        level = self._ask(nvml.nvmlDeviceGetTopologyCommonAncestor, one, other)
-        return topology.PCI_LEVELS.get(level)
+        joined = self._query(nvml.nvmlDeviceGetP2PStatus, one, other, nvml.NVML_P2P_CAPS_INDEX_NVLINK) == nvml.NVML_P2P_STATUS_OK
+        if links or joined:  # joined without a direct link: both are connected to an NVSwitch
+            return gpu_topology.NVLINKS if links > 1 else gpu_topology.NVLINK
+        level = self._query(nvml.nvmlDeviceGetTopologyCommonAncestor, one, other)
+        return gpu_topology.PCI_LEVELS.get(level)
 
     def _links_between(self, one: Any, other: Any) -> int:
-        """How many NVLinks lead straight from one to the other."""
+        """The number of direct NVLinks between the two."""
         nvml = self._nvml
-        there = self._ask(nvml.nvmlDeviceGetPciInfo, other)
+        there = self._query(nvml.nvmlDeviceGetPciInfo, other)
         count = 0
         for link in range(nvml.NVML_NVLINK_MAX_LINKS):
-            state = self._ask(nvml.nvmlDeviceGetNvLinkState, one, link)
+            state = self._query(nvml.nvmlDeviceGetNvLinkState, one, link)
             if state is None:
-                break  # it has no more of them
+                break  # the GPU has no more links
             if state == nvml.NVML_FEATURE_ENABLED and there is not None:
-                remote = self._ask(nvml.nvmlDeviceGetNvLinkRemotePciInfo, one, link)
+                remote = self._query(nvml.nvmlDeviceGetNvLinkRemotePciInfo, one, link)
                 same = remote is not None and (remote.domain, remote.bus, remote.device) == (there.domain, there.bus, there.device)
                 count += same
         return count
 
     def _sample(self, gpu_id: str, handle: Any, foreign: list[Foreign]) -> GpuSample | None:
-        """None where load cannot be read, as with MIG: nothing is better than a zero that is not true."""
+        """None if the load cannot be read, as with MIG: no sample is better than a wrong zero."""
         nvml = self._nvml
-        load = self._ask(nvml.nvmlDeviceGetUtilizationRates, handle)
-        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+        load = self._query(nvml.nvmlDeviceGetUtilizationRates, handle)
+        memory = self._query(nvml.nvmlDeviceGetMemoryInfo, handle)
         if load is None or memory is None:
             return None
-        power_mw = self._ask(nvml.nvmlDeviceGetPowerUsage, handle)
-        temperature_c = self._ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+        power_mw = self._query(nvml.nvmlDeviceGetPowerUsage, handle)
+        temperature_c = self._query(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
         return GpuSample(
             gpu_id,
             utilization_percent=float(load.gpu),
@@ -131,12 +131,12 @@ class NvmlGpus:
             foreign=foreign,
         )
 
-    def _ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
+    def _query(self, function: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return question(*arguments)
+            return function(*arguments)
         except self._nvml.NVMLError:
             return None
 
 
 def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value  # older bindings gave bytes
+    return value.decode() if isinstance(value, bytes) else value  # older bindings return bytes

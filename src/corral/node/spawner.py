@@ -1,14 +1,14 @@
-"""The spawner: parent of every process run of this host, and all that must outlive the agent.
+"""The spawner: the parent of every process run of this host. It outlives the agent.
 
     python -m corral.node.spawner --dir <data>/node
 
-It starts, stops and buries processes, and writes down what happened before it tells anybody. One thread, one loop,
-nothing in it waits: a start takes a third of a millisecond, everything else is a timer. It imports little and stays
-small, for there is one on every host, always.
+It starts, stops and reaps processes, and journals every change before it reports it. It has one thread and one loop, in which
+nothing blocks: a start takes a third of a millisecond, everything else is a timer. It imports little and stays small, because
+one runs on every host all the time.
 
-The life of a run: journaled as starting → spawned, its output file locked by a description that only its processes
-have → its main process ends: the rest of the group is killed, the exit code is journaled → nothing holds the lock any
-more: ended. So "ended" means that nothing of it is left, and a GPU it had is free.
+The life of a run: journaled as starting → spawned, with a lock on its output file that only its processes hold → its main process
+ends: the rest of its process group is killed and the exit code is journaled → no process holds the lock: ended. So no process of an
+ended run is alive, and its GPUs are free.
 """
 
 from __future__ import annotations
@@ -34,32 +34,30 @@ import orjson
 
 from corral.clock import Clock, WallClock
 from corral.errors import Refused
-from corral.node import children, folder
-from corral.node.client import Client
+from corral.model.stop_reasons import HOST_RESTARTED, STOPPED_BEFORE_START
+from corral.node import lock_files, node_folder, process_launch, procfs
+from corral.node.file_recycler import FileRecycler
 from corral.node.host import kernel_boot_id
-from corral.node.journal import Journal, Replay, replay
-from corral.node.leftovers import Leftovers
-from corral.node.wire import Launch, Run
+from corral.node.run_journal import Replay, RunJournal, replay
+from corral.node.spawner_protocol import Launch, SpawnedRun, SpawnerClient
 
-STARTS_PER_TURN = 16  # then exits, stops and timers get their turn
+STARTS_PER_TURN = 16  # so that exits, stops and timers do not wait for a long queue of starts
 RUNS_PER_MESSAGE = 1_000
 CLIENTS_MAX = 8
-IDLE_S = 120.0  # with nothing alive and nobody connected for so long, it ends; the next agent starts another
-LINGER_FIRST_S = 0.001  # how soon to look again whether the last of a run is gone; doubles each time
+IDLE_S = 120.0  # the spawner ends after this time without a live run and without a client; the next agent starts another
+LINGER_FIRST_S = 0.001  # the delay until the lock of a run is checked again; it doubles each time
 LINGER_MAX_S = 1.0
-LINGER_KILL_S = 0.004  # from here on, look through /proc for who it is
+LINGER_KILL_S = 0.004  # from this delay on, search /proc for the holders of the lock and kill them
 JOURNAL_RETRY_S = 1.0
 BAD_TURN_S = 0.05
 
-RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")  # it becomes the name of a file
-LOST = "the exit status was lost: the spawner died while the run was alive"
-REBOOTED = "host rebooted"
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")  # becomes a file name
+EXIT_STATUS_LOST = "the exit status was lost: the spawner died while the run was alive"
 NEVER_STARTED = "CannotStartContainerError: never started: the spawner died while starting it"
-STOPPED_EARLY = "stopped before it was started"
 
 
 def boot_s() -> float:
-    """The clock of all timers: it runs through suspend, and a later spawner of the same boot reads the same one."""
+    """The clock of all timers. It also runs during suspend, and it is the same for a later spawner of the same boot."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -67,34 +65,34 @@ class Spawner:
     def __init__(self, data: Path, boot_id: str, clock: Clock) -> None:
         self._data = data
         self._clock = clock
-        self._runs: dict[str, Run] = {}
-        self._by_pid: dict[int, str] = {}  # our own children that have not been waited for
-        self._watched: dict[str, int] = {}  # run id → pidfd, for adopted runs: init waits for those, not we
+        self._runs: dict[str, SpawnedRun] = {}
+        self._by_pid: dict[int, str] = {}  # children that have not been waited for
+        self._watched: dict[str, int] = {}  # run id → pidfd of an adopted run, which is not a child of this process
         self._alive = 0
         self._starts: deque[Launch] = deque()
         self._changed: dict[str, None] = {}
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._timer_count = 0
-        self._clients: dict[int, Client] = {}
+        self._clients: dict[int, SpawnerClient] = {}
         self._quitting = False
         self._idle_since = boot_s()
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._home = os.open(data, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._journal = Journal(data / "journal", boot_id)
+        self._journal = RunJournal(data / "journal", boot_id)
         left = replay(data / "journal", boot_id)
         self._poll = select.epoll()
-        self._leftovers = Leftovers(str(data))
+        self._recycler = FileRecycler(str(data))
         self._recover(left, same_boot=left.boot_id == boot_id)
         self._journal.rewrite(self._runs)
-        self._sweep()
+        self._remove_orphans()
 
     # -- after a restart -----------------------------------------------------------------------------------------
 
     def _recover(self, left: Replay, *, same_boot: bool) -> None:
-        """Find out what became of every run that an earlier spawner had not seen the end of."""
-        held = {run.run_id: same_boot and children.is_held(self._output(run.run_id)) for run in left.runs.values()}
-        nameless = [self._output(run.run_id) for run in left.runs.values() if held[run.run_id] and run.pid is None]
-        found = children.holders(nameless) if nameless else {}
+        """Find out what became of every run whose end an earlier spawner did not observe."""
+        held = {run.run_id: same_boot and lock_files.is_held(self._output(run.run_id)) for run in left.runs.values()}
+        without_pid = [self._output(run.run_id) for run in left.runs.values() if held[run.run_id] and run.pid is None]
+        found = lock_files.holders(without_pid) if without_pid else {}
         for run in left.runs.values():
             self._runs[run.run_id] = run
             if not run.alive:
@@ -103,19 +101,19 @@ class Spawner:
             if held[run.run_id]:
                 self._adopt(run, found.get(self._output(run.run_id), []))
             elif not same_boot:
-                self._ended(replace(run, reason=run.reason or REBOOTED))
+                self._ended(replace(run, reason=run.reason or HOST_RESTARTED))
             elif run.pid is None:
                 self._ended(replace(run, reason=NEVER_STARTED))
             elif run.main_ended_at_s is None:
-                self._ended(replace(run, reason=LOST))
+                self._ended(replace(run, reason=EXIT_STATUS_LOST))
             else:
                 self._ended(run)
 
-    def _adopt(self, run: Run, found: list[int]) -> None:
-        """Something of it lives. Watch its main process if that is it; bury the rest if it is not."""
-        if run.pid is None and found:  # spawned, and the spawner died before it wrote down the pid
+    def _adopt(self, run: SpawnedRun, found: list[int]) -> None:
+        """Take over a run that has a live process. Watch its main process if that is alive, else end the other processes."""
+        if run.pid is None and found:  # the spawner died after the spawn, before it journaled the pid
             pid = next((pid for pid in found if _session(pid) == pid), min(found))
-            since = children.started_boot_s(pid)
+            since = procfs.started_boot_s(pid)
             now_s = self._clock.now_s()
             started_at_s = now_s if since is None else now_s - (boot_s() - since)
             run = replace(run, pid=pid, started_at_s=started_at_s, started_boot_s=since)
@@ -125,35 +123,35 @@ class Spawner:
             if run.kill_at_boot_s is not None:
                 self._at(run.kill_at_boot_s, lambda: self._kill(run.run_id))
         elif run.main_ended_at_s is None:
-            self._main_ended(run.run_id, None, LOST)
+            self._main_ended(run.run_id, None, EXIT_STATUS_LOST)
         else:
             self._linger(run.run_id, LINGER_FIRST_S)
 
-    def _watch(self, run: Run) -> None:
+    def _watch(self, run: SpawnedRun) -> None:
         assert run.pid is not None
         try:
             fd = os.pidfd_open(run.pid)
             self._watched[run.run_id] = fd
             self._poll.register(fd, select.EPOLLIN)
         except ProcessLookupError:
-            self._main_ended(run.run_id, None, LOST)
-        except OSError:  # too many open files: then look now and then
-            self._at(boot_s() + LINGER_MAX_S, lambda: self._look_after(run.run_id))
+            self._main_ended(run.run_id, None, EXIT_STATUS_LOST)
+        except OSError:  # too many open files: poll instead
+            self._at(boot_s() + LINGER_MAX_S, lambda: self._poll_main_process(run.run_id))
 
-    def _look_after(self, run_id: str) -> None:
+    def _poll_main_process(self, run_id: str) -> None:
         run = self._runs[run_id]
         if _is_same_process(run):
-            self._at(boot_s() + LINGER_MAX_S, lambda: self._look_after(run_id))
+            self._at(boot_s() + LINGER_MAX_S, lambda: self._poll_main_process(run_id))
         else:
-            self._main_ended(run_id, None, LOST)
+            self._main_ended(run_id, None, EXIT_STATUS_LOST)
 
-    def _sweep(self) -> None:
-        """Files of runs that were forgotten just before a crash. One that is held by a stranger stays."""
+    def _remove_orphans(self) -> None:
+        """Remove the files of runs that were forgotten just before a crash. A file whose lock is held stays."""
         left = {*os.listdir(self._data / "output"), *os.listdir(self._data / "work")} - self._runs.keys()
         for name in left:
-            if not children.is_held(self._output(name)):
-                self._clear(name)
-        self._leftovers.remove_some()
+            if not lock_files.is_held(self._output(name)):
+                self._remove_files(name)
+        self._recycler.remove_trash()
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
@@ -164,10 +162,10 @@ class Spawner:
         signal.signal(signal.SIGTERM, lambda *_: self._quit())
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        server = folder.listen(self._data, "spawner.sock")
+        server = node_folder.listen(self._data, "spawner.sock")
         self._poll.register(wake_r, select.EPOLLIN)
         self._poll.register(server, select.EPOLLIN)
-        self._reap()  # who ended before there was a handler
+        self._reap()  # children that ended before the handler was installed
         while not self._is_done():
             try:
                 for fd, _ in self._poll.poll(self._timeout_s()):
@@ -178,15 +176,15 @@ class Spawner:
                     elif fd == server.fileno():
                         self._accept(server.accept()[0])
                     elif fd in self._clients:
-                        self._converse(self._clients[fd])
+                        self._receive(self._clients[fd])
                     else:
                         self._watched_ended(fd)
                 self._start_some()
                 self._fire_timers()
-                self._tell()
-            except Exception:  # one bad turn must not cost every run its exit code
+                self._send_changes()
+            except Exception:  # one error must not lose the exit codes of all runs
                 _log(traceback.format_exc())
-                time.sleep(BAD_TURN_S)  # and if it is bad for good, it must not eat a core
+                time.sleep(BAD_TURN_S)  # a permanent error must not use a whole core
         (self._data / "spawner.sock").unlink(missing_ok=True)
 
     def _timeout_s(self) -> float | None:
@@ -220,27 +218,27 @@ class Spawner:
         if len(self._clients) >= CLIENTS_MAX:
             connection.close()
             return
-        self._hear_out()
-        client = Client(connection)
+        self._process_unread()
+        client = SpawnerClient(connection)
         self._clients[connection.fileno()] = client
         self._poll.register(connection, select.EPOLLIN)
-        self._quitting = False  # whoever connects wants it
+        self._quitting = False  # a new client needs the spawner
         runs = list(self._runs.values())
         for i in range(0, len(runs) + 1, RUNS_PER_MESSAGE):
             part = runs[i : i + RUNS_PER_MESSAGE]
             self._send(client, orjson.dumps({"runs": part, "all": i + RUNS_PER_MESSAGE > len(runs)}) + b"\n")
 
-    def _hear_out(self) -> None:
-        """Read what lies unread of others: a dead agent's last orders come before what a new one is told of the state.
+    def _process_unread(self) -> None:
+        """Process the unread messages of all clients before the state is sent to a new client.
 
-        Else a run could start that the new agent, and so the core, believes was never ordered.
+        Otherwise a dead agent's last orders could start a run that the new agent, and so the core, believes was never ordered.
         """
         for client in list(self._clients.values()):
-            self._converse(client)
+            self._receive(client)
             while not client.broken and not client.dry:
-                self._converse(client)
+                self._receive(client)
 
-    def _converse(self, client: Client) -> None:
+    def _receive(self, client: SpawnerClient) -> None:
         for message in client.receive():
             match message:
                 case {"start": dict() as launch}:
@@ -252,10 +250,10 @@ class Spawner:
                 case {"quit": _}:
                     self._quit()
                 case _:
-                    _log(f"not understood: {str(message)[:200]}")
+                    _log(f"unknown message: {str(message)[:200]}")
         self._send(client, b"")
 
-    def _send(self, client: Client, data: bytes) -> None:
+    def _send(self, client: SpawnerClient, data: bytes) -> None:
         client.send(data)
         if client.broken:
             self._poll.unregister(client.fileno())
@@ -268,8 +266,8 @@ class Spawner:
                 self._poll.modify(client.fileno(), wants)
                 client.polled = wants
 
-    def _tell(self) -> None:
-        """One message for all that happened in this turn."""
+    def _send_changes(self) -> None:
+        """Send all changes of this turn in one message."""
         if not self._changed:
             return
         changed = [self._runs[run_id] for run_id in self._changed if run_id in self._runs]
@@ -282,12 +280,12 @@ class Spawner:
 
     def _order(self, launch: Launch) -> None:
         if launch.run_id in self._runs:
-            self._changed[launch.run_id] = None  # whoever asks again may not have heard the answer
+            self._changed[launch.run_id] = None  # the agent may have missed the report, so send it again
             return
         if not RUN_ID.fullmatch(launch.run_id):
             _log(f"not a run id: {launch.run_id[:200]!r}")
             return
-        self._runs[launch.run_id] = Run(launch.run_id, launch.stop_grace_s, launch.ships_logs, launch.gpu_ids)
+        self._runs[launch.run_id] = SpawnedRun(launch.run_id, launch.stop_grace_s, launch.ships_logs, launch.gpu_ids)
         self._alive += 1
         self._starts.append(launch)
 
@@ -298,25 +296,25 @@ class Spawner:
             if run.alive:
                 try:
                     self._put(self._start(launch, run))
-                except children.CannotStart as why:
+                except process_launch.CannotSpawn as why:
                     self._ended(replace(run, reason=str(why)))
         if not self._starts:
-            os.fchdir(self._home)  # the last run's folder must not stay in use
+            os.fchdir(self._home)  # do not keep the last run's folder in use
 
-    def _start(self, launch: Launch, run: Run) -> Run:
-        """Journal first: a run that may have been started is never started again."""
+    def _start(self, launch: Launch, run: SpawnedRun) -> SpawnedRun:
+        """Start a run. It is journaled first, so that a run that may have been started is never started again."""
         if not self._journal.put(run):
-            raise children.CannotStart("CannotStartContainerError: the journal cannot be written; is the disk full?")
+            raise process_launch.CannotSpawn("CannotStartContainerError: the journal cannot be written; is the disk full?")
         try:
-            self._leftovers.lend_file(self._output(run.run_id))
-            output = children.open_output(self._output(run.run_id))
+            self._recycler.reuse_file(self._output(run.run_id))
+            output = lock_files.open_locked(self._output(run.run_id))
         except OSError as error:
-            raise children.CannotStart(f"CannotStartContainerError: {error}") from None
+            raise process_launch.CannotSpawn(f"CannotStartContainerError: {error}") from None
         since_boot_s, now_s = boot_s(), self._clock.now_s()
         try:
-            pid = children.spawn(launch, self._directory(launch), output, self._null)
+            pid = process_launch.spawn(launch, self._directory(launch), output, self._null)
         finally:
-            os.close(output)  # from here on only the run itself holds the lock
+            os.close(output)  # from now on only processes of the run hold the lock
         self._by_pid[pid] = run.run_id
         return replace(run, pid=pid, started_at_s=now_s, started_boot_s=since_boot_s)
 
@@ -325,9 +323,9 @@ class Spawner:
             return launch.working_directory
         directory = f"{self._data}/work/{launch.run_id}"
         try:
-            self._leftovers.make_folder(directory)
+            self._recycler.make_folder(directory)
         except OSError as error:
-            raise children.CannotStart(f"CannotStartContainerError: {error}") from None
+            raise process_launch.CannotSpawn(f"CannotStartContainerError: {error}") from None
         return directory
 
     # -- stopping ------------------------------------------------------------------------------------------------
@@ -337,7 +335,7 @@ class Spawner:
         if run is None or not run.alive or run.main_ended_at_s is not None or run.kill_at_boot_s is not None:
             return
         if run.pid is None:
-            self._ended(replace(run, reason=STOPPED_EARLY))  # still in the queue, which skips what has ended
+            self._ended(replace(run, reason=STOPPED_BEFORE_START))  # still queued; the queue skips ended runs
             return
         self._put(replace(run, kill_at_boot_s=boot_s() + run.stop_grace_s))
         self._signal(run, signal.SIGTERM)
@@ -348,8 +346,8 @@ class Spawner:
         if run is not None and run.main_ended_at_s is None and run.alive:
             self._signal(run, signal.SIGKILL)
 
-    def _signal(self, run: Run, number: signal.Signals) -> None:
-        """To the whole group. Its leader has not been waited for, so the number still means this group."""
+    def _signal(self, run: SpawnedRun, number: signal.Signals) -> None:
+        """Signal the whole process group. Its leader has not been waited for, so the pid cannot have been reused."""
         assert run.pid is not None
         if run.pid in self._by_pid or _is_same_process(run):
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -358,7 +356,7 @@ class Spawner:
     # -- ending --------------------------------------------------------------------------------------------------
 
     def _reap(self) -> None:
-        """Bury who has ended. The group is killed before its leader is waited for: after that the number is free."""
+        """Wait for ended children. The group is killed before its leader is waited for: afterwards the pid may be reused."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -372,9 +370,9 @@ class Spawner:
                     os.killpg(ended.si_pid, signal.SIGKILL)
             _, status = os.waitpid(ended.si_pid, 0)
             if run_id is not None:
-                self._main_ended(run_id, children.exit_code(status), None)
-            elif ended.si_pid == self._leftovers.pid:
-                self._leftovers.removed()
+                self._main_ended(run_id, process_launch.exit_code(status), None)
+            elif ended.si_pid == self._recycler.pid:
+                self._recycler.child_ended()
 
     def _watched_ended(self, fd: int) -> None:
         for run_id, watched in self._watched.items():
@@ -382,71 +380,71 @@ class Spawner:
                 self._poll.unregister(fd)
                 os.close(fd)
                 del self._watched[run_id]
-                self._main_ended(run_id, None, LOST)
+                self._main_ended(run_id, None, EXIT_STATUS_LOST)
                 return
 
     def _main_ended(self, run_id: str, exit_code: int | None, reason: str | None) -> None:
         run = replace(self._runs[run_id], main_ended_at_s=self._clock.now_s(), exit_code=exit_code, reason=reason)
-        if children.is_held(self._output(run_id)):
+        if lock_files.is_held(self._output(run_id)):
             self._put(run)
             self._linger(run_id, LINGER_FIRST_S)
         else:
             self._ended(run)
 
     def _linger(self, run_id: str, wait_s: float) -> None:
-        """Something of the run is left: killed and not quite dead, or in a group of its own."""
+        """Check the lock again later: a process of the run is still alive, killed but not yet dead, or in another group."""
         self._at(boot_s() + wait_s, lambda: self._still_held(run_id, wait_s))
 
     def _still_held(self, run_id: str, waited_s: float) -> None:
         path = self._output(run_id)
-        if not children.is_held(path):
+        if not lock_files.is_held(path):
             self._ended(self._runs[run_id])
             return
         if waited_s >= LINGER_KILL_S:
-            children.kill_holders([path])
+            lock_files.kill_holders([path])
         self._linger(run_id, min(2 * waited_s, LINGER_MAX_S))
 
-    def _ended(self, run: Run) -> None:
+    def _ended(self, run: SpawnedRun) -> None:
         self._alive -= 1
         if not self._alive:
             self._idle_since = boot_s()
         self._put(replace(run, stopped_at_s=self._clock.now_s()))
 
-    def _put(self, run: Run) -> None:
-        """Remember, write down, and tell, in that order; what the disk refuses is written as soon as it does not."""
+    def _put(self, run: SpawnedRun) -> None:
+        """Store the run, journal it and queue it for the clients. If the journal cannot be written, retry until it can."""
         self._runs[run.run_id] = run
         self._changed[run.run_id] = None
         if not self._journal.put(run):
             self._at(boot_s() + JOURNAL_RETRY_S, self._catch_up)
 
     def _catch_up(self) -> None:
-        if self._journal.behind and not self._journal.catch_up():
+        if self._journal.is_behind and not self._journal.catch_up():
             self._at(boot_s() + JOURNAL_RETRY_S, self._catch_up)
 
     # -- forgetting ----------------------------------------------------------------------------------------------
 
     def _forget(self, run_ids: list[str]) -> None:
-        """Journal first: then a crash leaves files without a run, which the next start sweeps up."""
+        """Forget ended runs. This is journaled first: a crash then leaves files without a run, which the next start removes."""
         ended = [run_id for run_id in run_ids if run_id in self._runs and not self._runs[run_id].alive]
         if not ended:
             return
         self._journal.forget(ended)
         for run_id in ended:
             del self._runs[run_id]
-            self._clear(run_id)
-        self._leftovers.remove_some()
-        if self._journal.overgrown:
+            self._remove_files(run_id)
+        self._recycler.remove_trash()
+        if self._journal.needs_rewrite:
             try:
                 self._journal.rewrite(self._runs)
             except OSError as error:
-                _log(f"the journal stays long: {error}")
+                _log(f"cannot rewrite the journal: {error}")
 
-    def _clear(self, run_id: str) -> None:
+    def _remove_files(self, run_id: str) -> None:
         try:
-            self._leftovers.take_file(self._output(run_id))
-            self._leftovers.take_folder(f"{self._data}/work/{run_id}")
+            self._recycler.release_file(self._output(run_id))
+            self._recycler.release_folder(f"{self._data}/work/{run_id}")
         except OSError as error:
-            _log(f"cannot clear away what {run_id} left: {error}")
+            _log(f"cannot remove the files of {run_id}: {error}")
 
     def _output(self, run_id: str) -> str:
         return f"{self._data}/output/{run_id}"
@@ -459,12 +457,12 @@ def _session(pid: int) -> int | None:
         return None
 
 
-def _is_same_process(run: Run) -> bool:
-    """Is the process of that number still the run's main one? Numbers are used again, start times with them are not."""
+def _is_same_process(run: SpawnedRun) -> bool:
+    """Whether the pid still belongs to the run's main process. A process that reuses the pid has another start time."""
     if run.pid is None or run.started_boot_s is None:
         return False
-    since = children.started_boot_s(run.pid)
-    return since is not None and -0.02 <= since - run.started_boot_s < 1.0  # the kernel counts in hundredths
+    since = procfs.started_boot_s(run.pid)
+    return since is not None and -0.02 <= since - run.started_boot_s < 1.0  # the kernel counts in hundredths of a second
 
 
 def _log(text: str) -> None:
@@ -474,16 +472,16 @@ def _log(text: str) -> None:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m corral.node.spawner", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--dir", type=Path, required=True, help="<data>/node")
-    parser.add_argument("--boot-id", default=None, help="which boot of the machine this is (default: ask the kernel)")
+    parser.add_argument("--boot-id", default=None, help="id of the machine's present boot (default: the kernel's)")
     options = parser.parse_args(arguments)
     data = options.dir.resolve()
-    folder.make(data)
-    lock = folder.try_lock(data / "spawner.lock")  # held for as long as this process lives
+    node_folder.make(data)
+    lock = node_folder.try_lock(data / "spawner.lock")  # held until this process ends
     if lock is None:
-        _log("another spawner is at work here")
+        _log(f"another spawner is running in {data}")
         return 0
     os.chdir(data)
-    gc.set_threshold(50_000)  # nothing here makes cycles, and thousands of waiting starts would be walked in vain
+    gc.set_threshold(50_000)  # this process creates no reference cycles, and a collection would walk thousands of queued starts
     try:
         spawner = Spawner(data, options.boot_id or kernel_boot_id(), WallClock())
     except Refused as why:

@@ -1,4 +1,4 @@
-"""What runs use, measured when somebody asks: a host with a thousand idle runs spends nothing on it."""
+"""The CPU, memory and I/O that runs use. It is measured only on request, so idle runs cost nothing."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Collection, Mapping
 from msgspec.structs import replace
 
 from corral.model.run import Usage
-from corral.node.processes import host_cpu_s, processes, read_and_written
+from corral.node.procfs import host_cpu_s, processes, read_and_written
 
-APART_MIN_S = 1.0  # two measurements closer than this say little of the time between them
+APART_MIN_S = 1.0  # the difference of two measurements closer than this is too imprecise
 
 
 def usage_of(sessions: Mapping[str, int], now_s: float) -> dict[str, Usage]:
-    """`sessions`: run id → the pid that leads its session. A process that made a session of its own is no longer seen."""
+    """`sessions`: run id → the pid that leads its session. A process that has started another session is not counted."""
     host_s = host_cpu_s()
     use = {session: Usage(now_s, 0.0, 0.0, host_s, 0, 0, 0, 0) for session in sessions.values()}
     for process in processes() if use else ():
@@ -33,22 +33,22 @@ def usage_of(sessions: Mapping[str, int], now_s: float) -> dict[str, Usage]:
     return {run_id: use[session] for run_id, session in sessions.items()}
 
 
-class Earlier:
-    """What was measured before, of the runs that were asked for: whoever asks again wants to know the difference."""
+class UsageHistory:
+    """Earlier measurements, from which clients compute rates."""
 
     def __init__(self) -> None:
         self._last: dict[str, Usage] = {}
         self._before: dict[str, Usage] = {}
 
-    def take(self, now: Mapping[str, Usage], live: Collection[str]) -> dict[str, Usage]:
-        """Keep these, forget runs that have ended, and return those of an earlier time."""
+    def update(self, now: Mapping[str, Usage], live: Collection[str]) -> dict[str, Usage]:
+        """Store these measurements, forget runs that have ended, and return the previous ones."""
         for run_id, usage in now.items():
             last = self._last.get(run_id)
             if last is None or usage.at_s >= last.at_s + APART_MIN_S:
                 if last is not None:
                     self._before[run_id] = last
                 self._last[run_id] = usage
-        for kept in (self._last, self._before):
-            for run_id in [run_id for run_id in kept if run_id not in live]:
-                del kept[run_id]
+        for history in (self._last, self._before):
+            for run_id in [run_id for run_id in history if run_id not in live]:
+                del history[run_id]
         return {run_id: self._before[run_id] for run_id in now if run_id in self._before}

@@ -37,7 +37,7 @@ from corral.reconcile import LOGS, METRICS, STATE
 from corral.reconcile.receivers import RECEIVERS
 from corral.server.agents import Agents
 from corral.server.authentication import Authentication
-from corral.server.channel import Channel
+from corral.server.data_channel import DataChannel
 from corral.server.front_door import FrontDoor
 from corral.server.http import App, HttpServer
 from corral.server.intake import Intake
@@ -136,7 +136,7 @@ async def _serve(options: argparse.Namespace) -> None:
     await asyncio.gather(*(lane.submit(partial(_look_now, keys=keys)) for lane, keys in looks))
     blob_keeper = asyncio.create_task(Keeper(blobs, state, settings, names).keep())
     await agents.listen()
-    channel = Channel(settings, state, agents, clock, names)
+    channel = DataChannel(settings, state, agents, clock, names)
     await channel.listen(data / "node")
     keeper = asyncio.create_task(agents.keep_agent())
     publisher = asyncio.create_task(Publisher(state, metrics, agents, clock).run())

@@ -1,4 +1,4 @@
-"""The core's end of the conversation with hosts' agents (model/run.py), and keeping this machine's own agent alive."""
+"""The core's connections to the agents of hosts (the protocol is in model/run.py), and the supervision of this machine's agent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from corral.model.run import (
     StartOrder,
     ToCore,
 )
-from corral.node import folder
+from corral.node import node_folder
 from corral.server.environment_files import with_files
 from corral.server.lanes import Lane
 from corral.services import hosts
@@ -42,7 +42,7 @@ from corral.services.logs.shipping import open_streams, ship
 from corral.store import Store
 from corral.telemetry import LogStore
 
-MESSAGE_MAX_BYTES = 64 * 1024 * 1024
+AGENT_MESSAGE_MAX_BYTES = 64 * 1024 * 1024
 MEASURE_MAX_S = 5.0
 RESTART_MIN_S = 0.05
 RESTART_MAX_S = 5.0
@@ -53,30 +53,30 @@ _MESSAGES = msgspec.json.Decoder(ToCore)
 log = logging.getLogger("corral")
 
 
-class Connection:
-    """One agent. Orders leave in the order in which they were committed, after their log streams are open."""
+class AgentConnection:
+    """The connection to one agent. Orders are sent in the order of their commits, after their log streams are open."""
 
     def __init__(self, writer: asyncio.StreamWriter, hello: Hello) -> None:
         self.hello = hello
         self.orders: asyncio.Queue[HostOrders] = asyncio.Queue()
         self._writer = writer
-        self._asked: dict[int, asyncio.Future[Measured]] = {}
-        self._questions = count()
+        self._measuring: dict[int, asyncio.Future[Measured]] = {}
+        self._numbers = count()
         self._executing: dict[str, asyncio.Future[str]] = {}  # by session
 
     async def measure(self, run_ids: list[str]) -> Measured:
-        """What these runs use now. TimeoutError when the agent does not say."""
-        number = next(self._questions)
-        self._asked[number] = asyncio.get_running_loop().create_future()
+        """The present usage of these runs. Raises TimeoutError if the agent does not respond."""
+        number = next(self._numbers)
+        self._measuring[number] = asyncio.get_running_loop().create_future()
         try:
             self.send({"measure": Measure(number, run_ids)})
-            return await asyncio.wait_for(self._asked[number], MEASURE_MAX_S)
+            return await asyncio.wait_for(self._measuring[number], MEASURE_MAX_S)
         finally:
-            del self._asked[number]
+            del self._measuring[number]
 
     def measured(self, measured: Measured) -> None:
-        future = self._asked.get(measured.number)
-        if future is not None and not future.done():  # whoever asked may have gone
+        future = self._measuring.get(measured.number)
+        if future is not None and not future.done():  # the caller may have been cancelled
             future.set_result(measured)
 
     async def execute(self, order: Execute) -> str:
@@ -114,29 +114,29 @@ class Agents:
         self._state = state
         self._logs = logs_lane
         self._clock = clock
-        self._connections: dict[str, Connection] = {}
+        self._connections: dict[str, AgentConnection] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.samples: dict[str, GpuSample] = {}
-        self.history: dict[str, deque[tuple[float, GpuSample]]] = {}  # the last minutes of each GPU, for `corral top`
-        self._lost = asyncio.Event()  # a connection ended: its agent may be dead
-        self.joined = asyncio.Event()  # this machine's agent has said hello
+        self.history: dict[str, deque[tuple[float, GpuSample]]] = {}  # GPU → its samples of the last minutes, for `corral top`
+        self._lost = asyncio.Event()  # a connection was lost: its agent may be dead
+        self.joined = asyncio.Event()  # this machine's agent has sent hello
 
     async def listen(self) -> None:
-        folder.make(self._folder)
-        socket = folder.listen(self._folder, "core.sock")
-        self._server = await asyncio.start_unix_server(self._serve, sock=socket, limit=MESSAGE_MAX_BYTES)
+        node_folder.make(self._folder)
+        socket = node_folder.listen(self._folder, "core.sock")
+        self._server = await asyncio.start_unix_server(self._serve, sock=socket, limit=AGENT_MESSAGE_MAX_BYTES)
 
     def deliver(self, orders: dict[str, HostOrders]) -> None:
-        """Committed orders. For a host that is not connected they are dropped: its hello will ask for all of them."""
+        """Queue committed orders. Orders for a host that is not connected are dropped: its next hello requests all of them."""
         for host_id, of_host in orders.items():
             connection = self._connections.get(host_id)
             if connection is not None:
                 while of_host.replaces_earlier and not connection.orders.empty():
-                    connection.orders.get_nowait()  # its hello came after those: they may be for runs given up
+                    connection.orders.get_nowait()  # these orders precede its hello and may be for runs that were given up
                 connection.orders.put_nowait(of_host)
 
     async def measure(self, host_id: str, run_ids: list[str]) -> Measured | None:
-        """What these runs of a host use now; None when the host cannot be asked or does not answer."""
+        """The present usage of these runs of a host; None: the host is not connected or does not respond."""
         connection = self._connections.get(host_id)
         try:
             return await connection.measure(run_ids) if connection is not None else None
@@ -144,21 +144,21 @@ class Agents:
             return None
 
     async def execute(self, host_id: str, order: Execute) -> str:
-        """Have a command run beside a run. Returns only when the host declines, with its reason: to be cancelled otherwise."""
+        """Order an execute-command session. Returns only if the host declines, with its reason; otherwise the caller cancels it."""
         connection = self._connections.get(host_id)
         if connection is None:
             return "the agent of this host is not connected"
         try:
             whole = await with_files(order.run, self._blobs)
         except FileNotFoundError:
-            return "an environment file was replaced just now; try again"
+            return "an environment file was replaced at this moment; try again"
         return await connection.execute(replace(order, run=whole))
 
     async def close(self) -> None:
-        """Let the agents go; the runs go on."""
+        """Disconnect the agents. The runs continue."""
         self._server.close()
         for connection in list(self._connections.values()):
-            connection.send({"quit": "Corral is going down"})
+            connection.send({"quit": "Corral is stopping"})
             connection.close()
         for task in list(self._tasks):
             task.cancel()
@@ -167,7 +167,7 @@ class Agents:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        connection: Connection | None = None
+        connection: AgentConnection | None = None
         sender: asyncio.Task[None] | None = None
         try:
             connection = await self._welcome(reader, writer)
@@ -175,9 +175,9 @@ class Agents:
                 sender = asyncio.create_task(self._send_orders(connection))
                 await self._read_reports(reader, connection)
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, asyncio.CancelledError):
-            pass  # gone; it will come back
+            pass  # the agent disconnected; it will reconnect
         except Exception:
-            log.exception("an agent's connection failed")
+            log.exception("the connection to an agent failed")
         finally:
             self._tasks.discard(task)
             if sender is not None:
@@ -187,14 +187,14 @@ class Agents:
             self._lost.set()
             writer.close()
 
-    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Connection | None:
+    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> AgentConnection | None:
         line = await reader.readline()
         if not line:
             return None
         hello = _MESSAGES.decode(line).hello
         if hello is None:
             return None
-        connection = Connection(writer, hello)
+        connection = AgentConnection(writer, hello)
         if hello.gpus_flag != self._gpus_flag:
             connection.send({"quit": f"this Corral was started with --gpus {self._gpus_flag}"})
             return None
@@ -205,7 +205,7 @@ class Agents:
             connection.send({"quit": f"this Corral was started with --exclude-gpus {self._excluded_gpus or '(none)'}"})
             return None
         stale = self._connections.get(hello.host_id)
-        # From here on this connection gets what is committed; what was committed before, hello asks for.
+        # From here on this connection gets new orders; hello requests those that were committed before.
         self._connections[hello.host_id] = connection
         if stale is not None:
             stale.close()
@@ -214,37 +214,37 @@ class Agents:
         self.joined.set()
         return connection
 
-    async def _send_orders(self, connection: Connection) -> None:
+    async def _send_orders(self, connection: AgentConnection) -> None:
         try:
             while True:
                 batch = [await connection.orders.get()]
                 while not connection.orders.empty():
                     batch.append(connection.orders.get_nowait())
-                starts = await self._openable([start for orders in batch for start in orders.start], connection)
+                starts = await self._with_open_streams([start for orders in batch for start in orders.start], connection)
                 stops = [run_id for orders in batch for run_id in orders.stop]
                 checks = [await with_files(spec, self._blobs) for orders in batch for spec in orders.check]
                 connection.send({"orders": Orders(starts, stops, checks)})
         except OSError:
             connection.close()
         except Exception:
-            log.exception("orders for %s could not be sent; its agent will ask again", connection.hello.name)
+            log.exception("orders for %s could not be sent; its agent will request them again", connection.hello.name)
             connection.close()
 
-    async def _openable(self, starts: list[StartOrder], connection: Connection) -> list[Any]:
-        """The runs whose log streams could be opened; the others have failed to start, and the core is told why."""
+    async def _with_open_streams(self, starts: list[StartOrder], connection: AgentConnection) -> list[Any]:
+        """The runs whose log streams could be opened. The others are reported to the core as failed to start."""
         refused = {start.spec.run_id: start.fault for start in starts if start.fault is not None}
         logged = [start for start in starts if start.log is not None and start.fault is None]
         if logged:
             refused |= await self._logs.submit_at_once(lambda tx: open_streams(tx, logged))
         if self._connections.get(connection.hello.host_id) is not connection:
-            raise ConnectionResetError  # a later hello asks again: what was refused for this one may start for that one
+            raise ConnectionResetError  # a later hello requests all orders again, and these runs may start then
         if refused:
             now_s = self._clock.now_s()
             seen = [Observed(run_id, stopped_at_s=now_s, reason=reason) for run_id, reason in refused.items()]
             await self._state.submit(lambda tx: hosts.report(tx, connection.hello.host_id, seen))
         return [await with_files(start.spec, self._blobs) for start in starts if start.spec.run_id not in refused]
 
-    async def _read_reports(self, reader: asyncio.StreamReader, connection: Connection) -> None:
+    async def _read_reports(self, reader: asyncio.StreamReader, connection: AgentConnection) -> None:
         host_id, seen_s = connection.hello.host_id, self._clock.now_s()
         foreign = connection.hello.foreign
         while line := await reader.readline():
@@ -257,17 +257,17 @@ class Agents:
                 continue
             report = message.report
             if report is None:
-                raise ValueError("the agent sent a message that is not understood")
+                raise ValueError("the agent sent an unknown message")
             for sample in report.gpus:
                 self.samples[sample.gpu_id] = sample
                 past = self.history.setdefault(sample.gpu_id, deque(maxlen=SAMPLES_KEPT))
                 past.append((self._clock.now_s(), sample))
             found = {sample.gpu_id: sample.foreign for sample in report.gpus if sample.foreign != foreign.get(sample.gpu_id, [])}
-            if found and self._connections.get(host_id) is connection:  # else a later hello knows better
+            if found and self._connections.get(host_id) is connection:  # else a later hello has newer facts
                 await self._state.submit(partial(hosts.gpus_in_use, host_id=host_id, found=found))
                 foreign = {**foreign, **found}
             shipped: dict[str, int] = {}
-            if report.logs:  # first: whoever sees a task stopped can read all it wrote
+            if report.logs:  # logs first: a client that sees a stopped task can read its whole log
                 shipped = await self._logs.submit(partial(ship, chunks=report.logs))
             if report.runs:
                 await self._state.submit(partial(hosts.report, host_id=host_id, runs=report.runs))
@@ -277,10 +277,10 @@ class Agents:
             connection.send({"ack": Ack(shipped)})
 
     async def keep_agent(self) -> None:
-        """Start this machine's agent whenever none lives; one that outlived an earlier server comes back by itself."""
+        """Start this machine's agent whenever none is alive. An agent that outlived an earlier server reconnects by itself."""
         wait_s = RESTART_MIN_S
         while True:
-            held = folder.try_lock(self._folder / "agent.lock")
+            held = node_folder.try_lock(self._folder / "agent.lock")
             if held is None:
                 self._lost.clear()
                 with suppress(TimeoutError):
@@ -291,7 +291,7 @@ class Agents:
             process = self._start_agent()
             began_s = self._clock.now_s()
             await _ended(process)
-            log.warning("the agent ended with %s; starting another", process.returncode)
+            log.warning("the agent ended with exit code %s; starting another", process.returncode)
             lived = self._clock.now_s() - began_s > RESTART_MAX_S
             wait_s = RESTART_MIN_S if lived else min(wait_s * 2, RESTART_MAX_S)
             await asyncio.sleep(wait_s if not lived else 0)
@@ -304,7 +304,7 @@ class Agents:
 
 
 async def _ended(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a child without a thread: a thread would keep us from ending while the child does not."""
+    """Wait for a child without a thread: a waiting thread would keep the server from ending."""
     loop, ended, fd = asyncio.get_running_loop(), asyncio.Event(), os.pidfd_open(process.pid)
     loop.add_reader(fd, ended.set)
     try:

@@ -12,8 +12,8 @@ import uvicorn
 from corral import aws
 from corral.blobs import Blobs
 from corral.clock import Clock
-from corral.server.channel import MESSAGE_MAX_BYTES, Channel, websocket
 from corral.server.connection import BoundedHttp
+from corral.server.data_channel import WEBSOCKET_MAX_BYTES, DataChannel, websocket
 from corral.server.front_door import FrontDoor
 from corral.server.intake import ClientGone, end_body
 from corral.server.sending import Send, Sender
@@ -27,7 +27,7 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 class App:
     """The ASGI application."""
 
-    def __init__(self, front_door: FrontDoor, channel: Channel, blobs: Blobs) -> None:
+    def __init__(self, front_door: FrontDoor, channel: DataChannel, blobs: Blobs) -> None:
         self._front_door = front_door
         self._channel = channel
         self._sender = Sender(blobs)
@@ -64,7 +64,7 @@ class HttpServer(uvicorn.Server):
         config = uvicorn.Config(
             app, loop="none", http=BoundedHttp, lifespan="off", interface="asgi3", access_log=False, log_config=None,
             server_header=False, proxy_headers=False, timeout_keep_alive=75, timeout_graceful_shutdown=3,
-            ws=websocket, ws_max_size=MESSAGE_MAX_BYTES, ws_per_message_deflate=False,  # type: ignore[arg-type]  # it makes one
+            ws=websocket, ws_max_size=WEBSOCKET_MAX_BYTES, ws_per_message_deflate=False,  # type: ignore[arg-type]  # it makes one
         )  # fmt: skip
         super().__init__(config)
         self._clock = clock

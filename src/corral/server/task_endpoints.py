@@ -1,7 +1,7 @@
-"""The endpoints that a task's containers reach without a signature: role credentials, metadata version 4, task protection.
+"""The endpoints that containers call without a signature: role credentials, metadata version 4, task protection.
 
-Their addresses are in the container's environment (`services/ecs/inside.py`). The credentials also need the task's token; the
-others have addresses that cannot be guessed. All of them end with the task.
+Their URLs are in the container's environment (`services/ecs/inside.py`). The credentials also require the task's token; the other
+URLs contain a random id. All of them become invalid when the task ends.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _METADATA = re.compile(r"/v[34]/(([0-9a-f]{32})-[0-9a-f]{32})((?:/.*)?)")
 _PROTECTION = re.compile(r"/api/(([0-9a-f]{32})-[0-9a-f]{32})/task-protection/v1/state")
 _PAGES = frozenset({"", "/task", "/taskWithTags", "/stats", "/task/stats"})
 
-# The codes of the ECS agent for credentials, and codes of the same kind for the rest.
+# The error codes of the ECS agent for credentials, and similar codes for the other endpoints.
 NotFound = api_error("NotFound", 404)
 InvalidIdInRequest = api_error("InvalidIdInRequest", 400)
 Unauthorized = api_error("Unauthorized", 401)
@@ -47,7 +47,7 @@ class TaskEndpoints:
         self.agents = agents
 
     def exchange(self, request: aws.Request) -> CredentialsRequest | MetadataRequest | ProtectionRequest | None:
-        """None if the path is not that of an endpoint."""
+        """The request to the endpoint at this path; None: there is no such endpoint."""
         if match := _CREDENTIALS.fullmatch(request.path):
             return CredentialsRequest(request, match[1], self)
         if match := _METADATA.fullmatch(request.path):
@@ -128,24 +128,24 @@ class MetadataRequest:
     async def _stats(self, *, whole_task: bool) -> dict[str, Any]:
         run_id = self.run_id
 
-        def look(tx: Tx[Store]) -> tuple[Task, Instance] | None:
+        def load(tx: Tx[Store]) -> tuple[Task, Instance] | None:
             task = metadata.task_inside(tx, run_id)
             instance = tx.store.instances.get(task.instance_id) if task is not None and task.instance_id is not None else None
             return (task, instance) if task is not None and instance is not None else None
 
-        found: tuple[Task, Instance] | None = await self.endpoints.state.submit(look)
+        found: tuple[Task, Instance] | None = await self.endpoints.state.submit(load)
         if found is None:
             raise NotFound("The task of this container has stopped.")
         task, instance = found
         runs = [run for run in task.runs if whole_task or run.id == run_id]
         measured = await self.endpoints.agents.measure(str(instance.host_id), [run.attempt_id for run in runs])
         if measured is None:
-            raise StatsUnavailable("The agent of this host does not answer; try again.")
+            raise StatsUnavailable("The agent of this host does not respond; try again.")
         stats = {run.id: metadata.stats(run, measured, instance) for run in runs}
         if whole_task:
             return stats
         if (of_run := stats[run_id]) is None:
-            raise StatsUnavailable("Nothing of this container runs now.")
+            raise StatsUnavailable("This container has no running process.")
         return of_run
 
 
@@ -194,5 +194,5 @@ def _json(value: dict[str, Any], status: int = 200) -> aws.Response:
 
 
 def _refusal(error: ApiError) -> aws.Response:
-    """An error in the form of the ECS agent."""
+    """An error response in the form of the ECS agent."""
     return _json({"code": error.code, "message": error.message, "HTTPErrorCode": error.status}, error.status)

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import is_not
 
 from corral.core import Tx
-from corral.decide.lifecycle import NEVER_STARTED, observe, stoppable
+from corral.decide.lifecycle import observe, stoppable
 from corral.model.run import SILENT_S, Foreign, Hello, Observed, RunState, run_of_attempt
+from corral.model.stop_reasons import HOST_RESTARTED, STOPPED_BEFORE_START
 from corral.model.task import Run, Task, TaskState
 from corral.services.ecs import orders
 from corral.services.ecs.following import follow
@@ -15,8 +16,7 @@ from corral.services.ecs.starting import give_spare_gpus
 from corral.services.ecs.task_spec import rules_of, spec_of
 from corral.store import Store
 
-REBOOTED = "the host was restarted while the task was on it"
-LOST = "the host no longer knows this run"
+UNKNOWN_TO_HOST = "the host no longer knows this run"
 
 
 def hello(tx: Tx[Store], said: Hello) -> None:
@@ -96,11 +96,11 @@ def _missing(task: Task, run: Run, rebooted: bool, now_s: float) -> Observed | N
     if run.state is RunState.STOPPED or run.waits:
         return None
     if rebooted:
-        return Observed(run.attempt_id, started_at_s=run.started_at_s, stopped_at_s=now_s, reason=REBOOTED)
+        return Observed(run.attempt_id, started_at_s=run.started_at_s, stopped_at_s=now_s, reason=HOST_RESTARTED)
     if run.state is RunState.RUNNING:
-        return Observed(run.attempt_id, stopped_at_s=now_s, reason=LOST)
+        return Observed(run.attempt_id, stopped_at_s=now_s, reason=UNKNOWN_TO_HOST)
     if task.desired is TaskState.STOPPED:
-        return Observed(run.attempt_id, stopped_at_s=now_s, reason=NEVER_STARTED)
+        return Observed(run.attempt_id, stopped_at_s=now_s, reason=STOPPED_BEFORE_START)
     return None
 
 

@@ -11,12 +11,11 @@ from corral.model.metric import Dimensions, Metric, Point, Sample
 from corral.model.placement import Slot
 from corral.model.queue import QueueActivity
 from corral.model.run import GpuSample, Measured, Usage, run_of_attempt
+from corral.model.units import CPU_UNITS_PER_CORE, MIB
 from corral.services.ecs.slots import slots_of
 from corral.store import Store
 
 GPU_NAMESPACE = "Corral/GPU"
-CPU_UNITS_PER_CORE = 1024
-MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

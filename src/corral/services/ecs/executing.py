@@ -1,7 +1,7 @@
 """ExecuteCommand: permission to run a command beside a container, once and soon.
 
 Nothing is kept of a session that nobody has opened yet: its token carries what was asked for, with a seal (`services/sessions.py`).
-`server/channel.py` takes it.
+`server/data_channel.py` takes it.
 """
 
 from __future__ import annotations

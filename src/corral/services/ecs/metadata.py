@@ -13,6 +13,7 @@ from corral.model.instance import Instance
 from corral.model.run import Measured, RunState, Usage
 from corral.model.session import Credentials
 from corral.model.task import Run, Task, TaskState
+from corral.model.units import CPU_UNITS_PER_CORE
 from corral.services import sessions
 from corral.services.ecs.describing import task_arn_of
 from corral.services.ecs.inside import is_fargate
@@ -21,7 +22,6 @@ from corral.services.ecs.starting import log_target
 from corral.services.ecs.task_spec import TaskSpec, spec_of
 from corral.store import Store
 
-CPU_UNITS_PER_CORE = 1024
 KNOWN = {RunState.PENDING: "CREATED"}  # the agent's word for a container that is there and not yet seen running
 
 

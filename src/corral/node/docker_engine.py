@@ -1,0 +1,438 @@
+"""The docker engine: runs as containers, through the Docker Engine API.
+
+A container's labels hold everything that a later agent must know about its run. The container's name is derived from the run's
+id, so creating it twice is a conflict and not a second container. The agent itself stores only one file per unfinished run, so
+that runs do not count as lost while the engine is unavailable.
+
+The life of a run: create the container (pulling its image if it is missing) → start → the engine reports `die` → copy the rest of
+the output → ended → forgotten. Some time later the container is removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Coroutine, Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from corral.clock import Clock
+from corral.model.run import Execute, Observed, RunSpec
+from corral.node import docker_settings as settings
+from corral.node.docker_api import DockerApi, EngineError, EngineGone
+from corral.node.docker_images import EngineImages, decode_json_lines
+from corral.node.docker_launch import ContainerInfo, DockerLauncher
+from corral.node.docker_runs import DockerRun, DockerRuns
+from corral.node.docker_settings import LABEL_HOST, LABEL_RUN
+from corral.node.docker_task_resources import LABEL_PAUSE, TaskResources, address
+from corral.node.engine import CannotExecute, Changed, Known
+from corral.node.exec_sessions import ExecSessions
+
+FOLLOW_AFTER_S = 0.1  # the output of a shorter run is read once, at its end
+RETRY_FIRST_S = 0.05
+RETRY_MAX_S = 2.0
+KILL_AGAIN_S = 10.0
+STOPPED_KEPT_S = 300.0  # an ended container is removed after this time,
+STOPPED_KEPT_MAX = 20  # or when there are more than this many
+PAUSE_KEPT_S = 10.0  # after the last run of its task: another container of the task may start when one has ended
+CLEAN_EVERY_S = 1.0
+HEALTH = {"healthy": "HEALTHY", "unhealthy": "UNHEALTHY"}  # Docker's name → that of ECS
+
+OUT_OF_MEMORY = "OutOfMemoryError: Container killed due to memory usage"
+REMOVED = "the container was removed from outside Corral"
+CONTAINER_LOST = "the Docker engine no longer knows this container"
+
+log = logging.getLogger("corral.node")
+
+
+class DockerEngine:
+    def __init__(self, data: Path, host_id: str, environment: Mapping[str, str], clock: Clock, *, gpus: str = "real") -> None:
+        """`gpus`: which GPUs this host has: real, simulated or none."""
+        self._data = data
+        self._host_id = host_id
+        self._environment = environment
+        self._clock = clock
+        self._sessions = ExecSessions(data)
+        self._simulated_gpus = gpus == "simulated"
+        self._api = DockerApi(environment)
+        self._images = EngineImages(self._api, data / "images.json", environment, clock)
+        self._resources = TaskResources(self._api, host_id)
+        self._runs = DockerRuns(data, clock)
+        self._launcher = DockerLauncher(
+            self._api, self._images, self._resources, self._runs, clock, host_id, has_gpus=gpus != "none"
+        )
+        self._idle_pauses: dict[str, float] = {}  # tasks with a pause container and no running container → since when
+        self._available = asyncio.Event()
+        self._work: set[asyncio.Task[None]] = set()
+        self._is_open = False  # from now on a run without a container has ended; before, the core decides whether to start it
+        self.about = ""  # the engine and its version, once it has responded
+        self._loop = asyncio.get_running_loop()
+        self.failed: asyncio.Future[None] = self._loop.create_future()
+
+    @property
+    def host(self) -> str:
+        return self._api.host
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether an earlier agent left runs whose end was not observed."""
+        return any(self._runs.unfinished())
+
+    async def answers(self) -> bool:
+        """Whether an engine responds now."""
+        try:
+            about = await self._api.open()
+        except (EngineGone, EngineError):
+            return False
+        self.about = f"Docker {about.get('Version', '')}"
+        return True
+
+    @property
+    def docker(self) -> str:
+        return self.about or f"Docker at {self.host}"
+
+    async def open(self, changed: Changed) -> None:
+        """If no engine responds, the runs of an earlier agent count as alive until one does."""
+        self._runs.changed = changed
+        self._runs.load()
+        first = self._loop.create_future()
+        self._spawn(self._listen(first))
+        await first
+        self._is_open = True
+        self._spawn(self._clean())
+
+    def start(self, specs: Iterable[RunSpec]) -> None:
+        for spec in specs:
+            known = self._runs.by_id.get(spec.run_id)
+            if known is None:
+                run = self._runs.add(spec.run_id, settings.labels(spec, self._host_id), ordered=True)
+                run.bindings = settings.bindings(spec)
+                self._spawn(self._launcher.launch(run, spec, self._available, self._running))
+            elif known.answer is not None and not known.answer.done() and not spec.image_may_ask:
+                known.answer.set_result(spec)
+
+    def stop(self, run_ids: Iterable[str]) -> None:
+        for run_id in run_ids:
+            run = self._runs.by_id.get(run_id)
+            if run is not None and run.known.alive and not run.stopping.is_set():
+                run.stopping.set()
+                if run.id is not None and run.known.observed.started_at_s is not None:
+                    self._spawn(self._end(run))
+
+    async def execute(self, order: Execute) -> None:
+        """Run the command with `docker exec`, which handles terminals. Its processes end with the container."""
+        run, docker = self._runs.by_id.get(order.run.run_id), shutil.which("docker", path=self._environment.get("PATH"))
+        if run is None or not run.is_alive or run.known.observed.started_at_s is None:
+            raise CannotExecute("the container is not running")
+        if docker is None:
+            raise CannotExecute("the docker command is not installed on this host")
+        terminal = ["-t"] if order.has_terminal else []
+        command = [docker, "-H", self.host, "exec", "-i", *terminal, str(run.id), *order.command]
+        here = replace(order.run, working_directory=str(self._data))
+        try:
+            await self._sessions.begin(replace(order, command=command, run=here), self._environment)
+        except (OSError, ValueError) as error:
+            raise CannotExecute(f"it cannot be started: {error}") from None
+
+    def observe(self) -> Mapping[str, Known]:
+        return {run_id: run.known for run_id, run in self._runs.by_id.items()}
+
+    def roots(self) -> set[int]:
+        """Every process of a container descends from its first process."""
+        return {run.known.observed.pid for run in self._runs.by_id.values() if run.known.observed.pid is not None}
+
+    def forget(self, run_ids: Iterable[str]) -> None:
+        for run_id in run_ids:
+            run = self._runs.by_id.get(run_id)
+            if run is not None and not run.known.alive:
+                self._runs.forget(run)
+
+    async def close(self, *, quit: bool) -> None:
+        await self._sessions.close()
+        for task in list(self._work):
+            task.cancel()
+        await asyncio.gather(*self._work, return_exceptions=True)
+        self._api.close()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._work.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a background task of the docker engine failed", exc_info=task.exception())
+
+    # -- while it runs -------------------------------------------------------------------------------------------
+
+    async def _running(self, run: DockerRun, about: ContainerInfo, pause: ContainerInfo | None) -> None:
+        """Record that the container has started. If it has ended since, handle that like any other end."""
+        if not run.is_alive:
+            return
+        run.stop_signal = about["Config"].get("StopSignal") or "SIGTERM"
+        description, state = await self._describe(run, about, pause), about["State"]
+        if not run.is_alive:
+            return
+        pid = state.get("Pid") if self._api.host.startswith("unix:") else None
+        health = HEALTH.get((state.get("Health") or {}).get("Status", ""))
+        self._runs.update(run, Observed(run.run_id, pid or None, _seconds(state["StartedAt"]), health=health, about=description))
+        if run.died or not state["Running"]:
+            self._died(run, run.exit_code, None if state["Running"] else about)
+            return
+        if run.record.ships_logs and run.follower is None:
+            run.follower = self._spawn(self._follow(run))
+        if run.stopping.is_set():
+            self._spawn(self._end(run))
+
+    async def _describe(self, run: DockerRun, about: ContainerInfo, pause: ContainerInfo | None) -> dict[str, Any]:
+        """The members that DescribeTasks and the metadata endpoint show, under the names of ECS."""
+        members: dict[str, Any] = {"runtimeId": about["Id"]}
+        digest = await self._digest(about["Image"], about["Config"]["Image"])
+        if digest is not None:
+            members["imageDigest"] = digest
+        bindings = run.bindings or settings.reported_bindings((about.get("NetworkSettings") or {}).get("Ports") or {})
+        if bindings:
+            members["networkBindings"] = bindings
+        found = address(pause or about)
+        if found is not None:
+            members["privateIpv4Address"], members["macAddress"] = found
+        if run.pull is not None:
+            members["pullStartedAt"], members["pullStoppedAt"] = run.pull
+        return members
+
+    async def _digest(self, image_id: str, name: str) -> str | None:
+        try:
+            return (await self._images.use(image_id)).digest(name)
+        except EngineError:
+            return None  # the image was removed by force
+
+    async def _follow(self, run: DockerRun) -> None:
+        await asyncio.sleep(FOLLOW_AFTER_S)
+        while run.is_alive:
+            try:
+                await self._runs.output(self._api, run).copy(follow=True)
+                return  # the container has ended or is about to
+            except (EngineGone, EngineError, OSError) as error:
+                log.info("cannot follow the output of %s: %s", run.run_id, error)
+                await asyncio.sleep(RETRY_MAX_S)
+
+    async def _end(self, run: DockerRun) -> None:
+        """Send the stop signal of the image (by default SIGTERM), wait for the grace period, then send SIGKILL."""
+        await self._signal(run, run.stop_signal)
+        wait_s = run.record.stop_grace_s
+        while run.is_alive:
+            await asyncio.sleep(wait_s)
+            if run.is_alive:
+                await self._signal(run, "SIGKILL")
+            wait_s = KILL_AGAIN_S
+
+    async def _signal(self, run: DockerRun, name: str) -> None:
+        try:
+            await self._api.post(f"/containers/{run.id}/kill", signal=name)
+        except EngineError as error:
+            if error.status not in (404, 409):  # it has ended already
+                log.warning("cannot send %s to %s: %s", name, run.run_id, error)
+        except EngineGone as error:
+            log.warning("cannot send %s to %s: %s", name, run.run_id, error)
+
+    # -- ending --------------------------------------------------------------------------------------------------
+
+    def _died(self, run: DockerRun, exit_code: int | None, about: ContainerInfo | None = None) -> None:
+        if run.is_alive:
+            run.ending, run.exit_code = True, exit_code
+            self._spawn(self._finish(run, about))
+
+    async def _finish(self, run: DockerRun, about: ContainerInfo | None) -> None:
+        """Copy the rest of the output, find out why the container ended, then report the end."""
+        while True:
+            try:
+                await self._available.wait()
+                about = about or await self._inspect(run)
+                if about is not None and about["State"]["Running"]:
+                    run.ending = False
+                    return
+                if run.follower is not None:
+                    run.follower.cancel()
+                    await asyncio.wait([run.follower])
+                if about is not None and run.record.ships_logs:
+                    await self._complete(run)
+                break
+            except EngineGone:
+                await asyncio.sleep(RETRY_FIRST_S)
+        self._sessions.end([run.run_id])
+        self._runs.update(run, self._ended(run, about))
+
+    async def _inspect(self, run: DockerRun) -> dict[str, Any] | None:
+        try:
+            about: dict[str, Any] = await self._api.get(f"/containers/{run.id}/json")
+            return about
+        except EngineError:
+            return None
+
+    async def _complete(self, run: DockerRun) -> None:
+        try:
+            await self._runs.output(self._api, run).copy(follow=False)
+        except (EngineError, OSError) as error:
+            log.warning("the rest of the output of %s is lost: %s", run.run_id, error)
+
+    def _ended(self, run: DockerRun, about: Mapping[str, Any] | None) -> Observed:
+        before = run.known.observed
+        if about is None:
+            reason = None if run.exit_code is not None else REMOVED
+            return replace(before, stopped_at_s=self._clock.now_s(), exit_code=run.exit_code, reason=reason)
+        state = about["State"]
+        return replace(
+            before,
+            stopped_at_s=_seconds(state["FinishedAt"]),
+            exit_code=state["ExitCode"],
+            reason=OUT_OF_MEMORY if state.get("OOMKilled") else state.get("Error") or None,
+        )
+
+    # -- events of the engine ------------------------------------------------------------------------------------
+
+    async def _listen(self, first: asyncio.Future[None]) -> None:
+        """Receive the events of our containers. After every reconnect, list all of them, because events may have been missed."""
+        wait_s = RETRY_FIRST_S
+        while True:
+            try:
+                await self._connect()
+                filters = {"type": ["container"], "label": [f"{LABEL_HOST}={self._host_id}"],
+                           "event": ["die", "destroy", "health_status"]}  # fmt: skip
+                async with self._api.stream("GET", "/events", filters=filters) as parts:
+                    await self._list_containers()
+                    self._available.set()
+                    wait_s = RETRY_FIRST_S
+                    if not first.done():
+                        first.set_result(None)
+                    async for event in decode_json_lines(parts):
+                        self._handle_event(event)
+                raise EngineGone(f"the Docker engine at {self.host} closed the event stream")
+            except (EngineGone, EngineError, ValueError) as error:
+                if self._available.is_set() or not first.done():
+                    log.warning("%s", error)
+                self._available.clear()
+                self._api.close()
+                if not first.done():
+                    first.set_result(None)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, RETRY_MAX_S)
+
+    async def _connect(self) -> None:
+        version = await self._api.open()
+        info = await self._api.get("/info")
+        self.about = f"Docker {version.get('Version', '')}"
+        self._resources.architecture = version.get("Arch") or ""
+        self._launcher.cpus = info.get("NCPU") or 1
+        self._launcher.gpus = "" if self._simulated_gpus else gpu_request_style(info)
+
+    async def _list_containers(self) -> None:
+        there = await self._api.get("/containers/json", all=True, filters={"label": [f"{LABEL_HOST}={self._host_id}"]})
+        for listed in there:  # pause containers first: they hold the addresses of the runs
+            task_id = listed["Labels"].get(LABEL_PAUSE)
+            if task_id is not None and task_id not in self._resources.with_pause:
+                self._resources.adopt(task_id, await self._api.get(f"/containers/{listed['Id']}/json"))
+        found = set()
+        for listed in there:
+            labels = listed["Labels"]
+            if LABEL_RUN in labels and labels[LABEL_RUN] not in self._runs.forgotten:
+                found.add(labels[LABEL_RUN])
+                await self._adopt(labels, listed["Id"])
+        for run in [run for run_id, run in self._runs.by_id.items() if run_id not in found]:
+            self._missing(run)
+
+    async def _adopt(self, labels: Mapping[str, str], container_id: str) -> None:
+        """Record the present state of one of our containers."""
+        run = self._runs.by_id.get(labels[LABEL_RUN])
+        if run is not None and (not run.known.alive or run.is_coming_up):
+            return
+        try:
+            about = await self._api.get(f"/containers/{container_id}/json")
+            if about["State"]["Status"] == "created":
+                await self._api.delete(f"/containers/{container_id}", v=True)  # never started: the agent that created it has died
+                if run is not None:
+                    self._missing(run)
+                return
+        except EngineError as error:
+            if error.status != 409:
+                return
+            about = await self._api.get(f"/containers/{container_id}/json")  # it has just started
+        run = run or self._runs.add(labels[LABEL_RUN], labels)
+        run.id = about["Id"]
+        if run.record.has_volumes:
+            self._resources.with_volumes.add(run.task_id)
+        await self._running(run, about, await self._resources.pause_of(run.task_id))
+
+    def _missing(self, run: DockerRun) -> None:
+        """Handle a run for which the engine has no started container."""
+        if not run.is_alive or run.is_coming_up:
+            return
+        if self._is_open:
+            self._runs.end(run, CONTAINER_LOST)
+        else:  # the core decides whether to start it
+            self._runs.drop(run)
+
+    def _handle_event(self, event: Mapping[str, Any]) -> None:
+        attributes = event.get("Actor", {}).get("Attributes", {})
+        run = self._runs.by_id.get(attributes.get(LABEL_RUN, ""))
+        if run is None or not run.known.alive or run.id != event.get("Actor", {}).get("ID"):
+            return
+        action = event.get("Action", "")
+        if action == "die" and run.is_coming_up:  # the launcher inspects the container next
+            run.died, run.exit_code = True, int(attributes.get("exitCode") or 0)
+        elif action == "die":
+            self._died(run, int(attributes.get("exitCode") or 0))
+        elif action == "destroy" and not run.is_coming_up:
+            self._died(run, None)
+        elif action.startswith("health_status"):
+            verdict = HEALTH.get(action.partition(":")[2].strip())
+            if verdict is not None:
+                self._runs.update(run, replace(run.known.observed, health=verdict))
+
+    # -- cleaning up ---------------------------------------------------------------------------------------------
+
+    async def _clean(self) -> None:
+        """Remove containers that ended long enough ago, unless a running task may still use them."""
+        while True:
+            await asyncio.sleep(CLEAN_EVERY_S)
+            try:
+                await self._clean_once(self._clock.now_s())
+            except (EngineGone, EngineError) as error:
+                log.info("cannot remove ended containers: %s", error)
+
+    async def _clean_once(self, now_s: float) -> None:
+        runs = self._runs
+        living = {run.task_id for run in runs.by_id.values() if run.known.alive}
+        over = [run_id for run_id, (run, _) in runs.forgotten.items() if run.task_id not in living]
+        for at, run_id in enumerate(over):
+            run, since_s = runs.forgotten[run_id]
+            if len(over) - at > STOPPED_KEPT_MAX or now_s >= since_s + STOPPED_KEPT_S:
+                await self._resources.remove(str(run.id))
+                runs.forgotten.pop(run_id, None)
+        for task_id in self._resources.with_volumes - {run.task_id for run in runs.by_id.values()}:
+            if not runs.of_task(task_id):
+                await self._resources.drop_volumes(task_id)
+        for task_id in self._resources.with_pause:
+            if task_id in living:
+                self._idle_pauses.pop(task_id, None)
+            elif now_s >= self._idle_pauses.setdefault(task_id, now_s) + PAUSE_KEPT_S:
+                del self._idle_pauses[task_id]
+                await self._resources.drop_pause(task_id)
+
+
+def gpu_request_style(info: Mapping[str, Any]) -> str:
+    """How to request GPUs from this engine: `cdi` if it knows NVIDIA's CDI devices, else `nvidia`, the toolkit's runtime."""
+    devices = [device.get("ID", "") for device in info.get("DiscoveredDevices") or ()]
+    if any(device.startswith("nvidia.com/gpu=") for device in devices):
+        return "cdi"
+    return "cdi" if info.get("CDISpecDirs") and "nvidia" not in (info.get("Runtimes") or {}) else "nvidia"
+
+
+def _seconds(when: str) -> float:
+    """Seconds since the epoch. Docker writes as many digits of the nanoseconds as it needs."""
+    return datetime.fromisoformat(when).timestamp()

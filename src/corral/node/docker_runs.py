@@ -1,0 +1,120 @@
+"""The runs of the docker engine that this agent knows, and their files under `containers/`:
+
+`<run>.run`     an unfinished run, with the labels of its container: the run does not count as lost while the engine is unavailable
+`<run>.mark`    how much of the engine's log has been copied to the run's output (docker_logs.py)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from corral.clock import Clock
+from corral.model.run import Observed, RunSpec
+from corral.node.docker_api import DockerApi
+from corral.node.docker_logs import OutputFile
+from corral.node.docker_settings import LABEL_CONTAINER, LABEL_TASK, RunRecord, read_record
+from corral.node.engine import Changed, Known
+
+
+@dataclass(slots=True, eq=False)
+class DockerRun:
+    """A run that has not been forgotten."""
+
+    known: Known
+    record: RunRecord
+    task_id: str
+    container: str  # its name in the task
+    ordered: bool  # this agent received the order and starts the container
+    id: str | None = None  # the id of its container
+    pull: tuple[float, float] | None = None  # when the pull of its image began and ended
+    bindings: list[dict[str, Any]] = field(default_factory=list)  # its port bindings, if the engine does not report them
+    stop_signal: str = "SIGTERM"
+    answer: asyncio.Future[RunSpec] | None = None  # if its image requests GPUs: the later order that says which it gets
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    ending: bool = False  # its container has ended; the rest of its output is being copied
+    died: bool = False  # the engine reported `die` during the start
+    exit_code: int | None = None  # from the engine's `die` event
+    output: OutputFile | None = None
+    follower: asyncio.Task[None] | None = None
+
+    @property
+    def run_id(self) -> str:
+        return self.known.observed.run_id
+
+    @property
+    def is_alive(self) -> bool:
+        return self.known.alive and not self.ending
+
+    @property
+    def is_coming_up(self) -> bool:
+        """The launcher is starting it, and will inspect the container itself."""
+        return self.ordered and self.known.observed.started_at_s is None
+
+
+class DockerRuns:
+    def __init__(self, data: Path, clock: Clock) -> None:
+        self._output = data / "output"
+        self._folder = data / "containers"
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        self._clock = clock
+        self.changed: Changed = lambda _: None
+        self.by_id: dict[str, DockerRun] = {}
+        self.forgotten: dict[str, tuple[DockerRun, float]] = {}  # runs whose containers still exist → since when
+
+    def unfinished(self) -> Iterator[str]:
+        """The ids of runs whose end was not observed."""
+        return (path.stem for path in self._folder.glob("*.run"))
+
+    def load(self) -> None:
+        for run_id in list(self.unfinished()):
+            self.add(run_id, msgspec.json.decode((self._folder / f"{run_id}.run").read_bytes()))
+
+    def add(self, run_id: str, labels: Mapping[str, str], *, ordered: bool = False) -> DockerRun:
+        """Add a run by the labels of its container."""
+        if ordered:
+            self.write(run_id, labels)
+        record = read_record(labels)
+        known = Known(Observed(run_id), record.ships_logs, record.gpu_ids, checked=True)
+        run = self.by_id[run_id] = DockerRun(known, record, labels[LABEL_TASK], labels[LABEL_CONTAINER], ordered)
+        return run
+
+    def write(self, run_id: str, labels: Mapping[str, str]) -> None:
+        (self._folder / f"{run_id}.run").write_bytes(msgspec.json.encode(labels))
+
+    def update(self, run: DockerRun, observed: Observed) -> None:
+        """Store a new observation and report it if it differs from the last."""
+        if observed != run.known.observed:
+            run.known = replace(run.known, observed=observed)
+            self.changed([run.known])
+
+    def end(self, run: DockerRun, reason: str) -> None:
+        """Report the end of a run that has no exit code."""
+        self.update(run, replace(run.known.observed, stopped_at_s=self._clock.now_s(), reason=reason))
+
+    def drop(self, run: DockerRun) -> None:
+        """Remove the run and its files."""
+        del self.by_id[run.run_id]
+        for path in (self._output / run.run_id, self._folder / f"{run.run_id}.mark", self._folder / f"{run.run_id}.run"):
+            path.unlink(missing_ok=True)
+
+    def forget(self, run: DockerRun) -> None:
+        self.drop(run)
+        if run.id is not None:
+            self.forgotten[run.run_id] = (run, self._clock.now_s())
+
+    def of_task(self, task_id: str) -> list[DockerRun]:
+        """The runs of a task whose containers may still exist."""
+        return [run for run in (*self.by_id.values(), *(run for run, _ in self.forgotten.values())) if run.task_id == task_id]
+
+    def output(self, api: DockerApi, run: DockerRun) -> OutputFile:
+        if run.output is None:
+            paths = self._output / run.run_id, self._folder / f"{run.run_id}.mark"
+            run.output = OutputFile(api, str(run.id), *paths, has_terminal=run.record.has_terminal)
+        return run.output

@@ -1,0 +1,73 @@
+"""Route each run to the process engine or to the docker engine, as `--runtime` says.
+
+A run with container settings becomes a container if Docker is in use. `--runtime auto` uses Docker if an engine responds when the
+agent starts, or if containers of ours may still be alive. `docker` always uses it and waits for an engine. `process` never does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+
+from corral.model.run import Execute, RunSpec
+from corral.node.docker_engine import DockerEngine
+from corral.node.engine import Changed, Known
+from corral.node.process_engine import ProcessEngine
+
+log = logging.getLogger("corral.node")
+
+
+class EngineRouter:
+    def __init__(self, process: ProcessEngine, docker: DockerEngine, runtime: str) -> None:
+        self._process = process
+        self._docker = docker
+        self._runtime = runtime
+        self._uses_docker = False
+        self.failed: asyncio.Future[None] = process.failed
+
+    @property
+    def docker(self) -> str:
+        """The name and version of the Docker engine; empty: Docker is not in use."""
+        return self._docker.docker if self._uses_docker else ""
+
+    async def open(self, changed: Changed) -> None:
+        await self._process.open(changed)
+        wanted = self._runtime == "docker" or self._docker.has_runs
+        self._uses_docker = wanted or (self._runtime == "auto" and await self._docker.answers())
+        if self._uses_docker:
+            await self._docker.open(changed)
+            log.info("containers: %s", self.docker)
+
+    def start(self, specs: Iterable[RunSpec]) -> None:
+        specs = list(specs)
+        self._process.start([spec for spec in specs if not self._is_for_docker(spec)])
+        self._docker.start([spec for spec in specs if self._is_for_docker(spec)])
+
+    def _is_for_docker(self, spec: RunSpec) -> bool:
+        return self._uses_docker and spec.settings is not None
+
+    def stop(self, run_ids: Iterable[str]) -> None:
+        run_ids = list(run_ids)
+        self._process.stop(run_ids)
+        self._docker.stop(run_ids)
+
+    async def execute(self, order: Execute) -> None:
+        engine = self._docker if order.run.run_id in self._docker.observe() else self._process
+        await engine.execute(order)
+
+    def observe(self) -> Mapping[str, Known]:
+        containers = self._docker.observe()
+        return {**self._process.observe(), **containers} if containers else self._process.observe()
+
+    def roots(self) -> set[int]:
+        return self._process.roots() | self._docker.roots()
+
+    def forget(self, run_ids: Iterable[str]) -> None:
+        run_ids = list(run_ids)
+        self._process.forget(run_ids)
+        self._docker.forget(run_ids)
+
+    async def close(self, *, quit: bool) -> None:
+        await self._process.close(quit=quit)
+        await self._docker.close(quit=quit)

@@ -1,0 +1,123 @@
+"""The execute-command sessions of this host: each is a relay (`channel/command_relay.py`) with the command as its child.
+
+The relay has its own connection to the core, so the data of a session does not pass through the agent. The agent starts the relay
+with the run's environment and folder, and ends the session with the run: every process of a session inherits a lock, by which it
+is found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Coroutine, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from corral.channel import command_relay
+from corral.model.run import Execute
+from corral.node import lock_files, node_folder
+
+TERMINAL = "xterm-256color"
+KILL_RETRY_FIRST_S = 0.02
+KILL_RETRY_MAX_S = 5.0
+CLOSE_S = 2.0
+
+
+class ExecSessions:
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._of_run: dict[str, set[str]] = {}  # run → the lock files of its sessions that may have live processes
+        self._relays: dict[str, asyncio.subprocess.Process] = {}  # lock file → its relay
+        self._background: set[asyncio.Task[None]] = set()
+        self._end_orphans()
+
+    def pids(self) -> set[int]:
+        return {relay.pid for relay in self._relays.values()}
+
+    async def begin(self, order: Execute, environment: Mapping[str, str]) -> None:
+        """Start a session. Raises OSError or ValueError if the relay cannot be started."""
+        run_id, lock = order.run.run_id, str(self._data / "sessions" / order.session_id)
+        with node_folder.connect(self._data, "sessions.sock") as link:
+            link.sendall(msgspec.json.encode({"session": order.session_id}) + b"\n")
+            held = lock_files.open_locked(lock)
+            self._of_run.setdefault(run_id, set()).add(lock)
+            kind = "tty" if order.has_terminal else "pipe"
+            try:
+                relay = await asyncio.create_subprocess_exec(
+                    sys.executable, "-I", "-S", command_relay.__file__, "exec", kind, str(link.fileno()), "--", *order.command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.DEVNULL,
+                    stderr=asyncio.subprocess.DEVNULL,
+                    env={**({"TERM": TERMINAL} if order.has_terminal else {}), **environment},
+                    cwd=order.run.working_directory or self._data / "work" / run_id,
+                    start_new_session=True,
+                    pass_fds=(link.fileno(), held),
+                )  # fmt: skip
+            finally:
+                os.close(held)
+                self._forget_if_ended(run_id, lock)
+        self._relays[lock] = relay
+        self._spawn(self._wait_for_relay(relay, run_id, lock))
+        if run_id not in self._of_run:
+            self._kill({lock})  # the run ended during the start
+
+    def end(self, run_ids: Iterable[str]) -> None:
+        """End the sessions of these runs, which have ended."""
+        self._kill({lock for run_id in run_ids for lock in self._of_run.pop(run_id, ())})
+
+    async def close(self) -> None:
+        """End all sessions."""
+        self.end(list(self._of_run))
+        if self._background:
+            await asyncio.wait(self._background, timeout=CLOSE_S)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _wait_for_relay(self, relay: asyncio.subprocess.Process, run_id: str, lock: str) -> None:
+        await relay.wait()
+        del self._relays[lock]
+        self._forget_if_ended(run_id, lock)
+
+    def _forget_if_ended(self, run_id: str, lock: str) -> None:
+        """Forget a session if it has no live process. Background processes of a session live on until the run ends."""
+        if lock_files.is_held(lock):
+            return
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(lock)
+        left = self._of_run.get(run_id, set()) - {lock}
+        if left:
+            self._of_run[run_id] = left
+        else:
+            self._of_run.pop(run_id, None)
+
+    def _kill(self, locks: set[str]) -> None:
+        if not locks:
+            return
+        for lock in locks & self._relays.keys():  # relays first: a relay would report its killed command as ended by itself
+            with contextlib.suppress(ProcessLookupError):
+                self._relays[lock].kill()
+        lock_files.kill_holders(locks)
+        self._spawn(self._kill_until_gone(locks))
+
+    async def _kill_until_gone(self, locks: set[str]) -> None:
+        """Kill until no process holds these locks: a process that forks during the kill may leave a child."""
+        wait_s = KILL_RETRY_FIRST_S
+        while held := [lock for lock in locks if lock_files.is_held(lock)]:
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, KILL_RETRY_MAX_S)
+            lock_files.kill_holders(held)
+        for lock in locks:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(lock)
+
+    def _end_orphans(self) -> None:
+        """End the sessions of an agent that was killed."""
+        with contextlib.suppress(FileNotFoundError):
+            self._kill({entry.path for entry in os.scandir(self._data / "sessions")})

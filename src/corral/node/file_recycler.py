@@ -1,0 +1,105 @@
+"""Reuse or remove the files of forgotten runs: small files are emptied and reused, large ones are removed in the background.
+
+Reuse is for speed. Before ext4 allocates an inode it examines each one that was freed in the last minutes. After thousands of
+short runs, creating a file takes 0.3 ms, as long as starting the process; renaming an old one takes 0.01 ms.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+
+SPARE_MAX = 2_000  # of each kind
+SMALL_OUTPUT_MAX_BYTES = 1024 * 1024  # truncating a larger file would block the spawner's loop
+REMOVE_MAX_PATHS = 200  # per child
+
+# Neither rm nor find follows links. The second attempt is for folders that their owner may not write to.
+_REMOVE = 'rm -rf -- "$@" 2>/dev/null && exit; find "$@" -type d ! -perm -700 -exec chmod u+rwx {} \\; ; rm -rf -- "$@"'
+
+
+class FileRecycler:
+    """`spare/` holds empty files and folders; a child process removes the contents of `trash/`, one child at a time."""
+
+    def __init__(self, data: str) -> None:
+        self._spare = f"{data}/spare"
+        self._trash = f"{data}/trash"
+        self._files = [name for name in os.listdir(self._spare) if name.startswith("file-")]
+        self._folders = [name for name in os.listdir(self._spare) if name.startswith("folder-")]
+        self._removing = [f"{self._trash}/{name}" for name in os.listdir(self._trash)]
+        self._count = 0
+        self.pid: int | None = None  # the child that removes files
+
+    def reuse_file(self, path: str) -> None:
+        """Move a spare file to `path`, if there is one."""
+        if self._files:
+            os.rename(f"{self._spare}/{self._files.pop()}", path)
+
+    def make_folder(self, path: str) -> None:
+        if self._folders:
+            os.rename(f"{self._spare}/{self._folders.pop()}", path)  # fails if the folder exists and is not empty
+        else:
+            os.mkdir(path, 0o700)
+
+    def release_file(self, path: str) -> None:
+        if len(self._files) < SPARE_MAX and _empty_file(path):
+            self._files.append(self._new_name("file"))
+            os.rename(path, f"{self._spare}/{self._files[-1]}")
+        else:
+            self._move_to_trash(path)
+
+    def release_folder(self, path: str) -> None:
+        try:
+            about = os.lstat(path)
+        except FileNotFoundError:
+            return  # the run used a folder of the user
+        plain = stat.S_ISDIR(about.st_mode) and stat.S_IMODE(about.st_mode) == 0o700 and about.st_uid == os.geteuid()
+        if len(self._folders) < SPARE_MAX and plain and not os.listdir(path):
+            self._folders.append(self._new_name("folder"))
+            os.rename(path, f"{self._spare}/{self._folders[-1]}")
+        else:
+            self._move_to_trash(path)
+
+    def remove_trash(self) -> None:
+        """Start a child that empties the trash, unless one is running."""
+        if self.pid is None and self._removing:
+            batch, self._removing = self._removing[:REMOVE_MAX_PATHS], self._removing[REMOVE_MAX_PATHS:]
+            self.pid = os.posix_spawn("/bin/sh", ["sh", "-c", _REMOVE, "sh", *batch], {"PATH": "/usr/bin:/bin"})
+
+    def child_ended(self) -> None:
+        self.pid = None
+        self.remove_trash()
+
+    def _move_to_trash(self, path: str) -> None:
+        target = f"{self._trash}/{self._new_name('old')}"
+        try:
+            os.rename(path, target)
+        except FileNotFoundError:
+            return
+        self._removing.append(target)
+
+    def _new_name(self, kind: str) -> str:
+        self._count += 1
+        return f"{kind}-{os.getpid()}-{self._count}"
+
+
+def _empty_file(path: str) -> bool:
+    """Truncate the file if no other process can reach it: it has one name, and no other process has it open (F_SETLEASE checks)."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        about = os.fstat(fd)
+        ours = stat.S_ISREG(about.st_mode) and stat.S_IMODE(about.st_mode) == 0o600 and about.st_uid == os.geteuid()
+        if not ours or about.st_nlink != 1 or about.st_size > SMALL_OUTPUT_MAX_BYTES:
+            return False
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        if about.st_size:
+            os.ftruncate(fd, 0)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)

@@ -1,0 +1,153 @@
+"""Health checks of process runs: run the command of each check, and report the verdict when it changes.
+
+The rules are those of Docker and ECS: one success makes a run healthy, `retries` failures in a row make it unhealthy, and
+failures do not count before the start period is over. Docker runs the first check after a whole interval. This module runs it
+sooner, so that dependent containers start sooner, but no failure counts before the first interval either.
+
+No state is stored. The core sends the checks again to a new agent, and keeps the last verdict until there is another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from corral.clock import Clock
+from corral.model.run import Health, HealthCheck, RunSpec
+from corral.node import lock_files
+from corral.node.engine import Known
+from corral.node.process_engine import environment_for
+
+EARLY_FIRST_S = 0.25  # the pause between checks within the first interval; it doubles each time
+
+log = logging.getLogger("corral.node")
+
+
+class HealthTracker:
+    """The verdict on one run, from the results so far."""
+
+    def __init__(self, check: HealthCheck) -> None:
+        self._check = check
+        self._failures = 0
+        self.verdict: Health | None = None
+
+    def add(self, success: bool, age_s: float) -> bool:
+        """Add a result of a run of this age. Return whether the verdict has changed."""
+        before = self.verdict
+        if success:
+            self._failures, self.verdict = 0, Health.HEALTHY
+        elif self.verdict is not None or age_s >= self.counts_from_s:
+            self._failures += 1
+            if self._failures >= self._check.retries:
+                self.verdict = Health.UNHEALTHY
+        return self.verdict is not before
+
+    @property
+    def counts_from_s(self) -> float:
+        return max(self._check.start_period_s, self._check.interval_s)
+
+
+class HealthChecks:
+    """The health checks of all runs that have one."""
+
+    def __init__(self, data: Path, environment: Mapping[str, str], clock: Clock, on_verdict: Callable[[str, Health], None]) -> None:
+        self._data = data
+        self._environment = environment
+        self._clock = clock
+        self._on_verdict = on_verdict
+        self._specs: dict[str, RunSpec] = {}  # runs with a check, alive or about to start
+        self._checking: dict[str, asyncio.Task[None]] = {}
+        self._lock: int | None = None
+        self._kill_orphans()
+
+    def follow(self, specs: Iterable[RunSpec], known: Mapping[str, Known]) -> None:
+        """Check these runs as soon as they have started. Idempotent."""
+        for spec in specs:
+            if spec.health is not None and spec.run_id not in self._specs:
+                self._specs[spec.run_id] = spec
+                if spec.run_id in known:
+                    self._changed(known[spec.run_id])
+
+    def changed(self, runs: Iterable[Known]) -> None:
+        if self._specs:
+            for run in runs:
+                self._changed(run)
+
+    async def close(self) -> None:
+        for checking in self._checking.values():
+            checking.cancel()
+        await asyncio.gather(*self._checking.values(), return_exceptions=True)
+
+    def _changed(self, run: Known) -> None:
+        if run.checked:
+            self._specs.pop(run.observed.run_id, None)
+            return
+        run_id, started_at_s = run.observed.run_id, run.observed.started_at_s
+        if not run.alive:
+            self._specs.pop(run_id, None)
+            checking = self._checking.pop(run_id, None)
+            if checking is not None:
+                checking.cancel()
+        elif run_id in self._specs and run_id not in self._checking and started_at_s is not None:
+            check = self._check_repeatedly(self._specs[run_id], started_at_s)
+            self._checking[run_id] = asyncio.get_running_loop().create_task(check)
+
+    async def _check_repeatedly(self, spec: RunSpec, started_at_s: float) -> None:
+        check = spec.health
+        assert check is not None
+        tracker, early_s = HealthTracker(check), EARLY_FIRST_S
+        while True:
+            success = await self._run(spec, check)
+            age_s = self._clock.now_s() - started_at_s
+            if tracker.add(success, age_s):
+                assert tracker.verdict is not None
+                self._on_verdict(spec.run_id, tracker.verdict)
+            pause_s = check.interval_s
+            if tracker.verdict is None and age_s < check.interval_s:
+                pause_s, early_s = min(early_s, check.interval_s - age_s), 2 * early_s
+            await asyncio.sleep(pause_s)
+
+    async def _run(self, spec: RunSpec, check: HealthCheck) -> bool:
+        """Run the command with the run's environment and folder, in a new session. Return whether it succeeded in time."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *check.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+                env=environment_for(spec, self._environment),
+                cwd=spec.working_directory or self._data / "work" / spec.run_id,
+                start_new_session=True,
+                pass_fds=(self._locked(),),
+            )
+        except (OSError, ValueError) as error:
+            log.info("the health check of %s cannot be started: %s", spec.run_id, error)
+            return False
+        try:
+            return await asyncio.wait_for(process.wait(), check.timeout_s) == 0
+        except TimeoutError:
+            return False
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+    def _locked(self) -> int:
+        """Every check inherits this lock, by which the next agent finds the checks of an agent that was killed."""
+        if self._lock is None:
+            self._lock = lock_files.open_locked(self._path)
+        return self._lock
+
+    def _kill_orphans(self) -> None:
+        if lock_files.is_held(self._path):
+            lock_files.kill_holders([self._path])
+            os.unlink(self._path)  # they may take a moment to die, and this agent needs a new lock
+
+    @property
+    def _path(self) -> str:
+        return str(self._data / "checks.lock")

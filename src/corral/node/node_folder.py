@@ -1,0 +1,85 @@
+"""The folder `<data>/node`: its files, locks and sockets.
+
+host.json       the host's id
+agent.lock      held by the agent; contains its pid
+agent.log       the agent's log; the server opens it
+core.sock       the core accepts agents here
+sessions.sock   the core accepts the relays of execute-command sessions here
+sessions/<id>   the lock file of a session, held while any process of it is alive
+checks.lock     the lock file of all health checks
+spawner.lock    held by the spawner; contains its pid
+spawner.log     the spawner's log
+spawner.sock    the spawner accepts agents here
+journal         the spawner's journal: JSON lines
+output/<run>    the output of a process run, and the lock file that is held while any process of the run is alive
+work/<run>      the default working directory of a run
+containers/     <run>.run: the labels of an unfinished container; <run>.mark: how much of its log has been copied to its output
+images.json     the images that Corral pulled, and when they were last used
+spare/          emptied files and folders of forgotten runs, for reuse
+trash/          files and folders that are being removed
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from pathlib import Path
+
+LISTEN_BACKLOG = 16
+
+
+def make(folder: Path) -> None:
+    """Create the folders that are missing. Only the owner may read them: environments and outputs contain secrets."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name in ("output", "work", "sessions", "spare", "trash"):
+        (folder / name).mkdir(mode=0o700, exist_ok=True)
+
+
+def try_lock(path: Path) -> int | None:
+    """Return the descriptor that holds the lock, or None if another process holds it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    os.pwrite(fd, b"%-10d\n" % os.getpid(), 0)  # always of the same length, so that a reader never sees a partial pid
+    return fd
+
+
+def listen(folder: Path, name: str) -> socket.socket:
+    """Listen on `folder/name`. An existing socket is stale and is replaced: the caller holds the lock that guards it."""
+    (folder / name).unlink(missing_ok=True)
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    with _Directory(folder) as short:
+        server.bind(f"{short}/{name}")
+    server.listen(LISTEN_BACKLOG)
+    return server
+
+
+def connect(folder: Path, name: str) -> socket.socket:
+    """Connect to `folder/name`, or raise OSError at once if no process listens there."""
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        with _Directory(folder) as short:
+            client.connect(f"{short}/{name}")
+    except OSError:
+        client.close()
+        raise
+    return client
+
+
+class _Directory:
+    """A short path of a folder: a socket address has at most 107 bytes, and the path of a data folder may be longer."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._fd = -1
+
+    def __enter__(self) -> str:
+        self._fd = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        return f"/proc/self/fd/{self._fd}"
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)

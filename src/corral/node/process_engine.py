@@ -1,0 +1,241 @@
+"""The process engine: runs as plain processes of this machine, through the spawner.
+
+The spawner has the state of the runs; this client holds a copy of it. It also holds the orders that the spawner has not
+confirmed yet, and sends them again if the spawner had to be restarted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from corral.errors import Refused
+from corral.model.run import Execute, Observed, RunSpec
+from corral.node import node_folder
+from corral.node.engine import CannotExecute, Changed, Known
+from corral.node.exec_sessions import ExecSessions
+from corral.node.json_lines import JsonLines, attach
+from corral.node.spawner_protocol import FromSpawner, Launch, SpawnedRun
+
+INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SHELL")
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+OWN_AWS_FILES = frozenset({"AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"})  # a task may set these
+SPAWNER_START_MAX_S = 10.0
+SPAWNER_RETRY_S = 0.005
+READ_MAX_BYTES = 64 * 1024 * 1024
+
+log = logging.getLogger("corral.node")
+
+
+def environment_for(spec: RunSpec, ours: Mapping[str, str]) -> dict[str, str]:
+    """Some variables of the host, then those of the task, then those of the GPUs, which a task may not override."""
+    environment = {name: ours[name] for name in INHERITED if name in ours and ours[name].isprintable()}
+    environment.setdefault("PATH", DEFAULT_PATH)
+    environment.update(spec.environment)
+    if "AWS_CONTAINER_CREDENTIALS_FULL_URI" in environment and not environment.keys() & OWN_AWS_FILES:
+        # HOME is that of a person, and an AWS SDK would prefer that person's keys to the role of the task.
+        environment |= {"AWS_SHARED_CREDENTIALS_FILE": os.devnull, "AWS_CONFIG_FILE": os.devnull}
+    gpu_ids = ",".join(spec.gpu_ids)
+    environment["NVIDIA_VISIBLE_DEVICES"] = gpu_ids or "void"
+    environment["CUDA_VISIBLE_DEVICES"] = gpu_ids
+    return environment
+
+
+def launch_of(spec: RunSpec, ours: Mapping[str, str]) -> Launch:
+    return Launch(
+        run_id=spec.run_id,
+        command=spec.command,
+        environment=environment_for(spec, ours),
+        working_directory=spec.working_directory,
+        stop_grace_s=spec.stop_grace_s,
+        ships_logs=spec.ships_logs,
+        gpu_ids=spec.gpu_ids,
+    )
+
+
+def known_of(run: SpawnedRun) -> Known:
+    ended = not run.alive
+    observed = Observed(
+        run_id=run.run_id,
+        pid=run.pid,
+        started_at_s=run.started_at_s,
+        stopped_at_s=run.stopped_at_s,
+        exit_code=run.exit_code if ended else None,  # the main process may have ended before the run has
+        reason=run.reason if ended else None,
+    )
+    return Known(observed, run.ships_logs, tuple(run.gpu_ids))
+
+
+class ProcessEngine:
+    def __init__(self, data: Path, boot_id: str, environment: Mapping[str, str]) -> None:
+        self._data = data
+        self._boot_id = boot_id
+        self._environment = environment
+        self._known: dict[str, Known] = {}
+        self._ordered: dict[str, Launch] = {}  # not yet confirmed by the spawner
+        self._stopping: set[str] = set()  # until the spawner reports their end
+        self._lines: JsonLines[FromSpawner] | None = None
+        self._complete: asyncio.Future[None] | None = None
+        self._first: list[SpawnedRun] = []  # the runs that a new connection has listed so far
+        self._sessions = ExecSessions(data)
+        self._spawner: subprocess.Popen[bytes] | None = None
+        self._changed: Changed = lambda _: None
+        self._reconnecting: asyncio.Task[None] | None = None
+        self._closed = False
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def docker(self) -> str:
+        return ""
+
+    async def open(self, changed: Changed) -> None:
+        self._changed = changed
+        await self._connect()
+
+    def start(self, specs: Iterable[RunSpec]) -> None:
+        launches = [launch_of(spec, self._environment) for spec in specs if spec.run_id not in self._known]
+        for launch in launches:
+            self._ordered[launch.run_id] = launch
+            self._known[launch.run_id] = Known(Observed(launch.run_id), launch.ships_logs, tuple(launch.gpu_ids))
+        self._send([{"start": launch} for launch in launches])
+
+    def stop(self, run_ids: Iterable[str]) -> None:
+        stopping = [run_id for run_id in run_ids if run_id in self._known and self._known[run_id].alive]
+        self._stopping.update(stopping)
+        self._send([{"stop": run_id} for run_id in stopping])
+
+    async def execute(self, order: Execute) -> None:
+        known = self._known.get(order.run.run_id)
+        if known is None or not known.alive or known.observed.pid is None:
+            raise CannotExecute("the container is not running")
+        try:
+            await self._sessions.begin(order, environment_for(order.run, self._environment))
+        except (OSError, ValueError) as error:
+            raise CannotExecute(f"it cannot be started: {error}") from None
+
+    def observe(self) -> Mapping[str, Known]:
+        return self._known
+
+    def roots(self) -> set[int]:
+        try:
+            spawner = {int((self._data / "spawner.lock").read_text())}
+        except (FileNotFoundError, ValueError):
+            spawner = set()
+        return spawner | self._sessions.pids()
+
+    def forget(self, run_ids: Iterable[str]) -> None:
+        """If the spawner misses the message, it lists these runs again, and they are reported and forgotten again."""
+        ended = [run_id for run_id in run_ids if run_id in self._known and not self._known[run_id].alive]
+        for run_id in ended:
+            del self._known[run_id]
+        if ended:
+            self._send([{"forget": ended}])
+
+    async def close(self, *, quit: bool) -> None:
+        self._closed = True
+        if self._reconnecting is not None:
+            self._reconnecting.cancel()
+        await self._sessions.close()
+        if self._lines is not None:
+            if quit:
+                self._lines.send({"quit": True})
+            self._lines.close()
+
+    def _send(self, messages: list[dict[str, Any]]) -> None:
+        if self._lines is not None and messages:
+            self._lines.send(*messages)
+
+    async def _connect(self) -> None:
+        """Connect to the spawner; start one if none is running."""
+        give_up_at = time.monotonic() + SPAWNER_START_MAX_S
+        while True:
+            self._complete = asyncio.get_running_loop().create_future()
+            self._first = []
+            try:
+                connection = node_folder.connect(self._data, "spawner.sock")
+                self._lines = await attach(connection, FromSpawner, self._received, self._lost, READ_MAX_BYTES)
+                await asyncio.wait_for(self._complete, SPAWNER_START_MAX_S)
+                # Not earlier: its first messages may have arrived before `attach` returned.
+                self._send([{"start": launch} for launch in self._ordered.values()])
+                self._send([{"stop": run_id} for run_id in self._stopping])
+                return
+            except OSError:
+                pass
+            if time.monotonic() > give_up_at:
+                raise Refused(f"the spawner does not respond; see {self._data / 'spawner.log'}")
+            if self._spawner is None or self._spawner.poll() is not None:
+                if self._spawner is not None and self._spawner.returncode not in (0, -9):
+                    raise Refused(f"the spawner does not start: {_last_line(self._data / 'spawner.log')}")
+                self._spawner = self._start_spawner()
+            await asyncio.sleep(SPAWNER_RETRY_S)
+
+    def _start_spawner(self) -> subprocess.Popen[bytes]:
+        """Start the spawner in a new session without inherited descriptors: it must outlive this process."""
+        with open(self._data / "spawner.log", "ab") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "corral.node.spawner", "--dir", self._data, "--boot-id", self._boot_id],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def _received(self, message: FromSpawner) -> None:
+        assert self._complete is not None
+        if self._complete.done():
+            self._update(message.runs)
+            return
+        self._first += message.runs
+        if message.all:
+            self._reconcile(self._first)
+            self._complete.set_result(None)
+
+    def _reconcile(self, runs: list[SpawnedRun]) -> None:
+        """Take over the spawner's state after a new connection. `_connect` then repeats the orders that it does not know."""
+        there = {run.run_id for run in runs}
+        for run_id in [run_id for run_id in self._known if run_id not in there and run_id not in self._ordered]:
+            del self._known[run_id]  # the spawner has forgotten it
+        self._update(runs)
+
+    def _update(self, runs: list[SpawnedRun]) -> None:
+        changed = []
+        for run in runs:
+            known = known_of(run)
+            self._ordered.pop(run.run_id, None)
+            if not known.alive:
+                self._stopping.discard(run.run_id)
+                self._sessions.end([run.run_id])
+            if self._known.get(run.run_id) != known:
+                self._known[run.run_id] = known
+                changed.append(known)
+        if changed:
+            self._changed(changed)
+
+    def _lost(self) -> None:
+        self._lines = None
+        if self._complete is not None and not self._complete.done():
+            self._complete.set_exception(ConnectionResetError())  # _connect tries again
+        elif not self._closed:
+            log.warning("the connection to the spawner was lost; reconnecting")
+            self._reconnecting = asyncio.get_running_loop().create_task(self._reconnect())
+
+    async def _reconnect(self) -> None:
+        try:
+            await self._connect()
+        except Exception as error:
+            if not self.failed.done():
+                self.failed.set_exception(error)
+
+
+def _last_line(path: Path) -> str:
+    with open(path, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
+        lines = file.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"see {path}"

@@ -1,0 +1,106 @@
+"""The processes of this machine, read from /proc."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+_CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    pid: int
+    session: int
+    user_s: float
+    system_s: float
+    reaped_user_s: float  # of its descendants that have ended and were waited for
+    reaped_system_s: float
+    threads: int
+    started_boot_s: float
+    memory_bytes: int  # resident
+
+    @property
+    def cpu_s(self) -> float:
+        return self.user_s + self.system_s
+
+    @property
+    def memory_mib(self) -> float:
+        return self.memory_bytes / 2**20
+
+
+def processes() -> Iterator[Process]:
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue  # it has just ended
+        yield Process(
+            pid=int(entry),
+            session=int(fields[3]),
+            user_s=int(fields[11]) / _CLOCK_TICKS_PER_S,
+            system_s=int(fields[12]) / _CLOCK_TICKS_PER_S,
+            reaped_user_s=int(fields[13]) / _CLOCK_TICKS_PER_S,
+            reaped_system_s=int(fields[14]) / _CLOCK_TICKS_PER_S,
+            threads=int(fields[17]),
+            started_boot_s=int(fields[19]) / _CLOCK_TICKS_PER_S,
+            memory_bytes=int(fields[21]) * _PAGE_BYTES,
+        )
+
+
+def started_boot_s(pid: int) -> float | None:
+    """When the process started, on CLOCK_BOOTTIME. None: there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(fields[19]) / _CLOCK_TICKS_PER_S
+
+
+def read_and_written(pid: int) -> tuple[int, int]:
+    """Bytes that a process and its ended children read from disk and wrote to disk; zeros if /proc does not show them."""
+    counters: dict[bytes, int] = {}
+    try:
+        with open(f"/proc/{pid}/io", "rb") as file:
+            for line in file:
+                name, _, value = line.partition(b":")
+                counters[name] = int(value)
+    except OSError:
+        pass  # it has just ended, or another user owns it
+    return counters.get(b"read_bytes", 0), counters.get(b"write_bytes", 0)
+
+
+def host_cpu_s() -> float:
+    """CPU time of all cores since the boot, including idle time."""
+    with open("/proc/stat", "rb") as file:
+        ticks = file.readline().split()[1:8]  # user, nice, system, idle, iowait, irq, softirq
+    return sum(int(tick) for tick in ticks) / _CLOCK_TICKS_PER_S
+
+
+def is_ours(pid: int, ours: Collection[int]) -> bool | None:
+    """Whether a process belongs to one of these sessions or descends from one of these pids. None: /proc does not show it."""
+    at = pid
+    while at > 1:
+        try:
+            with open(f"/proc/{at}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            return None if at == pid else False
+        if at in ours or int(fields[3]) in ours:
+            return True
+        at = int(fields[1])
+    return False
+
+
+def process_name(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return "?"

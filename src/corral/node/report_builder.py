@@ -1,0 +1,120 @@
+"""Build the reports for the core: changed runs, log chunks and GPU samples, in the right order.
+
+A client that sees a stopped task must be able to read its whole log. So the end of a run that ships logs is reported only when
+all of its output is in the same report or in an acknowledged one. Until then the run is reported as alive, also in `hello`:
+after the welcome, runs that hello reported as ended may be forgotten together with their output.
+
+The exception is a run that left megabytes unshipped: its end is reported at once, so that its GPUs are not leased for minutes
+longer. Its log is shipped afterwards, and its end is reported once more when the log is complete, which is harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from msgspec.structs import replace
+
+from corral.model.run import Ack, GpuSample, Health, Observed, Report
+from corral.node.engine import Known
+from corral.node.log_shipper import LogShipper
+
+REPORT_MAX_RUNS = 5_000
+
+
+def still_alive(observed: Observed) -> Observed:
+    return replace(observed, stopped_at_s=None, exit_code=None, reason=None)
+
+
+class ReportBuilder:
+    def __init__(self, observe: Callable[[], Mapping[str, Known]], shipper: LogShipper) -> None:
+        self._observe = observe
+        self._shipper = shipper
+        self._changed: dict[str, None] = {}
+        self._ending: dict[str, None] = {}  # ended, but reported as alive until the output is shipped
+        self._health: dict[str, Health] = {}  # verdicts on runs with a health check, until their end is reported
+        self._samples: list[GpuSample] = []
+        self._samples_matter = False
+
+    @property
+    def urgent(self) -> bool:
+        return bool(self._changed) or self._samples_matter
+
+    def changed(self, runs: Iterable[Known]) -> None:
+        for run in runs:
+            run_id = run.observed.run_id
+            self._changed[run_id] = None
+            if run.ships_logs:
+                self._shipper.follow(run_id, certain=False)
+                if not run.alive:
+                    self._shipper.ended(run_id)
+
+    def on_verdict(self, run_id: str, verdict: Health) -> None:
+        self._health[run_id] = verdict
+        self._changed[run_id] = None
+
+    def ordered(self, run_id: str) -> None:
+        """A run that ships logs is about to start: the core has stored none of its output yet."""
+        self._shipper.follow(run_id, certain=True)
+
+    def sampled(self, samples: list[GpuSample], *, matter: bool) -> None:
+        """Store the latest samples. They wait for the next report, unless they `matter`: a GPU is in use."""
+        self._samples = samples
+        self._samples_matter = matter and bool(samples)
+
+    def hello(self) -> list[Observed]:
+        """Return all runs for a new connection. The end of a run whose logs are not shipped yet follows in a later report."""
+        self._changed.clear()
+        self._ending.clear()
+        self._shipper.disconnected()
+        runs = []
+        for run_id, run in self._observe().items():
+            if run.ships_logs:
+                self._shipper.follow(run_id, certain=False)
+            if run.ships_logs and not run.alive:
+                self._ending[run_id] = None
+                self._shipper.ended(run_id)
+                runs.append(still_alive(run.observed))
+            else:
+                runs.append(self._with_health(run.observed))
+        return runs
+
+    def report(self) -> Report:
+        known = self._observe()
+        logs = self._shipper.chunks()
+        runs = []
+        for run_id in [run_id for run_id in self._ending if self._shipper.is_done(run_id)]:
+            del self._ending[run_id]
+            if run_id in known:
+                runs.append(known[run_id].observed)
+        for run_id in list(self._changed)[:REPORT_MAX_RUNS]:
+            del self._changed[run_id]
+            run = known.get(run_id)
+            if run is None:
+                continue
+            if run.alive or not run.ships_logs or self._shipper.is_done(run_id):
+                runs.append(self._with_health(run.observed))
+            elif run_id not in self._ending:
+                self._ending[run_id] = None
+                far_behind = self._shipper.is_far_behind(run_id)
+                runs.append(run.observed if far_behind else still_alive(run.observed))
+        samples, self._samples, self._samples_matter = self._samples, [], False
+        return Report(runs, logs, samples)
+
+    def acknowledged(self, report: Report, ack: Ack) -> list[str]:
+        """Process an acknowledgement. Return the runs that may be forgotten now."""
+        self._shipper.acknowledged(report.logs, ack.shipped)
+        over = []
+        for observed in report.runs:
+            if observed.stopped_at_s is None:
+                continue
+            self._health.pop(observed.run_id, None)
+            if self._shipper.is_done(observed.run_id):
+                self._shipper.forget(observed.run_id)
+                over.append(observed.run_id)
+            else:
+                self._ending[observed.run_id] = None  # the core did not store its last chunk
+        return over
+
+    def _with_health(self, observed: Observed) -> Observed:
+        verdict = self._health.get(observed.run_id)
+        return observed if verdict is None else replace(observed, health=verdict.value)

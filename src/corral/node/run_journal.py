@@ -1,0 +1,135 @@
+"""The spawner's journal: JSON lines with the whole run each time it changes, so the last line about a run is its state.
+
+The journal is not fsynced. Its records are needed only while the processes are alive, and a power failure ends those: then the boot
+id in the first line differs from that of the machine, and every unfinished run has ended.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from corral.errors import Refused
+from corral.node.spawner_protocol import SpawnedRun
+
+VERSION = 1
+COMPACT_MIN_BYTES = 4 * 1024 * 1024
+COMPACT_GROWTH = 4  # the file is rewritten when it has grown to this many times its size after the last rewrite
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    boot_id: str | None  # None: there was no journal
+    runs: dict[str, SpawnedRun]
+
+
+def replay(path: Path, boot_id: str) -> Replay:
+    """Read the journal of an earlier spawner. An incomplete last line is dropped: the spawner had not acted on it."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return Replay(None, {})
+    lines = text.split(b"\n")[:-1]
+    if not lines or not lines[0].strip(b"\0"):
+        return Replay(None, {})  # created but not yet written, or zeroed by a power failure
+    written_by = _boot_id_of(path, lines[0])
+    runs: dict[str, SpawnedRun] = {}
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            _apply(orjson.loads(line), runs)
+        except (ValueError, TypeError, KeyError) as error:
+            if written_by == boot_id:
+                raise Refused(f"{path}: line {number} cannot be read ({error}); move the file away to continue") from None
+            # a power failure may leave such lines, and it ended the runs that they describe
+    return Replay(written_by, runs)
+
+
+def _boot_id_of(path: Path, line: bytes) -> str:
+    try:
+        header = orjson.loads(line)
+        if header["corral_journal"] == VERSION:
+            return str(header["boot_id"])
+        raise Refused(f"{path} has version {header['corral_journal']}, but this Corral reads version {VERSION}")
+    except (ValueError, TypeError, KeyError):
+        raise Refused(f"{path} is not a journal of Corral; move the file away to continue") from None
+
+
+def _apply(record: dict[str, Any], runs: dict[str, SpawnedRun]) -> None:
+    if "run" in record:
+        run = SpawnedRun(**record["run"])
+        runs[run.run_id] = run
+    else:
+        for run_id in record["forget"]:
+            runs.pop(run_id, None)
+
+
+class RunJournal:
+    """The open journal. If a write fails, the record is buffered and written before the next one."""
+
+    def __init__(self, path: Path, boot_id: str) -> None:
+        self._path = path
+        self._boot_id = boot_id
+        self._fd = -1
+        self._size = 0
+        self._compact_at = COMPACT_MIN_BYTES
+        self._unwritten = b""
+
+    @property
+    def is_behind(self) -> bool:
+        return bool(self._unwritten)
+
+    @property
+    def needs_rewrite(self) -> bool:
+        return self._size > self._compact_at
+
+    def put(self, run: SpawnedRun) -> bool:
+        """Append a run. Return whether the write succeeded."""
+        return self._append(b'{"run":' + orjson.dumps(run) + b"}\n")
+
+    def forget(self, run_ids: list[str]) -> bool:
+        return self._append(orjson.dumps({"forget": run_ids}) + b"\n")
+
+    def catch_up(self) -> bool:
+        return self._append(b"")
+
+    def _append(self, line: bytes) -> bool:
+        if self._fd < 0:
+            return True  # during recovery: the rewrite at its end writes every run
+        line = self._unwritten + line
+        try:
+            written = os.write(self._fd, line)
+        except OSError:
+            written = 0
+        if written < len(line):
+            os.ftruncate(self._fd, self._size)  # a partial line would corrupt the next one
+            self._unwritten = line
+            return False
+        self._size += written
+        self._unwritten = b""
+        return True
+
+    def rewrite(self, runs: dict[str, SpawnedRun]) -> None:
+        """Replace the journal by one line per run. The old file stays until the new one is renamed over it."""
+        fresh = self._path.with_suffix(".new")
+        header = orjson.dumps({"corral_journal": VERSION, "boot_id": self._boot_id}) + b"\n"
+        text = header + b"".join(b'{"run":' + orjson.dumps(run) + b"}\n" for run in runs.values())
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            if os.write(fd, text) < len(text):
+                raise OSError(f"{fresh}: the disk is full")
+            fresh.rename(self._path)
+        except OSError:
+            os.close(fd)
+            self._compact_at *= 2  # do not retry at once: the disk may be full
+            raise
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd, self._size, self._unwritten = fd, len(text), b""
+        self._compact_at = max(COMPACT_MIN_BYTES, COMPACT_GROWTH * len(text))
+
+    def close(self) -> None:
+        os.close(self._fd)

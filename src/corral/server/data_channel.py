@@ -1,0 +1,157 @@
+"""The websocket server of execute-command: Session Manager's data channel, for AWS's session-manager-plugin and `corral exec`.
+
+    plugin ◀─ websocket: channel/messages.py ─▶ here ◀─ sessions.sock: frames of channel/command_relay.py ─▶ relay ─ command
+
+The host starts the relay after the client has sent its token and completed the handshake. When one end closes, the other is closed
+too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from corral.channel.command_relay import PART_BYTES
+from corral.channel.messages import NotAMessage, unpack
+from corral.clock import Clock
+from corral.errors import ApiError
+from corral.ids import Ids
+from corral.model.run import Execute
+from corral.model.settings import Settings
+from corral.node import node_folder
+from corral.server.agents import Agents
+from corral.server.data_channel_session import DataChannelSession, Disconnected, RelayConnection
+from corral.server.lanes import Lane
+from corral.services.ecs import executing
+from corral.services.ecs.executing import Permit
+from corral.store import Store
+
+WEBSOCKET_MAX_BYTES = 1024 * 1024
+TOKEN_WITHIN_S = 10.0
+RELAY_WITHIN_S = 15.0  # a host that has not started the relay by then is overloaded or lost
+REFUSED_CODE = 1008
+TOKEN_REFUSED = "the token is not valid for this session, or was used before"
+_PATH = re.compile(r"/v1/data-channel/(ecs-execute-command-[0-9a-f]{17})")
+
+log = logging.getLogger("corral")
+
+
+def websocket(**given: Any) -> Any:
+    """uvicorn's websocket protocol, imported with the first websocket. Its log is off, because it would log the secret URLs."""
+    from uvicorn.protocols.websockets.wsproto_impl import WSProtocol
+
+    protocol = WSProtocol(**given)
+    protocol.logger = logging.getLogger("corral.channel")
+    protocol.logger.setLevel(logging.WARNING)
+    return protocol
+
+
+class DataChannel:
+    def __init__(self, settings: Settings, state: Lane[Store], agents: Agents, clock: Clock, ids: Ids) -> None:
+        self._settings = settings
+        self._state = state
+        self._agents = agents
+        self._clock = clock
+        self._ids = ids
+        self._began_s = clock.now_s()
+        self._used: dict[str, float] = {}  # used session → when its token expires
+        self._expected: dict[str, asyncio.Future[RelayConnection]] = {}  # session → its relay, which the host is starting
+
+    async def listen(self, data: Path) -> None:
+        socket = node_folder.listen(data, "sessions.sock")
+        self._server = await asyncio.start_unix_server(self._relay_connects, sock=socket, limit=PART_BYTES)
+
+    async def serve(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        """Serve one websocket. It is accepted only if its URL was issued by ExecuteCommand."""
+        assert (await receive())["type"] == "websocket.connect"
+        found = _PATH.fullmatch(scope["path"])
+        address = parse_qs(scope["query_string"].decode("latin-1")).get("cell-number", [""])[0]
+        if found is None or not executing.is_address(self._settings, found[1], address):
+            await send({"type": "websocket.close"})
+            return
+        await send({"type": "websocket.accept"})
+        permit = await self._permit(found[1], receive)
+        if permit is None:
+            await send({"type": "websocket.close", "code": REFUSED_CODE, "reason": TOKEN_REFUSED})
+            return
+        session = DataChannelSession(permit.session_id, self._clock, self._ids, send)
+        receiving = asyncio.create_task(_receive(receive, session))
+        try:
+            await self._run(permit, session)
+        except (Disconnected, OSError):
+            pass  # the client has disconnected
+        except Exception:
+            log.exception("the session %s failed", permit.session_id)
+        finally:
+            receiving.cancel()
+            session.disconnected()
+            with suppress(OSError, RuntimeError):  # the client has closed it already
+                await send({"type": "websocket.close", "code": 1000})
+
+    async def _permit(self, session_id: str, receive: Any) -> Permit | None:
+        """Return the permit in the token of the first message. A token is valid once."""
+        try:
+            message = await asyncio.wait_for(receive(), TOKEN_WITHIN_S)
+            token = str(json.loads(message["text"])["TokenValue"])
+        except (TimeoutError, ValueError, TypeError, KeyError):
+            return None
+        now_s = self._clock.now_s()
+        permit = executing.read_permit(self._settings, session_id, token, now_s)
+        self._used = {used: until_s for used, until_s in self._used.items() if until_s >= now_s}
+        # Tokens from before this server started are refused: it does not know which of them were used.
+        if permit is None or permit.issued_at_s < self._began_s or permit.session_id in self._used:
+            return None
+        self._used[permit.session_id] = permit.issued_at_s + executing.OPEN_WITHIN_S
+        return permit
+
+    async def _run(self, permit: Permit, session: DataChannelSession) -> None:
+        await session.handshake(interactive=permit.interactive)
+        try:
+            host_id, order = await self._state.submit(partial(executing.order_of, permit=permit))
+            relay = await self._begin(host_id, order)
+        except ApiError as error:
+            await session.close(error.message)
+            return
+        try:
+            await session.relay(relay)
+        finally:
+            relay.close()
+
+    async def _begin(self, host_id: str, order: Execute) -> RelayConnection:
+        """Order the session from the host, and wait until its relay connects."""
+        connected: asyncio.Future[RelayConnection] = asyncio.get_running_loop().create_future()
+        self._expected[order.session_id] = connected
+        declining = asyncio.create_task(self._agents.execute(host_id, order))
+        try:
+            either: list[asyncio.Future[Any]] = [connected, declining]
+            await asyncio.wait(either, timeout=RELAY_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
+            if connected.done():
+                return connected.result()
+            why = declining.result() if declining.done() else "its host does not respond"
+            raise executing.TargetNotConnectedException(f"The command was not started: {why}.")
+        finally:
+            declining.cancel()
+            del self._expected[order.session_id]
+
+    async def _relay_connects(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        relay = RelayConnection(reader, writer)
+        try:
+            session_id = json.loads(await reader.readline())["session"]
+            self._expected[session_id].set_result(relay)
+        except (ValueError, TypeError, KeyError, OSError, asyncio.InvalidStateError):
+            relay.close()  # the session has ended, or the id is unknown
+
+
+async def _receive(receive: Any, session: DataChannelSession) -> None:
+    """Receive the client's messages until it disconnects."""
+    with suppress(NotAMessage, OSError):
+        while (message := await receive())["type"] == "websocket.receive":
+            await session.received(unpack(message.get("bytes") or b""))
+    session.disconnected()

@@ -1,0 +1,39 @@
+"""Docker logs in as `corral login` and CDK do, and pushes to the address that ECR returns."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from base64 import b64decode
+from pathlib import Path
+
+import pytest
+
+from command import Cli
+from engines.dockerd import BUSYBOX, Dockerd
+
+pytestmark = pytest.mark.xdist_group("docker")
+
+
+def test_docker_pushes_to_the_address_that_ecr_returns(cli: Cli, dockerd: Dockerd, tmp_path: Path):
+    ecr = cli.client("ecr")
+    uri = ecr.create_repository(repositoryName="team/train")["repository"]["repositoryUri"]
+
+    def docker(config: str, *words: str, given: str | None = None) -> int:
+        environment = {**os.environ, "DOCKER_HOST": dockerd.host, "DOCKER_CONFIG": str(tmp_path / config)}
+        return subprocess.run(["docker", *words], env=environment, input=given, text=True, capture_output=True).returncode
+
+    assert docker("people", "tag", BUSYBOX, f"{uri}:v1") == 0
+    assert docker("people", "push", f"{uri}:v1") != 0, "no login yet"
+    cli("login", env={"DOCKER_HOST": dockerd.host, "DOCKER_CONFIG": str(tmp_path / "people")})
+    assert docker("people", "push", f"{uri}:v1") == 0
+
+    [given] = ecr.get_authorization_token()["authorizationData"]
+    user, _, password = b64decode(given["authorizationToken"]).decode().partition(":")
+    assert docker("cdk", "login", "--username", user, "--password-stdin", given["proxyEndpoint"], given=password) == 0
+    assert docker("cdk", "tag", BUSYBOX, f"{uri}:v2") == 0 and docker("cdk", "push", f"{uri}:v2") == 0
+
+    [image] = ecr.describe_images(repositoryName="team/train")["imageDetails"]
+    assert image["imageTags"] == ["v1", "v2"] and image["imageSizeInBytes"] > 100_000
+    assert image["artifactMediaType"] == "application/vnd.docker.container.image.v1+json"
+    assert "v1, v2" in cli("images").stdout

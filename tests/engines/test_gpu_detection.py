@@ -1,0 +1,254 @@
+"""The flag --gpus, simulated GPUs and real GPUs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from corral.errors import Refused
+from corral.node import gpu_topology
+from corral.node.gpus import MODELS, GpusFlag, NoGpus, SimulatedGpus, detect, find_devices, parse_gpus_flag
+from corral.node.nvml import NvmlGpus
+from corral.node.procfs import is_ours
+from eventually import eventually
+
+
+@pytest.mark.parametrize(
+    "text, flag",
+    [
+        ("auto", GpusFlag("auto")),
+        ("none", GpusFlag("none")),
+        ("sim:1", GpusFlag("sim", 1, "H100")),
+        ("sim:64", GpusFlag("sim", 64, "H100")),
+        ("sim:2xH200", GpusFlag("sim", 2, "H200")),
+        ("sim:8xa100-80gb", GpusFlag("sim", 8, "A100-80GB")),
+    ],
+)
+def test_valid_flags(text, flag):
+    assert parse_gpus_flag(text) == flag
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("", "is not valid: use auto, none, sim"),
+        ("all", "is not valid: use auto, none, sim"),
+        ("sim", "is not valid: use auto, none, sim"),
+        ("sim:", "is not valid: use auto, none, sim"),
+        ("sim:x", "is not valid: use auto, none, sim"),
+        ("sim:-1", "is not valid: use auto, none, sim"),
+        ("sim:2x", "is not valid: use auto, none, sim"),
+        ("sim:2 xH200", "is not valid: use auto, none, sim"),
+        ("sim:0", "from 1 to 64"),
+        ("sim:65", "from 1 to 64"),
+        ("sim:2xH2000", "use one of B200, H200, H100"),
+    ],
+)
+def test_invalid_flags(text, says):
+    with pytest.raises(Refused, match=says):
+        parse_gpus_flag(text)
+
+
+def test_simulated_gpus_keep_their_ids():
+    first, again, other = detect("sim:2xT4", "host"), detect("sim:2xT4", "host"), detect("sim:2xT4", "other")
+    assert first.devices() == again.devices()
+    assert not {gpu.gpu_id for gpu in first.devices()} & {gpu.gpu_id for gpu in other.devices()}
+    assert [(gpu.index, gpu.model, gpu.memory_mib) for gpu in first.devices()] == [
+        (0, "Tesla T4", 15_360),
+        (1, "Tesla T4", 15_360),
+    ]
+    assert all(memory_mib > 1024 for _, memory_mib in MODELS.values())
+
+
+def test_no_gpus():
+    assert detect("none", "host").devices() == []
+
+
+def test_simulated_gpus_are_as_busy_as_the_processes_pinned_to_them():
+    gpus = SimulatedGpus("host", 3, "H100")
+    a, b, c = (gpu.gpu_id for gpu in gpus.devices())
+    busy = subprocess.Popen([sys.executable, "-c", "x = b'x' * 50_000_000\nwhile True: pass"], start_new_session=True)
+    try:
+        assert gpus.sample({}) == gpus.sample({c: []})
+        shares = {a: [busy.pid], b: [busy.pid]}  # one core, two GPUs: half each
+        first, second, _ = eventually(lambda: _if_busy(gpus.sample(shares)), "both busy")
+        assert first.utilization_percent == second.utilization_percent
+        assert first.memory_used_mib == second.memory_used_mib
+        eventually(lambda: gpus.sample({a: [busy.pid]})[0].utilization_percent > 50, "busy")
+        eventually(lambda: gpus.sample({a: [busy.pid]})[0].memory_used_mib > 40, "has its memory")
+        sample = {sample.gpu_id: sample for sample in gpus.sample({a: [busy.pid]})}
+        assert (sample[b].utilization_percent, sample[c].memory_used_mib) == (0, 0)
+    finally:
+        busy.kill()
+        busy.wait()
+    assert gpus.sample({a: [busy.pid]})[0].utilization_percent == 0
+
+
+def _if_busy(samples):
+    return samples if samples[0].utilization_percent > 0 else None
+
+
+def test_a_missing_driver_is_reported_with_a_remedy():
+    gpus = detect("auto", "host")
+    if not isinstance(gpus, NoGpus):
+        pytest.skip("this machine has NVIDIA GPUs")
+    assert gpus.devices() == [] and gpus.sample({}) == []
+    assert "NVIDIA driver" in gpus.note and "--gpus sim:8" in gpus.note
+
+
+@pytest.mark.gpu
+def test_real_gpus():
+    gpus = detect("auto", "host")
+    if isinstance(gpus, NoGpus):
+        pytest.skip("no NVIDIA GPU on this machine")
+    for device, sample in zip(gpus.devices(), gpus.sample({}), strict=True):
+        assert device.gpu_id == sample.gpu_id and device.gpu_id.startswith("GPU-") and not device.simulated
+        assert device.memory_mib > 1024 and device.model
+        assert 0 <= sample.utilization_percent <= 100
+        assert 0 <= sample.memory_used_mib <= device.memory_mib
+        assert sample.temperature_c is None or 0 < sample.temperature_c < 120
+
+
+@pytest.mark.gpu
+def test_real_gpus_list_the_processes_on_them():
+    gpus = detect("auto", "host")
+    if isinstance(gpus, NoGpus):
+        pytest.skip("no NVIDIA GPU on this machine")
+    links = gpus.links()
+    assert links is None or [len(row) for row in links] == [len(gpus.devices())] * len(gpus.devices())
+    assert all(isinstance(pid, int) and name for sample in gpus.sample({}) for pid, name in sample.foreign)
+
+
+# GPUs that are not offered
+
+
+def test_devices_are_named_by_index_or_id():
+    devices = detect("sim:4", "host").devices()
+    ids = [device.gpu_id for device in devices]
+    assert find_devices(f"3, {ids[0]},0,", devices) == sorted([ids[0], ids[3]])
+    assert find_devices("", devices) == []
+    with pytest.raises(Refused, match=f"there is no GPU 4; there are 0 \\({ids[0]}\\), 1"):
+        find_devices("0,4", devices)
+    with pytest.raises(Refused, match="there are none"):
+        find_devices("0", [])
+
+
+# How far they are from each other
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("count", [1, 2, 5, 8, 64])
+def test_simulated_distances(model, count):
+    links = gpu_topology.simulated(model, count)
+    for at in range(count):
+        assert links[at][at] == 0
+        for other in range(count):
+            assert links[at][other] == links[other][at] and (at == other or 1 <= links[at][other] <= gpu_topology.FAR)
+
+
+def test_simulated_machines():
+    assert {far for row in gpu_topology.simulated("H100", 8) for far in row} == {0, gpu_topology.NVLINK}
+    v100 = gpu_topology.simulated("V100", 8)
+    assert sum(far == gpu_topology.FAR for far in v100[0]) == 3 and {v100[0][at] for at in (1, 2, 3)} == {1, 2}
+    t4 = gpu_topology.simulated("T4", 8)
+    assert t4[0] == [0, 4, 7, 7, 8, 8, 8, 8]
+    assert gpu_topology.simulated("K80", 2) == [[0, 3], [3, 0]]
+    assert detect("sim:8xV100", "host").links() == v100 and detect("none", "host").links() is None
+
+
+class FakeNvml:
+    """A driver with four devices: 0 and 1 are connected by two NVLinks, 2 and 3 by one switch; processes compute on 0."""
+
+    class NVMLError(Exception):
+        pass
+
+    NVML_TEMPERATURE_GPU, NVML_P2P_CAPS_INDEX_NVLINK, NVML_P2P_STATUS_OK = 0, 2, 0
+    NVML_NVLINK_MAX_LINKS, NVML_FEATURE_ENABLED = 18, 1
+
+    def __init__(self, processes, levels=None):
+        self.processes = processes
+        self.levels = levels or {(0, 1): 50, (2, 3): 10}
+
+    def __getattr__(self, name):
+        answers = {
+            "nvmlInit": lambda: None,
+            "nvmlDeviceGetCount": lambda: 4,
+            "nvmlDeviceGetHandleByIndex": lambda index: SimpleNamespace(index=index),
+            "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle.index}",
+            "nvmlDeviceGetName": lambda handle: "NVIDIA A6000",
+            "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=48 * 2**30, used=2**30),
+            "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=7),
+            "nvmlDeviceGetPciInfo": lambda handle: SimpleNamespace(domain=0, bus=handle.index, device=0),
+            "nvmlDeviceGetNvLinkState": self._link_state,
+            "nvmlDeviceGetNvLinkRemotePciInfo": lambda handle, link: SimpleNamespace(domain=0, bus=1 - handle.index, device=0),
+            "nvmlDeviceGetTopologyCommonAncestor": lambda one, other: self.levels.get(
+                (min(one.index, other.index), max(one.index, other.index)), 40
+            ),
+            "nvmlDeviceGetComputeRunningProcesses": lambda handle: self.processes if handle.index == 0 else [],
+        }
+        return answers.get(name, self._not_supported)
+
+    def _link_state(self, handle, link):
+        return 1 if handle.index < 2 and link < 2 else self._not_supported()
+
+    def _not_supported(self, *arguments):
+        raise self.NVMLError("not supported")
+
+
+def test_distances_from_the_driver():
+    gpus = NvmlGpus(FakeNvml([]))
+    near, pair, node = gpu_topology.NVLINKS, gpu_topology.SAME_SWITCH, gpu_topology.SAME_SOCKET
+    assert gpus.links() == [[0, near, node, node], [near, 0, node, node], [node, node, 0, pair], [node, node, pair, 0]]
+    assert NvmlGpus(FakeNvml([], levels={(2, 3): 77})).links() is None, "an unknown level"
+
+
+# Whose processes compute on them
+
+
+def test_which_processes_are_ours():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        assert is_ours(child.pid, {child.pid}) is True, "the session"
+        assert is_ours(child.pid, {os.getpid()}) is True, "a descendant"
+        assert is_ours(child.pid, {2**22}) is False
+    finally:
+        child.communicate()
+    assert is_ours(child.pid, {os.getpid()}) is None, "gone"
+
+
+def test_foreign_processes_from_the_driver():
+    others = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        gpus = NvmlGpus(FakeNvml([SimpleNamespace(pid=others.pid)]))
+        [(pid, name)] = gpus.sample({})[0].foreign
+        assert pid == others.pid and name.startswith("python")
+        assert [sample.foreign for sample in gpus.sample({})[1:]] == [[], [], []]
+        assert gpus.sample({"GPU-0": [others.pid]}, {others.pid})[0].foreign == []
+    finally:
+        others.communicate()
+
+
+def test_a_process_that_is_not_visible():
+    """It has just ended. Inside a container it may be a process outside, unless one of our runs has that GPU."""
+    gpus = NvmlGpus(FakeNvml([SimpleNamespace(pid=2**22 + 1)]))
+    outside = os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"
+    assert gpus.sample({})[0].foreign == ([] if outside else [(2**22 + 1, "?")])
+    assert gpus.sample({"GPU-0": [1]})[0].foreign == []
+
+
+@pytest.mark.parametrize("variable", ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"])
+def test_a_process_with_a_simulated_gpu_in_its_environment_is_foreign(variable):
+    gpus = SimulatedGpus(f"host of {variable} in {os.getpid()}", 3, "H100")  # other tests run at the same time
+    a, b, _ = (gpu.gpu_id for gpu in gpus.devices())
+    seeing = subprocess.Popen([sys.executable, "-c", "input()"], env={**os.environ, variable: f"{a},{b}"}, stdin=subprocess.PIPE)
+    try:
+        eventually(lambda: gpus.sample({})[0].foreign, "its environment is there once it has begun")
+        assert [[pid for pid, _ in sample.foreign] for sample in gpus.sample({})] == [[seeing.pid], [seeing.pid], []]
+        assert not any(sample.foreign for sample in gpus.sample({}, {os.getpid()}))
+    finally:
+        seeing.communicate()
+    assert not any(sample.foreign for sample in gpus.sample({}))

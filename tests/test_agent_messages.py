@@ -1,0 +1,76 @@
+"""The messages between core and agent: what one side encodes, the other decodes to the same value; invalid messages are refused."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from corral.model.run import (
+    Ack,
+    Declined,
+    Execute,
+    GpuDevice,
+    GpuSample,
+    HealthCheck,
+    Hello,
+    LogChunk,
+    Measure,
+    Measured,
+    Observed,
+    Orders,
+    Report,
+    RunSpec,
+    ToAgent,
+    ToCore,
+    Usage,
+)
+
+GPU = GpuDevice("GPU-1", 0, "NVIDIA H200", 143_771, simulated=True)
+SPEC = RunSpec(
+    "run.1", "task", "main", "busybox", ["sh", "-c", "é\u2028\x00"], {"A": "", "B": "1"}, ["GPU-1"],
+    health=HealthCheck(["true"], interval_s=1.5), settings={"container": {"cpu": 1, "links": None}}, ships_logs=True,
+)  # fmt: skip
+ENDED = Observed("run.1", 7, 1_700_000_000.123456, 1_700_000_001.0, 137, "killed", "UNHEALTHY", about={"imageDigest": "sha256:0"})
+USAGE = Usage(1.0, 0.5, 0.25, 9.0, 1 << 40, 3, 0, 12)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"hello": Hello("h", "b", "name", "auto", 2048, 512, [GPU], [ENDED], links=[[0]], foreign={"GPU-1": [(12, "python")]})},
+        {"report": Report([ENDED, Observed("other")], [LogChunk("run.1", 0, 9, [(1_700_000_000_000, "a line")])],
+                          [GpuSample("GPU-1", 12.5, 100, None, 40.0, [(12, "python")])])},
+        {"report": Report()},
+        {"measured": Measured(3, {"run.1": USAGE}, {})},
+        {"declined": Declined("session", "why")},
+    ],
+    ids=lambda message: next(iter(message)),
+)  # fmt: skip
+def test_to_the_core(message):
+    assert msgspec.json.decode(msgspec.json.encode(message), type=ToCore) == ToCore(**message)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"welcome": {}},
+        {"ack": Ack({"run.1": 9})},
+        {"orders": Orders([SPEC], ["run.2"], [SPEC])},
+        {"measure": Measure(3, ["run.1"])},
+        {"execute": Execute("session", SPEC, ["sh"], has_terminal=True)},
+        {"quit": "why"},
+    ],
+    ids=lambda message: next(iter(message)),
+)
+def test_to_an_agent(message):
+    assert msgspec.json.decode(msgspec.json.encode(message), type=ToAgent) == ToAgent(**message)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"", b"[]", b'{"report": []}', b'{"report": {"runs": [{"pid": 1}]}}', b'{"report": {"runs": [{"run_id": "a", "pid": "1"}]}}',
+     b'{"hello": {}}', b'{"report": {"logs": [{"run_id": "a", "start": 0, "end": 1, "events": [[1]]}]}}', b'{"report": {}'],
+)  # fmt: skip
+def test_what_is_not_a_message(line):
+    with pytest.raises(ValueError):
+        msgspec.json.decode(line, type=ToCore)
