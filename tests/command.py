@@ -1,4 +1,4 @@
-"""The `corral` command as a person runs it: the real executable on a data folder of its own."""
+"""Runs the `corral` command as a user does: the real executable with its own data folder."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from eventually import eventually
 
 BIN = Path(sys.executable).parent
 DEADLINE_S = 30.0
-UNTIL_TOLD = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done"  # runs until it is told to stop, and then ends with 7
+UNTIL_TOLD = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done"  # runs until SIGTERM, then exits with 7
 
 
 class Cli:
-    """The command on one data folder, with nothing of the developer's own AWS configuration around it."""
+    """The command with one data folder, without the AWS configuration of the developer."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -55,7 +55,7 @@ class Cli:
         return Running([str(BIN / "corral"), *words], self.environment, self.home, stdin)
 
     def client(self, service: str) -> Any:
-        """boto3, for what a test only wants to know: a command takes a second, this does not."""
+        """Return a boto3 client, for checks that need no command: a command takes a second."""
         about, keys = (json.loads((self.data / name).read_text()) for name in ("server.json", "credentials.json"))
         return boto3.client(
             service,
@@ -66,7 +66,7 @@ class Cli:
         )
 
     def start_task(self, *words: str, family: str = "begun") -> str:
-        """A detached task that has begun to write."""
+        """Start a detached task, and wait until it has written to its log."""
         task_id = self("run", "--detach", "--name", family, *words).stdout.strip()
         logs = self.client("logs")
 
@@ -87,7 +87,7 @@ class Cli:
         return [task["taskArn"] for task in described if task["lastStatus"] != "STOPPED"]
 
     def clear(self) -> None:
-        """End whatever of this Corral is left, its tasks too."""
+        """Stop this Corral, its tasks, and all processes that are left."""
         if (self.data / "server.json").exists():
             with suppress(AssertionError, subprocess.TimeoutExpired):
                 self("down", "--stop-tasks")
@@ -97,7 +97,7 @@ class Cli:
 
 
 def processes_about(folder: Path) -> list[int]:
-    """Processes with this folder in their command line: servers, agents and spawners of it."""
+    """Return the processes with this folder in their command line: its servers, agents and spawners."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -108,7 +108,7 @@ def processes_about(folder: Path) -> list[int]:
 
 
 def living(*words: str) -> list[int]:
-    """Processes that have these words next to each other on their command lines."""
+    """Return the processes whose command line contains these arguments in sequence."""
     found, wanted = [], b"\0" + "\0".join(words).encode() + b"\0"
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -120,7 +120,7 @@ def living(*words: str) -> list[int]:
 
 
 class Running:
-    """A command that is still at work, and what it has said so far."""
+    """A running command, and its output so far."""
 
     def __init__(self, command: list[str], environment: dict[str, str], folder: Path, stdin: int | None = None) -> None:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -128,7 +128,7 @@ class Running:
         self.said = {"stdout": b"", "stderr": b""}
 
     def until(self, stream: str, text: str) -> str:
-        """All it has said on this stream, once this text is in it."""
+        """Wait until a stream contains a text, and return all of its output so far."""
         pipe = getattr(self.process, stream).fileno()
         deadline_s = time.monotonic() + DEADLINE_S
         while text.encode() not in self.said[stream]:

@@ -1,4 +1,4 @@
-"""Authentication and authorisation, on a clock of their own, without a server."""
+"""Authentication and authorisation with a virtual clock and without a server."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ROOT = "arn:aws:iam::123456789012:root"
 NOW_S = 1_700_000_000.0
 
 
-class Asked:
-    """An exchange, as far as authorisation sees it."""
+class FakeExchange:
+    """An exchange with the members that authorisation uses."""
 
     def __init__(self, action: str) -> None:
         self.action = action
@@ -50,7 +50,7 @@ def test_registry_passwords_carry_principal_and_region_until_they_expire():
     clock.advance(60)
     with pytest.raises(ApiError, match="expired"):
         door.registry_password(of_root)
-    live.clear()  # the task ends, and its password with it
+    live.clear()  # the task ends, so its password expires
     with pytest.raises(ApiError, match="expired"):
         door.registry_password(of_task)
 
@@ -68,17 +68,17 @@ def test_a_task_proves_itself_by_its_token_and_a_container_by_its_address():
 
 
 @pytest.mark.parametrize("principal", [ROOT, "arn:aws:sts::123456789012:assumed-role/worker/x", TASKS])
-def test_whoever_is_authenticated_may_do_everything(principal):
+def test_authenticated_callers_may_perform_every_action(principal):
     caller = Caller("123456789012", "us-east-1", principal)
     for action in ("ecs:RunTask", "s3:PutObject", "registry:PUT", *PUBLIC_ACTIONS):
-        authorise(caller, Asked(action))
-        rate(caller, Asked(action))
+        authorise(caller, FakeExchange(action))
+        rate(caller, FakeExchange(action))
 
 
 def test_anonymous_callers_may_perform_public_actions_only():
     caller = Caller("123456789012", "", ANONYMOUS.principal)
     for action in PUBLIC_ACTIONS:
-        authorise(caller, Asked(action))
+        authorise(caller, FakeExchange(action))
     for action in ("ecs:ListTasks", "s3:GetObject", "corral:Status", "registry:GET"):
         with pytest.raises(AccessDenied, match=action):
-            authorise(caller, Asked(action))
+            authorise(caller, FakeExchange(action))

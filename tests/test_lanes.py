@@ -1,4 +1,4 @@
-"""A lane: commands from the event loop and from other threads, in one transaction after the other."""
+"""Lanes run commands from the event loop and from other threads, one transaction after the other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def running() -> AsyncIterator[Lane[Store]]:
 
 @asynccontextmanager
 async def two(folder: Path, receive: Callable[[Tx[Any], Any], Any]) -> AsyncIterator[tuple[Lane[Store], Lane[Store]]]:
-    """Two lanes that have files and may hand over to each other."""
+    """Yield two lanes with files that can hand over to each other."""
     lanes: dict[str, Lane[Store]] = {}
     for name in ("from", "to"):
         core = Core(Store(folder / f"{name}.db"), settings=Settings(), clock=WallClock(), ids=SeededIds(Random(name)))
@@ -50,33 +50,33 @@ def names(tx: Tx[Store]) -> list[str]:
 
 
 def adds(tx: Tx[Store], name: str) -> list[str]:
-    """All that are there then."""
+    """Add a cluster and return the names of all."""
     tx.store.clusters.put("r", name, "ACTIVE", {})
     return tx.store.clusters.names("r", "", 100)
 
 
-def test_commands_keep_their_order_whoever_hurries() -> None:
+def test_commands_keep_their_order_when_one_is_submitted_now() -> None:
     async def scenario() -> None:
         async with running() as lane:
             first = lane.submit(lambda tx: adds(tx, "a"))
-            second = lane.submit_at_once(lambda tx: adds(tx, "b"))
-            third = lane.submit(lambda tx: adds(tx, "c"))  # while the first look of the gathering is still to come
+            second = lane.submit_now(lambda tx: adds(tx, "b"))
+            third = lane.submit(lambda tx: adds(tx, "c"))  # before the gathering of the first command has ended
             assert await asyncio.gather(first, second, third) == [["a"], ["a", "b"], ["a", "b", "c"]]
 
     asyncio.run(scenario())
 
 
-def test_another_thread_keeps_what_was_promised() -> None:
+def test_another_thread_sets_the_results_of_futures() -> None:
     async def scenario() -> None:
         async with running() as lane:
-            answers = [lane.promise() for _ in range(3)]
+            answers = [lane.new_future() for _ in range(3)]
 
             def fails(tx: Tx[Store]) -> Any:
                 adds(tx, "never")
                 raise ValueError("a fault of ours")
 
             handlers = [lambda tx: adds(tx, "a"), fails, lambda tx: adds(tx, "b")]
-            thread = threading.Thread(target=lane.take, args=(list(zip(handlers, answers)),))
+            thread = threading.Thread(target=lane.submit_from_thread, args=(list(zip(handlers, answers)),))
             thread.start()
             first, failed, second = await asyncio.gather(*answers, return_exceptions=True)
             thread.join()
@@ -93,15 +93,15 @@ def test_changes_are_counted_when_they_are_committed() -> None:
             assert lane.changes == 0
             await lane.submit(lambda tx: adds(tx, "a"))
             assert lane.changes == 1
-            answer = lane.promise()
-            lane.take([(lambda tx: adds(tx, "b"), answer)])
+            answer = lane.new_future()
+            lane.submit_from_thread([(lambda tx: adds(tx, "b"), answer)])
             await answer
             assert lane.changes == 2
 
     asyncio.run(scenario())
 
 
-def test_what_is_handed_over_is_done_when_the_command_is_answered(tmp_path: Path) -> None:
+def test_a_hand_over_is_received_before_the_command_is_done(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with two(tmp_path, adds) as (sender, receiver):
             await asyncio.gather(*(sender.submit(lambda tx, at=at: tx.hand_over("to", "add", f"n{at}")) for at in range(5)))
@@ -112,7 +112,7 @@ def test_what_is_handed_over_is_done_when_the_command_is_answered(tmp_path: Path
     asyncio.run(scenario())
 
 
-def test_what_cannot_be_received_is_received_at_the_next_start_and_nobody_waits_for_it(tmp_path: Path) -> None:
+def test_a_failed_hand_over_is_received_at_the_next_start_and_does_not_block_others(tmp_path: Path) -> None:
     def breaks(tx: Tx[Store], name: str) -> None:
         if name == "bad":
             raise ValueError("a fault of ours")
@@ -128,7 +128,7 @@ def test_what_cannot_be_received_is_received_at_the_next_start_and_nobody_waits_
 
     async def second() -> None:
         async with two(tmp_path, adds) as (sender, receiver):
-            await receiver.submit(names)  # behind it
+            await receiver.submit(names)  # runs after the hand-over
             assert await receiver.submit(names) == ["bad", "good"]
             await sender.submit(lambda tx: None)
             assert await sender.submit(lambda tx: tx.store.undelivered()) == []
@@ -137,12 +137,12 @@ def test_what_cannot_be_received_is_received_at_the_next_start_and_nobody_waits_
     asyncio.run(second())
 
 
-def test_rows_of_what_was_received_go_without_another_command(tmp_path: Path) -> None:
+def test_rows_of_received_hand_overs_are_deleted_without_another_command(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with two(tmp_path, adds) as (sender, _):
             await sender.submit(lambda tx: tx.hand_over("to", "add", "a"))
             async with asyncio.timeout(20):
-                while sender.look(lambda tx: tx.store.undelivered(), Settings(), SeededIds(Random(0))):
+                while sender.read_now(lambda tx: tx.store.undelivered(), Settings(), SeededIds(Random(0))):
                     await asyncio.sleep(0.01)
 
     asyncio.run(scenario())

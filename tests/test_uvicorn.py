@@ -1,8 +1,8 @@
-"""uvicorn's internals that server/ uses: each is listed here, and is what we take it for in the installed version.
+"""Lists every internal of uvicorn that server/ uses, and checks it in the installed version.
 
-If this file fails after the pin in pyproject.toml was raised, compare `server/connection.py` and `server/http.py` with the new
-version's `protocols/http/httptools_impl.py`, `flow_control.py` and `server.py`, adapt them, and run this file and
-`tests/clients/test_s3_bodies.py` with both ends of the pin.
+If this file fails after the pin in pyproject.toml was raised, compare `server/http_connection.py` and `server/http_server.py` with
+the new version's `protocols/http/httptools_impl.py`, `flow_control.py` and `server.py`, adapt them, and run this file and
+`tests/clients/test_s3_bodies.py` with the oldest and the newest version of the pin.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from corral.server.connection import BoundedHttp, Connection, Corked
-from corral.server.http import HttpServer
+from corral.server.http_connection import BoundedHttpProtocol, CorkedTransport, HttpConnection
+from corral.server.http_server import HttpServer
 
 ROOT = Path(__file__).parent.parent
 SERVER = ROOT / "src" / "corral" / "server"
-USES_UVICORN = {"data_channel.py", "connection.py", "http.py"}
+USES_UVICORN = {"data_channel.py", "http_connection.py", "http_server.py"}
 CHECK = "server/ uses this internal of uvicorn: see the head of tests/test_uvicorn.py"
 
-# Attributes of objects that uvicorn makes, and methods of its classes that ours override or call. `logger` is WSProtocol's.
+# Attributes of uvicorn's objects, and methods of its classes that Corral overrides or calls. `logger` belongs to WSProtocol.
 OF_PROTOCOL = {
     "connection_made", "cycle", "data_received", "flow", "on_headers_complete", "on_message_begin", "on_message_complete",
     "parser", "scope", "transport",
@@ -58,11 +58,11 @@ def test_only_these_files_use_uvicorn():
 
 
 def test_every_internal_that_is_used_is_listed():
-    connection = ast.parse((SERVER / "connection.py").read_text())
-    assert _inherited(connection, "BoundedHttp", BoundedHttp) == OF_PROTOCOL
+    connection = ast.parse((SERVER / "http_connection.py").read_text())
+    assert _inherited(connection, "BoundedHttpProtocol", BoundedHttpProtocol) == OF_PROTOCOL
     assert _attributes_of(connection, "_flow") == OF_FLOW
     assert _attributes_of(connection, "_cycle") == OF_CYCLE
-    assert _inherited(ast.parse((SERVER / "http.py").read_text()), "HttpServer", HttpServer) == OF_SERVER
+    assert _inherited(ast.parse((SERVER / "http_server.py").read_text()), "HttpServer", HttpServer) == OF_SERVER
     assert _attributes_of(ast.parse((SERVER / "data_channel.py").read_text()), "protocol") == {"logger"}
 
 
@@ -77,13 +77,13 @@ def _imported(path: Path) -> set[str]:
 
 
 def _attributes_of(tree: ast.AST, name: str) -> set[str]:
-    """X of every `name.X` and `self.name.X`."""
+    """Return X of every `name.X` and `self.name.X`."""
     attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     return {node.attr for node in attributes if ast.unparse(node.value) in (name, f"self.{name}")}
 
 
 def _inherited(tree: ast.Module, name: str, kind: type) -> set[str]:
-    """What a class uses or overrides of its bases."""
+    """Return the attributes of its bases that a class uses or overrides."""
     [body] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
     used = {
         node.attr
@@ -96,11 +96,11 @@ def _inherited(tree: ast.Module, name: str, kind: type) -> set[str]:
     return (used | overridden) - own
 
 
-# --- each is what we take it for --------------------------------------------------------------------------------------
+# --- each internal works as Corral expects ----------------------------------------------------------------------------
 
 
 class Wire:
-    """A protocol of ours on one end of a socket pair, and what the application saw."""
+    """Corral's protocol at one end of a socket pair, and the scopes that the application received."""
 
     def __init__(self) -> None:
         self.scopes: list[dict[str, Any]] = []
@@ -116,10 +116,10 @@ class Wire:
 
     async def open(self) -> None:
         ours, theirs = socket.socketpair()
-        config = uvicorn.Config(self.app, loop="none", http=BoundedHttp, lifespan="off", interface="asgi3", log_config=None)
+        config = uvicorn.Config(self.app, loop="none", http=BoundedHttpProtocol, lifespan="off", interface="asgi3", log_config=None)
         config.load()
         loop = asyncio.get_running_loop()
-        make = lambda: BoundedHttp(config, ServerState(), {}, _loop=loop)  # noqa: E731
+        make = lambda: BoundedHttpProtocol(config, ServerState(), {}, _loop=loop)  # noqa: E731
         _, self.protocol = await loop.connect_accepted_socket(make, ours)
         self.reader, self.writer = await asyncio.open_connection(sock=theirs)
 
@@ -128,12 +128,12 @@ class Wire:
             while not condition():
                 await asyncio.sleep(0)
 
-    async def ask(self, data: bytes) -> Connection:
-        """Send bytes, wait for the application to be called."""
+    async def ask(self, data: bytes) -> HttpConnection:
+        """Send bytes, and wait until the application is called."""
         count = len(self.scopes)
         self.writer.write(data)
         await self.until(lambda: len(self.scopes) > count)
-        connection: Connection = self.scopes[-1]["connection"]
+        connection: HttpConnection = self.scopes[-1]["connection"]
         return connection
 
     def close(self) -> None:
@@ -155,7 +155,7 @@ def test_a_body_as_it_arrives(runner):
         wire = Wire()
         await wire.open()
         connection = await wire.ask(HEAD + b"expect: 100-continue\r\n\r\n")
-        assert isinstance(connection, Connection) and isinstance(connection.transport, Corked), CHECK
+        assert isinstance(connection, HttpConnection) and isinstance(connection.transport, CorkedTransport), CHECK
         assert connection.length == 6, f"cycle.scope: {CHECK}"
         assert connection.awaits_continue, f"cycle.waiting_for_100_continue: {CHECK}"
         assert not connection.has_news and connection.has_more, f"cycle.message_event, more_body: {CHECK}"
@@ -210,7 +210,7 @@ def test_a_response_that_is_written_past_uvicorn(runner):
         await wire.open()
 
         async def respond(scope: Any, receive: Any, send: Any) -> None:
-            connection: Connection = scope["connection"]
+            connection: HttpConnection = scope["connection"]
             await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
             head = connection.transport.take()
             with socket.socket(fileno=connection.pause()) as past:
@@ -221,7 +221,7 @@ def test_a_response_that_is_written_past_uvicorn(runner):
 
         wire.respond = respond
         wire.go.set()
-        for _ in range(2):  # the second shows that uvicorn reads on after the first
+        for _ in range(2):  # the second one shows that uvicorn continues to read after the first
             await wire.ask(b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n")
             head = await asyncio.wait_for(wire.reader.readuntil(b"\r\n\r\n"), 10)
             assert b"content-length: 5" in head

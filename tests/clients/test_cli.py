@@ -1,6 +1,6 @@
-"""The `corral` command, run as a person runs it: the real executable, a real server, real tasks.
+"""The `corral` command as a user runs it: the real executable, a real server, real tasks.
 
-One Corral serves most tests; those that stop it or start a second one have their own.
+Most tests share one Corral. Tests that stop it or start a second one have their own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from command import BIN, DEADLINE_S, UNTIL_TOLD, Cli, processes_about
-from corral.cli.profiles import MARK, with_section
+from corral.cli.aws_profiles import MARK, with_section
 from eventually import eventually
 
 # up, down, status
@@ -44,7 +44,7 @@ def test_what_up_cannot_do_is_said_in_one_line(own: Cli) -> None:
     assert "is not one of" in own("up", "--runtime", "podman", code=2).stderr
     assert "sim:2xH200" in own("up", "--detach", "--port", "0", "--gpus", "many", code=1).stderr
     assert "twelve digits" in own("up", "--account", "12", code=2).stderr
-    assert "go together" in own("up", "--access-key", "AKIAEXAMPLE", code=2).stderr
+    assert "require each other" in own("up", "--access-key", "AKIAEXAMPLE", code=2).stderr
     assert not (own.data / "server.json").exists()
 
 
@@ -52,7 +52,7 @@ def test_down_leaves_tasks_alive_and_up_finds_them_again(own: Cli) -> None:
     about = json.loads(own("up", "-d", "--port", "0", "--gpus", "sim:2", "--json").stdout)
     task_id = own.start_task("--gpus", "1", "--", "sh", "-c", UNTIL_TOLD)
     said = own("down").stdout
-    assert "is down" in said and "1 task goes on" in said
+    assert "is down" in said and "1 task keeps running" in said
     assert not (own.data / "server.json").exists()
     assert "not running" in own("down").stdout  # twice is no error
     for verb in (["status"], ["ps"], ["env"], ["aws", "ecs", "list-tasks"], ["stop", task_id]):
@@ -120,7 +120,7 @@ def test_a_profile_is_used_by_boto3_and_aws_and_leaves_the_rest_of_the_files_alo
     assert config.read_text().count("corral]") == 1
 
     refused = cli("env", "--profile", "taken", code=1).stderr
-    assert "not Corral's" in refused and "THEIRS" in credentials.read_text()
+    assert "Corral did not write" in refused and "THEIRS" in credentials.read_text()
     cli("env", "--profile", "taken", "--force")
     assert "THEIRS" not in credentials.read_text() and "# about the next\n[profile other]\n" in config.read_text()
 
@@ -174,7 +174,7 @@ def test_run_shows_the_output_and_ends_as_the_command_does(cli: Cli, code: int) 
     assert second == "to stderr"
 
 
-def test_run_json_is_the_final_task_and_the_log_goes_beside_it(cli: Cli) -> None:
+def test_run_json_prints_the_final_task_and_the_log_on_stderr(cli: Cli) -> None:
     done = cli("run", "--json", "--name", "as-json", "--memory", "64", "--cpu", "256", "sh", "-c", "echo hello")
     task = json.loads(done.stdout)
     assert task["containers"][0]["exitCode"] == 0 and task["cpu"] == "256" and task["memory"] == "64"
@@ -259,7 +259,7 @@ def test_a_stream_named_after_the_container_is_found(cli: Cli) -> None:
         ecs.register_task_definition(family=family, containerDefinitions=[defined])
         ids.append(ecs.run_task(taskDefinition=family)["tasks"][0]["taskArn"])
     assert cli("logs", "-f", ids[0]).stdout == "without a prefix\n"
-    assert "no awslogs log driver" in cli("logs", ids[1], code=1).stderr
+    assert "does not use the awslogs log driver" in cli("logs", ids[1], code=1).stderr
 
 
 def test_the_pipe_breaks_and_the_task_is_stopped(cli: Cli) -> None:
@@ -274,9 +274,9 @@ def test_the_pipe_breaks_and_the_task_is_stopped(cli: Cli) -> None:
 
 
 def test_tasks_that_are_not_there(cli: Cli) -> None:
-    assert "`corral ps --all` lists them" in cli("logs", "0123456789", code=1).stderr
+    assert "`corral ps --all` lists the tasks" in cli("logs", "0123456789", code=1).stderr
     assert "is not a task" in cli("stop", "my-task", code=1).stderr
-    assert "no task" in cli("stop", "0" * 32, code=1).stderr
+    assert "does not exist" in cli("stop", "0" * 32, code=1).stderr
     assert cli("run", code=2).stderr.startswith("Usage: ")
     assert "NAME=VALUE" in cli("run", "--env", "oops", "true", code=2).stderr
 
@@ -284,7 +284,7 @@ def test_tasks_that_are_not_there(cli: Cli) -> None:
 def test_an_endpoint_that_does_not_answer_is_one_line(cli: Cli) -> None:
     nowhere = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
     said = cli("ps", code=1, env={**nowhere, "AWS_DEFAULT_REGION": "us-east-1"}).stderr
-    assert said.count("\n") == 1 and "nothing answers at http://127.0.0.1:9" in said
+    assert said.count("\n") == 1 and "cannot connect to http://127.0.0.1:9" in said
     assert cli("ps", "--data", str(cli.data), env=nowhere).stdout.startswith("No tasks")  # --data comes before the environment
     wrong = {"AWS_ENDPOINT_URL": cli.json("env")["AWS_ENDPOINT_URL"], "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
     for verb in ("ps", "status"):

@@ -1,4 +1,4 @@
-"""`corral exec`: execute-command's channel with our own client, on pipes. tests/screens has it in a terminal."""
+"""`corral exec` on pipes: ExecuteCommand's channel with Corral's own client. tests/screens tests it in a terminal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_input_and_output_are_passed_on_byte_for_byte(shared_cli: Cli, task: str
 
 def test_refusals_are_one_line(shared_cli: Cli, task: str) -> None:
     assert "is not in the task" in shared_cli("exec", "-c", "other", task, "true", code=1).stderr
-    assert "needs standard input to be a terminal" in shared_cli("exec", "-t", task, "true", code=2, given="").stderr
+    assert "requires that standard input is a terminal" in shared_cli("exec", "-t", task, "true", code=2, given="").stderr
     ecs = shared_cli.client("ecs")
     definition = shared_cli.task(task)["taskDefinitionArn"]
     plain = ecs.run_task(taskDefinition=definition)["tasks"][0]["taskArn"]
@@ -49,7 +49,7 @@ def test_refusals_are_one_line(shared_cli: Cli, task: str) -> None:
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_whoever_goes_takes_the_command_along(shared_cli: Cli, task: str, number: signal.Signals, code: int) -> None:
+def test_a_client_that_exits_ends_the_command(shared_cli: Cli, task: str, number: signal.Signals, code: int) -> None:
     running = shared_cli.begin("exec", task, "--", "sh", "-c", "echo begun; sleep 311")
     running.until("stdout", "begun")
     running.process.send_signal(number)
@@ -57,7 +57,7 @@ def test_whoever_goes_takes_the_command_along(shared_cli: Cli, task: str, number
     eventually(lambda: not living("sleep", "311"))
 
 
-def test_a_reader_that_goes(shared_cli: Cli, task: str) -> None:
+def test_a_reader_that_closes_the_pipe_ends_the_command(shared_cli: Cli, task: str) -> None:
     pipe = f"{BIN}/corral exec {task} -- yes | head -1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", pipe], env=shared_cli.environment, capture_output=True, text=True, timeout=30)
     assert (done.stdout, done.stderr) == ("y\n141\n", "")
@@ -65,7 +65,7 @@ def test_a_reader_that_goes(shared_cli: Cli, task: str) -> None:
 
 
 def test_a_slow_reader_slows_the_command_down(shared_cli: Cli, task: str) -> None:
-    """Nobody keeps what is not read: the command waits."""
+    """Output is not buffered without limit: the command waits for its reader."""
     running = shared_cli.begin("exec", task, "--", "sh", "-c", "head -c 50000000 /dev/zero; echo written >&2")
     running.until("stdout", "\0")
     [head] = living("head", "-c", "50000000")
@@ -90,5 +90,5 @@ def test_the_server_is_killed(own: Cli) -> None:
     [server] = living("corral.server", "--data", str(own.data))
     subprocess.run(["kill", "-9", str(server)], check=True)
     code, _, err = running.end()
-    assert (code, err) == (1, "corral: the connection was lost; the command beside the task ends.\n")
+    assert (code, err) == (1, "corral: the connection to the server was lost, and the command was stopped.\n")
     eventually(lambda: not living("sleep", "312"))

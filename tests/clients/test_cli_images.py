@@ -9,7 +9,7 @@ from command import BIN, Cli
 from corral.services.ecr.access import access_of
 
 STAND_IN = """#!/bin/sh
-# Says what docker was asked for.
+# Records the arguments and the input of docker.
 echo "$@" > "$TOLD/words"
 cat > "$TOLD/input"
 exit "${CODE:-0}"
@@ -32,7 +32,7 @@ def test_login_hands_docker_a_password_and_ends_as_docker_does(cli: Cli, tmp_pat
 
 
 def test_login_without_docker_says_so(cli: Cli) -> None:
-    assert "there is no docker command" in cli("login", env={"PATH": str(BIN)}, code=1).stderr
+    assert "docker is not on PATH" in cli("login", env={"PATH": str(BIN)}, code=1).stderr
 
 
 def test_images_are_listed(cli: Cli) -> None:

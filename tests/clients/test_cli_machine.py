@@ -12,7 +12,7 @@ import pytest
 
 from command import BIN, UNTIL_TOLD, Cli
 from corral.model.run import GpuSample
-from corral.server.status import HISTORY_POINTS, HISTORY_STEP_S, _history
+from corral.server.status_pages import HISTORY_POINTS, HISTORY_STEP_S, _history
 from eventually import eventually
 
 BUSY = "while :; do :; done"
@@ -64,7 +64,7 @@ def test_doctor_finds_nothing_wrong_where_nothing_is(cli: Cli) -> None:
         "version", "data folder", "server", "port", "nvidia driver", "docker", "cgroups", "limits", "proxy", "aws environment",
         "aws command",
     }  # fmt: skip
-    assert "answers in" in by_check["server"][0]["found"] and "differ by 0 s" in by_check["server"][1]["found"]
+    assert "responds in" in by_check["server"][0]["found"] and "differ by 0 s" in by_check["server"][1]["found"]
     assert not any("could not be checked" in finding["found"] for finding in findings)
     text = cli("doctor", env={"COLUMNS": "80"}).stdout
     assert max(map(len, text.splitlines())) <= 80 and "0 failures" in text
@@ -81,11 +81,11 @@ def test_doctor_says_what_to_do(own: Cli, tmp_path: Path) -> None:
             taken.bind(("127.0.0.1", 4566))
             taken.listen()
         except OSError:
-            pass  # then somebody else has it, which does as well
+            pass  # another process uses the port, which serves the test as well
         text = own("doctor", env=environment).stdout
     assert f"corral up --detach --data {own.data}" in text
-    assert "port 4566 is taken by" in text and "corral up --port 0" in text
-    assert "127.0.0.1 is not excepted" in text and "AWS_SESSION_TOKEN" in text and "AWS_PROFILE is work" in text
+    assert "port 4566 is in use by" in text and "corral up --port 0" in text
+    assert "without an exception for 127.0.0.1" in text and "AWS_SESSION_TOKEN" in text and "AWS_PROFILE is work" in text
 
 
 def test_doctor_asks_a_docker_engine_for_its_version(own: Cli, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_doctor_asks_a_docker_engine_for_its_version(own: Cli, tmp_path: Path) -
         answering.start()
         found = json.loads(own("doctor", "--json", env={"DOCKER_HOST": f"unix://{tmp_path / 'docker.sock'}"}).stdout)
         answering.join()
-    assert any("engine 26.1.4 answers" in finding["found"] for finding in found)
+    assert any("engine 26.1.4 at" in finding["found"] for finding in found)
 
 
 def test_doctor_fails_where_corral_could_not_work(own: Cli) -> None:

@@ -179,7 +179,7 @@ def test_what_does_not_go_together_is_said(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_text("{}")
     assert "--detach" in cli("run", "-i", "-d", "--", "cat", code=2).stderr
-    assert "-t needs standard input to be a terminal" in cli("run", "-it", "--", "cat", code=2, given="").stderr
+    assert "-t requires that standard input is a terminal" in cli("run", "-it", "--", "cat", code=2, given="").stderr
     assert "FILE" in cli("run", "-i", str(file), code=2, given="").stderr
     assert "--image" in cli("run", "--image", "x", str(file), code=2).stderr
     assert "1h30m" in cli("run", "--time", "soon", "--", "true", code=2).stderr
@@ -187,9 +187,9 @@ def test_what_does_not_go_together_is_said(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_what_aws_cannot_do_is_refused_before_anything_is_sent(cli: Cli) -> None:
-    assert "--time works on Corral only" in cli("run", "--time", "4h", "--image", "x", "--", "true", code=1, env=AWS).stderr
+    assert "--time works only with Corral" in cli("run", "--time", "4h", "--image", "x", "--", "true", code=1, env=AWS).stderr
     assert "cannot reach this terminal" in cli("run", "-i", "--", "true", code=1, env=AWS, given="").stderr
-    assert "give an --image" in cli("run", "--", "true", code=1, env=AWS).stderr
+    assert "choose an image with --image" in cli("run", "--", "true", code=1, env=AWS).stderr
 
 
 @pytest.mark.parametrize("said, seconds", [("90", 90), ("30s", 30), ("90m", 5400), ("4h", 14400), ("1d", 86400), ("1h30m", 5400)])
@@ -220,15 +220,15 @@ def test_a_file_is_registered_run_and_followed(cli: Cli, tmp_path: Path) -> None
 def test_several_containers_are_told_apart_and_the_first_failure_counts(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "two.json"
     slow = container("worker", "while [ ! -e done ]; do sleep 0.05; done; echo after", workingDirectory=str(tmp_path))
-    quick = container("side", "echo beside; touch done; exit 9", essential=False, workingDirectory=str(tmp_path))
+    quick = container("side", "echo before; touch done; exit 9", essential=False, workingDirectory=str(tmp_path))
     file.write_text(json.dumps(definition(slow, quick, family="two")))
     done = cli("run", str(file))
-    assert set(done.stdout.splitlines()) == {"worker | after", "side   | beside"}
+    assert set(done.stdout.splitlines()) == {"worker | after", "side   | before"}
     task = ended(cli, "two")
-    assert set(cli("logs", task["taskArn"]).stdout.splitlines()) == {"worker | after", "side   | beside"}
-    assert cli("logs", "-c", "side", task["taskArn"]).stdout == "beside\n"
+    assert set(cli("logs", task["taskArn"]).stdout.splitlines()) == {"worker | after", "side   | before"}
+    assert cli("logs", "-c", "side", task["taskArn"]).stdout == "before\n"
     lines = [json.loads(line) for line in cli("logs", "-f", "--json", task["taskArn"]).stdout.splitlines()]
-    assert {line["container"]: line["message"] for line in lines} == {"worker": "after", "side": "beside"}
+    assert {line["container"]: line["message"] for line in lines} == {"worker": "after", "side": "before"}
     failing = container("worker", "exit 8")
     file.write_text(json.dumps(definition(container("a", "true", essential=False), failing, family="two")))
     cli("run", str(file), code=8)
@@ -238,13 +238,13 @@ def test_a_file_without_a_log_runs_too(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "silent.json"
     file.write_text(json.dumps(definition(container("main", "echo unheard; exit 2", log=False), family="silent")))
     done = cli("run", str(file), code=2)
-    assert done.stdout == "" and "keeps a log" in done.stderr
+    assert done.stdout == "" and "awslogs log driver" in done.stderr
 
 
 def test_files_that_are_no_task_definitions(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "bad.json"
     file.write_text("{")
-    assert "is no JSON" in cli("run", str(file), code=1).stderr
+    assert "is not valid JSON" in cli("run", str(file), code=1).stderr
     file.write_text("{}")
     assert "no containerDefinitions" in cli("run", str(file), code=1).stderr
     file.write_text(json.dumps({"containerDefinitions": [{"name": "x", "image": "y", "colour": "red"}]}))
@@ -266,8 +266,8 @@ def test_parts_of_a_log(cli: Cli) -> None:
     assert cli("logs", "--since", "2999-01-01T00:00:00Z", task_id).stdout == ""
     stamped = cli("logs", "--timestamps", "--tail", "1", task_id).stdout
     assert stamped[10] == "T" and stamped.split(" ", 1)[0].endswith("Z") and stamped.endswith("line 4\n")
-    assert "no time" in cli("logs", "--since", "2026-13-45", task_id, code=2).stderr
-    assert "no duration" in cli("logs", "--since", "yesterday", task_id, code=2).stderr
+    assert "is not a time" in cli("logs", "--since", "2026-13-45", task_id, code=2).stderr
+    assert "is not a duration" in cli("logs", "--since", "yesterday", task_id, code=2).stderr
 
 
 def test_stop_waits_when_asked_to(cli: Cli) -> None:
@@ -277,7 +277,7 @@ def test_stop_waits_when_asked_to(cli: Cli) -> None:
 
 
 def test_other_clusters(cli: Cli) -> None:
-    assert "no cluster nowhere" in cli("ps", "--cluster", "nowhere", code=1).stderr
+    assert "cluster nowhere does not exist" in cli("ps", "--cluster", "nowhere", code=1).stderr
     cli.client("ecs").create_cluster(clusterName="other")
     assert cli("ps", "--cluster", "other").stdout.startswith("No tasks")
-    assert "no task" in cli("logs", "--cluster", "other", "0" * 32, code=1).stderr
+    assert "does not exist" in cli("logs", "--cluster", "other", "0" * 32, code=1).stderr

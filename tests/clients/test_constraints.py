@@ -1,4 +1,4 @@
-"""Requests that break a constraint of AWS's models, as boto3 sends them when it does not check them itself."""
+"""Requests that violate a constraint of AWS's models, sent by boto3 without its own validation."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ Client = Callable[..., Any]
         ),
     ],
 )
-def test_a_violation_is_refused_before_any_look_up(
+def test_a_violation_is_refused_before_the_handler_runs(
     client: Client, service: str, operation: str, params: dict[str, Any], code: str, text: str
 ) -> None:
     loose = client(service, parameter_validation=False)

@@ -1,4 +1,4 @@
-"""The HTTP port as strangers meet it: hostile bytes, bad signatures, folders that are not ours. Corral stays up."""
+"""The HTTP port with hostile bytes, bad signatures and foreign data folders: Corral refuses them and stays up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TARGET = "AmazonEC2ContainerServiceV20141113."
 
 
 def raw(corral: Corral, data: bytes) -> tuple[int, bytes]:
-    """Send bytes, read one HTTP answer."""
+    """Send bytes and read one HTTP response."""
     host, port = corral.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
         connection.sendall(data)
@@ -45,7 +45,7 @@ def raw(corral: Corral, data: bytes) -> tuple[int, bytes]:
 
 
 def signed(corral: Corral, body: bytes, target: str = "ListTasks") -> bytes:
-    """A signed ECS request with any body, as bytes."""
+    """Return a signed ECS request with any body, as bytes."""
     headers = {"X-Amz-Target": TARGET + target, "Content-Type": "application/x-amz-json-1.1"}
     request = AWSRequest("POST", f"{corral.url}/", headers=headers, data=body)
     keys = corral.keys
@@ -86,7 +86,7 @@ def test_huge_headers(corral):
         status, answer = raw(corral, never_ending)
         assert status == 431 and json.loads(answer)["__type"]
     except ConnectionError:
-        pass  # cut off while still sending
+        pass  # the server closed the connection while the client was sending
     assert corral.client("sts").get_caller_identity()
 
 
@@ -105,7 +105,7 @@ def test_a_body_over_its_limit(corral):
 
 @pytest.mark.parametrize("garbage", [b"\x16\x03\x01\x02\x00\x01\x00", b"GET", b"POST / HTTP/9.9", b"\x00" * 1000])
 def test_what_is_not_http(corral, garbage):
-    with suppress(ConnectionError, IndexError):  # it may be hung up on
+    with suppress(ConnectionError, IndexError):  # the server may close the connection
         assert 400 <= raw(corral, garbage + b"\r\n\r\n")[0] < 500
     assert corral.client("sts").get_caller_identity()
 
@@ -174,7 +174,7 @@ def start(data: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=30)
 
 
-def test_a_second_start_on_a_folder_is_refused_and_told_who_holds_it(corral):
+def test_a_second_start_on_a_folder_is_refused_and_names_the_process(corral):
     done = start(corral.data)
     assert done.returncode != 0
     assert "in use by corral, process" in done.stderr and "corral down" in done.stderr

@@ -1,4 +1,4 @@
-"""`corral hold`: a GPU kept away from tasks, with its reason wherever the GPU is shown."""
+"""`corral hold`: a held GPU gets no task, and its reason is displayed with it."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def test_a_hold_is_a_plain_attribute(cli: Cli) -> None:
 
 
 def test_what_cannot_be_held(cli: Cli) -> None:
-    assert "there is no GPU 7" in cli("hold", "7", code=1).stderr
-    assert "2 GPUs are meant" in cli("hold", "GPU-", code=1).stderr
+    assert "GPU 7 does not exist" in cli("hold", "7", code=1).stderr
+    assert "2 GPUs match GPU-" in cli("hold", "GPU-", code=1).stderr
     assert "is not held" in cli("hold", "0", "--release", code=1).stderr
-    assert "ECS allows no others" in cli("hold", "0", "--for", "what?!", code=2).stderr
+    assert "a reason has at most 128" in cli("hold", "0", "--for", "what?!", code=2).stderr
     assert "128" in cli("hold", "0", "--for", "x" * 129, code=2).stderr
-    assert "name the GPU" in cli("hold", "--release", code=2).stderr
-    assert "do not go together" in cli("hold", "0", "--release", "--for", "x", code=2).stderr
+    assert "require a GPU" in cli("hold", "--release", code=2).stderr
+    assert "cannot be used together" in cli("hold", "0", "--release", "--for", "x", code=2).stderr

@@ -26,7 +26,7 @@ POLICY = "arn:aws:iam::123456789012:policy/policy0"
 THREE = range(3)
 METRIC = {"Namespace": "pages", "MetricName": "m"}
 
-# Service and operation → the parameters with which its listing has two pages at least, when a page holds one.
+# (service, operation) -> parameters with which a listing has at least two pages of one element.
 PAGES: dict[tuple[str, str], dict[str, Any]] = {
     ("cloudwatch", "DescribeAlarmHistory"): {"AlarmTypes": ["MetricAlarm", "CompositeAlarm"]},
     ("cloudwatch", "DescribeAlarms"): {"AlarmTypes": ["MetricAlarm", "CompositeAlarm"]},
@@ -87,7 +87,7 @@ PAGES: dict[tuple[str, str], dict[str, Any]] = {
     ("ssm", "GetParameterHistory"): {"Name": "/pages/0"},
     ("ssm", "GetParametersByPath"): {"Path": "/pages"},
 }
-NO_PAGE = {("ecr", "DescribeImageScanFindings")}  # nothing is scanned: it always refuses
+NO_PAGE = {("ecr", "DescribeImageScanFindings")}  # Corral does not scan images, so this is always refused
 ONE_PAGE = {("ecs", "ListContainerInstances")}  # there is one machine
 SMALLEST_PAGE = {"ec2": 5}
 
@@ -100,7 +100,7 @@ def some_task(corral: Corral, *command: str) -> dict[str, Any]:
 
 NEVER = {("cloudwatch", "LogAlarmExists"), ("ecr", "ImageScanComplete")}  # Corral has no log alarms and scans nothing
 
-# Service and waiter → something to wait for, which comes.
+# (service, waiter) -> a resource that reaches the state of the waiter.
 WAITERS: dict[tuple[str, str], Callable[[Corral], dict[str, Any]]] = {
     ("cloudwatch", "AlarmExists"): lambda corral: {"AlarmNames": ["alarm0"]},
     ("cloudwatch", "CompositeAlarmExists"): lambda corral: {"AlarmNames": ["composite0"], "AlarmTypes": ["CompositeAlarm"]},
@@ -136,7 +136,7 @@ def cloudwatch_records(cloudwatch: Any) -> None:
 
 
 def ec2_records(ec2: Any) -> None:
-    """A page holds five at least, so there are six of everything."""
+    """A page has at least five elements, so create six of each."""
     ec2.create_key_pair(KeyName="pages", KeyType="ed25519")
     (default,) = ec2.describe_vpcs()["Vpcs"]
     subnet = ec2.describe_subnets()["Subnets"][0]["SubnetId"]
@@ -161,7 +161,7 @@ def ecs_records(ecs: Any) -> None:
     for at in THREE:
         ecs.create_cluster(clusterName=f"cluster{at}")
         ecs.register_task_definition(family=f"family{at}", containerDefinitions=[container(["true"], gpus=60)])
-        ecs.run_task(taskDefinition=f"family{at}")  # more GPUs than there are: it waits
+        ecs.run_task(taskDefinition=f"family{at}")  # needs more GPUs than exist, so it waits
 
 
 def iam_records(iam: Any) -> None:
@@ -266,7 +266,7 @@ def test_paginator(full: Corral, service: str, operation: str):
     whole = getattr(client, name)(**params)
     paging = model(service, "paginators-1", "pagination")[operation]
     keys = paging["result_key"]
-    if "limit_key" not in paging:  # nobody may choose how large a page is: where the listing is tested, there are enough for two
+    if "limit_key" not in paging:  # the page size is fixed; the tests of the operation have enough elements for two pages
         assert list(client.get_paginator(name).paginate(**params).build_full_result()[keys[0] if isinstance(keys, list) else keys])
         return
     smallest = SMALLEST_PAGE.get(service, 1)

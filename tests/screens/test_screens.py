@@ -1,4 +1,4 @@
-"""What a person sees, in a real terminal at 80 and at 160 columns."""
+"""The output of commands in a real terminal with 80 and with 160 columns."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_top_goes_on_when_the_server_does_not(own: Cli, tmp_path: Path) -> None:
         screen.type("corral top")
         screen.until("HELD BY")
         own("down")
-        screen.until("nothing answers at")
+        screen.until("cannot connect to")
         screen.press("C-c")
         screen.until_prompt()
         assert not screen.is_alternate()
@@ -159,7 +159,7 @@ def test_a_shell_on_a_gpu(cli: Cli, terminal: Open, columns: int) -> None:
 
 
 @WIDTHS
-def test_a_shell_beside_a_task(terminal: Open, holder: str, columns: int) -> None:
+def test_a_shell_in_a_running_task(terminal: Open, holder: str, columns: int) -> None:
     screen = terminal(columns)
     before = screen.settings()
     screen.type(f"corral exec {holder[:8]} -- env 'PS1=inside> ' bash --norc --noprofile")
@@ -182,7 +182,7 @@ def test_a_shell_beside_a_task(terminal: Open, holder: str, columns: int) -> Non
     assert screen.settings() == before
 
 
-def test_a_shell_beside_a_task_that_is_stopped(cli: Cli, terminal: Open, holder: str) -> None:
+def test_a_shell_in_a_task_that_is_stopped(cli: Cli, terminal: Open, holder: str) -> None:
     screen = terminal(80)
     before = screen.settings()
     screen.type(f"corral exec {holder[:8]} -- env 'PS1=inside> ' bash --norc --noprofile")

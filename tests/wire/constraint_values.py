@@ -1,4 +1,4 @@
-"""Values that satisfy or violate the constraints of a shape: one valid input per operation, one violation per term."""
+"""Values that satisfy or violate the constraints of a shape: one valid input per operation, one violation per constraint."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from corral.aws.constraints.check import violations
-from corral.aws.constraints.nodes import NUMBERS, Node
-from corral.aws.constraints.terms import Limit
+from corral.aws.constraints.tables import Limit
+from corral.aws.constraints.tree import NUMBERS, ConstraintNode
 from corral.aws.shapes import Shape
 
 Path = tuple[str, ...]
 
-# Texts to try against patterns; each is also tried with its last character repeated up to the shortest length allowed.
+# Texts to try with patterns. Each is also tried with its last character repeated up to the minimum length.
 TEXTS = (
     "a", "aa", "/", "/a/", "1", "v1", "Name", "text", "abc", "123456789012", "arn:aws:iam::123456789012:role/a", "us-east-1",
     "arn:aws:sns:us-east-1:123456789012:a", "String", "a/b", "a@b", "A", "*", "GET", "s3:ObjectCreated:*", "o-a", "p50",
@@ -21,8 +21,8 @@ TEXTS = (
 WRONG_TEXTS = ("\x00", "", "!", ":", "é*:!\x07", "a b", "no such value", "?" * 30, ":" * 30, "\x00" * 30, "$" * 3)
 
 
-def valid(shape: Shape, node: Node | None) -> Any:
-    """A small value that the shape and all constraints inside it allow."""
+def valid(shape: Shape, node: ConstraintNode | None) -> Any:
+    """Return a small value that satisfies the shape and all its constraints."""
     kind = shape.type_name
     if kind == "structure":
         members = node.members if node is not None else {}
@@ -40,8 +40,8 @@ def valid(shape: Shape, node: Node | None) -> Any:
     return {"boolean": True, "blob": b"x" * _least(node), "timestamp": 0.0}[kind]
 
 
-def placed(shape: Shape, node: Node, path: Path, value: Any) -> Any:
-    """A valid value of the shape in which `value` stands at the path."""
+def placed(shape: Shape, node: ConstraintNode, path: Path, value: Any) -> Any:
+    """Return a valid value of the shape that has `value` at the path."""
     if not path:
         return value
     part, *rest = path
@@ -63,8 +63,8 @@ def placed(shape: Shape, node: Node, path: Path, value: Any) -> Any:
     return {**base, part: placed(shape.members[part], node.members[part], tuple(rest), value)}
 
 
-def wrong(node: Node, limit: Limit) -> Iterator[tuple[str, Any]]:
-    """(term, value) for every term of a limit that a value can violate."""
+def wrong(node: ConstraintNode, limit: Limit) -> Iterator[tuple[str, Any]]:
+    """Yield (constraint, value) for every constraint of a limit that a value can violate."""
     kind = node.shape.type_name
     if limit.enum is not None:
         yield "enum", "no such value" if kind == "string" else 10**6
@@ -84,7 +84,7 @@ def wrong(node: Node, limit: Limit) -> Iterator[tuple[str, Any]]:
             yield "pattern", found
 
 
-def _of_length(node: Node, length: int) -> Any:
+def _of_length(node: ConstraintNode, length: int) -> Any:
     kind = node.shape.type_name
     if kind == "list":
         return [valid(node.shape.member, node.element)] * length
@@ -93,11 +93,11 @@ def _of_length(node: Node, length: int) -> Any:
     return b"x" * length if kind == "blob" else "x" * length
 
 
-def _least(node: Node | None) -> int:
+def _least(node: ConstraintNode | None) -> int:
     return max((int(limit.min or 0) for limit in node.limits), default=0) if node is not None else 0
 
 
-def _keys(node: Node | None, count: int) -> list[str]:
+def _keys(node: ConstraintNode | None, count: int) -> list[str]:
     if node is None or node.key is None:
         return [f"key{number}" for number in range(count)]
     enums = [limit.enum for limit in node.key.limits if limit.enum is not None]
@@ -106,7 +106,7 @@ def _keys(node: Node | None, count: int) -> list[str]:
     return [f"key{number}" for number in range(count)]
 
 
-def _text(node: Node | None) -> str:
+def _text(node: ConstraintNode | None) -> str:
     if node is None:
         return "a"
     for limit in node.limits:
@@ -120,7 +120,7 @@ def _text(node: Node | None) -> str:
     raise AssertionError(f"no valid text for {node.shape.name}: {node.limits}")
 
 
-def _number(node: Node | None) -> int:
+def _number(node: ConstraintNode | None) -> int:
     for limit in node.limits if node is not None else ():
         if limit.enum is not None:
             return int(limit.enum[0])

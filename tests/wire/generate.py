@@ -1,4 +1,4 @@
-"""Random values for any shape, from a seed: the same seed gives the same value, so a failure names its own replay."""
+"""Random values for any shape. The same seed gives the same value, so a failure can be repeated with its seed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 EXAMPLES = int(os.environ.get("CORRAL_EXAMPLES", "3"))  # per operation and direction; raise it for a long run
-DEPTH_MAX = 5  # below this only required members are made, so that recursive shapes end
+DEPTH_MAX = 5  # below this depth only required members are generated, so that recursive shapes end
 
 TEXTS = (
     "",
@@ -65,7 +65,7 @@ WHOLE_MOMENTS_S = tuple(moment for moment in MOMENTS_S if moment.is_integer())
 
 
 class Generator:
-    """Makes values for shapes, such as the protocol can carry.
+    """Generates values of shapes that the protocol can transmit.
 
     A form leaves no trace of empty maps and structures, ec2's not even of empty lists, XML none of flattened ones, and it
     has no way to write some characters; what a structure has in headers and labels must fit there.
@@ -103,7 +103,7 @@ class Generator:
         location = shape.serialization.get("location")
         if location == "uri":  # cannot be empty
             return self._rng.choice(KEYS_OF_S3) if shape.name == "ObjectKey" else self._label(shape)
-        if location == "querystring" and shape.type_name == "list":  # an empty list leaves no trace
+        if location == "querystring" and shape.type_name == "list":  # a query string cannot contain an empty list
             return self.value(shape, depth) or [self.value(shape.member)]
         if location == "header":
             return self._header(shape)

@@ -1,4 +1,4 @@
-"""botocore as the other end of the wire: what it sends, and what it makes of our answers."""
+"""botocore as the client: the requests that it sends, and how it parses Corral's responses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SERVED = (
     "sts",
 )
 PROTOCOLS = {"cloudwatch": ("json", "query", "smithy-rpc-v2-cbor"), "sqs": ("json", "query")}
-# Operations of S3 that look like others on the wire: the older of twins, and those that only their host name tells.
+# S3 operations whose requests look like those of others: deprecated ones, and those that only the host name distinguishes.
 TWINS = {
     "GetBucketLifecycle",
     "GetBucketNotification",
@@ -50,7 +50,7 @@ TWINS = {
     "ListDirectoryBuckets",
     "WriteGetObjectResponse",
 }
-EC2_STEP = 12 if EXAMPLES <= 3 else 1  # one operation of so many: the model is huge and its operations are alike
+EC2_STEP = 12 if EXAMPLES <= 3 else 1  # test one operation in this many: the model is huge and its operations are similar
 EC2_ALWAYS = {"RunInstances", "DescribeInstances", "CreateLaunchTemplate", "CreateTags", "AuthorizeSecurityGroupIngress"}
 FORBIDDEN_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 ENDPOINT = "http://127.0.0.1:4566"
@@ -65,7 +65,7 @@ def lookup(access_key_id: str, token: str | None) -> Secret | None:
 
 @cache
 def model_of(service: str, protocol: str | None = None) -> ServiceModel:
-    """botocore's own model; for SQS on the query wire ours, because botocore's no longer has the names old clients use."""
+    """Return botocore's model, but Corral's for SQS with query, since botocore's no longer has the names of old clients."""
     if (service, protocol) == ("sqs", "query"):
         description = sqs_query_description(Loader().load_service_model("sqs", "service-2"))
         return ServiceModel(description, service)
@@ -73,12 +73,12 @@ def model_of(service: str, protocol: str | None = None) -> ServiceModel:
 
 
 def protocols_of(service: str) -> tuple[str, ...]:
-    """The protocols to try a service in."""
+    """Return the protocols in which to test a service."""
     return PROTOCOLS.get(service, (model_of(service).resolved_protocol,))
 
 
 def every_operation() -> list[tuple[str, str, str]]:
-    """(service, protocol, operation) for all services that are served, or will be."""
+    """Return (service, protocol, operation) for all services that Corral serves or will serve."""
     return [
         (service, protocol, operation)
         for service in SERVED
@@ -88,7 +88,7 @@ def every_operation() -> list[tuple[str, str, str]]:
 
 
 def operations_of(service: str) -> list[str]:
-    """The operations to try of a service."""
+    """Return the operations of a service to test."""
     names = list(model_of(service).operation_names)
     if service == "ec2":
         return [name for number, name in enumerate(names) if number % EC2_STEP == 0 or name in EC2_ALWAYS]
@@ -96,7 +96,7 @@ def operations_of(service: str) -> list[str]:
 
 
 def sent_by_botocore(service: str, protocol: str, operation: str, params: dict[str, Any], *, sign: bool = True) -> Request:
-    """The request that botocore makes of these parameters."""
+    """Return the request that botocore sends for these parameters."""
     model = model_of(service, protocol)
     serialized = create_serializer(protocol, include_validation=False).serialize_to_request(
         params, model.operation_model(operation)
@@ -110,7 +110,7 @@ def sent_by_botocore(service: str, protocol: str, operation: str, params: dict[s
 
 
 def as_received(prepared: Any) -> Request:
-    """A prepared request of botocore's, as the server hands it to us."""
+    """Convert a prepared request of botocore to the form in which the server passes it on."""
     url = urlsplit(prepared.url)
     headers = {"host": url.netloc}
     for name, value in prepared.headers.items():
@@ -122,7 +122,7 @@ def as_received(prepared: Any) -> Request:
 
 
 def read_by_botocore(service: str, protocol: str, operation: str, response: Response) -> dict[str, Any]:
-    """What botocore's parser makes of a response."""
+    """Parse a response with botocore."""
     shape = model_of(service, protocol).operation_model(operation).output_shape
     payload = shape.serialization.get("payload") if shape is not None else None
     streams = payload is not None and shape.members[payload].type_name == "blob"
@@ -136,12 +136,12 @@ def read_by_botocore(service: str, protocol: str, operation: str, response: Resp
 
 
 def as_datetimes(shape: Any, value: Any) -> Any:
-    """The same value with timestamps as datetimes, which is what botocore takes and gives."""
+    """Convert timestamps to datetimes, which botocore uses."""
     return mapped(shape, value, lambda leaf, v: datetime.fromtimestamp(v, UTC) if leaf.type_name == "timestamp" else v)
 
 
 def mapped(shape: Any, value: Any, change: Any) -> Any:
-    """The value with every scalar changed by `change(shape, scalar)`."""
+    """Replace every scalar of a value by `change(shape, scalar)`."""
     if shape.type_name == "structure":
         if shape.is_document_type:
             return value
@@ -154,26 +154,26 @@ def mapped(shape: Any, value: Any, change: Any) -> Any:
 
 
 def seen(shape: Any, value: Any, protocol: str) -> Any:
-    """What the protocol, or botocore's own parser, makes of a value on the way."""
+    """Apply the changes that the protocol or botocore's parser makes to a value."""
     if protocol in ("query", "ec2", "rest-xml"):
         return without_empty_flattened(shape, mapped(shape, value, xml_text))
     return mapped(shape, value, json_scalar if protocol == "json" else lambda leaf, scalar: scalar)
 
 
 def json_scalar(shape: Any, value: Any) -> Any:
-    """JSON has no infinities: they travel as strings, and botocore's json parser leaves them so."""
+    """JSON has no infinities: they are sent as strings, which botocore's json parser does not convert."""
     if shape.type_name in ("float", "double") and value in (float("inf"), float("-inf")):
         return "Infinity" if value > 0 else "-Infinity"
     return value
 
 
 def xml_text(shape: Any, value: Any) -> Any:
-    """XML 1.0 cannot hold some characters; we send U+FFFD instead."""
+    """XML 1.0 cannot represent some characters; Corral sends U+FFFD instead."""
     return FORBIDDEN_IN_XML.sub("\ufffd", value) if isinstance(value, str) else value
 
 
 def without_empty_flattened(shape: Any, value: Any) -> Any:
-    """A flattened list or map is its elements and nothing around them, so an empty one is not there."""
+    """A flattened list or map has no enclosing element, so an empty one is absent."""
     if shape.type_name == "structure":
         return {
             name: without_empty_flattened(shape.members[name], item)
@@ -188,7 +188,7 @@ def without_empty_flattened(shape: Any, value: Any) -> Any:
 
 
 def comparable(value: Any) -> Any:
-    """NaN equals itself here, and datetimes are seconds to the millisecond."""
+    """Make values comparable: NaN equals itself, and datetimes become seconds rounded to milliseconds."""
     if isinstance(value, dict):
         return {key: comparable(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -201,7 +201,7 @@ def comparable(value: Any) -> Any:
 
 
 class _Raw:
-    """The little of urllib3's response that botocore reads."""
+    """The part of urllib3's response that botocore reads."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -211,7 +211,7 @@ class _Raw:
 
 
 def client(service: str, answer: Any, protocol: str | None = None, endpoint: str = ENDPOINT) -> Any:
-    """A real client whose requests are answered by `answer(Request) -> Response` instead of a socket.
+    """A real client whose requests are passed to `answer(Request) -> Response` instead of a socket.
 
     With a protocol, one whose model leaves it no other.
     """
@@ -241,7 +241,7 @@ def _session(service: str | None, protocol: str | None) -> botocore.session.Sess
 
 
 class _OneProtocol(Loader):
-    """botocore's models, with one protocol taken from those of one service."""
+    """Loads botocore's models, with only one protocol for one service."""
 
     def __init__(self, service: str, protocol: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Bodies that are checked while they stream: plain, chunked, signed chunk by chunk, with trailers."""
+"""Request bodies that are verified while they stream: plain, chunked, signed chunk by chunk, with trailers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from botocore.httpchecksum import AwsChunkedWrapper, Crc32Checksum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.aws import Body, Request, Response, Secret, recognise_head, verify_head
-from corral.aws.body import LINE_MAX_BYTES, ChunkedBody, ChunkSigner, PlainBody
+from corral.aws import Request, RequestBody, Response, Secret, recognise_head, verify_head
+from corral.aws.request_body import LINE_MAX_BYTES, ChunkedBody, ChunkSigner, PlainBody
 from corral.blobs.checksums import HEADERS, checksum, checksum_text
 from corral.errors import ApiError
 from wire import oracle
 from wire.generate import EXAMPLES
 
-# The worked examples of AWS's documentation: one key, one moment, 66,560 bytes in chunks of 64 KiB and the rest.
+# The examples of AWS's documentation: one key, one time, 66,560 bytes in a chunk of 64 KiB and a smaller one.
 NOW_S = datetime(2013, 5, 24, tzinfo=UTC).timestamp()
 SCOPE = "20130524/us-east-1/s3/aws4_request"
 KEYS = {"AKIAIOSFODNN7EXAMPLE": Secret("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", None, None, "root")}
@@ -76,7 +76,7 @@ def head_with_trailer() -> Request:
 
 
 def framed(chunks: Any, signatures: Any) -> bytes:
-    """All chunks but the end of the last, which is the end of the body or trailers."""
+    """Encode the chunks without the line break after the last one, which ends the body or precedes the trailers."""
     body = b"".join(
         b"%x;chunk-signature=%s\r\n%s\r\n" % (len(chunk), signature.encode(), chunk)
         for chunk, signature in zip(chunks, signatures, strict=True)
@@ -84,13 +84,13 @@ def framed(chunks: Any, signatures: Any) -> bytes:
     return body[:-2]
 
 
-def read(body: Body, data: bytes, step: int | None = None) -> tuple[bytes, dict[str, str]]:
+def read(body: RequestBody, data: bytes, step: int | None = None) -> tuple[bytes, dict[str, str]]:
     step = step or len(data) or 1
     payload = b"".join(body.feed(data[at : at + step]) for at in range(0, len(data), step))
     return payload, body.finish()
 
 
-def refused(body: Body, data: bytes) -> ApiError:
+def refused(body: RequestBody, data: bytes) -> ApiError:
     with pytest.raises(ApiError) as caught:
         read(body, data)
     return caught.value
@@ -192,14 +192,14 @@ def test_the_head_itself_must_be_right() -> None:
 
 
 class Key:
-    """A signing key for these tests alone."""
+    """A signing key for these tests."""
 
     def hexdigest(self, text: bytes) -> str:
         return hmac.digest(b"key", text, "sha256").hex()
 
 
 def sign(chunks: list[bytes]) -> list[str]:
-    """The signatures of the chunks, written out once more from the documentation."""
+    """Compute the signatures of the chunks as the documentation describes, independently of Corral's code."""
     signatures, previous = [], "seed"
     for chunk in chunks:
         text = f"AWS4-HMAC-SHA256-PAYLOAD\nT\nS\n{previous}\n{hashlib.sha256().hexdigest()}\n{hashlib.sha256(chunk).hexdigest()}"
@@ -248,7 +248,7 @@ def test_arbitrary_bytes_end_cleanly(data: bytes, step: int, size: int, signed: 
 @pytest.mark.parametrize("algorithm", [None, "CRC32", "SHA1", "SHA256"])
 @pytest.mark.parametrize("size", [0, 1, 3_000_000])
 def test_what_boto3_uploads_over_tls_is_read(algorithm: str | None, size: int) -> None:
-    """Over TLS boto3 sends its checksum in a trailer, by itself."""
+    """Over TLS boto3 sends its checksum in a trailer."""
     payload = bytes(range(251)) * (size // 251) + bytes(size % 251)
     read_back: list[tuple[bytes, dict[str, str]]] = []
 

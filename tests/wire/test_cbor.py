@@ -1,4 +1,4 @@
-"""CBOR: what botocore's codec and ours say to each other, the examples of RFC 8949, and bytes of strangers."""
+"""CBOR: Corral's codec against botocore's, the examples of RFC 8949, and hostile bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from corral.aws import Request, recognise
 from corral.aws.cbor import EpochSeconds, cbor_from_value, value_from_cbor
-from corral.aws.faults import Misfit
+from corral.aws.wire_errors import ParseError
 from corral.errors import ApiError, api_error
 from wire.generate import EXAMPLES
 from wire.oracle import sent_by_botocore
@@ -81,8 +81,8 @@ def test_known_encodings_are_read(data: str, value: Any) -> None:
         "c1f5",
         "c1f6",
         "1c", "1d", "1e", "1f", "3f", "df",  # reserved, and numbers without a length
-        "f8ff", "f818", "f0", "fc", "ff",  # other simple values, and a break from nothing
-        "a10101",  # a key that is no text
+        "f8ff", "f818", "f0", "fc", "ff",  # other simple values, and a break outside of a list
+        "a10101",  # a key that is not text
         "a1f601",
         "62c328",  # not UTF-8
         "7f62c3ff",
@@ -90,19 +90,19 @@ def test_known_encodings_are_read(data: str, value: Any) -> None:
         "5f5f4101ffff",
         "0000",  # two values
         "18", "19ff", "1b00", "41", "6161" + "61", "81", "a1", "a16161", "9f", "bf", "bf6161", "5f", "5f41", "fb00", "c1", "f9",
-        "9b7fffffffffffffff", "bb7fffffffffffffff", "5b7fffffffffffffff", "7b7fffffffffffffff",  # lengths of hell
+        "9b7fffffffffffffff", "bb7fffffffffffffff", "5b7fffffffffffffff", "7b7fffffffffffffff",  # huge lengths
         "bf6161ff",  # a key without its value
     ],
 )  # fmt: skip
-def test_what_is_no_cbor_of_ours_is_refused(data: str) -> None:
-    with pytest.raises(Misfit):
+def test_unsupported_cbor_is_refused(data: str) -> None:
+    with pytest.raises(ParseError):
         value_from_cbor(bytes.fromhex(data))
 
 
 @pytest.mark.parametrize("opening", [b"\x81", b"\x9f", b"\xa1\x61a", b"\xbf\x61a"])
 @pytest.mark.parametrize("depth", [65, 1000, 200_000])
 def test_depth_is_bounded(opening: bytes, depth: int) -> None:
-    with pytest.raises(Misfit, match="nested"):
+    with pytest.raises(ParseError, match="nested"):
         value_from_cbor(opening * depth)
     assert value_from_cbor(b"\x81" * 64 + b"\x00")
 
@@ -117,7 +117,7 @@ VALUES = st.recursive(
 
 @settings(max_examples=40 * EXAMPLES, deadline=None)
 @given(value=VALUES)
-def test_what_we_write_botocore_and_we_read(value: Any) -> None:
+def test_encoded_values_are_decoded_by_botocore_and_corral(value: Any) -> None:
     data = cbor_from_value(value)
     parser = create_parser("smithy-rpc-v2-cbor")
     theirs = parser.parse_data_item(parser.get_peekable_stream_from_bytes(data))

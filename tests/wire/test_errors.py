@@ -1,4 +1,4 @@
-"""Every modelled error reaches the caller as `client.exceptions.<name>`, through boto3's own path."""
+"""A boto3 client raises every modelled error as `client.exceptions.<name>`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wire.generate import Generator
 from wire.oracle import SERVED, client, comparable, model_of, protocols_of, seen, sent_by_botocore
 
 MESSAGE = 'it is not there: <x> & "y" — ünïcode'
-# One operation of each service that any error may be raised from.
+# One operation of each service, for which the tests raise all errors.
 OPERATION = {
     "application-autoscaling": "DescribeScalableTargets",
     "autoscaling": "DescribeAutoScalingGroups",
@@ -37,7 +37,7 @@ OPERATION = {
 
 
 def raised_by_boto3(service: str, error: ApiError) -> tuple[Any, ClientError]:
-    """The client, and what it raises when the call is answered with this error."""
+    """Return the client, and the exception that it raises for this error."""
     made = client(service, lambda request: recognise(request).serialize_error(error, "request-1"))
     with pytest.raises(ClientError) as caught:
         getattr(made, xform_name(OPERATION[service]))()
@@ -55,7 +55,7 @@ def test_boto3_raises_every_modelled_error(service: str) -> None:
         current[:] = [api_error(shape.name)(MESSAGE)]
         with pytest.raises(ClientError) as caught:
             call()
-        # Two errors of cloudwatch share a code, and boto3 knows only one class for it; it is the same on AWS.
+        # Two errors of cloudwatch have the same code, for which boto3 has only one class, as on AWS.
         assert type(caught.value) is made.exceptions.from_code(shape.error_code), shape.name
         assert type(caught.value).__name__ == shape.name or shape.name == "DashboardNotFoundError"
         assert caught.value.response["Error"]["Message"] == MESSAGE
@@ -67,7 +67,7 @@ def test_boto3_raises_every_modelled_error(service: str) -> None:
 @pytest.mark.parametrize("service", SERVED)
 def test_a_service_may_raise_by_code_or_by_name(service: str) -> None:
     for shape in model_of(service).error_shapes:
-        if shape.name == "DashboardNotFoundError":  # its code is another error's name, which wins
+        if shape.name == "DashboardNotFoundError":  # its code is another error's name, which takes precedence
             continue
         request = sent_by_botocore(service, protocols_of(service)[0], OPERATION[service], {})
         call = recognise(request)
@@ -115,7 +115,7 @@ def test_sqs_errors_have_their_old_codes_too() -> None:
 def test_a_real_client_in_each_protocol_of_its_service(
     service: str, protocol: str, call: str, params: dict[str, Any], result: dict[str, Any], shape: str
 ) -> None:
-    """Answers and errors, with a client whose model has this protocol alone."""
+    """Responses and errors, with a client whose model has only this protocol."""
     answers: list[Any] = [lambda found: found.serialize(result, "request-1")]
     answers.append(lambda found: found.serialize_error(api_error(shape)(MESSAGE), "request-2"))
 
@@ -130,7 +130,7 @@ def test_a_real_client_in_each_protocol_of_its_service(
     assert {name: read[name] for name in result} == result
     with pytest.raises(ClientError) as caught:
         getattr(made, call)(**params)
-    assert type(caught.value).__name__ == shape or protocol == "query"  # today's sqs model has no codes of the query wire
+    assert type(caught.value).__name__ == shape or protocol == "query"  # the current sqs model does not have the query codes
     assert caught.value.response["Error"]["Message"] == MESSAGE
     old = "AWS.SimpleQueueService.NonExistentQueue" if service == "sqs" else "ResourceNotFound"
     assert caught.value.response["Error"]["Code"] in (old, shape)
@@ -184,7 +184,7 @@ def test_what_is_not_served_is_named(service: str) -> None:
 @pytest.mark.parametrize(
     "headers, body, kind",
     [
-        ({"x-amz-target": "Nobody.Knows"}, b"{}", "json"),
+        ({"x-amz-target": "Unknown.Target"}, b"{}", "json"),
         ({"content-type": "application/x-amz-json-1.0"}, b"{}", "json"),
         ({"content-type": "application/x-www-form-urlencoded"}, b"Action=Dance&Version=1999-01-01", "query"),
         ({}, b"", "json"),

@@ -1,4 +1,4 @@
-"""Hostile bytes: whatever arrives either parses or is an ApiError of the 4xx kind, and nothing grows without bound."""
+"""Hostile bytes: any request is either parsed or refused with a 4xx ApiError, within bounded time and memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FORM = {"content-type": "application/x-www-form-urlencoded"}
 
 
 def outcome(request: Request) -> dict[str, Any] | ApiError:
-    """Parameters, or a refusal that can be sent; anything else is a failure of ours."""
+    """Return the parameters or the refusal of a request; anything else is a bug."""
     call = None
     try:
         call = recognise(request)
@@ -87,7 +87,7 @@ def test_bad_json(body: bytes) -> None:
 
 def test_odd_json_that_is_valid() -> None:
     body = b'{"taskDefinition": "x", "taskDefinition": "y", "later": ' + b"[" * 500 + b"]" * 500 + b"}"
-    assert outcome(Request("POST", "/", "", ECS, body)) == {"taskDefinition": "y"}  # the last one counts
+    assert outcome(Request("POST", "/", "", ECS, body)) == {"taskDefinition": "y"}  # the last value is used
 
 
 @pytest.mark.parametrize("depth", [70, 200, 330, 1000, 100_000])
@@ -98,7 +98,7 @@ def test_a_shape_inside_itself_is_bounded(depth: int) -> None:
 
 @pytest.mark.parametrize("depth", [64, 100, 2000, 100_000])
 def test_a_form_inside_itself_is_bounded(depth: int) -> None:
-    """No served query service has a recursive input, so the dotted name itself is the hostile part."""
+    """No query service that Corral serves has a recursive input, so the name itself is nested deeply."""
     name = b"AlarmNames" + b".member.1" * depth
     outcome(Request("POST", "/", "", FORM, b"Action=DeleteAlarms&Version=2010-08-01&" + name + b"=x"))
 
@@ -295,7 +295,7 @@ OPERATIONS = every_operation()
 @settings(max_examples=100 * EXAMPLES, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_mutations_of_valid_requests(seed: int) -> None:
-    """Bytes are flipped, cut, doubled or moved anywhere in a request that was valid; the signature must fail cleanly too."""
+    """Flip, cut, duplicate or move bytes of a valid request. The signature check must fail cleanly, too."""
     rng = random.Random(seed)
     service, protocol, operation = rng.choice(OPERATIONS)
     shape = model_of(service, protocol).operation_model(operation).input_shape
@@ -323,7 +323,7 @@ def test_mutations_of_valid_requests(seed: int) -> None:
     except ApiError as error:
         assert 400 <= error.status < 500
     else:
-        # x-amzn-query-mode and the content encoding's like are not signed; what is signed did not change.
+        # Headers such as x-amzn-query-mode and content-encoding are not signed, so changing them does not matter.
         assert (mutant.method, mutant.body) == (valid.method, valid.body)
 
 

@@ -1,4 +1,4 @@
-"""What botocore sends, we read: every operation of every served service, in every protocol its clients use."""
+"""Corral parses what botocore sends, for every operation of every served service and every protocol of its clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wire.oracle import REGION, as_datetimes, comparable, every_operation, looku
 
 
 @pytest.mark.parametrize("service, protocol, operation", every_operation())
-def test_we_read_what_botocore_sends(service: str, protocol: str, operation: str) -> None:
+def test_corral_parses_what_botocore_sends(service: str, protocol: str, operation: str) -> None:
     model = model_of(service, protocol)
     shape = model.operation_model(operation).input_shape
     for example in range(EXAMPLES):
@@ -24,14 +24,14 @@ def test_we_read_what_botocore_sends(service: str, protocol: str, operation: str
         request = sent_by_botocore(service, protocol, operation, as_datetimes(shape, params) if shape else {})
         call = recognise(request)
         assert (call.service, call.operation, call.protocol) == (service, operation, protocol)
-        read = call.codecs.parse(call.request, call.located)  # the values are random: constraints have a test of their own
+        read = call.codecs.parse(call.request, call.located)  # without constraints, since the values are random
         assert comparable(read) == comparable(params), seed
         identity = verify(request, lookup, time.time(), signing_name=call.signing_name)
         assert (identity.region, identity.service) == (REGION, model.signing_name)
 
 
 def carried(shape: Any, params: dict[str, Any]) -> dict[str, Any]:
-    """Without an empty body, which leaves no trace, and with the body's own length."""
+    """Remove an empty body, which cannot be transmitted, and set the length of the body."""
     params = {**params}
     payload = shape.serialization.get("payload")
     if "ContentLength" in shape.members:
@@ -61,7 +61,7 @@ def test_unsigned_batch_is_recognised_by_path() -> None:
         assert (call.service, call.operation) == ("batch", operation)
 
 
-def test_what_a_form_cannot_carry_is_absent() -> None:
+def test_values_that_a_form_cannot_contain_are_absent() -> None:
     """botocore sends nothing at all for an empty map or structure, and `Name=` for an empty list."""
     sent = {"AlarmNames": [], "StateValue": "OK"}
     assert recognise(sent_by_botocore("cloudwatch", "query", "DescribeAlarms", sent)).params() == sent

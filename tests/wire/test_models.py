@@ -1,4 +1,4 @@
-"""Our reading of AWS's models, against botocore's."""
+"""Corral's classes for service models, compared with botocore's."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from corral.aws import catalogue
 from corral.aws.models import query_code, service_model
 from corral.aws.shapes import Shape
 
-OF_CLIENTS = {"hostLabel", "event", "eventheader", "eventpayload"}  # what only botocore has a use for
+OF_CLIENTS = {"hostLabel", "event", "eventheader", "eventpayload"}  # used only by clients
 
 
 @pytest.mark.parametrize("service", catalogue.SERVICES, ids=lambda service: service.name)
-def test_they_say_the_same(service: catalogue.Service) -> None:
+def test_models_are_the_same_as_in_botocore(service: catalogue.AwsService) -> None:
     ours = service_model(service.name, service.protocols[0])
     theirs = ServiceModel(Loader().load_service_model(service.name, "service-2"), service.name)
-    assert ours.operations.keys() >= set(theirs.operation_names)  # S3's has one more
+    assert ours.operations.keys() >= set(theirs.operation_names)  # S3's has PostObject, too
     pairs: list[tuple[Any, Any]] = []
     for name in theirs.operation_names:
         here, there = ours.operation_model(name), theirs.operation_model(name)
@@ -37,7 +37,7 @@ def test_they_say_the_same(service: catalogue.Service) -> None:
 
 
 @pytest.mark.parametrize("service", [s for s in catalogue.SERVICES if s.name != "sqs"], ids=lambda service: service.name)
-def test_errors_have_the_same_codes(service: catalogue.Service) -> None:
+def test_errors_have_the_same_codes(service: catalogue.AwsService) -> None:
     ours = service_model(service.name, service.protocols[0])
     theirs = ServiceModel(Loader().load_service_model(service.name, "service-2"), service.name).error_shapes
     here = {shape.name: (query_code(ours, shape), shape.error.get("httpStatusCode")) for shape in ours.error_shapes}
@@ -50,14 +50,14 @@ def test_a_model_has_no_documentation() -> None:
     assert not any("documentation" in member for shape in said.values() for member in shape.get("members", {}).values())
 
 
-def test_the_wire_needs_botocores_data_and_not_botocore() -> None:
-    """Its import would be a third of a server's start."""
+def test_models_are_loaded_without_importing_botocore() -> None:
+    """Importing botocore would make a server's start a third longer."""
     code = "import sys, corral.aws.models as m; m.service_model('ecs', 'json'); sys.exit('botocore' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def _told(shape: Any) -> Any:
-    """What a shape says of itself, in words that both know."""
+    """Return the description of a shape in the terms that both have."""
     if shape is None:
         return None
     is_structure = shape.type_name == "structure"

@@ -1,4 +1,4 @@
-"""What we answer, botocore reads: every operation of every served service, in every protocol its clients use."""
+"""botocore parses Corral's responses, for every operation of every served service and every protocol of its clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def read_as_modelled(operation: tuple[str, str, str]) -> bool:
 
 
 @pytest.mark.parametrize("service, protocol, operation", [o for o in every_operation() if read_as_modelled(o)])
-def test_botocore_reads_what_we_answer(service: str, protocol: str, operation: str) -> None:
+def test_botocore_parses_the_response(service: str, protocol: str, operation: str) -> None:
     call = recognise(sent_by_botocore(service, protocol, operation, minimal(service, protocol, operation)))
     shape = model_of(service, protocol).operation_model(operation).output_shape
     for example in range(EXAMPLES):
@@ -29,14 +29,14 @@ def test_botocore_reads_what_we_answer(service: str, protocol: str, operation: s
         response = call.serialize(given, "request-1")
         read = read_by_botocore(service, protocol, operation, response)
         metadata = read.pop("ResponseMetadata")
-        if protocol != "smithy-rpc-v2-cbor" or shape is not None:  # botocore looks for no id where there is no output
+        if protocol != "smithy-rpc-v2-cbor" or shape is not None:  # botocore reads no request id if there is no output
             assert metadata["RequestId"] == "request-1"
         expected = made_up(shape) | seen(shape, result, protocol) if shape is not None else {}
         assert comparable(read) == comparable(expected), seed
 
 
 def made_up(shape: Any) -> dict[str, Any]:
-    """What botocore finds even where there is nothing: maps of headers, and the payload."""
+    """Return the members that botocore adds even if they are absent: maps of headers, and the payload."""
     found: dict[str, Any] = {n: {} for n, m in shape.members.items() if m.serialization.get("location") == "headers"}
     payload = shape.serialization.get("payload")
     if payload is not None:
@@ -45,7 +45,7 @@ def made_up(shape: Any) -> dict[str, Any]:
 
 
 def minimal(service: str, protocol: str, operation: str) -> dict[str, Any]:
-    """Enough for botocore's serializer to make a path, and for S3 to tell the operation from others."""
+    """Return the parameters that botocore's serializer needs for a path, and S3 to recognise the operation."""
     shape = model_of(service, protocol).operation_model(operation).input_shape
     if shape is None:
         return {}
@@ -55,5 +55,5 @@ def minimal(service: str, protocol: str, operation: str) -> dict[str, Any]:
 
 def test_an_event_stream_is_refused_by_name() -> None:
     call = recognise(sent_by_botocore("logs", "json", "StartLiveTail", {"logGroupIdentifiers": ["x"]}))
-    with pytest.raises(ApiError, match=r"event stream.*logs:StartLiveTail"):
+    with pytest.raises(ApiError, match="logs:StartLiveTail uses the event stream protocol"):
         call.serialize({}, "request-1")

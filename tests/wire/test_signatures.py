@@ -1,4 +1,4 @@
-"""botocore signs, we verify; whatever is changed after that is refused."""
+"""Corral verifies what botocore signs, and refuses a request that was changed after signing."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def signed(
     signer: Any = SigV4Auth,
     **options: Any,
 ) -> Request:
-    """A request as it arrives, signed by botocore at the present time."""
+    """Return a request signed by botocore now, as the server receives it."""
     request = AWSRequest(method, HOST + url, headers=JSON if headers is None else headers, data=body)
     if signer in (SigV4QueryAuth, S3SigV4QueryAuth):
         request.data = b""
     credentials = Credentials(key, SECRET, token)
     signer(credentials, service, "eu-west-1", **options).add_auth(request)
     received = as_received(request.prepare())
-    # `prepare` may re-encode the target; what was signed is what a real client sends.
+    # `prepare` may re-encode the target. A real client sends the target that was signed.
     parts = urlsplit(request.url)
     return replace(received, path=parts.path or "/", query=parts.query)
 
@@ -121,7 +121,7 @@ def test_a_date_header_instead_of_x_amz_date() -> None:
 
 
 def test_a_client_that_encodes_less_than_aws_would() -> None:
-    """AWS decodes and encodes again before it compares; what such a client signed is the encoded form."""
+    """AWS decodes and re-encodes before it compares. Such a client has signed the encoded form."""
     canonical = signed("GET", "/x?a=b%2Fc%20d", {}, b"", service="batch")
     assert check(replace(canonical, query="a=b/c+d")).service == "batch"
 
@@ -137,7 +137,7 @@ def test_the_stated_hash_is_compared_with_the_body() -> None:
     stated = {**JSON, "X-Amz-Content-SHA256": hashlib.sha256(b"other").hexdigest()}
     assert refusal(signed(headers=stated)).code == "InvalidSignatureException"
     stated = {**JSON, "X-Amz-Content-SHA256": "UNSIGNED-PAYLOAD"}
-    assert refusal(signed(headers=stated)).code == "InvalidSignatureException"  # only S3 has that
+    assert refusal(signed(headers=stated)).code == "InvalidSignatureException"  # only S3 accepts this
     unsigned = {"X-Amz-Content-SHA256": "UNSIGNED-PAYLOAD"}
     assert check(signed("PUT", "/b/k", unsigned, b"data", service="s3")).service == "s3"
     mismatch = {"X-Amz-Content-SHA256": hashlib.sha256(b"other").hexdigest()}
@@ -283,7 +283,7 @@ def test_a_presigned_url_lasts_as_long_as_it_says() -> None:
 
 
 @pytest.mark.parametrize("date", ["20260231T000000Z", "2026-01-01T00:00:00Z", "x", "20260101T000000Z\n", "２０２６0101T000000Z"])
-def test_a_date_that_is_none(date: str) -> None:
+def test_an_invalid_date(date: str) -> None:
     request = signed()
     refusal(replace(request, headers={**request.headers, "x-amz-date": date}))
 
@@ -295,7 +295,7 @@ def test_the_scope_must_have_the_date_of_the_request() -> None:
     assert "Date in Credential scope" in refusal(changed).message
 
 
-# --- how a refusal reads ----------------------------------------------------------------------------------------------
+# --- error codes and texts --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_the_codes_of_each_protocol(
     assert [(error.code, error.status) for error in errors] == [missing, unknown, mismatch, expired, skewed]
 
 
-def test_a_token_must_be_there_and_must_be_the_one() -> None:
+def test_a_token_must_be_present_and_correct() -> None:
     for token in (None, "other", TOKEN + "x"):
         error = refusal(signed(key="ASTOKEN", token=token))
         assert (error.code, error.message) == (
@@ -356,11 +356,11 @@ def test_a_token_must_be_there_and_must_be_the_one() -> None:
     assert refusal(signed(key="AKPLAIN", token="stale")).code == "UnrecognizedClientException"
 
 
-def test_the_scope_must_name_the_service_that_is_called() -> None:
+def test_the_scope_must_name_the_service_of_the_call() -> None:
     check(signed(), signing_name="ecs")
     assert "correct service: 'batch'" in refusal(signed(), signing_name="batch").message
 
 
-def test_a_secret_does_not_show_itself() -> None:
+def test_the_repr_of_a_secret_does_not_contain_it() -> None:
     assert SECRET not in repr(KEYS["AKPLAIN"])
     assert TOKEN not in repr(KEYS["ASTOKEN"])

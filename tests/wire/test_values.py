@@ -1,4 +1,4 @@
-"""What fits the model and what does not, and how the refusal reads."""
+"""Values that match the model or do not, and the errors for those that do not."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_missing_members_elsewhere() -> None:
     for service, operation in (("autoscaling", "SetDesiredCapacity"), ("iam", "CreateRole"), ("sts", "AssumeRole")):
         assert refused(recognise(sent_by_botocore(service, "query", operation, {}))).code == "ValidationError"
     error = refused(recognise(sent_by_botocore("cloudwatch", "query", "DeleteAlarms", {})))
-    assert error.code == "ValidationException"  # which the query wire calls ValidationError, by the model
+    assert error.code == "ValidationException"  # the model names it ValidationError in the query protocol
 
 
 def test_the_path_to_a_missing_member_is_given() -> None:
@@ -175,7 +175,7 @@ def test_form_lists_are_in_the_order_of_their_indices() -> None:
 
 
 def test_depth_is_bounded_where_a_shape_contains_itself() -> None:
-    """Elsewhere the shapes themselves bound it, and what no shape knows is not looked at."""
+    """Other shapes limit the depth themselves, and unknown members are skipped."""
 
     def nested(depth: int) -> bytes:
         attribute: Any = {"S": "x"}

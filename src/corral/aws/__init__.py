@@ -1,44 +1,44 @@
-"""The wire: AWS requests to parameters, results and errors to responses, and who signed. No behaviour.
+"""The AWS wire protocols: parse requests, verify signatures, serialize results and errors. No service behaviour.
 
-The life of a request, as the server sees it:
+The server handles a request like this:
 
-    call = recognise(request)                      # ApiError: answer with serialize_refusal
-    identity = verify(request, lookup, now_s)      # likewise, or with call.serialize_error
-    result = handler(call.params())                # ApiError: answer with call.serialize_error
+    call = recognise(request)                      # on ApiError respond with serialize_refusal
+    identity = verify(request, lookup, now_s)      # on ApiError respond with serialize_refusal or call.serialize_error
+    result = handler(call.params())                # on ApiError respond with call.serialize_error
     response = call.serialize(result, request_id)
 
-S3's bodies are not waited for. Its requests are known and verified from their heads:
+The body of an S3 request may be too large for memory. So S3 requests are recognised and verified from their heads:
 
-    call = recognise_head(head)                    # None: not S3's, read the body and go on as above
-    identity, body = verify_head(head, lookup, now_s)   # PostObject: verify_post_policy, once its form is read
-    payload = body.feed(data)                      # for all that arrives; to a file if call.streams_in, else to memory
-    trailers = body.finish()                       # only now is any of it to be believed
-    params = call.params()                         # without the member that streams; or call.with_body(whole).params()
-    response = call.serialize(result, request_id)  # response.stream: what the handler gave for call.streams_out
+    call = recognise_head(head)                    # None if the request is not for S3: read the body and continue as above
+    identity, body = verify_head(head, lookup, now_s)   # for PostObject: verify_post_policy, after its form is read
+    payload = body.feed(data)                      # for every chunk received; write it to a file if call.streams_in is set
+    trailers = body.finish()                       # raises if the body does not match its signature
+    params = call.params()                         # without the streamed member; for a small body call.with_body(body).params()
+    response = call.serialize(result, request_id)  # response.stream is the handler's value for call.streams_out
 """
 
-from corral.aws.body import Body, PlainBody
-from corral.aws.faults import WrongResult
-from corral.aws.form import NESTING_MAX, PARAMETERS_MAX
+from corral.aws.form_encoding import NESTING_MAX, PARAMETERS_MAX
 from corral.aws.http import BODY_MAX_BYTES, Request, Response
-from corral.aws.recognise import Call, not_served, presumed_protocol, recognise, recognise_head, serialize_refusal
+from corral.aws.recognition import ApiCall, not_served, presumed_protocol, recognise, recognise_head, serialize_refusal
+from corral.aws.request_body import PlainBody, RequestBody
 from corral.aws.s3 import as_meant
 from corral.aws.s3_signatures import PostPolicy, verify_head, verify_post_policy
-from corral.aws.sigv4 import Identity, Lookup, Secret, verify
+from corral.aws.sigv4 import Identity, Secret, SecretLookup, verify
+from corral.aws.wire_errors import WrongResult
 
 __all__ = [
     "BODY_MAX_BYTES",
     "NESTING_MAX",
     "PARAMETERS_MAX",
-    "Body",
-    "Call",
+    "ApiCall",
     "Identity",
-    "Lookup",
     "PlainBody",
     "PostPolicy",
     "Request",
+    "RequestBody",
     "Response",
     "Secret",
+    "SecretLookup",
     "WrongResult",
     "as_meant",
     "not_served",

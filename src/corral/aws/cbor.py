@@ -1,9 +1,10 @@
-"""CBOR, as much of it as rpc-v2-cbor uses: bytes to plain values and back.
+"""The subset of CBOR that the rpc-v2-cbor protocol uses: decodes bytes to values and encodes values to bytes.
 
-Our own, because a general library reads far more than the protocol has (bignums, shared references, regular
-expressions, dates of several kinds), and every one of those would have to be shut again for bytes from strangers.
+A general library decodes far more than the protocol has (bignums, shared references, regular expressions, several kinds of dates).
+Corral would have to refuse all of that in untrusted bytes, so it has its own decoder.
 
-A timestamp is an `EpochSeconds`, so that it is not taken for a number; everything else is Python's own type.
+A timestamp is decoded as `EpochSeconds`, which distinguishes it from a number. Structures, lists and maps are read and written by
+`parse/json_body.py` and `serialize/json_body.py`; this module has the readers and writers of scalars.
 """
 
 from __future__ import annotations
@@ -11,8 +12,13 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any
 
-from corral.aws.faults import Misfit
-from corral.aws.form import NESTING_MAX
+from corral.aws.form_encoding import NESTING_MAX
+from corral.aws.parse.json_body import JsonReader, boolean_value, integer_reader, string_value, wrong_type
+from corral.aws.parse.text import INTEGER_BITS
+from corral.aws.serialize.json_body import SCALARS, JsonWriter
+from corral.aws.shapes import Shape
+from corral.aws.timestamps import seconds_from_number, seconds_from_result
+from corral.aws.wire_errors import ParseError, WrongResult
 
 EPOCH_TAG = 1
 
@@ -25,28 +31,28 @@ _FLOATS = {25: Struct(">e"), 26: Struct(">f"), 27: Struct(">d")}
 
 
 class EpochSeconds(float):
-    """A number of seconds since the epoch, tagged as such."""
+    """A number of seconds since the epoch, with CBOR's timestamp tag."""
 
 
 # --- bytes to values --------------------------------------------------------------------------------------------------
 
 
 def value_from_cbor(body: bytes) -> Any:
-    """The one value of a body; an empty body is an empty map."""
+    """Decode the value of a body. An empty body is an empty map."""
     if not body:
         return {}
     try:
         value, end = _item(body, 0, 0)
     except IndexError:
-        raise _cut_short() from None
+        raise _truncated() from None
     if end != len(body):
-        raise Misfit.form("bytes after the end of the CBOR value")
+        raise ParseError.syntax("bytes after the end of the CBOR value")
     return value
 
 
 def _item(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     first = data[at]
-    if 0x60 <= first < 0x78:  # most of any body is short texts
+    if 0x60 <= first < 0x78:  # fast path: most items of a body are short texts
         end = at + first - 0x5F
         return _string(data, at + 1, end - at - 1, _TEXT), end
     major, info = first >> 5, first & 31
@@ -57,7 +63,7 @@ def _item(data: bytes, at: int, depth: int) -> tuple[Any, int]:
             return _indefinite_string(data, at + 1, major)
         if major in (_ARRAY, _MAP):
             return _compound(data, at + 1, depth + 1, major, None)
-        raise Misfit.form("a CBOR number or tag cannot be of indefinite length")
+        raise ParseError.syntax("a CBOR number or tag cannot be of indefinite length")
     argument, at = _argument(data, at + 1, info)
     if major == _UNSIGNED:
         return argument, at
@@ -75,16 +81,16 @@ def _argument(data: bytes, at: int, info: int) -> tuple[int, int]:
         return info, at
     size = _ARGUMENT_BYTES.get(info)
     if size is None:
-        raise Misfit.form("not valid CBOR")
+        raise ParseError.syntax("not valid CBOR")
     end = at + size
     if end > len(data):
-        raise _cut_short()
+        raise _truncated()
     return int.from_bytes(data[at:end], "big"), end
 
 
 def _string(data: bytes, at: int, size: int, major: int) -> str | bytes:
     if at + size > len(data):
-        raise _cut_short()
+        raise _truncated()
     raw = data[at : at + size]
     return raw if major == _BYTES else _text(raw)
 
@@ -93,16 +99,16 @@ def _text(raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        raise Misfit.form("CBOR text is not valid UTF-8") from None
+        raise ParseError.syntax("CBOR text is not valid UTF-8") from None
 
 
 def _indefinite_string(data: bytes, at: int, major: int) -> tuple[str | bytes, int]:
     parts: list[bytes] = []
     while data[at] != _BREAK:
         if data[at] >> 5 != major or data[at] & 31 == _INDEFINITE:
-            raise Misfit.form("a CBOR string has a piece of another kind")
+            raise ParseError.syntax("a CBOR string of indefinite length contains a chunk of another type")
         size, at = _argument(data, at + 1, data[at] & 31)
-        parts.append(_string(data, at, size, _BYTES))  # type: ignore[arg-type]  # bytes, by the kind asked for
+        parts.append(_string(data, at, size, _BYTES))  # type: ignore[arg-type]  # _BYTES returns bytes
         at += size
     whole = b"".join(parts)
     return whole if major == _BYTES else _text(whole), at + 1
@@ -110,9 +116,9 @@ def _indefinite_string(data: bytes, at: int, major: int) -> tuple[str | bytes, i
 
 def _compound(data: bytes, at: int, depth: int, major: int, count: int | None) -> tuple[Any, int]:
     if depth > NESTING_MAX:
-        raise Misfit.form(f"nested more than {NESTING_MAX} deep")
-    if count is not None and count > len(data) - at:  # an element has a byte at least
-        raise _cut_short()
+        raise ParseError.syntax(f"nested more than {NESTING_MAX} deep")
+    if count is not None and count > len(data) - at:  # an element has at least one byte
+        raise _truncated()
     values: list[Any] = []
     pairs: dict[str, Any] = {}
     while count is None or count > 0:
@@ -125,7 +131,7 @@ def _compound(data: bytes, at: int, depth: int, major: int, count: int | None) -
         if major == _MAP:
             key, at = _item(data, at, depth)
             if key.__class__ is not str:
-                raise Misfit.form("a CBOR map has a key that is no text")
+                raise ParseError.syntax("a key of a CBOR map is not text")
             pairs[key], at = _item(data, at, depth)
         else:
             value, at = _item(data, at, depth)
@@ -135,12 +141,12 @@ def _compound(data: bytes, at: int, depth: int, major: int, count: int | None) -
 
 def _tagged(data: bytes, at: int, depth: int, tag: int) -> tuple[EpochSeconds, int]:
     if tag != EPOCH_TAG:
-        raise Misfit.form(f"CBOR tag {tag} is not supported, only {EPOCH_TAG} for timestamps")
+        raise ParseError.syntax(f"CBOR tag {tag} is not supported: the only supported tag is {EPOCH_TAG}, for timestamps")
     if data[at] >> 5 == _TAG:
-        raise Misfit.form("a CBOR tag has a tag")
+        raise ParseError.syntax("a CBOR tag must not contain another tag")
     value, at = _item(data, at, depth)
     if value.__class__ is not int and value.__class__ is not float:
-        raise Misfit.form("a CBOR timestamp is no number")
+        raise ParseError.syntax("a CBOR timestamp is not a number")
     return EpochSeconds(value), at
 
 
@@ -149,21 +155,84 @@ def _simple(data: bytes, at: int, info: int) -> tuple[Any, int]:
         return _SIMPLE_VALUES[info], at
     form = _FLOATS.get(info)
     if form is None:
-        raise Misfit.form("not valid CBOR")
+        raise ParseError.syntax("not valid CBOR")
     if at + form.size > len(data):
-        raise _cut_short()
+        raise _truncated()
     return form.unpack_from(data, at)[0], at + form.size
 
 
-def _cut_short() -> Misfit:
-    return Misfit.form("the CBOR body is cut short")
+def _truncated() -> ParseError:
+    return ParseError.syntax("the CBOR body is truncated")
+
+
+# --- scalars of the service models ------------------------------------------------------------------------------------
+
+
+def cbor_scalar_reader(shape: Shape) -> JsonReader:
+    kind = shape.type_name
+    if kind in INTEGER_BITS:
+        return integer_reader(INTEGER_BITS[kind])
+    if kind in ("float", "double"):
+        return _read_float
+    if kind == "timestamp":
+        return _read_timestamp
+    if kind == "blob":
+        return _read_blob
+    return boolean_value if kind == "boolean" else string_value
+
+
+def _read_float(value: Any) -> float:
+    if value.__class__ is not float and value.__class__ is not int:
+        raise wrong_type(value, "a Double")
+    return float(value)
+
+
+def _read_timestamp(value: Any) -> float:
+    if value.__class__ is not EpochSeconds:
+        raise wrong_type(value, "a Timestamp")
+    return seconds_from_number(float(value))
+
+
+def _read_blob(value: Any) -> bytes:
+    if value.__class__ is not bytes:
+        raise wrong_type(value, "a Blob")
+    return bytes(value)
+
+
+def cbor_scalar_writer(shape: Shape) -> JsonWriter:
+    return _SCALAR_WRITERS[shape.type_name]
+
+
+def _write_timestamp(value: Any) -> EpochSeconds:
+    return EpochSeconds(seconds_from_result(value))
+
+
+def _write_float(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise WrongResult(f"a number is needed, not {type(value).__name__}")
+    return float(value)
+
+
+def _write_blob(value: Any) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise WrongResult(f"a blob must be bytes, not {type(value).__name__}")
+    return bytes(value)
+
+
+_SCALAR_WRITERS: dict[str, JsonWriter] = {
+    **SCALARS,
+    "timestamp": _write_timestamp,
+    "float": _write_float,
+    "double": _write_float,
+    "blob": _write_blob,
+}
 
 
 # --- values to bytes --------------------------------------------------------------------------------------------------
 
 
 def cbor_from_value(value: Any) -> bytes:
-    """The bytes of a value that is made of dicts, lists, strings, bytes, numbers, booleans and EpochSeconds."""
+    """Encode a value made of dicts, lists, strings, bytes, numbers, booleans and EpochSeconds."""
     out = bytearray()
     _write(value, out)
     return bytes(out)
@@ -208,4 +277,4 @@ def _head(major: int, argument: int, out: bytearray) -> None:
             out.append(major << 5 | info)
             out += argument.to_bytes(size, "big")
             return
-    raise AssertionError("integers of more than 64 bits are in no model")
+    raise AssertionError("no service model has integers of more than 64 bits")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from corral.aws.faults import error_class
+from corral.aws.wire_errors import error_class
 from corral.errors import ApiError
 
 FIELDS_MAX_BYTES = 20 * 1024  # all that stands before the file; S3's own bound

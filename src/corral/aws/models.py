@@ -1,4 +1,4 @@
-"""AWS's service models as botocore brings them, loaded one service at a time and without their documentation."""
+"""Loads the service models that botocore ships, one service at a time and without their documentation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GZIPPED = 16 + zlib.MAX_WBITS
 
 @cache
 def service_model(service: str, protocol: str) -> ServiceModel:
-    """The model of one service of the catalogue, as one protocol sees it."""
+    """Load the model of one service of the catalogue, in the form that one protocol uses."""
     if (service, protocol) == ("sqs", "query"):
         return ServiceModel(sqs_query_description(_description(service)), service)
     if service == "s3":
@@ -31,14 +31,14 @@ def service_model(service: str, protocol: str) -> ServiceModel:
 def _description(service: str) -> dict[str, Any]:
     version = max(path for path in (_botocore() / "data" / service).iterdir() if path.is_dir())
     whole = _read(version / "service-2.json")
-    extras = version / "service-2.sdk-extras.json"  # what AWS's libraries put over what the service says
+    extras = version / "service-2.sdk-extras.json"  # corrections that AWS's SDKs apply to the service's own model
     if extras.exists():
         whole = _merged(whole, _read(extras)["merge"])
-    return {part: _lean(whole[part]) for part in ("metadata", "operations", "shapes")}
+    return {part: _without_documentation(whole[part]) for part in ("metadata", "operations", "shapes")}
 
 
 def _botocore() -> Path:
-    """Its folder. It is not imported: of all that it brings, only its data are needed here."""
+    """Find botocore's folder without importing botocore, since only its data files are needed here."""
     found = find_spec("botocore")
     if found is None or found.origin is None:
         raise ModuleNotFoundError("botocore is not installed", name="botocore")
@@ -57,16 +57,16 @@ def _merged(value: Any, over: Any) -> Any:
     return {**value, **{key: _merged(value.get(key), inner) for key, inner in over.items()}}
 
 
-def _lean(value: Any) -> Any:
-    if isinstance(value, dict):  # a member that is named "documentation" is a dict, its text a str
-        return {k: _lean(v) for k, v in value.items() if not (k == "documentation" and isinstance(v, str))}
+def _without_documentation(value: Any) -> Any:
+    if isinstance(value, dict):  # a member named "documentation" is a dict; a documentation text is a str
+        return {k: _without_documentation(v) for k, v in value.items() if not (k == "documentation" and isinstance(v, str))}
     if isinstance(value, list):
-        return [_lean(v) for v in value]
+        return [_without_documentation(v) for v in value]
     return value
 
 
 def form_name(name: str, member: Shape) -> str:
-    """What a member is called in forms and in XML: an element of a flattened list stands for the list."""
+    """Return the name of a member in forms and XML. A flattened list has the name of its elements."""
     if member.type_name == "list" and member.serialization.get("flattened"):
         element_name = member.member.serialization.get("name")
         if element_name:
@@ -75,20 +75,20 @@ def form_name(name: str, member: Shape) -> str:
 
 
 def ec2_name(name: str, member: Shape) -> str:
-    """What a member is called in a form of ec2: a name of its own, or that of the answer with a capital letter."""
+    """Return the name of a member in an ec2 form: its queryName, or its response name with a capital first letter."""
     if "queryName" in member.serialization:
         return str(member.serialization["queryName"])
-    answered = member.serialization.get("name")
-    return answered[:1].upper() + answered[1:] if answered else name
+    response_name = member.serialization.get("name")
+    return response_name[:1].upper() + response_name[1:] if response_name else name
 
 
 def error_shape(model: ServiceModel, code: str) -> Shape | None:
-    """The modelled error with this name or code; services may use either."""
+    """Return the modelled error with this name or code. Services use either."""
     return _error_shapes(model).get(code)
 
 
 def query_code(model: ServiceModel, shape: Shape) -> str:
-    """The code of a modelled error on the query wire, which need not be the name of its shape."""
+    """Return the code of a modelled error in the query protocol, which may differ from the name of its shape."""
     if model.service_name == "sqs":
         return SQS_QUERY_CODES.get(str(shape.name), str(shape.name))
     return str(shape.error.get("code") or shape.name)
@@ -97,6 +97,6 @@ def query_code(model: ServiceModel, shape: Shape) -> str:
 @cache
 def _error_shapes(model: ServiceModel) -> dict[str, Shape]:
     shapes = {shape.name: shape for shape in model.error_shapes}
-    for shape in model.error_shapes:  # a name wins over another shape's code: cloudwatch has both for ResourceNotFound
+    for shape in model.error_shapes:  # a name takes precedence over another shape's code: cloudwatch has both for ResourceNotFound
         shapes.setdefault(query_code(model, shape), shape)
     return shapes

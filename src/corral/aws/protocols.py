@@ -1,4 +1,4 @@
-"""The protocols by name: how each reads a request and writes a result. Errors are in `serialize.errors`."""
+"""The parser and serializer of each protocol, by the protocol's name. `serialize/errors.py` serializes errors."""
 
 from __future__ import annotations
 
@@ -9,53 +9,51 @@ from typing import Any
 import orjson
 
 from corral.aws import s3
-from corral.aws.cbor import cbor_from_value, value_from_cbor
-from corral.aws.faults import WrongResult, unspoken_protocol
-from corral.aws.form import tree_of
-from corral.aws.http import Request, Response, plain_body
-from corral.aws.parse import cbor_body as parse_cbor
+from corral.aws.cbor import cbor_from_value, cbor_scalar_reader, cbor_scalar_writer, value_from_cbor
+from corral.aws.form_encoding import form_tree
+from corral.aws.http import Request, Response, decompressed_body
 from corral.aws.parse.json_body import check_depth, json_reader, unbounded, value_from_bytes
 from corral.aws.parse.query_form import EC2, QUERY, query_reader
 from corral.aws.parse.rest import rest_json_parser, rest_xml_parser
-from corral.aws.serialize import cbor_body as serialize_cbor
 from corral.aws.serialize.json_body import json_writer
-from corral.aws.serialize.rest import Parts, rest_json_writer, rest_xml_writer
+from corral.aws.serialize.rest import ResponseParts, rest_json_writer, rest_xml_writer
 from corral.aws.serialize.xml_body import XML_DECLARATION, XmlWriter, escaped, members_writer
 from corral.aws.shapes import OperationModel, Shape
+from corral.aws.wire_errors import WrongResult, unsupported_protocol
 
-Located = Mapping[str, str]  # what recognition already took out of the request: path labels, or the form's parameters
-Parse = Callable[[Request, Located], dict[str, Any]]
+LocatedParams = Mapping[str, str]  # what `recognise` already parsed: path labels, or the parameters of a form
+Parse = Callable[[Request, LocatedParams], dict[str, Any]]
 Serialize = Callable[[Mapping[str, Any], str], Response]
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
-    """The closures that one service's operations share in one protocol."""
+class CompiledShapes:
+    """The compiled readers and writers of shapes, shared by the operations of one service in one protocol."""
 
     readers: dict[Any, Any] = field(default_factory=dict)
     writers: dict[Any, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Protocol:
-    """One protocol's compilers."""
+class WireProtocol:
+    """Compiles the parser and the serializer of an operation."""
 
-    parser: Callable[[OperationModel, Compiled], Parse]
-    serializer: Callable[[OperationModel, Compiled], Serialize]
+    parser: Callable[[OperationModel, CompiledShapes], Parse]
+    serializer: Callable[[OperationModel, CompiledShapes], Serialize]
 
 
 # --- json 1.0 and 1.1 -------------------------------------------------------------------------------------------------
 
 
-def _json_parser(operation: OperationModel, compiled: Compiled) -> Parse:
+def _json_parser(operation: OperationModel, compiled: CompiledShapes) -> Parse:
     shape = operation.input_shape
     if shape is None:
         return lambda request, located: {}
     read = json_reader(shape, compiled.readers)
     deep = unbounded(shape)
 
-    def parse(request: Request, located: Located) -> dict[str, Any]:
-        body = request.body if "content-encoding" not in request.headers else plain_body(request)
+    def parse(request: Request, located: LocatedParams) -> dict[str, Any]:
+        body = request.body if "content-encoding" not in request.headers else decompressed_body(request)
         value = value_from_bytes(body)
         if deep:
             check_depth(value)
@@ -65,10 +63,10 @@ def _json_parser(operation: OperationModel, compiled: Compiled) -> Parse:
     return parse
 
 
-def _json_serializer(operation: OperationModel, compiled: Compiled) -> Serialize:
+def _json_serializer(operation: OperationModel, compiled: CompiledShapes) -> Serialize:
     content_type = f"application/x-amz-json-{operation.metadata.get('jsonVersion', '1.1')}"
     shape = _output_shape(operation)
-    write = json_writer(shape, compiled.writers) if shape is not None else _nothing(operation)
+    write = json_writer(shape, compiled.writers) if shape is not None else _empty_writer(operation)
 
     def serialize(result: Mapping[str, Any], request_id: str) -> Response:
         headers = [("x-amzn-RequestId", request_id), ("Content-Type", content_type)]
@@ -80,32 +78,32 @@ def _json_serializer(operation: OperationModel, compiled: Compiled) -> Serialize
 # --- query ------------------------------------------------------------------------------------------------------------
 
 
-def _query_parser(operation: OperationModel, compiled: Compiled) -> Parse:
+def _query_parser(operation: OperationModel, compiled: CompiledShapes) -> Parse:
     shape = operation.input_shape
     if shape is None:
         return lambda request, located: {}
     read = query_reader(shape, compiled.readers, QUERY)
     wants_queue = operation.service_model.service_name == "sqs" and "QueueUrl" in shape.members
 
-    def parse(request: Request, located: Located) -> dict[str, Any]:
-        tree = tree_of(located.items())
+    def parse(request: Request, located: LocatedParams) -> dict[str, Any]:
+        tree = form_tree(located.items())
         if wants_queue and "QueueUrl" not in tree and request.path != "/":
-            tree["QueueUrl"] = f"http://{request.headers.get('host', '')}{request.path}"  # boto2 posts to the queue
+            tree["QueueUrl"] = f"http://{request.headers.get('host', '')}{request.path}"  # boto2 posts to the queue's URL
         params: dict[str, Any] = read(tree)
         return params
 
     return parse
 
 
-def _query_serializer(operation: OperationModel, compiled: Compiled) -> Serialize:
+def _query_serializer(operation: OperationModel, compiled: CompiledShapes) -> Serialize:
     name, shape = operation.name, _output_shape(operation)
     wrapper = shape.serialization.get("resultWrapper") if shape is not None else None
     namespace = operation.metadata.get("xmlNamespace", "")
     start = f'{XML_DECLARATION}<{name}Response xmlns="{namespace}">' + (f"<{wrapper}>" if wrapper else "")
     middle = (f"</{wrapper}>" if wrapper else "") + "<ResponseMetadata><RequestId>"
     end = f"</RequestId></ResponseMetadata></{name}Response>"
-    check_nothing = _nothing(operation)
-    write = _xml_members(shape, compiled) if shape is not None else lambda result, out: check_nothing(result)
+    check_empty = _empty_writer(operation)
+    write = _xml_members(shape, compiled) if shape is not None else lambda result, out: check_empty(result)
 
     def serialize(result: Mapping[str, Any], request_id: str) -> Response:
         out = [start]
@@ -117,28 +115,28 @@ def _query_serializer(operation: OperationModel, compiled: Compiled) -> Serializ
     return serialize
 
 
-def _xml_members(shape: Shape, compiled: Compiled) -> XmlWriter:
+def _xml_members(shape: Shape, compiled: CompiledShapes) -> XmlWriter:
     return members_writer(shape.name, shape.members.items(), compiled.writers)
 
 
 # --- ec2 --------------------------------------------------------------------------------------------------------------
 
 
-def _ec2_parser(operation: OperationModel, compiled: Compiled) -> Parse:
+def _ec2_parser(operation: OperationModel, compiled: CompiledShapes) -> Parse:
     shape = operation.input_shape
     if shape is None:
         return lambda request, located: {}
     read = query_reader(shape, compiled.readers, EC2)
-    return lambda request, located: read(tree_of(located.items()))
+    return lambda request, located: read(form_tree(located.items()))
 
 
-def _ec2_serializer(operation: OperationModel, compiled: Compiled) -> Serialize:
+def _ec2_serializer(operation: OperationModel, compiled: CompiledShapes) -> Serialize:
     name, shape = operation.name, _output_shape(operation)
     namespace = operation.metadata["xmlNamespace"].rstrip("/") + "/"
     start = f'{XML_DECLARATION}<{name}Response xmlns="{namespace}"><requestId>'
-    check_nothing = _nothing(operation)
-    write = _xml_members(shape, compiled) if shape is not None else lambda result, out: check_nothing(result)
-    # An operation without an output says at least that it was done.
+    check_empty = _empty_writer(operation)
+    write = _xml_members(shape, compiled) if shape is not None else lambda result, out: check_empty(result)
+    # AWS responds with <return>true</return> for an operation without an output shape.
     end = f"</{name}Response>" if shape is not None else f"<return>true</return></{name}Response>"
 
     def serialize(result: Mapping[str, Any], request_id: str) -> Response:
@@ -154,17 +152,17 @@ def _ec2_serializer(operation: OperationModel, compiled: Compiled) -> Serialize:
 # --- rpc-v2-cbor ------------------------------------------------------------------------------------------------------
 
 
-def _cbor_parser(operation: OperationModel, compiled: Compiled) -> Parse:
+def _cbor_parser(operation: OperationModel, compiled: CompiledShapes) -> Parse:
     shape = operation.input_shape
     if shape is None:
         return lambda request, located: {}
-    read = json_reader(shape, compiled.readers, parse_cbor.cbor_scalar)
-    return lambda request, located: read(value_from_cbor(plain_body(request)))
+    read = json_reader(shape, compiled.readers, cbor_scalar_reader)
+    return lambda request, located: read(value_from_cbor(decompressed_body(request)))
 
 
-def _cbor_serializer(operation: OperationModel, compiled: Compiled) -> Serialize:
+def _cbor_serializer(operation: OperationModel, compiled: CompiledShapes) -> Serialize:
     shape = _output_shape(operation)
-    write = json_writer(shape, compiled.writers, serialize_cbor.cbor_scalar) if shape is not None else _nothing(operation)
+    write = json_writer(shape, compiled.writers, cbor_scalar_writer) if shape is not None else _empty_writer(operation)
 
     def serialize(result: Mapping[str, Any], request_id: str) -> Response:
         headers = [("x-amzn-RequestId", request_id), ("smithy-protocol", "rpc-v2-cbor"), ("Content-Type", "application/cbor")]
@@ -176,21 +174,21 @@ def _cbor_serializer(operation: OperationModel, compiled: Compiled) -> Serialize
 # --- rest-json --------------------------------------------------------------------------------------------------------
 
 
-def _rest_json_parser(operation: OperationModel, compiled: Compiled) -> Parse:
+def _rest_json_parser(operation: OperationModel, compiled: CompiledShapes) -> Parse:
     shape = operation.input_shape
     if shape is None:
         return lambda request, located: {}
     return rest_json_parser(shape, compiled.readers)
 
 
-def _rest_json_serializer(operation: OperationModel, compiled: Compiled) -> Serialize:
+def _rest_json_serializer(operation: OperationModel, compiled: CompiledShapes) -> Serialize:
     ok = int(operation.http.get("responseCode", 200))
     shape = _output_shape(operation)
-    check_nothing = _nothing(operation)
+    check_empty = _empty_writer(operation)
     write = (
         rest_json_writer(shape, compiled.writers)
         if shape is not None
-        else lambda result: Parts(None, [], orjson.dumps(check_nothing(result)))
+        else lambda result: ResponseParts(None, [], orjson.dumps(check_empty(result)))
     )
 
     def serialize(result: Mapping[str, Any], request_id: str) -> Response:
@@ -202,26 +200,26 @@ def _rest_json_serializer(operation: OperationModel, compiled: Compiled) -> Seri
     return serialize
 
 
-# --- rest-xml: S3's, the only service here that speaks it -------------------------------------------------------------
+# --- rest-xml, which only S3 uses ------------------------------------------------------------------------------------
 
 
-def _rest_xml_parser(operation: OperationModel, compiled: Compiled) -> Parse:
+def _rest_xml_parser(operation: OperationModel, compiled: CompiledShapes) -> Parse:
     shape = operation.input_shape
     if shape is None:
         return lambda request, located: {}
     return rest_xml_parser(shape, compiled.readers)
 
 
-def _rest_xml_serializer(operation: OperationModel, compiled: Compiled) -> Serialize:
+def _rest_xml_serializer(operation: OperationModel, compiled: CompiledShapes) -> Serialize:
     ok = int(operation.http.get("responseCode", 200))
     shape = _output_shape(operation)
-    write: Callable[[Mapping[str, Any]], Parts]
+    write: Callable[[Mapping[str, Any]], ResponseParts]
     if operation.name in s3.UNWRAPPED:
         write = _unwrapped_writer(s3.UNWRAPPED[operation.name])
     elif shape is not None:
         write = rest_xml_writer(shape, s3.root_name(operation.name), s3.XML_NAMESPACE, compiled.writers)
     else:
-        write = _no_parts(operation)
+        write = _empty_parts_writer(operation)
     raw = shape is not None and _raw_payload(shape)
 
     def serialize(result: Mapping[str, Any], request_id: str) -> Response:
@@ -229,7 +227,7 @@ def _rest_xml_serializer(operation: OperationModel, compiled: Compiled) -> Seria
         headers = [("x-amz-request-id", request_id), ("x-amz-id-2", request_id), *parts.headers]
         status = ok if parts.status is None else parts.status
         if result.get("ContentRange") is not None:
-            status = 206  # which the model does not say
+            status = 206  # the model does not state this
         if status == 204:
             return Response(status, headers, b"")
         if parts.body and not raw:
@@ -239,12 +237,12 @@ def _rest_xml_serializer(operation: OperationModel, compiled: Compiled) -> Seria
     return serialize
 
 
-def _no_parts(operation: OperationModel) -> Callable[[Mapping[str, Any]], Parts]:
-    check_nothing = _nothing(operation)
+def _empty_parts_writer(operation: OperationModel) -> Callable[[Mapping[str, Any]], ResponseParts]:
+    check_empty = _empty_writer(operation)
 
-    def write(result: Mapping[str, Any]) -> Parts:
-        check_nothing(result)
-        return Parts(None, [], b"")
+    def write(result: Mapping[str, Any]) -> ResponseParts:
+        check_empty(result)
+        return ResponseParts(None, [], b"")
 
     return write
 
@@ -254,44 +252,44 @@ def _raw_payload(shape: Shape) -> bool:
     return payload is not None and shape.members[payload].type_name != "structure"
 
 
-def _unwrapped_writer(member: str) -> Callable[[Mapping[str, Any]], Parts]:
-    """The answer whose root element holds the text of its one member."""
+def _unwrapped_writer(member: str) -> Callable[[Mapping[str, Any]], ResponseParts]:
+    """The writer of a response whose root element contains the text of its only member."""
 
-    def write(result: Mapping[str, Any]) -> Parts:
+    def write(result: Mapping[str, Any]) -> ResponseParts:
         if unknown := result.keys() - {member}:
-            raise WrongResult(f"there is no member {sorted(unknown)}")
+            raise WrongResult(f"the output has no members {sorted(unknown)}")
         text = escaped(result.get(member) or "")
-        return Parts(None, [], f'{XML_DECLARATION}<{member} xmlns="{s3.XML_NAMESPACE}">{text}</{member}>'.encode())
+        return ResponseParts(None, [], f'{XML_DECLARATION}<{member} xmlns="{s3.XML_NAMESPACE}">{text}</{member}>'.encode())
 
     return write
 
 
-# --- what they share --------------------------------------------------------------------------------------------------
+# --- shared by the protocols ------------------------------------------------------------------------------------------
 
 
 def _output_shape(operation: OperationModel) -> Shape | None:
     shape = operation.output_shape
     if shape is not None and shape.is_event_stream:
-        raise unspoken_protocol(operation.service_model.service_name, operation.name, "event stream")
+        raise unsupported_protocol(operation.service_model.service_name, operation.name, "event stream")
     return shape
 
 
-def _nothing(operation: OperationModel) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """The writer of an output that the model does not have."""
+def _empty_writer(operation: OperationModel) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """The writer for an operation without an output shape."""
 
     def write(result: Mapping[str, Any]) -> dict[str, Any]:
         if result:
-            raise WrongResult(f"{operation.name} has no output, yet {sorted(result)} was given")
+            raise WrongResult(f"{operation.name} has no output, but the handler returned {sorted(result)}")
         return {}
 
     return write
 
 
-PROTOCOLS: dict[str, Protocol] = {
-    "json": Protocol(_json_parser, _json_serializer),
-    "query": Protocol(_query_parser, _query_serializer),
-    "ec2": Protocol(_ec2_parser, _ec2_serializer),
-    "rest-json": Protocol(_rest_json_parser, _rest_json_serializer),
-    "rest-xml": Protocol(_rest_xml_parser, _rest_xml_serializer),
-    "smithy-rpc-v2-cbor": Protocol(_cbor_parser, _cbor_serializer),
+PROTOCOLS: dict[str, WireProtocol] = {
+    "json": WireProtocol(_json_parser, _json_serializer),
+    "query": WireProtocol(_query_parser, _query_serializer),
+    "ec2": WireProtocol(_ec2_parser, _ec2_serializer),
+    "rest-json": WireProtocol(_rest_json_parser, _rest_json_serializer),
+    "rest-xml": WireProtocol(_rest_xml_parser, _rest_xml_serializer),
+    "smithy-rpc-v2-cbor": WireProtocol(_cbor_parser, _cbor_serializer),
 }

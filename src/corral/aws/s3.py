@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from corral.aws.form import pairs_from_text
+from corral.aws.form_encoding import pairs_from_text
 from corral.aws.http import AWS_CHUNKED, Request, encodings
 
 XML_NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"

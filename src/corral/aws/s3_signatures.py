@@ -13,29 +13,29 @@ from urllib.parse import unquote
 
 import orjson
 
-from corral.aws.body import Body, ChunkedBody, ChunkSigner, PlainBody
-from corral.aws.faults import Misfit, error_class
-from corral.aws.form import pairs_from_text
+from corral.aws.form_encoding import pairs_from_text
 from corral.aws.http import Request
-from corral.aws.parse.scalars import blob_from_base64
+from corral.aws.parse.text import blob_from_base64
+from corral.aws.request_body import ChunkedBody, ChunkSigner, PlainBody, RequestBody
 from corral.aws.s3 import DECODED_LENGTH, as_meant
 from corral.aws.sigv4 import (
     ALGORITHM,
     MISMATCH,
     UNSIGNED_PAYLOAD,
-    Claim,
     Identity,
-    Lookup,
-    Refused,
     Secret,
+    SecretLookup,
+    SignatureClaim,
+    SignatureRefused,
     check_signature,
     identity_of,
     known_secret,
-    refusal,
     scope_of,
+    signature_error,
     signing_key,
 )
-from corral.aws.times import seconds_from_text
+from corral.aws.timestamps import seconds_from_text
+from corral.aws.wire_errors import ParseError, error_class
 
 SIGNED_CHUNKS = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
 SIGNED_CHUNKS_AND_TRAILER = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"
@@ -65,7 +65,7 @@ class PostPolicy:
     conditions: list[Any]
 
 
-def verify_head(head: Request, lookup: Lookup, now_s: float, *, signing_name: str = "s3") -> tuple[Identity, Body]:
+def verify_head(head: Request, lookup: SecretLookup, now_s: float, *, signing_name: str = "s3") -> tuple[Identity, RequestBody]:
     """Who signed a request whose body is still to come, and how to read that body."""
     try:
         if "authorization" not in head.headers and "AWSAccessKeyId=" in head.query:
@@ -76,21 +76,21 @@ def verify_head(head: Request, lookup: Lookup, now_s: float, *, signing_name: st
         stated = _stated_hash(head)
         identity, claim, secret = check_signature(head, lookup, now_s, signing_name, lambda claim: stated)
         return identity, _body(stated, head.headers, claim, secret)
-    except Refused as refused:
-        raise refusal("rest-xml", refused) from None
-    except Misfit as misfit:
-        raise refusal("rest-xml", Refused("incomplete", misfit.detail)) from None
+    except SignatureRefused as refused:
+        raise signature_error("rest-xml", refused) from None
+    except ParseError as error:
+        raise signature_error("rest-xml", SignatureRefused("incomplete", error.detail)) from None
 
 
-def verify_post_policy(fields: Mapping[str, str], lookup: Lookup, now_s: float) -> PostPolicy:
+def verify_post_policy(fields: Mapping[str, str], lookup: SecretLookup, now_s: float) -> PostPolicy:
     """Who signed the policy of a form upload; `fields` are those of the form, by their names in lower case."""
     policy = fields.get("policy")
     if not policy:
         raise error_class("AccessDenied", 403)("The form has no policy, and nobody else has signed it")
     try:
         identity = _policy_signer(policy, fields, lookup, now_s)
-    except Refused as refused:
-        raise refusal("rest-xml", refused) from None
+    except SignatureRefused as refused:
+        raise signature_error("rest-xml", refused) from None
     return PostPolicy(identity, _conditions(policy, now_s))
 
 
@@ -111,7 +111,7 @@ def _stated_hash(head: Request) -> str:
     return stated
 
 
-def _body(stated: str, headers: Mapping[str, str], claim: Claim, secret: Secret) -> Body:
+def _body(stated: str, headers: Mapping[str, str], claim: SignatureClaim, secret: Secret) -> RequestBody:
     if stated not in _CHUNKED:
         return PlainBody(stated if stated != UNSIGNED_PAYLOAD else None)
     size = headers.get(DECODED_LENGTH, "")
@@ -130,7 +130,7 @@ def _body(stated: str, headers: Mapping[str, str], claim: Claim, secret: Secret)
 # --- version 2, as boto3 still presigns -------------------------------------------------------------------------------
 
 
-def _verify_old_url(head: Request, lookup: Lookup, now_s: float) -> Identity:
+def _verify_old_url(head: Request, lookup: SecretLookup, now_s: float) -> Identity:
     query = dict(pairs_from_text(head.query))
     meant = as_meant(head)  # in path style, with the headers that the URL carries
     access_key_id, expires = query.get("AWSAccessKeyId", ""), query.get("Expires", "")
@@ -139,7 +139,7 @@ def _verify_old_url(head: Request, lookup: Lookup, now_s: float) -> Identity:
         raise error_class("AccessDenied", 403)(message)
     secret = known_secret(access_key_id, meant.headers.get("x-amz-security-token"), lookup, now_s)
     if now_s > int(expires):
-        raise Refused("lapsed", "Request has expired")
+        raise SignatureRefused("lapsed", "Request has expired")
     standard = (meant.headers.get(name) or query.get(name, "") for name in ("content-md5", "content-type"))
     extra = sorted((name, value) for name, value in meant.headers.items() if name.startswith("x-amz-"))
     lines = [head.method, *standard, expires, *(f"{name}:{value.strip()}" for name, value in extra)]
@@ -147,7 +147,7 @@ def _verify_old_url(head: Request, lookup: Lookup, now_s: float) -> Identity:
     expected = [_old_signature(secret, "\n".join((*lines, resource))) for resource in _resources(meant)]
     # A line break inside a value would let one signature be read in two ways.
     if any("\n" in line for line in lines) or not any(_same(signature, given) for signature in expected):
-        raise Refused("mismatch", MISMATCH)
+        raise SignatureRefused("mismatch", MISMATCH)
     return identity_of(access_key_id, secret, "", "s3")
 
 
@@ -172,23 +172,23 @@ def _same(expected: str, given: str) -> bool:
 # --- policies of forms ------------------------------------------------------------------------------------------------
 
 
-def _policy_signer(policy: str, fields: Mapping[str, str], lookup: Lookup, now_s: float) -> Identity:
+def _policy_signer(policy: str, fields: Mapping[str, str], lookup: SecretLookup, now_s: float) -> Identity:
     token = fields.get("x-amz-security-token")
     if "x-amz-signature" not in fields:
         access_key_id = fields.get("awsaccesskeyid", "")
         secret = known_secret(access_key_id, token, lookup, now_s)
         if not _same(_old_signature(secret, policy), fields.get("signature", "")):
-            raise Refused("mismatch", MISMATCH)
+            raise SignatureRefused("mismatch", MISMATCH)
         return identity_of(access_key_id, secret, "", "s3")
     if fields.get("x-amz-algorithm") != ALGORITHM:
-        raise Refused("incomplete", f"x-amz-algorithm must be {ALGORITHM}")
+        raise SignatureRefused("incomplete", f"x-amz-algorithm must be {ALGORITHM}")
     scope = scope_of(fields.get("x-amz-credential", ""), "host")
     secret = known_secret(scope.access_key_id, token, lookup, now_s)
     if scope.service != "s3" or not fields.get("x-amz-date", "").startswith(scope.date):
-        raise Refused("mismatch", MISMATCH)
+        raise SignatureRefused("mismatch", MISMATCH)
     key = signing_key(secret.secret_key, scope.date, scope.region, scope.service)
     if not _same(key.hexdigest(policy.encode("utf-8", "replace")), fields["x-amz-signature"]):
-        raise Refused("mismatch", MISMATCH)
+        raise SignatureRefused("mismatch", MISMATCH)
     return identity_of(scope.access_key_id, secret, scope.region, scope.service)
 
 
@@ -197,7 +197,7 @@ def _conditions(policy: str, now_s: float) -> list[Any]:
         document = orjson.loads(blob_from_base64(policy))
         expires_at_s = seconds_from_text(document["expiration"], "iso8601")
         conditions = document["conditions"]
-    except (Misfit, orjson.JSONDecodeError, KeyError, TypeError):
+    except (ParseError, orjson.JSONDecodeError, KeyError, TypeError):
         conditions, expires_at_s = None, 0.0
     if not isinstance(conditions, list):
         message = "The content of the form does not meet the conditions specified in the policy document."

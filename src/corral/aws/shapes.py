@@ -1,6 +1,6 @@
-"""What the descriptions of AWS's services say of their operations and of the shapes of their data.
+"""Read access to the service models: operations, and the shapes of their inputs, outputs and errors.
 
-botocore has classes for this too, but with them comes all of its HTTP client: a third of what a server would import at its start.
+botocore has classes for this, too. Importing them would import its HTTP client and make a server's start a third longer.
 """
 
 from __future__ import annotations
@@ -9,98 +9,98 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-Description = Mapping[str, Any]  # as it is in the file: "metadata", "operations", "shapes"
+ServiceDescription = Mapping[str, Any]  # the content of the model file: "metadata", "operations", "shapes"
 
-_ON_THE_WIRE = (
+_SERIALIZATION_KEYS = (
     "queryName", "flattened", "location", "payload", "streaming", "timestampFormat", "xmlNamespace", "resultWrapper",
     "xmlAttribute", "eventstream", "jsonvalue",
 )  # fmt: skip
-_TERMS = ("min", "max", "enum", "pattern")
+_CONSTRAINT_KEYS = ("min", "max", "enum", "pattern")
 
 
 class Shape:
-    """One shape, as whoever refers to it means it."""
+    """One use of a shape: its description, overridden by the reference that names it."""
 
-    def __init__(self, name: str, said: Mapping[str, Any], shapes: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, description: Mapping[str, Any], shapes: Mapping[str, Any]) -> None:
         self.name = name
-        self.type_name: str = said["type"]
-        self._said = said
+        self.type_name: str = description["type"]
+        self._description = description
         self._shapes = shapes
 
     @cached_property
     def serialization(self) -> dict[str, Any]:
-        """Where and how it stands in a message; `name` is what it is called there."""
-        found = {word: self._said[word] for word in _ON_THE_WIRE if word in self._said}
-        if "locationName" in self._said:
-            found["name"] = self._said["locationName"]
+        """Its location and encoding in a message. `name` is its name there."""
+        found = {key: self._description[key] for key in _SERIALIZATION_KEYS if key in self._description}
+        if "locationName" in self._description:
+            found["name"] = self._description["locationName"]
         return found
 
     @cached_property
     def members(self) -> dict[str, Shape]:
-        """A structure's."""
-        return {name: referred(ref, self._shapes) for name, ref in self._said.get("members", {}).items()}
+        """The members of a structure."""
+        return {name: resolved(ref, self._shapes) for name, ref in self._description.get("members", {}).items()}
 
     @property
     def required_members(self) -> list[str]:
-        """Of a structure, those that must be there."""
-        names: list[str] = self._said.get("required", [])
+        """The names of a structure's required members."""
+        names: list[str] = self._description.get("required", [])
         return names
 
     @cached_property
     def member(self) -> Shape:
-        """What a list is of."""
-        return referred(self._said["member"], self._shapes)
+        """The element shape of a list."""
+        return resolved(self._description["member"], self._shapes)
 
     @cached_property
     def key(self) -> Shape:
-        """What a map's keys are."""
-        return referred(self._said["key"], self._shapes)
+        """The key shape of a map."""
+        return resolved(self._description["key"], self._shapes)
 
     @cached_property
     def value(self) -> Shape:
-        """What a map's values are."""
-        return referred(self._said["value"], self._shapes)
+        """The value shape of a map."""
+        return resolved(self._description["value"], self._shapes)
 
     @property
-    def terms(self) -> dict[str, Any]:
-        """Its constraints: `min`, `max`, `enum` and `pattern`, those that it has."""
-        return {word: self._said[word] for word in _TERMS if word in self._said}
+    def constraints(self) -> dict[str, Any]:
+        """Those of `min`, `max`, `enum` and `pattern` that the shape has."""
+        return {key: self._description[key] for key in _CONSTRAINT_KEYS if key in self._description}
 
     @property
     def is_sensitive(self) -> bool:
-        """Whether its value must not be repeated in error texts."""
-        return bool(self._said.get("sensitive", False))
+        """Whether error messages must not contain its value."""
+        return bool(self._description.get("sensitive", False))
 
     @property
     def is_document_type(self) -> bool:
-        """Whether any JSON may stand here."""
-        return bool(self._said.get("document", False))
+        """Whether its value may be any JSON."""
+        return bool(self._description.get("document", False))
 
     @property
     def is_event_stream(self) -> bool:
-        """Whether one of its members is an open end of messages."""
+        """Whether one of its members is an event stream."""
         return self.type_name == "structure" and any(member.serialization.get("eventstream") for member in self.members.values())
 
     @property
     def error(self) -> Mapping[str, Any]:
-        """What an error says of itself: its `code`, where that is not its name, and its `httpStatusCode`."""
-        said: Mapping[str, Any] = self._said.get("error", {})
-        return said
+        """An error's `code`, if that is not its name, and its `httpStatusCode`."""
+        error: Mapping[str, Any] = self._description.get("error", {})
+        return error
 
     @property
     def is_fault(self) -> bool:
-        """Whether an error is the service's own."""
-        return bool(self._said.get("fault", False))
+        """Whether an error is a fault of the service."""
+        return bool(self._description.get("fault", False))
 
 
 class OperationModel:
-    def __init__(self, name: str, said: Mapping[str, Any], service: ServiceModel) -> None:
+    def __init__(self, name: str, description: Mapping[str, Any], service: ServiceModel) -> None:
         self.name = name
         self.service_model = service
         self.metadata = service.metadata
-        self.http: Mapping[str, Any] = said.get("http", {})
-        self.deprecated = bool(said.get("deprecated", False))
-        self._said = said
+        self.http: Mapping[str, Any] = description.get("http", {})
+        self.deprecated = bool(description.get("deprecated", False))
+        self._description = description
 
     @cached_property
     def input_shape(self) -> Shape | None:
@@ -111,11 +111,11 @@ class OperationModel:
         return self._shape("output")
 
     def _shape(self, part: str) -> Shape | None:
-        return referred(self._said[part], self.service_model.shapes) if part in self._said else None
+        return resolved(self._description[part], self.service_model.shapes) if part in self._description else None
 
 
 class ServiceModel:
-    def __init__(self, description: Description, service_name: str) -> None:
+    def __init__(self, description: ServiceDescription, service_name: str) -> None:
         self.service_name = service_name
         self.metadata: Mapping[str, Any] = description["metadata"]
         self.operations: Mapping[str, Any] = description["operations"]
@@ -123,7 +123,7 @@ class ServiceModel:
         self._operation_models: dict[str, OperationModel] = {}
 
     def operation_model(self, name: str) -> OperationModel:
-        """One operation, always the same object."""
+        """Return the model of an operation. Repeated calls return the same object."""
         found = self._operation_models.get(name)
         if found is None:
             found = self._operation_models[name] = OperationModel(name, self.operations[name], self)
@@ -131,11 +131,11 @@ class ServiceModel:
 
     @property
     def error_shapes(self) -> list[Shape]:
-        """All errors that any of its operations may answer with."""
-        return [Shape(name, said, self.shapes) for name, said in self.shapes.items() if said.get("exception")]
+        """All errors that the service's operations may return."""
+        return [Shape(name, shape, self.shapes) for name, shape in self.shapes.items() if shape.get("exception")]
 
 
-def referred(reference: Mapping[str, Any], shapes: Mapping[str, Any]) -> Shape:
-    """The shape that is meant: what the reference says of it goes before what it says of itself."""
+def resolved(reference: Mapping[str, Any], shapes: Mapping[str, Any]) -> Shape:
+    """Return the shape that a reference names. Keys of the reference override those of the shape's own description."""
     name = reference["shape"]
     return Shape(name, shapes[name] if len(reference) == 1 else {**shapes[name], **reference}, shapes)

@@ -1,8 +1,7 @@
-"""AWS Signature Version 4: who signed this request, or why it is refused.
+"""Verifies AWS Signature Version 4.
 
-Written out rather than taken from botocore.auth, which signs and does not verify, and costs five times as much. What is
-signed and what is not decides what a stranger can change: every `x-amz-*` header must be signed, and the body's hash is
-always compared with the body.
+botocore.auth signs requests but does not verify them, and takes five times as long. An attacker can change whatever is not signed.
+Therefore every `x-amz-*` header must be signed, and the signed hash is always compared with the body.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from hmac import digest as hmac_digest
 from urllib.parse import quote, unquote_to_bytes
 
 from corral.aws import catalogue
-from corral.aws.faults import Misfit, error_class
-from corral.aws.form import PARAMETERS_MAX, pairs_from_text
+from corral.aws.form_encoding import PARAMETERS_MAX, pairs_from_text
 from corral.aws.http import Request
-from corral.aws.recognise import presumed_protocol
+from corral.aws.recognition import presumed_protocol
+from corral.aws.wire_errors import ParseError, error_class
 from corral.errors import ApiError
 
 SKEW_MAX_S = 15 * 60
@@ -39,58 +38,58 @@ _EMPTY_SHA256 = sha256().hexdigest()
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """What is known of an access key; temporary credentials have a token and an end."""
+    """The secret key of an access key. Temporary credentials also have a session token and an expiry."""
 
     secret_key: str
     session_token: str | None
     expires_at_s: float | None
     principal: str
-    task_id: str | None = None  # of which it is a session
+    task_id: str | None = None  # the task to which the temporary credentials belong
 
     def __repr__(self) -> str:
-        return f"Secret(principal={self.principal!r})"  # secrets never reach logs
+        return f"Secret(principal={self.principal!r})"  # without the secrets: a repr may be logged
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who called, and where the signature was made out to."""
+    """The verified caller, and the region and service that the signature names."""
 
     access_key_id: str
     principal: str
-    region: str  # empty where an old signature of S3 names none
+    region: str  # empty for S3's signature version 2, which names none
     service: str  # the signing name
-    is_session: bool = False  # with temporary credentials
-    task_id: str | None = None  # whose program called
+    is_session: bool = False  # the caller has temporary credentials
+    task_id: str | None = None  # the task whose credentials the caller has
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
-    """What a signature was made out to; the same for all requests that one client sends to one service in a day."""
+class CredentialScope:
+    """The scope of a signature. All requests that one client sends to one service in one day have the same."""
 
     access_key_id: str
     date: str
     region: str
     service: str
-    text: str  # as it is signed
+    text: str  # in the form that is signed
     signed_headers: str
-    names: tuple[str, ...]  # of the signed headers, in order
+    names: tuple[str, ...]  # of the signed headers, in the signed order
     signed: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """What a request says about its own signature, not yet believed."""
+class SignatureClaim:
+    """What a request states about its signature, not verified yet."""
 
-    scope: Scope
+    scope: CredentialScope
     signature: str
     timestamp: str
     token: str | None
     expires_s: int | None  # of a presigned URL
 
 
-Lookup = Callable[[str, str | None], Secret | None]  # of an access key id and the session token that came with it
+SecretLookup = Callable[[str, str | None], Secret | None]  # (access key id, session token of the request)
 
-# What is wrong -> the code and status in each family of protocols.
+# Protocol -> reason of the refusal -> error code and status.
 _CODES: dict[str, dict[str, tuple[str, int]]] = {
     "json": {
         "missing": ("MissingAuthenticationTokenException", 400),
@@ -145,8 +144,8 @@ _CODES: dict[str, dict[str, tuple[str, int]]] = {
 }
 
 
-class Refused(Exception):
-    """Why, before it is known how the caller's protocol says it."""
+class SignatureRefused(Exception):
+    """The signature is not valid. `signature_error` converts this to the error of the caller's protocol."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -155,25 +154,28 @@ class Refused(Exception):
 
 
 def verify(
-    request: Request, lookup: Lookup, now_s: float, *, body_sha256: str | None = None, signing_name: str | None = None
+    request: Request, lookup: SecretLookup, now_s: float, *, body_sha256: str | None = None, signing_name: str | None = None
 ) -> Identity:
-    """Who signed the request. `body_sha256` is given for a body that was streamed, `signing_name` once the call is known."""
+    """Return the identity that signed the request, or raise an ApiError.
+
+    `body_sha256` is the hash of a streamed body. `signing_name` is the service that the signature must name.
+    """
     try:
         return check_signature(request, lookup, now_s, signing_name, lambda claim: _payload_hash(claim, request, body_sha256))[0]
-    except Refused as refused:
-        raise refusal(presumed_protocol(request), refused) from None
-    except Misfit as misfit:
-        raise refusal(presumed_protocol(request), Refused("incomplete", misfit.detail)) from None
+    except SignatureRefused as refused:
+        raise signature_error(presumed_protocol(request), refused) from None
+    except ParseError as error:
+        raise signature_error(presumed_protocol(request), SignatureRefused("incomplete", error.detail)) from None
 
 
 def check_signature(
-    request: Request, lookup: Lookup, now_s: float, signing_name: str | None, payload_hash: Callable[[Claim], str]
-) -> tuple[Identity, Claim, Secret]:
-    """All that `verify` does, with the hash of a body that the caller knows how to check; raises `Refused`."""
+    request: Request, lookup: SecretLookup, now_s: float, signing_name: str | None, payload_hash: Callable[[SignatureClaim], str]
+) -> tuple[Identity, SignatureClaim, Secret]:
+    """Verify a signature; `payload_hash` returns the hash that must have been signed. Raises `SignatureRefused`."""
     claim = _claim(request)
     scope = claim.scope
     if signing_name is not None and scope.service != signing_name:
-        raise Refused("mismatch", f"Credential should be scoped to correct service: '{signing_name}'.")
+        raise SignatureRefused("mismatch", f"Credential should be scoped to correct service: '{signing_name}'.")
     secret = known_secret(scope.access_key_id, claim.token, lookup, now_s)
     _check_time(claim, now_s)
     _check_signed(claim, request.headers)
@@ -182,101 +184,100 @@ def check_signature(
 
 
 def identity_of(access_key_id: str, secret: Secret, region: str, service: str) -> Identity:
-    """Who has proved to know the secret."""
     is_session = secret.session_token is not None
     return Identity(access_key_id, secret.principal, region, service, is_session, secret.task_id)
 
 
-def refusal(protocol: str, refused: Refused) -> ApiError:
-    """How a protocol says it."""
+def signature_error(protocol: str, refused: SignatureRefused) -> ApiError:
+    """Return the error with which a protocol reports a refused signature."""
     code, status = _CODES.get(protocol, _CODES["json"])[refused.reason]
     return error_class(code, status)(refused.message)
 
 
-# --- what the request claims ------------------------------------------------------------------------------------------
+# --- parse the signature ----------------------------------------------------------------------------------------------
 
 
-def _claim(request: Request) -> Claim:
+def _claim(request: Request) -> SignatureClaim:
     authorization = request.headers.get("authorization")
     if authorization is not None:
         return _header_claim(authorization, request.headers)
     if "X-Amz-Signature=" in request.query:
         return _presigned_claim(dict(pairs_from_text(request.query)))
-    raise Refused("missing", "Missing Authentication Token")
+    raise SignatureRefused("missing", "Missing Authentication Token")
 
 
-def _header_claim(authorization: str, headers: Mapping[str, str]) -> Claim:
+def _header_claim(authorization: str, headers: Mapping[str, str]) -> SignatureClaim:
     before, _, after = authorization.partition("Signature=")
     signature, _, rest = after.partition(",")
     timestamp = headers.get("x-amz-date") or _iso_basic(headers.get("date"))
-    return Claim(_header_scope(before + rest), signature.strip(), timestamp, headers.get("x-amz-security-token"), None)
+    return SignatureClaim(_header_scope(before + rest), signature.strip(), timestamp, headers.get("x-amz-security-token"), None)
 
 
 @lru_cache(maxsize=SCOPES_MAX)
-def _header_scope(text: str) -> Scope:
-    """All of the header but the signature itself, which is what changes from request to request."""
+def _header_scope(text: str) -> CredentialScope:
+    """Parse the Authorization header without its signature, the only part that differs between a client's requests."""
     algorithm, _, rest = text.partition(" ")
     if algorithm != ALGORITHM:
-        raise Refused("incomplete", f"Authorization must use {ALGORITHM}")
+        raise SignatureRefused("incomplete", f"Authorization must use {ALGORITHM}")
     fields = {}
     for item in rest.split(","):
         name, _, value = item.strip().partition("=")
         fields[name] = value
     for name in ("Credential", "SignedHeaders"):
         if not fields.get(name):
-            raise Refused("incomplete", f"Authorization header requires '{name}' parameter.")
+            raise SignatureRefused("incomplete", f"Authorization header requires '{name}' parameter.")
     return scope_of(fields["Credential"], fields["SignedHeaders"])
 
 
-def _presigned_claim(query: Mapping[str, str]) -> Claim:
+def _presigned_claim(query: Mapping[str, str]) -> SignatureClaim:
     for name in ("X-Amz-Algorithm", "X-Amz-Credential", "X-Amz-Date", "X-Amz-SignedHeaders", "X-Amz-Signature"):
         if not query.get(name):
-            raise Refused("incomplete", f"AWS query-string parameters must include '{name}'.")
+            raise SignatureRefused("incomplete", f"AWS query-string parameters must include '{name}'.")
     if query["X-Amz-Algorithm"] != ALGORITHM:
-        raise Refused("incomplete", f"X-Amz-Algorithm must be {ALGORITHM}")
+        raise SignatureRefused("incomplete", f"X-Amz-Algorithm must be {ALGORITHM}")
     expires = query.get("X-Amz-Expires", "")
     if not (len(expires) <= 7 and expires.isascii() and expires.isdigit() and 1 <= int(expires) <= EXPIRES_MAX_S):
-        raise Refused("incomplete", f"X-Amz-Expires must be between 1 and {EXPIRES_MAX_S} seconds")
+        raise SignatureRefused("incomplete", f"X-Amz-Expires must be between 1 and {EXPIRES_MAX_S} seconds")
     scope = scope_of(query["X-Amz-Credential"], query["X-Amz-SignedHeaders"])
     token = query.get("X-Amz-Security-Token")
-    return Claim(scope, query["X-Amz-Signature"], query["X-Amz-Date"], token, int(expires))
+    return SignatureClaim(scope, query["X-Amz-Signature"], query["X-Amz-Date"], token, int(expires))
 
 
-def scope_of(credential: str, signed_headers: str) -> Scope:
-    """The parts of a credential."""
-    parts = credential.rsplit("/", 4)  # an access key of one's own choosing may hold a slash
+def scope_of(credential: str, signed_headers: str) -> CredentialScope:
+    """Parse a credential and the list of signed headers."""
+    parts = credential.rsplit("/", 4)  # an access key that a user has chosen may contain a slash
     if len(parts) != 5 or parts[4] != "aws4_request" or not all(parts):
-        raise Refused("incomplete", "Credential must have the form KEY/DATE/REGION/SERVICE/aws4_request")
+        raise SignatureRefused("incomplete", "Credential must have the form KEY/DATE/REGION/SERVICE/aws4_request")
     names = tuple(signed_headers.split(";"))
     if "host" not in names:
-        raise Refused("mismatch", "'Host' must be a 'SignedHeader' in the AWS Authorization.")
+        raise SignatureRefused("mismatch", "'Host' must be a 'SignedHeader' in the AWS Authorization.")
     access_key_id, date, region, service, _ = parts
     text = f"{date}/{region}/{service}/aws4_request"
-    return Scope(access_key_id, date, region, service, text, signed_headers, names, frozenset(names))
+    return CredentialScope(access_key_id, date, region, service, text, signed_headers, names, frozenset(names))
 
 
 def _iso_basic(date: str | None) -> str:
-    """The Date header in the form that is signed."""
+    """Convert the Date header to the form that is signed."""
     if date is None:
-        raise Refused("incomplete", "Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header.")
+        raise SignatureRefused("incomplete", "Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header.")
     if _TIMESTAMP.fullmatch(date):
         return date
     try:
         return parsedate_to_datetime(date).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
     except (ValueError, TypeError, OverflowError, IndexError):
-        raise Refused("incomplete", "the Date header is not a date") from None
+        raise SignatureRefused("incomplete", "the Date header is not a date") from None
 
 
-# --- is it to be believed ---------------------------------------------------------------------------------------------
+# --- verify the signature ---------------------------------------------------------------------------------------------
 
 
-def known_secret(access_key_id: str, token: str | None, lookup: Lookup, now_s: float) -> Secret:
-    """What is known of an access key that came with this token."""
+def known_secret(access_key_id: str, token: str | None, lookup: SecretLookup, now_s: float) -> Secret:
+    """Return the secret of an access key after checking its session token and expiry."""
     secret = lookup(access_key_id, token)
     if secret is None or not _same_token(token, secret.session_token):
-        raise Refused("unknown", "The security token included in the request is invalid.")
+        raise SignatureRefused("unknown", "The security token included in the request is invalid.")
     if secret.expires_at_s is not None and now_s >= secret.expires_at_s:
-        raise Refused("expired", "The security token included in the request is expired")
+        raise SignatureRefused("expired", "The security token included in the request is expired")
     return secret
 
 
@@ -286,92 +287,92 @@ def _same_token(given: str | None, expected: str | None) -> bool:
     return compare_digest(given.encode("utf-8", "replace"), expected.encode("utf-8", "replace"))
 
 
-def _check_time(claim: Claim, now_s: float) -> None:
+def _check_time(claim: SignatureClaim, now_s: float) -> None:
     signed_at_s = _epoch(claim.timestamp)
     if claim.scope.date != claim.timestamp[:8]:
         message = f"Date in Credential scope does not match {claim.timestamp[:8]}, the date of the request"
-        raise Refused("mismatch", message)
+        raise SignatureRefused("mismatch", message)
     if signed_at_s > now_s + SKEW_MAX_S:
         limit, now = _stamp(now_s + SKEW_MAX_S), _stamp(now_s)
         message = f"Signature not yet current: {claim.timestamp} is still later than {limit} ({now} + 15 min.)"
-        raise Refused("skewed", message)
+        raise SignatureRefused("skewed", message)
     if claim.expires_s is not None:
         if now_s > signed_at_s + claim.expires_s:
-            raise Refused("lapsed", f"Request has expired: it was valid for {claim.expires_s} s from {claim.timestamp}")
+            raise SignatureRefused("lapsed", f"Request has expired: it was valid for {claim.expires_s} s from {claim.timestamp}")
     elif signed_at_s < now_s - SKEW_MAX_S:
         limit, now = _stamp(now_s - SKEW_MAX_S), _stamp(now_s)
         message = f"Signature expired: {claim.timestamp} is now earlier than {limit} ({now} - 15 min.)"
-        raise Refused("skewed", message)
+        raise SignatureRefused("skewed", message)
 
 
-@lru_cache(maxsize=64)  # most requests of a second carry the same text
+@lru_cache(maxsize=64)  # most requests of one second have the same timestamp
 def _epoch(timestamp: str) -> float:
     if _TIMESTAMP.fullmatch(timestamp) is None:
-        raise Refused("incomplete", "the date must have the form YYYYMMDDTHHMMSSZ")
+        raise SignatureRefused("incomplete", "the date must have the form YYYYMMDDTHHMMSSZ")
     try:
         return datetime.strptime(timestamp, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
     except ValueError:
-        raise Refused("incomplete", "the date does not exist") from None
+        raise SignatureRefused("incomplete", f"{timestamp} is not a valid date") from None
 
 
 def _stamp(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
-def _check_signed(claim: Claim, headers: Mapping[str, str]) -> None:
-    """An unsigned header that means something could have been put there by anyone."""
+def _check_signed(claim: SignatureClaim, headers: Mapping[str, str]) -> None:
+    """Refuse unsigned `x-amz-*` headers, because an attacker could have added them."""
     for name in headers.keys() - claim.scope.signed:
         if name.startswith("x-amz-") and name not in _NEED_NO_SIGNATURE:
             if claim.expires_s is not None and name == "x-amz-content-sha256":
-                continue  # compared with the body, like any
-            raise Refused("mismatch", f"'{name}' must be a 'SignedHeader' in the AWS Authorization.")
+                continue  # `_payload_hash` compares it with the body
+            raise SignatureRefused("mismatch", f"'{name}' must be a 'SignedHeader' in the AWS Authorization.")
 
 
-def _payload_hash(claim: Claim, request: Request, body_sha256: str | None) -> str:
-    """The hash that was signed, once it is known to be the body's."""
+def _payload_hash(claim: SignatureClaim, request: Request, body_sha256: str | None) -> str:
+    """Return the payload hash that must have been signed, after comparing the stated hash with the body."""
     stated = request.headers.get("x-amz-content-sha256")
     if claim.scope.service == "s3":
         if stated is None and claim.expires_s is not None:
-            return UNSIGNED_PAYLOAD  # a URL is made before there is a body
+            return UNSIGNED_PAYLOAD  # a URL is presigned before its body exists
         if stated == UNSIGNED_PAYLOAD:
             return stated
     if stated is not None and stated.startswith("STREAMING-"):
-        raise Refused("payload", "a body signed chunk by chunk belongs to S3 alone")  # which has verify_head
+        raise SignatureRefused("payload", "only S3 accepts a body that is signed chunk by chunk")  # in verify_head
     if body_sha256 is None:
         body_sha256 = sha256(request.body).hexdigest() if request.body else _EMPTY_SHA256
     if stated is not None and not compare_digest(stated.encode("utf-8", "replace"), body_sha256.encode()):
-        raise Refused("payload", "The provided 'x-amz-content-sha256' header does not match what was computed.")
+        raise SignatureRefused("payload", "The provided 'x-amz-content-sha256' header does not match what was computed.")
     return body_sha256
 
 
-def _compare(claim: Claim, secret: Secret, request: Request, payload_hash: str) -> None:
+def _compare(claim: SignatureClaim, secret: Secret, request: Request, payload_hash: str) -> None:
     scope = claim.scope
     keyed = signing_key(secret.secret_key, scope.date, scope.region, scope.service)
     tail = f"{_canonical_headers(scope, request.headers)}\n{scope.signed_headers}\n{payload_hash}"
     head = f"{ALGORITHM}\n{claim.timestamp}\n{scope.text}\n"
     given = claim.signature.encode("utf-8", "replace")
     for target in _ROOT if request.path == "/" and not request.query else _canonical_targets(claim, request):
-        canonical = f"{request.method}\n{target}\n{tail}".encode("latin-1", "replace")  # header bytes as they were sent
+        canonical = f"{request.method}\n{target}\n{tail}".encode("latin-1", "replace")  # the bytes of the headers as they were sent
         to_sign = head + sha256(canonical).hexdigest()
         if compare_digest(keyed.hexdigest(to_sign.encode("utf-8", "replace")).encode(), given):
             return
-    raise Refused("mismatch", MISMATCH)
+    raise SignatureRefused("mismatch", MISMATCH)
 
 
-_ROOT = ("/\n",)  # the path and the query of nearly every request
+_ROOT = ("/\n",)  # path and query of nearly every request
 MISMATCH = (
     "The request signature we calculated does not match the signature you provided. "
     "Check your AWS Secret Access Key and signing method."
 )
 
 
-class _Keyed:
-    """HMAC-SHA256 with the key already taken in: half the cost of a fresh one for such short texts."""
+class _HmacKey:
+    """HMAC-SHA256 with a precomputed key, which halves the time for short texts."""
 
     __slots__ = ("_inner", "_outer")
 
     def __init__(self, key: bytes) -> None:
-        block = key.ljust(64, b"\0")  # a derived key is 32 bytes, never longer than a block
+        block = key.ljust(64, b"\0")  # a derived key has 32 bytes, so it fits a block
         self._inner = sha256(bytes(byte ^ 0x36 for byte in block))
         self._outer = sha256(bytes(byte ^ 0x5C for byte in block))
 
@@ -383,29 +384,29 @@ class _Keyed:
 
 
 @lru_cache(maxsize=SIGNING_KEYS_MAX)
-def signing_key(secret_key: str, date: str, region: str, service: str) -> _Keyed:
-    """The key of one day, region and service."""
+def signing_key(secret_key: str, date: str, region: str, service: str) -> _HmacKey:
+    """Derive the signing key of one day, region and service."""
     key = f"AWS4{secret_key}".encode()
     for part in (date, region, service, "aws4_request"):
         key = hmac_digest(key, part.encode("utf-8", "replace"), "sha256")
-    return _Keyed(key)
+    return _HmacKey(key)
 
 
 # --- the canonical request --------------------------------------------------------------------------------------------
 
 
-def _canonical_headers(scope: Scope, headers: Mapping[str, str]) -> str:
+def _canonical_headers(scope: CredentialScope, headers: Mapping[str, str]) -> str:
     try:
         text = "".join([f"{name}:{headers[name]}\n" for name in scope.names])
     except KeyError:
-        raise Refused("mismatch", MISMATCH) from None
+        raise SignatureRefused("mismatch", MISMATCH) from None
     if ": " in text or "  " in text or " \n" in text or "\t" in text:
         return "".join([f"{name}:{' '.join(headers[name].split())}\n" for name in scope.names])
     return text
 
 
-def _canonical_targets(claim: Claim, request: Request) -> Iterator[str]:
-    """Path and query as sent; then as AWS would rewrite them, for clients that encode more or less than it does."""
+def _canonical_targets(claim: SignatureClaim, request: Request) -> Iterator[str]:
+    """Yield path and query as sent, then in AWS's own encoding, for clients that encode more or fewer characters than AWS."""
     path, query = request.path or "/", request.query
     single = claim.scope.service in _SINGLE_ENCODED
     as_sent = path if single else quote(_normalized(path), safe="/~")
@@ -422,7 +423,7 @@ _SINGLE_ENCODED = frozenset(s.signing_name for s in catalogue.SERVICES if s.prot
 
 
 def _normalized(path: str) -> str:
-    """Without empty and dot segments, as the other services want it."""
+    """Remove empty and dot segments from a path, as all services but S3 do."""
     kept: list[str] = []
     for part in path.split("/"):
         if part == "..":
@@ -434,11 +435,11 @@ def _normalized(path: str) -> str:
     return "/" + "/".join(kept) + trailing
 
 
-def _sorted_query(query: str, claim: Claim, *, decode: bool) -> str:
+def _sorted_query(query: str, claim: SignatureClaim, *, decode: bool) -> str:
     if not query:
         return ""
     if query.count("&") >= PARAMETERS_MAX:
-        raise Refused("incomplete", f"more than {PARAMETERS_MAX} query parameters")
+        raise SignatureRefused("incomplete", f"more than {PARAMETERS_MAX} query parameters")
     pairs = []
     for item in query.split("&"):
         name, _, value = item.partition("=")

@@ -1,18 +1,18 @@
-"""XML of strangers to a small tree: no DTD, so no entities to expand; depth and number of elements are bounded."""
+"""Parses untrusted XML into a tree. DTDs are refused, so no entity is expanded; depth and number of elements are limited."""
 
 from __future__ import annotations
 
 from typing import Any
 from xml.parsers import expat
 
-from corral.aws.faults import Misfit
-from corral.aws.form import NESTING_MAX
+from corral.aws.form_encoding import NESTING_MAX
+from corral.aws.wire_errors import ParseError
 
 ELEMENTS_MAX = 200_000  # CompleteMultipartUpload with 10,000 parts and all their checksums has about half of that
 
 
 class Element:
-    """One element: its children in order, its own text, its attributes; names are without their namespaces."""
+    """One element with its children in order, its own text and its attributes. Names are without namespaces."""
 
     __slots__ = ("attributes", "children", "tag", "text")
 
@@ -27,15 +27,15 @@ class _Builder:
     def __init__(self) -> None:
         self.root: Element | None = None
         self._open: list[Element] = []
-        self._texts: list[list[str]] = []  # of the open elements, joined at their end: text may come in many pieces
+        self._texts: list[list[str]] = []  # of the open elements; text may arrive in many parts, which `end` joins
         self._count = 0
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         self._count += 1
         if self._count > ELEMENTS_MAX:
-            raise Misfit.form(f"more than {ELEMENTS_MAX} elements")
+            raise ParseError.syntax(f"more than {ELEMENTS_MAX} elements")
         if len(self._open) >= NESTING_MAX:
-            raise Misfit.form(f"nested more than {NESTING_MAX} deep")
+            raise ParseError.syntax(f"nested more than {NESTING_MAX} deep")
         element = Element(_local(name), {_local(key): value for key, value in attributes.items()} if attributes else None)
         if self._open:
             self._open[-1].children.append(element)
@@ -52,8 +52,8 @@ class _Builder:
 
 
 def tree_from_xml(body: bytes) -> Element:
-    """The root element of a document."""
-    parser = expat.ParserCreate("utf-8", "}")  # whatever encoding it declares; names come as `namespace}name`
+    """Parse a document and return its root element."""
+    parser = expat.ParserCreate("utf-8", "}")  # whatever encoding the document declares; expat reports names as `namespace}name`
     parser.buffer_text = True
     builder = _Builder()
     parser.StartElementHandler = builder.start
@@ -63,13 +63,13 @@ def tree_from_xml(body: bytes) -> Element:
     try:
         parser.Parse(body, True)
     except expat.ExpatError as error:
-        raise Misfit.form(f"the body is not well-formed XML: {expat.errors.messages[error.code]}") from None
-    assert builder.root is not None, "expat finds a document without a root"
+        raise ParseError.syntax(f"the body is not well-formed XML: {expat.errors.messages[error.code]}") from None
+    assert builder.root is not None, "expat refuses a document without a root"
     return builder.root
 
 
 def _refuse_dtd(*args: Any) -> None:
-    raise Misfit.form("a document type declaration is not allowed")
+    raise ParseError.syntax("a document type declaration is not allowed")
 
 
 def _local(name: str) -> str:

@@ -1,6 +1,6 @@
-"""The `corral` command: one file per verb, each of them arguments → boto3 → words.
+"""The `corral` command line: one module per command, which calls botocore and prints the result.
 
-Nothing heavy is imported before a verb needs it, so that `corral --help` and `corral env` answer at once.
+Slow imports are inside the functions that need them, so that `corral --help` and `corral env` start quickly.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from corral.cli.completion import completion
 from corral.cli.doctor import doctor
 from corral.cli.down import down
 from corral.cli.env import env
+from corral.cli.errors import INTERRUPTED, error_line
 from corral.cli.exec import exec_
 from corral.cli.hold import hold
 from corral.cli.images import images
 from corral.cli.login import login
 from corral.cli.logs import logs
+from corral.cli.output import print_message
 from corral.cli.ps import ps
-from corral.cli.refusals import INTERRUPTED, in_one_line
 from corral.cli.run import run
 from corral.cli.status import status
 from corral.cli.stop import stop
 from corral.cli.top import top
 from corral.cli.up import up
-from corral.cli.words import say
 
 
-class Verbs(click.Group):
-    """The verbs, in the order in which a newcomer meets them; what the user can put right is one line on stderr."""
+class Commands(click.Group):
+    """The commands in the order in which a new user needs them. An error that the user can fix is one line on stderr."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -47,7 +47,7 @@ class Verbs(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run a verb. A traceback is a fault of ours."""
+        """Run a command. Only a bug of Corral prints a traceback."""
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         try:
@@ -58,29 +58,29 @@ class Verbs(click.Group):
         except click.Abort:
             code = INTERRUPTED
         except BrokenPipeError:
-            # Whoever read our output has gone (`corral ps | head -1`); Python would complain once more while it ends.
+            # The reader closed the pipe (`corral ps | head -1`). Python would print another error when it flushes stdout at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 0
         except Exception as error:
-            line = in_one_line(error)
+            line = error_line(error)
             if line is None:
                 raise
-            say(line)
+            print_message(line)
             code = 1
         sys.exit(code)
 
 
-@click.group(name="corral", cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(name="corral", cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(corral.__version__, prog_name="corral")
 def main() -> None:
     """Your GPUs behind the AWS container APIs.
 
     \b
     corral up --detach          start Corral on this machine
-    eval "$(corral env)"        point aws, boto3 and everything else at it
+    eval "$(corral env)"        configure aws, boto3 and other clients to use it
     corral run --gpus 1 -- python train.py
     """
 
 
-for verb in (up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, login, images, doctor, completion):
-    main.add_command(verb)
+for command in (up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, login, images, doctor, completion):
+    main.add_command(command)

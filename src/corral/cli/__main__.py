@@ -1,4 +1,4 @@
-"""`python -m corral.cli`: the same as `corral`."""
+"""`python -m corral.cli` is the same as `corral`."""
 
 from corral.cli import main
 

@@ -1,4 +1,4 @@
-"""`corral aws`: the aws command with the endpoint filled in."""
+"""`corral aws`: runs the aws command with Corral's endpoint and keys."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from pathlib import Path
 
 import click
 
-from corral.cli.here import Data, data_option
-from corral.cli.refusals import Failed
-from corral.cli.where import find, in_the_way, variables
+from corral.cli.data_folder import DataFolder, data_option
+from corral.cli.endpoint import client_environment, conflicting_variables, find_endpoint
+from corral.cli.errors import CliError
 
 
 @click.command(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": []},
-    short_help="Run the aws command against this Corral.",
+    short_help="Run the aws command with this Corral.",
 )
 @data_option
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[AWS ARGUMENTS]...")
-def aws(data: Data, arguments: tuple[str, ...]) -> None:
-    """Run the aws command with the endpoint and the keys filled in; everything after `aws` is its own.
+def aws(data: DataFolder, arguments: tuple[str, ...]) -> None:
+    """Run the aws command with Corral's endpoint and keys. All arguments are passed to aws.
 
-    version 1 of it ignores AWS_ENDPOINT_URL for some services, so the endpoint is given as an option.
+    Version 1 of aws ignores AWS_ENDPOINT_URL for some services, so the endpoint is passed as an option.
     """
     program = aws_program()
-    where, environment = find(data), dict(os.environ)
-    endpoint = where.endpoint_url or environment.get("AWS_ENDPOINT_URL")
-    if where.endpoint_url:
-        for name in in_the_way(environment):
+    endpoint, environment = find_endpoint(data), dict(os.environ)
+    url = endpoint.endpoint_url or environment.get("AWS_ENDPOINT_URL")
+    if endpoint.endpoint_url:
+        for name in conflicting_variables(environment):
             del environment[name]
-        environment |= variables(where)
-    given = any(word.partition("=")[0] == "--endpoint-url" for word in arguments)
-    added = ["--endpoint-url", endpoint] if endpoint and not given else []
+        environment |= client_environment(endpoint)
+    given = any(argument.partition("=")[0] == "--endpoint-url" for argument in arguments)
+    added = ["--endpoint-url", url] if url and not given else []
     os.execve(program, ["aws", *added, *arguments], environment)
 
 
 def aws_program() -> str:
-    """The one installed with Corral, else the user's own."""
-    beside = Path(sys.executable).parent / "aws"
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("aws")
+    """Return the path of the aws command: the one installed with Corral, else the first on PATH."""
+    installed = Path(sys.executable).parent / "aws"
+    found = str(installed) if os.access(installed, os.X_OK) else shutil.which("aws")
     if found is None:
-        raise Failed(f"there is no aws command, neither {beside} nor on PATH: pip install awscli")
+        raise CliError(f"the aws command is neither at {installed} nor on PATH: install it with `pip install awscli`.")
     return found

@@ -1,17 +1,30 @@
-"""`corral completion`: what makes the shell complete verbs, options, task ids, GPUs and repositories (`suggest.py`)."""
+"""`corral completion`, and the completion of task ids, GPU indexes and repositories. On any error there are no suggestions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
+from corral.cli.data_folder import DataFolder
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from corral.cli.endpoint import Endpoint
+
 COMPLETE_VARIABLE = "_CORRAL_COMPLETE"
+SUGGESTIONS_MAX = 100
+Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 
 
-@click.command(short_help="Print what makes your shell complete corral's words.")
+@click.command(short_help="Print the completion script of your shell.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print a script that makes the shell complete verbs, options, task ids, GPUs and repositories.
+    """Print a script with which the shell completes commands, options, task ids, GPUs and repositories.
 
     \b
     bash:  eval "$(corral completion bash)"       in ~/.bashrc
@@ -23,3 +36,69 @@ def completion(ctx: click.Context, shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None
     click.echo(kind(ctx.find_root().command, {}, "corral", COMPLETE_VARIABLE).source())
+
+
+def complete_task_ids(*desired: str) -> Completer:
+    """Complete the ids of tasks with one of these desired statuses."""
+
+    def complete(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        from corral.cli import tasks
+
+        def suggestions(endpoint: Endpoint) -> list[CompletionItem]:
+            from corral.cli.endpoint import client
+
+            ecs = client(endpoint, "ecs", quick=True)
+            cluster = ctx.params.get("cluster") or endpoint.cluster
+            ids = [
+                arn.rpartition("/")[2]
+                for status in desired
+                for arn in ecs.list_tasks(cluster=cluster, desiredStatus=status, maxResults=SUGGESTIONS_MAX)["taskArns"]
+            ]
+            matching = [task_id for task_id in dict.fromkeys(ids) if task_id.startswith(prefix)][:SUGGESTIONS_MAX]
+            return [
+                CompletionItem(tasks.id_of(task), help=f"{task['taskDefinitionArn'].rpartition('/')[2]} {tasks.state(task)}")
+                for task in tasks.describe(ecs, matching, cluster)
+            ]
+
+        return _without_errors(ctx, suggestions)
+
+    return complete
+
+
+def complete_gpus(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    def suggestions(endpoint: Endpoint) -> list[CompletionItem]:
+        from corral.cli.endpoint import status_page
+
+        gpus = [gpu for host in status_page(endpoint, quick=True)[0]["hosts"] for gpu in host["gpus"]]
+        return [CompletionItem(str(gpu["index"]), help=gpu["model"]) for gpu in gpus if str(gpu["index"]).startswith(prefix)]
+
+    return _without_errors(ctx, suggestions)
+
+
+def complete_repositories(ctx: click.Context, parameter: click.Parameter, prefix: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    def suggestions(endpoint: Endpoint) -> list[CompletionItem]:
+        from corral.cli.endpoint import client
+
+        repositories = client(endpoint, "ecr", quick=True).describe_repositories()["repositories"]
+        return [CompletionItem(each["repositoryName"]) for each in repositories if each["repositoryName"].startswith(prefix)]
+
+    return _without_errors(ctx, suggestions)
+
+
+def _without_errors(ctx: click.Context, suggestions: Callable[[Endpoint], list[CompletionItem]]) -> list[CompletionItem]:
+    """Return the suggestions, and none on an error: an error message would disturb the user's command line."""
+    from corral.cli.endpoint import find_endpoint
+
+    try:
+        data = ctx.params.get("data")
+        return suggestions(
+            find_endpoint(data if isinstance(data, DataFolder) else DataFolder(Path.home() / ".corral", chosen=False))
+        )
+    except Exception:
+        return []

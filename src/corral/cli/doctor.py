@@ -1,7 +1,7 @@
-"""`corral doctor`: is this machine fit for Corral, and what to do where it is not.
+"""`corral doctor`: checks whether Corral can run on this machine, and advises what to fix.
 
-Each check is a function that gives findings. One that breaks is a finding too: whatever is missing on a machine, the
-doctor itself does not fall over.
+Each check is a function that yields findings. A check that raises an exception is reported as a finding, too, so that the other
+checks still run.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from typing import Any
 import click
 
 import corral
-from corral.cli import here
+from corral.cli import data_folder
 from corral.cli.aws import aws_program
-from corral.cli.here import Data, data_option
-from corral.cli.refusals import Failed, in_one_line
-from corral.cli.where import in_the_way, of_folder
-from corral.cli.where import status as status_page
-from corral.cli.words import console, count, in_bytes, parsed_date, print_json
+from corral.cli.data_folder import DataFolder, data_option
+from corral.cli.endpoint import conflicting_variables, endpoint_of_folder, status_page
+from corral.cli.errors import CliError, error_line
+from corral.cli.output import console, count, format_bytes, parsed_date, print_json
 
 PORT = 4566
 PYTHON_MIN = (3, 11)
 FREE_FAIL_BYTES, FREE_WARN_BYTES = 200 * 2**20, 2 * 2**30
 FOLDER_WARN_BYTES = 20 * 2**30
-SKEW_WARN_S, SKEW_FAIL_S = 5.0, 300.0  # AWS signatures are good for five minutes
+SKEW_WARN_S, SKEW_FAIL_S = 5.0, 300.0  # AWS refuses signatures that are more than five minutes old
 SLOW_S = 0.25
-FILES_MIN = 4096  # a task needs about two descriptors of the spawner
+FILES_MIN = 4096  # the spawner needs about two descriptors per task
 INSTANCES_MIN = 16
-NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "lustre", "beegfs"}  # SQLite's locks are not safe there
+# SQLite's locks are not safe on these.
+NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "lustre", "beegfs"}
 PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 AWS_S = 15.0
 SOCKET_S = 2.0
@@ -59,11 +59,11 @@ class Finding:
     advice: str = ""
 
 
-@click.command(short_help="Check this machine, and say what to do.")
+@click.command(short_help="Check this machine, and advise what to fix.")
 @data_option
-@click.option("--json", "as_json", is_flag=True, help="The findings as JSON: check, level, found, advice.")
-def doctor(data: Data, as_json: bool) -> None:
-    """Check driver, GPUs, disk, clock, ports and the rest, and say what to do. Exit code 1: something keeps Corral from working."""
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON: check, level, found, advice.")
+def doctor(data: DataFolder, as_json: bool) -> None:
+    """Check driver, GPUs, disk, clock, ports and more, and advise what to fix. Exit code 1: Corral cannot work."""
     findings = [finding for check in CHECKS for finding in _examined(check, data)]
     if as_json:
         print_json([asdict(finding) for finding in findings])
@@ -72,14 +72,14 @@ def doctor(data: Data, as_json: bool) -> None:
     sys.exit(any(finding.level == FAIL for finding in findings))
 
 
-def _examined(check: Callable[[Data], Iterator[Finding]], data: Data) -> Iterator[Finding]:
+def _examined(check: Callable[[DataFolder], Iterator[Finding]], data: DataFolder) -> Iterator[Finding]:
     name = check.__name__.strip("_").replace("_", " ")
     try:
         for finding in check(data):
             yield Finding(name, finding.level, finding.found, finding.advice)
     except Exception as error:
-        said = error.message if isinstance(error, Failed) else in_one_line(error) or repr(error)
-        yield Finding(name, WARN, f"could not be checked: {said}")
+        reason = error.message if isinstance(error, CliError) else error_line(error) or repr(error)
+        yield Finding(name, WARN, f"could not be checked: {reason}")
 
 
 def _print(findings: list[Finding]) -> None:
@@ -91,14 +91,14 @@ def _print(findings: list[Finding]) -> None:
     table.add_column(width=1)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
-    shown = ""
+    previous = ""
     for finding in findings:
         sign, style = SIGNS[finding.level]
-        words = Text(finding.found)
+        text = Text(finding.found)
         if finding.advice:
-            words.append(f"\n→ {finding.advice}", style="cyan")
-        table.add_row(Text(sign, style=style), finding.check if finding.check != shown else "", words)
-        shown = finding.check
+            text.append(f"\n→ {finding.advice}", style="cyan")
+        table.add_row(Text(sign, style=style), finding.check if finding.check != previous else "", text)
+        previous = finding.check
     out.print(table)
     failures, warnings = (sum(finding.level == level for finding in findings) for level in (FAIL, WARN))
     out.print(f"\n{count(failures, 'failure')}, {count(warnings, 'warning')}")
@@ -119,17 +119,17 @@ def fail(found: str, advice: str) -> Finding:
 # -- Corral itself ---------------------------------------------------------------------------------------------------
 
 
-def _version(data: Data) -> Iterator[Finding]:
-    said = f"Corral {corral.__version__}, Python {platform.python_version()}, {platform.system()} {platform.release()}"
+def _version(data: DataFolder) -> Iterator[Finding]:
+    found = f"Corral {corral.__version__}, Python {platform.python_version()}, {platform.system()} {platform.release()}"
     if sys.version_info < PYTHON_MIN:
-        yield fail(said, "Corral needs Python 3.11 or later.")
+        yield fail(found, "Corral needs Python 3.11 or later.")
     elif sys.platform != "linux":
-        yield fail(said, "Corral runs on Linux.")
+        yield fail(found, "Corral runs on Linux.")
     else:
-        yield ok(said)
+        yield ok(found)
 
 
-def _data_folder(data: Data) -> Iterator[Finding]:
+def _data_folder(data: DataFolder) -> Iterator[Finding]:
     folder = data.path
     there = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not os.access(there, os.W_OK | os.X_OK) or not there.is_dir():
@@ -139,46 +139,46 @@ def _data_folder(data: Data) -> Iterator[Finding]:
     if kind in NETWORK_FILE_SYSTEMS:
         yield fail(f"{folder} is on {kind}", "file locks are not safe on a network file system: choose a local disk with --data.")
     elif kind == "tmpfs":
-        yield warn(f"{folder} is on tmpfs", "it is gone after a reboot: choose a disk with --data if that matters.")
+        yield warn(f"{folder} is on tmpfs", "a reboot deletes its content: choose a folder on a disk with --data.")
     free = shutil.disk_usage(there).free
     size = _size(folder) if folder.exists() else 0
-    said = f"{folder}: {in_bytes(size)} used ({kind}), {in_bytes(free)} free on the disk"
+    found = f"{folder}: {format_bytes(size)} used ({kind}), {format_bytes(free)} free on the disk"
     if free < FREE_FAIL_BYTES:
-        yield fail(said, "make room on the disk: with none left every change is refused.")
+        yield fail(found, "free space on the disk: when it is full, Corral refuses every change.")
     elif free < FREE_WARN_BYTES:
-        yield warn(said, "make room on the disk before it is full.")
+        yield warn(found, "free space on the disk before it is full.")
     elif size > FOLDER_WARN_BYTES:
-        yield warn(said, "logs are the largest part, most likely: delete log groups that you do not need.")
+        yield warn(found, "delete log groups that you do not need; logs usually take most of the space.")
     else:
-        yield ok(said)
+        yield ok(found)
     parts = [("state", "state.db*"), ("logs", "logs.db*"), ("metrics", "metrics.db*"), ("running tasks' output", "node/output/*")]
-    sizes = [f"{name} {in_bytes(total)}" for name, pattern in parts if (total := sum(map(_file_size, folder.glob(pattern))))]
+    sizes = [f"{name} {format_bytes(total)}" for name, pattern in parts if (total := sum(map(_file_size, folder.glob(pattern))))]
     if sizes:
         yield ok(", ".join(sizes))
 
 
-def _server(data: Data) -> Iterator[Finding]:
-    about = here.running(data)
+def _server(data: DataFolder) -> Iterator[Finding]:
+    about = data_folder.running(data)
     if about is None:
-        yield warn(f"Corral is not running on {data.path}", f"start it: {here.start_command(data)}")
+        yield warn(f"Corral is not running on {data.path}", f"start it: {data_folder.start_command(data)}")
         return
-    where = of_folder(data)
-    status_page(where)  # the first one also connects, and loads what signs requests
+    endpoint = endpoint_of_folder(data)
+    status_page(endpoint)  # the first request takes longer, because it connects and imports modules
     began_s = time.monotonic()
-    page, date = status_page(where)
+    page, date = status_page(endpoint)
     took_s = time.monotonic() - began_s
-    said = f"{about['url']} answers in {took_s * 1000:.0f} ms (process {about['pid']}, version {page['version']})"
+    found = f"{about['url']} responds in {took_s * 1000:.0f} ms (process {about['pid']}, version {page['version']})"
     if page["version"] != corral.__version__:
-        yield warn(said, f"this command is version {corral.__version__}: restart Corral (`corral down`, `corral up`); tasks go on.")
+        yield warn(found, f"this command is version {corral.__version__}: restart Corral with `corral down` and `corral up`.")
     elif took_s > SLOW_S:
-        yield warn(said, "the machine may be overloaded; requests wait.")
+        yield warn(found, "the machine may be overloaded.")
     else:
-        yield ok(said)
+        yield ok(found)
     hosts = page["hosts"]
     silent = [host["name"] for host in hosts if not host["connected"]]
     if not hosts or silent:
         agent_log = data.path / "node" / "agent.log"
-        yield fail(f"not connected: {', '.join(silent) or 'this machine'}", f"nothing new starts there; see {agent_log}.")
+        yield fail(f"not connected: {', '.join(silent) or 'this machine'}", f"no new task starts there; see {agent_log}.")
     yield from _skew(date)
 
 
@@ -186,19 +186,19 @@ def _skew(date: str | None) -> Iterator[Finding]:
     server = parsed_date(date)
     if server is None:
         return
-    skew_s = time.clock_gettime(time.CLOCK_REALTIME) - server.timestamp()  # the one place where the two clocks are compared
-    off_s = abs(skew_s) if skew_s < 0 or skew_s >= 2 else 0.0  # the date has whole seconds
-    said = f"this clock and the server's differ by {off_s:.0f} s"
+    skew_s = time.clock_gettime(time.CLOCK_REALTIME) - server.timestamp()  # the only comparison of the two clocks
+    off_s = abs(skew_s) if skew_s < 0 or skew_s >= 2 else 0.0  # the Date header has whole seconds
+    found = f"this clock and the server's differ by {off_s:.0f} s"
     if off_s > SKEW_FAIL_S:
-        yield fail(said, "signed requests are refused: set the clock (timedatectl set-ntp true).")
+        yield fail(found, "the server refuses signed requests: set the clock (timedatectl set-ntp true).")
     elif off_s > SKEW_WARN_S:
-        yield warn(said, "set the clock (timedatectl set-ntp true).")
+        yield warn(found, "set the clock (timedatectl set-ntp true).")
     else:
-        yield ok(said)
+        yield ok(found)
 
 
-def _port(data: Data) -> Iterator[Finding]:
-    about = here.running(data)
+def _port(data: DataFolder) -> Iterator[Finding]:
+    about = data_folder.running(data)
     if about is not None:
         yield ok(f"Corral listens on {about['url'].rpartition('//')[2]}")
         return
@@ -208,7 +208,7 @@ def _port(data: Data) -> Iterator[Finding]:
             probe.bind(("127.0.0.1", PORT))
         except OSError:
             owner = _listener(PORT)
-            yield warn(f"port {PORT} is taken{f' by {owner}' if owner else ''}", "choose another: corral up --port 0")
+            yield warn(f"port {PORT} is in use{f' by {owner}' if owner else ''}", "choose a free port: corral up --port 0")
             return
     yield ok(f"port {PORT} is free")
 
@@ -216,7 +216,7 @@ def _port(data: Data) -> Iterator[Finding]:
 # -- GPUs ------------------------------------------------------------------------------------------------------------
 
 
-def _nvidia_driver(data: Data) -> Iterator[Finding]:
+def _nvidia_driver(data: DataFolder) -> Iterator[Finding]:
     devices = sorted(glob.glob("/dev/nvidia[0-9]*"))
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
@@ -226,7 +226,7 @@ def _nvidia_driver(data: Data) -> Iterator[Finding]:
         else:
             yield warn(
                 "no NVIDIA driver (libnvidia-ml.so.1)",
-                "`corral up --gpus sim:8` simulates GPUs; tasks without GPUs run anyway.",
+                "`corral up --gpus sim:8` simulates GPUs; tasks without GPUs do not need a driver.",
             )
         return
     import pynvml
@@ -234,33 +234,33 @@ def _nvidia_driver(data: Data) -> Iterator[Finding]:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        yield fail(f"the driver does not answer: {error}", "load its module (modprobe nvidia), or reboot after an update.")
+        yield fail(f"the driver does not respond: {error}", "load its module (modprobe nvidia), or reboot after an update.")
         return
     yield ok(f"NVIDIA driver {_text(pynvml.nvmlSystemGetDriverVersion())}")
     closed = [path for path in (*devices, *filter(os.path.exists, ("/dev/nvidiactl", "/dev/nvidia-uvm"))) if not _opens(path)]
     if closed:
         yield fail(f"no permission for {', '.join(closed)}", "join the group that owns it (often `video`), then log in again.")
     if not os.path.exists("/dev/nvidia-uvm"):
-        yield warn("/dev/nvidia-uvm is not there", "CUDA needs it: run `nvidia-modprobe -u`, or any CUDA program once as root.")
+        yield warn("/dev/nvidia-uvm does not exist", "CUDA needs it: run `nvidia-modprobe -u`, or any CUDA program once as root.")
     handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
     for index, handle in enumerate(handles):
         yield ok(f"GPU {index}: {_text(pynvml.nvmlDeviceGetName(handle))} {_text(pynvml.nvmlDeviceGetUUID(handle))}")
     if any(_persistence(pynvml, handle) is False for handle in handles):
-        yield warn("persistence mode is off", "the first CUDA call of a task then takes seconds: nvidia-smi -pm 1 (as root)")
+        yield warn("persistence mode is off", "the first CUDA call of a task takes seconds: run `nvidia-smi -pm 1` as root.")
     yield from _same_gpus(data, [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles])
 
 
-def _same_gpus(data: Data, driver: list[str]) -> Iterator[Finding]:
-    about = here.running(data)
+def _same_gpus(data: DataFolder, driver: list[str]) -> Iterator[Finding]:
+    about = data_folder.running(data)
     if about is None:
         return
     if about["gpusFlag"] != "auto":
-        yield warn(f"Corral was started with --gpus {about['gpusFlag']}", "start it without --gpus to use the real ones.")
+        yield warn(f"Corral was started with --gpus {about['gpusFlag']}", "start it without --gpus to use the real GPUs.")
         return
-    seen = {gpu["id"] for host in status_page(of_folder(data))[0]["hosts"] for gpu in host["gpus"]}
+    seen = {gpu["id"] for host in status_page(endpoint_of_folder(data))[0]["hosts"] for gpu in host["gpus"]}
     missing = [gpu_id for gpu_id in driver if gpu_id not in seen]
     if missing:
-        yield fail(f"Corral does not see {', '.join(missing)}", "restart it: corral down, corral up (tasks go on).")
+        yield fail(f"Corral does not see {', '.join(missing)}", "restart it: corral down, corral up (tasks keep running).")
     else:
         yield ok(f"Corral sees {count(len(driver), 'GPU')} of {len(driver)}")
 
@@ -268,115 +268,115 @@ def _same_gpus(data: Data, driver: list[str]) -> Iterator[Finding]:
 # -- the machine -----------------------------------------------------------------------------------------------------
 
 
-def _docker(data: Data) -> Iterator[Finding]:
+def _docker(data: DataFolder) -> Iterator[Finding]:
     path = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://")
     if not path.startswith("/"):
-        yield warn(f"DOCKER_HOST is {path}", "only an engine of this machine is looked at.")
+        yield warn(f"DOCKER_HOST is {path}", "Corral uses only an engine of this machine, at a unix:// address.")
     elif not os.path.exists(path):
-        yield ok(f"no engine at {path}; images are ignored, tasks run as plain processes")
+        yield ok(f"no engine at {path}; images are ignored, and tasks run as processes of this machine")
     else:
         try:
-            version = _ask_docker(path, "/version").get("Version", "?")
-            yield ok(f"engine {version} answers at {path}; tasks with an image run as containers")
-            yield from _inside_network(_ask_docker(path, f"/networks/{INSIDE_NETWORK}"))
+            version = _docker_get(path, "/version").get("Version", "?")
+            yield ok(f"engine {version} at {path}; tasks with an image run as containers")
+            yield from _inside_network(_docker_get(path, f"/networks/{INSIDE_NETWORK}"))
         except PermissionError:
             yield warn(
                 f"no permission for {path}",
-                "join the group `docker` if you want images to be run; until then tasks are plain processes.",
+                "join the group `docker` to run images; until then tasks run as processes of this machine.",
             )
 
 
 def _inside_network(about: dict[str, Any]) -> Iterator[Finding]:
-    """Another interface with the subnet of the network by which tasks in mode none reach Corral would take its packets."""
+    """Warn if another interface has the subnet through which tasks with network mode none reach Corral."""
     own = (about.get("Options") or {}).get("com.docker.network.bridge.name") or f"br-{about.get('Id', '')[:12]}"
     routes = [line.split() for line in Path("/proc/net/route").read_text().splitlines()[1:]]
     ways = sorted((int(route[6]), at, route[0]) for at, route in enumerate(routes) if (route[1], route[7]) == INSIDE_SUBNET)
     interfaces = [interface for _, _, interface in ways]
-    elsewhere = "Id" in about and own not in interfaces  # a rootless engine has interfaces of its own
+    elsewhere = "Id" in about and own not in interfaces  # a rootless engine has its own interfaces
     if interfaces and interfaces[0] != own and not elsewhere:
         yield warn(
             f"{interfaces[0]} has the subnet of the Docker network {INSIDE_NETWORK}: tasks in network mode none are refused",
-            "stop the other Docker engine that it belongs to, or remove what a killed one left: ip link delete " + interfaces[0],
+            "stop the Docker engine that owns it, or delete it if that engine was killed: ip link delete " + interfaces[0],
         )
 
 
-def _ask_docker(path: str, what: str) -> dict[str, Any]:
+def _docker_get(path: str, what: str) -> dict[str, Any]:
     with socket.socket(socket.AF_UNIX) as engine:
         engine.settimeout(SOCKET_S)
         engine.connect(path)
         engine.sendall(f"GET {what} HTTP/1.0\r\nHost: docker\r\n\r\n".encode())
-        said = b""
+        response = b""
         while part := engine.recv(65_536):
-            said += part
-    answer: dict[str, Any] = json.loads(said.partition(b"\r\n\r\n")[2])
-    return answer
+            response += part
+    body: dict[str, Any] = json.loads(response.partition(b"\r\n\r\n")[2])
+    return body
 
 
-def _cgroups(data: Data) -> Iterator[Finding]:
+def _cgroups(data: DataFolder) -> Iterator[Finding]:
     if not os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
-        yield ok("version 1: tasks are process groups, without a cgroup of their own")
+        yield ok("version 1; tasks are process groups without their own cgroup")
         return
     own = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2]
     writable = os.access(f"/sys/fs/cgroup{own}", os.W_OK)
-    yield ok(f"version 2, {'writable' if writable else 'not writable by you'}; tasks are process groups, without one of their own")
+    yield ok(f"version 2, {'writable' if writable else 'not writable by you'}; tasks are process groups without their own cgroup")
 
 
-def _limits(data: Data) -> Iterator[Finding]:
+def _limits(data: DataFolder) -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    said = f"open files: {soft} (at most {hard})"
-    yield (ok(said) if soft >= FILES_MIN else warn(said, f"too few for hundreds of tasks at once: ulimit -n {min(hard, 65_536)}"))
+    found = f"open files: {soft} (at most {hard})"
+    yield (ok(found) if soft >= FILES_MIN else warn(found, f"too few for hundreds of tasks: ulimit -n {min(hard, 65_536)}"))
     instances = Path("/proc/sys/fs/inotify/max_user_instances")
     if instances.exists():
         most = int(instances.read_text())
-        said = f"inotify instances: {most}"
-        yield (ok(said) if most >= INSTANCES_MIN else warn(said, "each agent takes one: sysctl fs.inotify.max_user_instances=128"))
+        found = f"inotify instances: {most}"
+        yield (ok(found) if most >= INSTANCES_MIN else warn(found, "an agent needs one: sysctl fs.inotify.max_user_instances=128"))
 
 
-def _proxy(data: Data) -> Iterator[Finding]:
+def _proxy(data: DataFolder) -> Iterator[Finding]:
     names = [name for name in PROXIES if os.environ.get(name)]
     excepted = (os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "").replace(" ", "").split(",")
     if names and not {"127.0.0.1", "*"} & set(excepted):
         yield warn(
-            f"{', '.join(names)} is set and 127.0.0.1 is not excepted",
-            'other clients would miss Corral: eval "$(corral env)" mends it.',
+            f"{', '.join(names)} is set without an exception for 127.0.0.1",
+            'clients would send requests for Corral to the proxy: eval "$(corral env)" sets no_proxy.',
         )
     else:
-        yield ok("none in the way" if not names else "127.0.0.1 is excepted from it")
+        yield ok("no proxy is set" if not names else "127.0.0.1 is excepted from the proxy")
 
 
-def _aws_environment(data: Data) -> Iterator[Finding]:
-    names = in_the_way(os.environ)
+def _aws_environment(data: DataFolder) -> Iterator[Finding]:
+    names = conflicting_variables(os.environ)
     if names:
-        yield warn(f"{', '.join(names)} would lead clients elsewhere", 'eval "$(corral env)" unsets them.')
-    endpoint, about = os.environ.get("AWS_ENDPOINT_URL"), here.running(data)
-    if endpoint and about and endpoint.rstrip("/") != about["url"]:
-        yield warn(f"AWS_ENDPOINT_URL is {endpoint}, not {about['url']}", 'eval "$(corral env)" again, if you mean this Corral.')
-    elif os.environ.get("AWS_PROFILE") and not endpoint:
-        yield warn(f"AWS_PROFILE is {os.environ['AWS_PROFILE']}", "corral's verbs use that profile, which may be AWS's own.")
+        yield warn(f"clients would use {', '.join(names)} and not reach Corral", 'eval "$(corral env)" unsets them.')
+    url, about = os.environ.get("AWS_ENDPOINT_URL"), data_folder.running(data)
+    if url and about and url.rstrip("/") != about["url"]:
+        yield warn(f"AWS_ENDPOINT_URL is {url}, not {about['url']}", 'run eval "$(corral env)" again to use this Corral.')
+    elif os.environ.get("AWS_PROFILE") and not url:
+        yield warn(f"AWS_PROFILE is {os.environ['AWS_PROFILE']}", "corral commands use that profile, which may be for AWS.")
     elif not names:
-        yield ok("AWS_ENDPOINT_URL is this Corral" if endpoint and about else "nothing in the way")
+        yield ok("AWS_ENDPOINT_URL is this Corral" if url and about else "no conflicting variables")
 
 
-def _aws_command(data: Data) -> Iterator[Finding]:
+def _aws_command(data: DataFolder) -> Iterator[Finding]:
     try:
         program = aws_program()
-    except Failed as error:
-        yield warn("there is no aws command", error.message)
+    except CliError as error:
+        yield warn("the aws command was not found", error.message)
         return
     done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=AWS_S)
     yield ok(f"{(done.stdout or done.stderr).split(' ')[0]} ({program})")
 
 
-CHECKS: list[Callable[[Data], Iterator[Finding]]] = [
+CHECKS: list[Callable[[DataFolder], Iterator[Finding]]] = [
     _version, _data_folder, _server, _port, _nvidia_driver, _docker, _cgroups, _limits, _proxy, _aws_environment, _aws_command,
 ]  # fmt: skip
 
 
-# -- looking at things -----------------------------------------------------------------------------------------------
+# -- helpers ---------------------------------------------------------------------------------------------------------
 
 
 def _file_system(path: Path) -> str:
-    """The kind of the mount that the path is on."""
+    """Return the file system type of the mount that contains the path."""
     best, kind = "", "?"
     real = str(path.resolve())
     for line in Path("/proc/self/mounts").read_text().splitlines():
@@ -388,7 +388,7 @@ def _file_system(path: Path) -> str:
 
 
 def _size(folder: Path) -> int:
-    return sum(_file_size(Path(where) / name) for where, _, names in os.walk(folder) for name in names)
+    return sum(_file_size(Path(path) / name) for path, _, names in os.walk(folder) for name in names)
 
 
 def _file_size(path: Path) -> int:
@@ -399,13 +399,13 @@ def _file_size(path: Path) -> int:
 
 
 def _listener(port: int) -> str | None:
-    """Who listens on a port of this machine, if we may know."""
+    """Return the process that listens on a port of this machine, if its name is readable."""
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in Path(table).read_text().splitlines()[1:] if os.path.exists(table) else ():
-            words = line.split()
-            if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
-                inodes.add(f"socket:[{words[9]}]")
+            fields = line.split()
+            if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+                inodes.add(f"socket:[{fields[9]}]")
     for link in glob.glob("/proc/[0-9]*/fd/*"):
         try:
             if os.readlink(link) in inodes:

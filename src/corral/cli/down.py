@@ -1,4 +1,4 @@
-"""`corral down`: stop the server; tasks go on unless told otherwise."""
+"""`corral down`: stops the server, and with --stop-tasks also the tasks."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from typing import Any
 
 import click
 
-from corral.cli import here, tasks
-from corral.cli.here import Data, data_option
-from corral.cli.refusals import Failed
-from corral.cli.where import Where, client, holding, of_folder, status
-from corral.cli.words import count, print_json, say
+from corral.cli import data_folder, tasks
+from corral.cli.data_folder import DataFolder, data_option
+from corral.cli.endpoint import Endpoint, client, endpoint_of_folder, long_poll, status_page
+from corral.cli.errors import CliError
+from corral.cli.output import count, print_json, print_message
+from corral.cli.task_logs import LONG_POLL_S
 
 GONE_S = 20.0
 STOP_TASKS_S = 600.0
-HOLD_S = 20.0
 
 
 @click.command()
 @data_option
-@click.option("--stop-tasks", is_flag=True, help="Stop every task first and wait until they have ended.")
-@click.option("--json", "as_json", is_flag=True, help="Say what was done as JSON.")
-def down(data: Data, stop_tasks: bool, as_json: bool) -> None:
-    """Stop Corral. Running tasks go on; their results are collected at the next `corral up`."""
-    pid = here.pid_of(data)
+@click.option("--stop-tasks", is_flag=True, help="First stop all tasks and wait until they have stopped.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def down(data: DataFolder, stop_tasks: bool, as_json: bool) -> None:
+    """Stop Corral. Tasks keep running, and the next `corral up` collects their results."""
+    pid = data_folder.pid_of(data)
     if pid is None:
         _report(data, as_json, stopped=False, left=0, ended=0)
         return
-    watch = os.pidfd_open(pid)  # names this very process, whatever becomes of its number
-    ended = _stop_all(of_folder(data)) if stop_tasks else 0
+    watch = os.pidfd_open(pid)  # refers to this process even if another process gets its id
+    ended = _stop_all(endpoint_of_folder(data)) if stop_tasks else 0
     left = _unfinished(data)
     try:
-        if here.pid_of(data) == pid:
+        if data_folder.pid_of(data) == pid:
             signal.pidfd_send_signal(watch, signal.SIGTERM)
     except ProcessLookupError:
-        pass  # it went by itself
+        pass  # it has exited
     if not select.select([watch], [], [], GONE_S)[0]:
-        raise Failed(f"process {pid} still runs {GONE_S:.0f} s after it was asked to end. Nothing is lost by `kill -9 {pid}`.")
+        raise CliError(f"process {pid} did not exit within {GONE_S:.0f} s. `kill -9 {pid}` ends it without losing data.")
     _report(data, as_json, stopped=True, left=left, ended=ended)
 
 
-def _report(data: Data, as_json: bool, *, stopped: bool, left: int, ended: int) -> None:
+def _report(data: DataFolder, as_json: bool, *, stopped: bool, left: int, ended: int) -> None:
     if as_json:
         print_json({"stopped": stopped, "data": str(data.path), "tasksStopped": ended, "tasksLeft": left})
         return
@@ -55,31 +55,31 @@ def _report(data: Data, as_json: bool, *, stopped: bool, left: int, ended: int) 
     if ended:
         click.echo(f"{count(ended, 'task')} stopped.")
     if left:
-        goes = "goes on; its result is" if left == 1 else "go on; their results are"
-        click.echo(f"{count(left, 'task')} {goes} collected at the next `{here.start_command(data)}`.")
+        keeps = "keeps running" if left == 1 else "keep running"
+        click.echo(f"{count(left, 'task')} {keeps}; `{data_folder.start_command(data)}` collects the results.")
 
 
-def _unfinished(data: Data) -> int:
-    """How many tasks are not over, in all regions; a server that cannot say is stopped all the same."""
+def _unfinished(data: DataFolder) -> int:
+    """Return how many tasks of all regions have not stopped; 0 if the server does not respond, since it is stopped anyway."""
     try:
-        return _alive(of_folder(data))
+        return _alive(endpoint_of_folder(data))
     except Exception as error:
-        say(f"it could not be asked about its tasks: {error}")
+        print_message(f"the tasks could not be counted: {error}")
         return 0
 
 
-def _alive(where: Where) -> int:
-    return sum(number for state, number in status(where)[0]["tasks"].items() if state != "STOPPED")
+def _alive(endpoint: Endpoint) -> int:
+    return sum(number for state, number in status_page(endpoint)[0]["tasks"].items() if state != "STOPPED")
 
 
-def _stop_all(where: Where) -> int:
-    """Stop every task of every region and wait for their ends; how many they were."""
+def _stop_all(endpoint: Endpoint) -> int:
+    """Stop all tasks of all regions, wait until they have stopped, and return their number."""
     stopped = 0
     deadline_s = time.monotonic() + STOP_TASKS_S
-    for region in _regions(where):
-        if not _alive(where):
+    for region in _regions(endpoint):
+        if not _alive(endpoint):
             break
-        ecs = client(where, "ecs", region)
+        ecs = client(endpoint, "ecs", region)
         for page in ecs.get_paginator("list_clusters").paginate():
             for cluster in ecs.describe_clusters(clusters=page["clusterArns"])["clusters"]:
                 stopped += _stop_tasks(ecs, cluster, deadline_s)
@@ -87,28 +87,28 @@ def _stop_all(where: Where) -> int:
 
 
 def _stop_tasks(ecs: Any, cluster: dict[str, Any], deadline_s: float) -> int:
-    """Stop every task of a cluster and wait for their ends; how many they were."""
+    """Stop all tasks of a cluster, wait until they have stopped, and return their number."""
     alive, name = tasks.unfinished(ecs, cluster), cluster["clusterName"]
     if alive:
-        say(f"stopping {count(len(alive), 'task')} and waiting for the end")
+        print_message(f"stopping {count(len(alive), 'task')}")
     for task in alive:
         ecs.stop_task(cluster=name, task=tasks.id_of(task), reason="corral down --stop-tasks")
     _wait(ecs, name, [tasks.id_of(task) for task in alive], deadline_s)
     return len(alive)
 
 
-def _regions(where: Where) -> list[str | None]:
-    """Ours first; a task is found only in its own region."""
+def _regions(endpoint: Endpoint) -> list[str | None]:
+    """Return all regions, the endpoint's own first. A task is listed only in its own region."""
     from botocore.session import get_session
 
-    return [where.region, *(name for name in get_session().get_available_regions("ecs") if name != where.region)]
+    return [endpoint.region, *(name for name in get_session().get_available_regions("ecs") if name != endpoint.region)]
 
 
 def _wait(ecs: Any, cluster: str, ids: list[str], deadline_s: float) -> None:
     while ids:
-        with holding(HOLD_S):  # a task may take its stopTimeout to end
+        with long_poll(LONG_POLL_S):  # a task may take its stopTimeout to end
             found = tasks.describe(ecs, ids[: tasks.DESCRIBE_MAX], cluster)
         ended = {tasks.id_of(task) for task in found if tasks.is_stopped(task)}
         ids = [task_id for task_id in ids if task_id not in ended]
         if ids and time.monotonic() > deadline_s:
-            raise Failed(f"{count(len(ids), 'task')} did not stop within {STOP_TASKS_S:.0f} s, {ids[0]} for one; Corral stays up.")
+            raise CliError(f"{count(len(ids), 'task')} did not stop within {STOP_TASKS_S:.0f} s ({ids[0]}, ...). Corral is up.")

@@ -1,4 +1,4 @@
-"""`corral exec`: a command beside a running task, in its environment, as if it ran here."""
+"""`corral exec`: runs a command in a running task and shows its output."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import sys
 import click
 
 from corral.cli import tasks
-from corral.cli.here import Data, data_option
-from corral.cli.refusals import Failed
-from corral.cli.suggest import task_ids
-from corral.cli.where import client, cluster_option, find, is_aws
+from corral.cli.completion import complete_task_ids
+from corral.cli.data_folder import DataFolder, data_option
+from corral.cli.endpoint import client, cluster_option, find_endpoint, is_aws
+from corral.cli.errors import CliError
 
 
 @click.command(
     name="exec",
-    context_settings={"allow_interspersed_args": False},  # what follows the task is the command's
-    short_help="Run a command beside a running task.",
+    context_settings={"allow_interspersed_args": False},  # options after the task belong to the command
+    short_help="Run a command in a running task.",
 )
 @data_option
-@click.option("--container", "-c", metavar="NAME", help="Which container of the task, where it has several.")
-@click.option("--interactive", "-i", is_flag=True, help="Pass standard input on to it.")
-@click.option("--tty", "-t", "has_terminal", is_flag=True, help="Give it a terminal.")
-@cluster_option("Whose task; an ARN names its own.")
-@click.argument("task", metavar="TASK", shell_complete=task_ids("RUNNING"))
+@click.option("--container", "-c", metavar="NAME", help="The container, if the task has several.")
+@click.option("--interactive", "-i", is_flag=True, help="Pass standard input to the command.")
+@click.option("--tty", "-t", "has_terminal", is_flag=True, help="Give the command a terminal.")
+@cluster_option("The cluster of the task; an ARN contains its cluster.")
+@click.argument("task", metavar="TASK", shell_complete=complete_task_ids("RUNNING"))
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 def exec_(
-    data: Data,
+    data: DataFolder,
     container: str | None,
     interactive: bool,
     has_terminal: bool,
@@ -36,22 +36,22 @@ def exec_(
     task: str,
     command: tuple[str, ...],
 ) -> None:
-    """Run a command beside a container of a running task: with its environment, folder and GPUs. Exits as the command does.
+    """Run a command with the environment, the folder and the GPUs of a running task's container. Exits with its exit code.
 
-    In a terminal it gets one, as with -t: window size, Ctrl-C and all. Otherwise its input is empty without -i. A TASK is an id,
-    the beginning of one, or an ARN. It must have been run with enableExecuteCommand; `corral run` does that.
+    In a terminal the command gets a terminal, as with -t. Otherwise its standard input is empty without -i. TASK is an id, a
+    prefix of an id, or an ARN. The task must have been started with enableExecuteCommand, as `corral run` does.
     """
     if has_terminal and not os.isatty(0):
-        raise click.UsageError("-t needs standard input to be a terminal; -i alone passes a pipe on.")
+        raise click.UsageError("-t requires that standard input is a terminal; use -i alone for a pipe.")
     has_terminal = has_terminal or (os.isatty(0) and os.isatty(1) and not interactive)
-    where = find(data)
-    if is_aws(where):
-        raise Failed("the endpoint is AWS, whose channel wants its own plugin: use `aws ecs execute-command --interactive`.")
-    ecs = client(where, "ecs")
-    of_cluster, task_id = tasks.find(ecs, task, cluster or where.cluster)
+    endpoint = find_endpoint(data)
+    if is_aws(endpoint):
+        raise CliError("the endpoint is AWS, which requires AWS's own plugin: use `aws ecs execute-command --interactive`.")
+    ecs = client(endpoint, "ecs")
+    of_cluster, task_id = tasks.find(ecs, task, cluster or endpoint.cluster)
     named = {"container": container} if container else {}
-    words = command[1:] if command[0] == "--" else command
-    reply = ecs.execute_command(cluster=of_cluster, task=task_id, command=shlex.join(words), interactive=has_terminal, **named)
-    from corral.cli.session import Session
+    arguments = command[1:] if command[0] == "--" else command
+    reply = ecs.execute_command(cluster=of_cluster, task=task_id, command=shlex.join(arguments), interactive=has_terminal, **named)
+    from corral.cli.exec_session import ExecSession
 
-    sys.exit(Session(reply["session"], has_terminal=has_terminal, reads=interactive or has_terminal).attend())
+    sys.exit(ExecSession(reply["session"], has_terminal=has_terminal, reads=interactive or has_terminal).run())

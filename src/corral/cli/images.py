@@ -1,4 +1,4 @@
-"""`corral images`: the repositories and what is in them."""
+"""`corral images`: lists repositories and their images."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any
 
 import click
 
-from corral.cli.here import Data, data_option
-from corral.cli.suggest import repositories
-from corral.cli.where import client, find
-from corral.cli.words import age, console, in_bytes, print_json, server_time
+from corral.cli.completion import complete_repositories
+from corral.cli.data_folder import DataFolder, data_option
+from corral.cli.endpoint import client, find_endpoint
+from corral.cli.output import age, console, format_bytes, print_json, server_time
 
 SHORT_DIGEST = 12  # digits after "sha256:", as docker shows them
 
 
 @click.command(short_help="List repositories and their images.")
 @data_option
-@click.option("--json", "as_json", is_flag=True, help="The images as DescribeImages tells them.")
-@click.argument("names", nargs=-1, metavar="[REPOSITORY]...", shell_complete=repositories)
-def images(data: Data, as_json: bool, names: tuple[str, ...]) -> None:
-    """List the images of all repositories, or of these; of each repository in the order in which they were pushed."""
-    ecr = client(find(data), "ecr")
+@click.option("--json", "as_json", is_flag=True, help="Print the images as DescribeImages returns them.")
+@click.argument("names", nargs=-1, metavar="[REPOSITORY]...", shell_complete=complete_repositories)
+def images(data: DataFolder, as_json: bool, names: tuple[str, ...]) -> None:
+    """List the images of all repositories, or of the given ones, in the order in which they were pushed."""
+    ecr = client(find_endpoint(data), "ecr")
     wanted = {"repositoryNames": list(names)} if names else {}
     pages = list(ecr.get_paginator("describe_repositories").paginate(**wanted))
     found = {name: _images(ecr, name) for page in pages for name in (each["repositoryName"] for each in page["repositories"])}
@@ -30,7 +30,7 @@ def images(data: Data, as_json: bool, names: tuple[str, ...]) -> None:
     elif found:
         _print(found, server_time(pages[-1]))
     else:
-        click.echo("No repositories; `corral aws ecr create-repository --repository-name NAME` makes one.")
+        click.echo("No repositories. Create one with `corral aws ecr create-repository --repository-name NAME`.")
 
 
 def _images(ecr: Any, repository: str) -> list[dict[str, Any]]:
@@ -48,7 +48,7 @@ def _print(found: dict[str, list[dict[str, Any]]], now: datetime | None) -> None
         for image in images:
             digest = image["imageDigest"].partition(":")[2][:SHORT_DIGEST]
             tags = ", ".join(image.get("imageTags", ()))
-            table.add_row(repository, tags, digest, in_bytes(image["imageSizeInBytes"]), age(image["imagePushedAt"], now))
+            table.add_row(repository, tags, digest, format_bytes(image["imageSizeInBytes"]), age(image["imagePushedAt"], now))
         if not images:
             table.add_row(repository, "", "empty", "", "")
     console().print(table)

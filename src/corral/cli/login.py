@@ -1,4 +1,4 @@
-"""`corral login`: docker may push to and pull from this Corral's registry."""
+"""`corral login`: logs docker in to Corral's image registry."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from urllib.parse import urlsplit
 
 import click
 
-from corral.cli.here import Data, data_option
-from corral.cli.refusals import Failed
-from corral.cli.where import client, find
-from corral.cli.words import say
+from corral.cli.data_folder import DataFolder, data_option
+from corral.cli.endpoint import client, find_endpoint
+from corral.cli.errors import CliError
+from corral.cli.output import print_message
 
 
-@click.command(short_help="Let docker push to and pull from the registry.")
+@click.command(short_help="Log docker in to the image registry.")
 @data_option
-def login(data: Data) -> None:
-    """Run `docker login` with a password that GetAuthorizationToken gives; it holds for 12 hours."""
-    ecr = client(find(data), "ecr")
+def login(data: DataFolder) -> None:
+    """Run `docker login` with a password from GetAuthorizationToken, which is valid for 12 hours."""
+    ecr = client(find_endpoint(data), "ecr")
     program = shutil.which("docker")
     if program is None:
-        raise Failed("there is no docker command on PATH; other clients of registries take `corral aws ecr get-login-password`.")
+        raise CliError("docker is not on PATH. For other registry clients, `corral aws ecr get-login-password` prints a password.")
     [given] = ecr.get_authorization_token()["authorizationData"]
     user, _, password = b64decode(given["authorizationToken"]).decode().partition(":")
     registry = urlsplit(given["proxyEndpoint"]).netloc
-    # On its input: what is on a command line everybody can read.
+    # Pass the password on standard input, because every user of the machine can read command lines.
     done = subprocess.run([program, "login", "--username", user, "--password-stdin", registry], input=password, text=True)
     if done.returncode == 0:
-        say(f"push and pull images as {registry}/REPOSITORY:TAG; the repositories are those of {ecr.meta.region_name}.")
+        print_message(f"push and pull images as {registry}/REPOSITORY:TAG, with the repositories of {ecr.meta.region_name}.")
     sys.exit(done.returncode)

@@ -1,4 +1,4 @@
-"""`corral logs`: what a task wrote, and what it writes."""
+"""`corral logs`: prints and follows the log of a task."""
 
 from __future__ import annotations
 
@@ -13,102 +13,103 @@ from typing import Any
 import click
 
 from corral.cli import tasks
-from corral.cli.follow import LogPlace, Start, follow, has_log, log_places, pages
-from corral.cli.here import Data, data_option
-from corral.cli.refusals import Failed
-from corral.cli.suggest import task_ids
-from corral.cli.where import Where, client, cluster_option, find
-from corral.cli.words import DURATION, say, server_time, with_short_ids
+from corral.cli.completion import complete_task_ids
+from corral.cli.data_folder import DataFolder, data_option
+from corral.cli.endpoint import Endpoint, client, cluster_option, find_endpoint
+from corral.cli.errors import CliError
+from corral.cli.output import DURATION, print_message, server_time, shorten_ids
+from corral.cli.task_logs import LogStart, LogStream, follow, has_log, log_streams, pages
 
-TAIL_MAX = 10_000  # what one GetLogEvents gives
+TAIL_MAX = 10_000  # the most events that one GetLogEvents returns
 
 
 @click.command()
 @data_option
-@click.option("--follow", "-f", "following", is_flag=True, help="Go on until the task has stopped.")
-@click.option("--container", "-c", metavar="NAME", help="Whose log (default: all of them, each line with its container's name).")
-@click.option("--since", metavar="TIME", help="Only what came since: 10m, 2h, or a time as 2026-01-31T08:00:00Z.")
+@click.option("--follow", "-f", "following", is_flag=True, help="Follow the log until the task has stopped.")
+@click.option("--container", "-c", metavar="NAME", help="The container (default: all, with each line prefixed by its name).")
+@click.option("--since", metavar="TIME", help="Only events since then: 10m, 2h, or a time such as 2026-01-31T08:00:00Z.")
 @click.option("--tail", type=click.IntRange(0, TAIL_MAX), metavar="N", help="Only the last N events of each log.")
-@click.option("--timestamps", is_flag=True, help="Each line with the time of its event (UTC).")
-@cluster_option("Whose task; an ARN names its own.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line: timestamp, message, ingestionTime, container.")
-@click.argument("task", metavar="TASK", shell_complete=task_ids("RUNNING", "STOPPED"))
+@click.option("--timestamps", is_flag=True, help="Prefix each line with the time of its event (UTC).")
+@cluster_option("The cluster of the task; an ARN contains its cluster.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line: timestamp, message, ingestionTime, container.")
+@click.argument("task", metavar="TASK", shell_complete=complete_task_ids("RUNNING", "STOPPED"))
 def logs(
-    data: Data, following: bool, container: str | None, since: str | None, tail: int | None, timestamps: bool,
+    data: DataFolder, following: bool, container: str | None, since: str | None, tail: int | None, timestamps: bool,
     cluster: str | None,
     as_json: bool, task: str,
 ) -> None:  # fmt: skip
-    """Print a task's log. TASK is an id, the beginning of one, or an ARN."""
-    where = find(data)
-    ecs = client(where, "ecs")
-    cluster, task_id = tasks.find(ecs, task, cluster or where.cluster)
+    """Print a task's log. TASK is an id, a prefix of an id, or an ARN."""
+    endpoint = find_endpoint(data)
+    ecs = client(endpoint, "ecs")
+    cluster, task_id = tasks.find(ecs, task, cluster or endpoint.cluster)
     reply = ecs.describe_tasks(cluster=cluster, tasks=[task_id])
     found = tasks.only(reply["tasks"], task_id, cluster)
-    start = Start(tail, _since_ms(since, server_time(reply)))
+    start = LogStart(tail, _since_ms(since, server_time(reply)))
     definition = ecs.describe_task_definition(taskDefinition=found["taskDefinitionArn"])["taskDefinition"]
     names = _check(definition, task_id, container)
-    printer = Printer(names, timestamps=timestamps, as_json=as_json)
+    printer = LogPrinter(names, timestamps=timestamps, as_json=as_json)
     if following:
-        follow(where, cluster, task_id, lambda seen: log_places(definition, seen, container), printer.show, start=start)
+        follow(endpoint, cluster, task_id, lambda seen: log_streams(definition, seen, container), printer.show, start=start)
         return
-    streams = [_events(where, place, start) for place in log_places(definition, found, container)]
-    for place, event in heapq.merge(*streams, key=lambda pair: pair[1]["timestamp"]):
-        printer.show(place, [event], flush=False)
+    streams = [_events(endpoint, stream, start) for stream in log_streams(definition, found, container)]
+    for stream, event in heapq.merge(*streams, key=lambda pair: pair[1]["timestamp"]):
+        printer.show(stream, [event], flush=False)
     sys.stdout.flush()
     if tasks.state(found) == "WAITING":
-        say(f"task {tasks.short(task_id)} has not started: {with_short_ids(tasks.reason(found))}")
+        print_message(f"task {tasks.short(task_id)} has not started: {shorten_ids(tasks.reason(found))}")
 
 
 def _since_ms(text: str | None, now: datetime | None) -> int | None:
-    """By the server's clock: the events have its times."""
+    """Parse --since with the server's clock, which also dates the events."""
     if text is None:
         return None
     if re.match(r"[0-9]{4}-", text):
         try:
             at = datetime.fromisoformat(text)
         except ValueError:
-            raise click.BadParameter(f"'{text}' is no time: say it as 2026-01-31T08:00:00Z.", param_hint="--since") from None
+            raise click.BadParameter(f"'{text}' is not a time: write it as 2026-01-31T08:00:00Z.", param_hint="--since") from None
         at = at if at.tzinfo else at.replace(tzinfo=UTC)
     else:
-        assert now is not None, "every HTTP answer has a date"
+        assert now is not None, "every HTTP response has a Date header"
         at = now - timedelta(seconds=DURATION.convert(text, None, None))
     return int(at.timestamp() * 1000)
 
 
 def _check(definition: dict[str, Any], task_id: str, container: str | None) -> list[str]:
-    """The names of the containers whose logs are wanted."""
+    """Return the names of the containers whose logs to print."""
     names = [defined["name"] for defined in definition["containerDefinitions"]]
     logged = [defined["name"] for defined in definition["containerDefinitions"] if has_log(defined)]
     if container is not None and container not in names:
-        raise Failed(f"task {tasks.short(task_id)} has no container {container}; it has {', '.join(names)}.")
+        raise CliError(f"task {tasks.short(task_id)} has no container {container}. Its containers: {', '.join(names)}.")
     if not logged or container not in (None, *logged):
-        raise Failed(f"{container or 'task ' + tasks.short(task_id)} keeps no log: its task definition has no awslogs log driver.")
+        owner = f"container {container}" if container else f"task {tasks.short(task_id)}"
+        raise CliError(f"{owner} has no log: its task definition does not use the awslogs log driver.")
     return [container] if container else logged
 
 
-def _events(where: Where, place: LogPlace, start: Start) -> Iterator[tuple[LogPlace, dict[str, Any]]]:
-    for page in pages(where, place, start):
+def _events(endpoint: Endpoint, stream: LogStream, start: LogStart) -> Iterator[tuple[LogStream, dict[str, Any]]]:
+    for page in pages(endpoint, stream, start):
         for event in page.events:
-            yield place, event
+            yield stream, event
 
 
-class Printer:
-    """Lines as a person or a program wants them. Where there are several logs, each line says whose it is."""
+class LogPrinter:
+    """Prints events as text or JSON. If there are several logs, each line has the name of its container."""
 
     def __init__(self, names: list[str], *, timestamps: bool, as_json: bool) -> None:
         self._width = max(map(len, names)) if len(names) > 1 else 0
         self._timestamps = timestamps
         self._as_json = as_json
 
-    def show(self, place: LogPlace, events: list[dict[str, Any]], *, flush: bool = True) -> None:
-        sys.stdout.write("".join(self._line(place, event) for event in events))
+    def show(self, stream: LogStream, events: list[dict[str, Any]], *, flush: bool = True) -> None:
+        sys.stdout.write("".join(self._line(stream, event) for event in events))
         if flush:
             sys.stdout.flush()
 
-    def _line(self, place: LogPlace, event: dict[str, Any]) -> str:
+    def _line(self, stream: LogStream, event: dict[str, Any]) -> str:
         if self._as_json:
-            return json.dumps({**event, "container": place.container}) + "\n"
-        name = f"{place.container:<{self._width}} | " if self._width else ""
+            return json.dumps({**event, "container": stream.container}) + "\n"
+        name = f"{stream.container:<{self._width}} | " if self._width else ""
         at = ""
         if self._timestamps:
             at = datetime.fromtimestamp(event["timestamp"] / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z ")

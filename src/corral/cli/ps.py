@@ -1,4 +1,4 @@
-"""`corral ps`: the tasks, what they hold and why they wait or stopped."""
+"""`corral ps`: lists tasks, their GPUs, and why they wait or stopped."""
 
 from __future__ import annotations
 
@@ -8,51 +8,50 @@ from typing import Any
 import click
 
 from corral.cli import tasks
-from corral.cli.here import Data, data_option
-from corral.cli.refusals import Failed
-from corral.cli.where import Where, client, cluster_option, find, is_aws
-from corral.cli.where import status as status_page
-from corral.cli.words import age, console, print_json, server_time, with_short_ids
+from corral.cli.data_folder import DataFolder, data_option
+from corral.cli.endpoint import Endpoint, client, cluster_option, find_endpoint, is_aws, status_page
+from corral.cli.errors import CliError
+from corral.cli.output import age, console, print_json, server_time, shorten_ids
 
 GPU_SHORT_ID = 12  # "GPU-" and eight digits
-WIDE, WIDE_NAME, NARROW_NAME = 120, 40, 20  # columns: of the screen, and of a task's name on it
+WIDE, WIDE_NAME, NARROW_NAME = 120, 40, 20  # columns of the screen, and of a task's name on it
 
 
 @click.command()
 @data_option
-@click.option("--all", "-a", "everything", is_flag=True, help="Stopped tasks too.")
-@cluster_option("Whose tasks.", "name")
-@click.option("--json", "as_json", is_flag=True, help="The tasks as DescribeTasks tells them.")
-def ps(data: Data, everything: bool, name: str | None, as_json: bool) -> None:
+@click.option("--all", "-a", "everything", is_flag=True, help="Also list stopped tasks.")
+@cluster_option("The cluster.", "name")
+@click.option("--json", "as_json", is_flag=True, help="Print the tasks as DescribeTasks returns them.")
+def ps(data: DataFolder, everything: bool, name: str | None, as_json: bool) -> None:
     """List the tasks of a cluster, oldest first."""
-    where = find(data)
-    ecs, name = client(where, "ecs"), name or where.cluster
+    endpoint = find_endpoint(data)
+    ecs, name = client(endpoint, "ecs"), name or endpoint.cluster
     reply = ecs.describe_clusters(clusters=[name])
     if not reply["clusters"]:
-        raise Failed(f"there is no cluster {name}; `corral aws ecs list-clusters` lists them.")
+        raise CliError(f"cluster {name} does not exist: `corral aws ecs list-clusters` lists the clusters.")
     cluster = reply["clusters"][0]
     found = _everything(ecs, cluster["clusterName"]) if everything else tasks.unfinished(ecs, cluster)
     found.sort(key=lambda task: (task["createdAt"], task["taskArn"]))
     if as_json:
         print_json(found)
     elif found:
-        _print(found, _gpu_names(where) if any(map(tasks.gpu_ids, found)) else {}, server_time(reply))
+        _print(found, _gpu_names(endpoint) if any(map(tasks.gpu_ids, found)) else {}, server_time(reply))
     else:
-        click.echo("No tasks." if everything else "No tasks; `corral ps --all` shows stopped ones too.")
+        click.echo("No tasks." if everything else "No tasks. `corral ps --all` also lists stopped tasks.")
 
 
 def _everything(ecs: Any, cluster: str) -> list[dict[str, Any]]:
-    """Running ones first: one that is told to stop in between is then listed at least once."""
+    """List running tasks before stopped ones, so that a task that stops in between is not missed."""
     ids = dict.fromkeys(task_id for desired in ("RUNNING", "STOPPED") for task_id in tasks.list_ids(ecs, desired, cluster))
     return tasks.describe(ecs, list(ids), cluster)
 
 
-def _gpu_names(where: Where) -> dict[str, str]:
-    """GPU id → index, which Corral's own page tells; AWS tells none, and then an id has to do."""
-    if is_aws(where):
+def _gpu_names(endpoint: Endpoint) -> dict[str, str]:
+    """Return the index of each GPU id from the status page. AWS has none, so ids are displayed there."""
+    if is_aws(endpoint):
         return {}
     try:
-        hosts = status_page(where)[0]["hosts"]
+        hosts = status_page(endpoint)[0]["hosts"]
     except Exception:
         return {}
     return {gpu["id"]: str(gpu["index"]) for host in hosts for gpu in host["gpus"]} if len(hosts) == 1 else {}
@@ -70,7 +69,7 @@ def _print(found: list[dict[str, Any]], gpu_names: dict[str, str], now: datetime
             "GPUS": ",".join(gpu_names.get(gpu_id, gpu_id[:GPU_SHORT_ID]) for gpu_id in tasks.gpu_ids(task)),
             "SINCE": age(task.get("stoppedAt") or task.get("startedAt") or task["createdAt"], now),
             "EXIT": ",".join(map(str, tasks.exit_codes(task))),
-            "REASON": with_short_ids(tasks.reason(task)),
+            "REASON": shorten_ids(tasks.reason(task)),
         }
         for task in found
     ]

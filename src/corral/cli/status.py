@@ -1,4 +1,4 @@
-"""`corral status`: hosts, GPUs, who holds them and who waits."""
+"""`corral status`: shows hosts, GPUs, and running and waiting tasks."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from corral.cli.here import Data, data_option
-from corral.cli.where import find
-from corral.cli.where import status as status_page
-from corral.cli.words import SHORT_ID, age, console, parsed_date, print_json, with_short_ids
+from corral.cli.data_folder import DataFolder, data_option
+from corral.cli.endpoint import find_endpoint, status_page
+from corral.cli.output import SHORT_ID, age, console, parsed_date, print_json, shorten_ids
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
-@click.command(short_help="Show hosts, GPUs, who holds them and who waits.")
+@click.command(short_help="Show hosts, GPUs and tasks.")
 @data_option
-@click.option("--json", "as_json", is_flag=True, help="The whole page as JSON.")
-def status(data: Data, as_json: bool) -> None:
-    """Show the hosts, their GPUs, the tasks on them, and who waits for what. Exit code 3: Corral is not running."""
-    page, date = status_page(find(data))
+@click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
+def status(data: DataFolder, as_json: bool) -> None:
+    """Show the hosts, their GPUs, the tasks on them, and why tasks wait. Exit code 3: Corral is not running."""
+    page, date = status_page(find_endpoint(data))
     if as_json:
         for host in page["hosts"]:
             for gpu in host["gpus"]:
@@ -32,33 +31,33 @@ def status(data: Data, as_json: bool) -> None:
     out.print(f"Corral {page['version']} at {page['url']}  (data in {page['data']}, process {page['pid']})", soft_wrap=True)
     out.print(tasks_line(page["tasks"]))
     for failing in page["failingHandovers"]:
-        words = f"Not handed over to {failing['to']} yet: {failing['kind']} (tries: {failing['tries']}; {failing['error']})"
-        out.print(words, soft_wrap=True)
+        text = f"Delivery to {failing['to']} is retried: {failing['kind']} (failures: {failing['tries']}; {failing['error']})"
+        out.print(text, soft_wrap=True)
     for host in page["hosts"]:
         out.print()
         out.print(_host(host), soft_wrap=True)
         if host["gpus"]:
             out.print(_gpus(host["gpus"]))
     if not page["hosts"]:
-        out.print("\nNo host has joined.")
+        out.print("\nNo host is connected.")
     if page["waiting"]:
         out.print()
         out.print(_waiting(page, parsed_date(date)))
 
 
 def tasks_line(counts: dict[str, int]) -> str:
-    words = {"RUNNING": "running", "PENDING": "starting", "PROVISIONING": "waiting", "STOPPED": "stopped"}
-    shown = [f"{counts.get(state, 0)} {word}" for state, word in words.items() if counts.get(state) or state != "PENDING"]
+    names = {"RUNNING": "running", "PENDING": "starting", "PROVISIONING": "waiting", "STOPPED": "stopped"}
+    shown = [f"{counts.get(state, 0)} {name}" for state, name in names.items() if counts.get(state) or state != "PENDING"]
     return "Tasks: " + ", ".join(shown)
 
 
 def _host(host: dict[str, Any]) -> str:
     cpu, memory = host["cpuUnits"], host["memoryMiB"]
-    silent = "" if host["connected"] else "  NOT CONNECTED: it gets nothing new"
+    silent = "" if host["connected"] else "  NOT CONNECTED: no new task starts there"
     offered = [gpu for gpu in host["gpus"] if not gpu.get("excluded")]
     free = sum(use(gpu) == "free" for gpu in offered)
     gpus = f"{free} of {len(offered)} GPUs free" if offered else "no GPUs"
-    containers = f", containers by {host['docker']}" if host.get("docker") else ""
+    containers = f", containers with {host['docker']}" if host.get("docker") else ""
     return (
         f"Host {host['name']}{silent}: {gpus}, {cpu['free']} of {cpu['total']} CPU units free, "
         f"{memory['free']} of {memory['total']} MiB free{containers}"
@@ -78,12 +77,12 @@ def _gpus(gpus: list[dict[str, Any]]) -> Table:
 
 
 def use(gpu: dict[str, Any]) -> str:
-    """Who has a GPU, and why it is given to nobody else."""
-    return ", ".join([*([gpu["task"][:SHORT_ID]] if gpu["task"] else []), *kept_away(gpu)]) or "free"
+    """Return the task that has a GPU and the reasons why no other task gets it, or `free`."""
+    return ", ".join([*([gpu["task"][:SHORT_ID]] if gpu["task"] else []), *unavailable_reasons(gpu)]) or "free"
 
 
-def kept_away(gpu: dict[str, Any]) -> list[str]:
-    """Why no task is placed on it; nothing for a GPU like any other."""
+def unavailable_reasons(gpu: dict[str, Any]) -> list[str]:
+    """Return the reasons why no task is placed on a GPU."""
     why = ["excluded"] if gpu.get("excluded") else []
     why += [f"held: {gpu['held']}"] if gpu.get("held") is not None else []
     why += [f"used by {process['name']} (pid {process['pid']})" for process in gpu.get("foreign", ())[:1]]
@@ -91,14 +90,14 @@ def kept_away(gpu: dict[str, Any]) -> list[str]:
 
 
 def _waiting(page: dict[str, Any], now: datetime | None) -> Table:
-    """The oldest of each kind of request: those behind it wait for the same."""
+    """List the first waiting task or instance of each kind. Those behind it wait for the same resources."""
     table = _table("WAITING", "SINCE", "REASON")
     for claim in page["waiting"]:
         since = datetime.fromtimestamp(claim["sinceS"], UTC)
-        table.add_row((claim.get("task", "")[:SHORT_ID] or claim["instance"]), age(since, now), with_short_ids(claim["reason"]))
+        table.add_row((claim.get("task", "")[:SHORT_ID] or claim["instance"]), age(since, now), shorten_ids(claim["reason"]))
     more = page["tasks"].get("PROVISIONING", 0) - len(page["waiting"])
     if more > 0:
-        table.add_row("", "", f"and {more} more behind them")
+        table.add_row("", "", f"and {more} more")
     return table
 
 

@@ -1,16 +1,23 @@
-"""ECS tasks as the verbs see them: find, describe, and read off what people want to know."""
+"""ECS tasks and task definitions: finds and describes tasks, reads their state, and reads task definitions from files."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from corral.cli.refusals import Failed
-from corral.cli.words import SHORT_ID
+from corral.cli.errors import CliError
+from corral.cli.output import SHORT_ID
 
 DESCRIBE_MAX = 100
 AMBIGUOUS_NAMED_MAX = 5
+# Members of DescribeTaskDefinition's response that RegisterTaskDefinition does not accept.
+READ_ONLY = {
+    "taskDefinitionArn", "revision", "status", "requiresAttributes", "compatibilities", "registeredAt", "registeredBy",
+    "deregisteredAt", "deleteRequestedAt",
+}  # fmt: skip
 _WHOLE_ID = re.compile(r"[0-9a-f]{32}")
 _PREFIX = re.compile(r"[0-9a-f]{1,31}")
 
@@ -30,7 +37,7 @@ def list_ids(ecs: Any, desired: str, cluster: str) -> Iterator[str]:
 
 
 def describe(ecs: Any, ids: Sequence[str], cluster: str) -> list[dict[str, Any]]:
-    """Those that are still known; one may be forgotten between listing and describing."""
+    """Describe tasks. A task that was deleted after it was listed is left out."""
     found = []
     for start in range(0, len(ids), DESCRIBE_MAX):
         found += ecs.describe_tasks(cluster=cluster, tasks=ids[start : start + DESCRIBE_MAX])["tasks"]
@@ -43,22 +50,22 @@ def describe_one(ecs: Any, cluster: str, task_id: str) -> dict[str, Any]:
 
 def only(found: list[dict[str, Any]], task_id: str, cluster: str) -> dict[str, Any]:
     if not found:
-        raise Failed(f"there is no task {task_id} in the cluster {cluster}.")
+        raise CliError(f"task {task_id} does not exist in cluster {cluster}: `corral ps --all` lists its tasks.")
     return found[0]
 
 
 def unfinished(ecs: Any, cluster: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every task that is not over, given what DescribeClusters says of its cluster."""
+    """Return every task of a cluster that has not stopped. `cluster` is an element of DescribeClusters."""
     name = cluster["clusterName"]
     found = describe(ecs, [*list_ids(ecs, "RUNNING", name)], name)
-    # Tasks on their way out are listed among the stopped ones, of which there may be thousands: look only if some are left.
+    # Stopping tasks are listed with the stopped ones, which may be thousands. So list those only if tasks are missing.
     if len(found) < cluster.get("runningTasksCount", 0) + cluster.get("pendingTasksCount", 0):
         found += describe(ecs, [*list_ids(ecs, "STOPPED", name)], name)
     return [task for task in {task["taskArn"]: task for task in found}.values() if not is_stopped(task)]
 
 
 def find(ecs: Any, given: str, cluster: str) -> tuple[str, str]:
-    """(cluster, id) of the task with this ARN, id or unique beginning of an id."""
+    """Return the (cluster, id) of the task with this ARN, id or unique prefix of an id."""
     if given.startswith("arn:"):
         *_, cluster, task_id = [cluster, *given.rpartition(":task/")[2].split("/")]
         return cluster, task_id
@@ -66,19 +73,19 @@ def find(ecs: Any, given: str, cluster: str) -> tuple[str, str]:
     if _WHOLE_ID.fullmatch(given):
         return cluster, given
     if not _PREFIX.fullmatch(given):
-        raise Failed(f"'{given}' is not a task: give an id, the beginning of one (`corral ps --all` lists them), or an ARN.")
+        raise CliError(f"'{given}' is not a task id: give an id, a prefix of an id (`corral ps --all` lists them), or an ARN.")
     listed = dict.fromkeys(task_id for desired in ("RUNNING", "STOPPED") for task_id in list_ids(ecs, desired, cluster))
     matches = [task_id for task_id in listed if task_id.startswith(given)]
     if not matches:
-        raise Failed(f"no task begins with {given}; `corral ps --all` lists them.")
+        raise CliError(f"no task id begins with {given}: `corral ps --all` lists the tasks.")
     if len(matches) > 1:
         named = ", ".join(matches[:AMBIGUOUS_NAMED_MAX]) + (", …" if len(matches) > AMBIGUOUS_NAMED_MAX else "")
-        raise Failed(f"{len(matches)} tasks begin with {given}: {named}")
+        raise CliError(f"{len(matches)} task ids begin with {given}: {named}. Give more digits.")
     return cluster, matches[0]
 
 
 def state(task: dict[str, Any]) -> str:
-    """ECS's word; WAITING and STOPPING say more to a person than PROVISIONING and a RUNNING that was told to stop."""
+    """Return ECS's lastStatus, but WAITING for PROVISIONING, and STOPPING for a task whose desired status is STOPPED."""
     last = str(task["lastStatus"])
     if last != "STOPPED" and task["desiredStatus"] == "STOPPED":
         return "STOPPING"
@@ -98,10 +105,32 @@ def exit_codes(task: dict[str, Any]) -> list[int]:
 
 
 def reason(task: dict[str, Any]) -> str:
-    """Why it waits or why it stopped; nothing when its exit code says it all."""
+    """Return why a task waits or stopped; empty if its exit code is the reason."""
     of_containers = "; ".join(dict.fromkeys(container["reason"] for container in task["containers"] if container.get("reason")))
     if not is_stopped(task):
         return of_containers or str(task.get("stoppedReason", ""))
     if task.get("stopCode") == "EssentialContainerExited" and exit_codes(task):
         return of_containers
     return of_containers or str(task.get("stoppedReason", ""))
+
+
+def read_definition(path: Path) -> dict[str, Any]:
+    """Read a task definition from a file: the input of RegisterTaskDefinition, or the response of DescribeTaskDefinition."""
+    try:
+        content = json.loads(path.read_text())
+    except ValueError as error:
+        raise CliError(f"{path} is not valid JSON: {error}") from None
+    if isinstance(content, dict) and isinstance(content.get("taskDefinition"), dict):
+        content = {**content["taskDefinition"], **({"tags": content["tags"]} if content.get("tags") else {})}
+    if not isinstance(content, dict) or not content.get("containerDefinitions"):
+        raise CliError(f"{path} is not a task definition: it has no containerDefinitions.")
+    return {"family": path.stem, **{name: value for name, value in content.items() if name not in READ_ONLY}}
+
+
+def is_essential(container: dict[str, Any]) -> bool:
+    return bool(container.get("essential", True))
+
+
+def first_essential(definition: dict[str, Any]) -> str:
+    containers = definition["containerDefinitions"]
+    return str(next(filter(is_essential, containers), containers[0]).get("name", ""))

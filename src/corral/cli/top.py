@@ -1,4 +1,4 @@
-"""`corral top`: GPUs, who holds them and how busy they are, live."""
+"""`corral top`: shows GPUs, their utilization and tasks, live."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from corral.cli.here import Data, data_option
-from corral.cli.refusals import Failed, in_one_line
-from corral.cli.status import kept_away, tasks_line
-from corral.cli.where import Where, find
-from corral.cli.where import status as status_page
-from corral.cli.words import SHORT_ID, age, console, parsed_date, print_json, with_short_ids
+from corral.cli.data_folder import DataFolder, data_option
+from corral.cli.endpoint import Endpoint, find_endpoint, status_page
+from corral.cli.errors import CliError, error_line
+from corral.cli.output import SHORT_ID, age, console, parsed_date, print_json, shorten_ids
+from corral.cli.status import tasks_line, unavailable_reasons
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,31 +26,31 @@ if TYPE_CHECKING:
 REFRESH_S = 1.0
 BARS = " ▁▂▃▄▅▆▇█"
 PARTS = " ▏▎▍▌▋▊▉█"
-WIDE = 120  # columns from which there is room for more
+WIDE = 120  # columns of a screen with room for wider tables
 MIB_PER_GIB = 1024
 
 
-@click.command(short_help="Watch GPUs, who holds them, and who waits, live.")
+@click.command(short_help="Watch GPUs and tasks live.")
 @data_option
-@click.option("--once", is_flag=True, help="Print it once and end, as it does where the output is no terminal.")
-@click.option("--json", "as_json", is_flag=True, help="One sample as JSON.")
-def top(data: Data, once: bool, as_json: bool) -> None:
-    """Watch the GPUs: how busy they are, now and in the last two minutes, who holds them; and who runs and who waits.
+@click.option("--once", is_flag=True, help="Print once and exit. Default if the output is not a terminal.")
+@click.option("--json", "as_json", is_flag=True, help="Print one sample as JSON.")
+def top(data: DataFolder, once: bool, as_json: bool) -> None:
+    """Watch the GPUs, their utilization now and in the last two minutes, and the running and waiting tasks.
 
-    Press q to leave.
+    Press q to quit.
     """
-    where = find(data)
-    page, date = status_page(where)  # before the screen is taken: what is wrong is one line
+    endpoint = find_endpoint(data)
+    page, date = status_page(endpoint)  # before the live screen starts, so that an error is one line
     if as_json:
         print_json(page)
     elif once or not sys.stdout.isatty():
         out = console()
         out.print(frame(page, date, out.width, None))
     else:
-        _watch(where, page, date)
+        _watch(endpoint, page, date)
 
 
-def _watch(where: Where, page: dict[str, Any], date: str | None) -> None:
+def _watch(endpoint: Endpoint, page: dict[str, Any], date: str | None) -> None:
     from rich.live import Live
 
     out, trouble = console(), ""
@@ -61,14 +60,14 @@ def _watch(where: Where, page: dict[str, Any], date: str | None) -> None:
             if key(REFRESH_S) in ("q", "Q", "\x1b", "\x03"):
                 return
             try:
-                (page, date), trouble = status_page(where), ""
+                (page, date), trouble = status_page(endpoint), ""
             except Exception as error:
-                trouble = error.message if isinstance(error, Failed) else in_one_line(error) or repr(error)
+                trouble = error.message if isinstance(error, CliError) else error_line(error) or repr(error)
 
 
 @contextmanager
 def _keys() -> Iterator[Any]:
-    """Gives a function that waits so long for a key: its character, or nothing."""
+    """Yield a function that waits up to a number of seconds for a key and returns its character, or an empty string."""
     import termios
     import tty
 
@@ -84,7 +83,7 @@ def _keys() -> Iterator[Any]:
 
 
 def frame(page: dict[str, Any], date: str | None, width: int, height: int | None, trouble: str = "") -> RenderableType:
-    """One screen. `height` None: as long as it gets."""
+    """Return one screen. If `height` is None, its length is not limited."""
     from rich.console import Group
     from rich.text import Text
 
@@ -100,7 +99,7 @@ def frame(page: dict[str, Any], date: str | None, width: int, height: int | None
             parts.append(_gpus(host["gpus"], width))
             used += 1 + len(host["gpus"])
     if not page["hosts"]:
-        parts += [Text(), Text("No host has joined.")]
+        parts += [Text(), Text("No host is connected.")]
         used += 2
     if page["running"] or page["waiting"]:
         room = None if height is None else max(0, height - used - 2)
@@ -126,7 +125,7 @@ def _host(host: dict[str, Any], width: int) -> Text:
     text.append(_bar(cpu["total"] - cpu["free"], cpu["total"], size), "cyan")
     text.append(f"  memory {_gib(memory['total'] - memory['free'])}/{_gib(memory['total'])} GiB ")
     text.append(_bar(memory["total"] - memory["free"], memory["total"], size), "cyan")
-    text.append("  set aside", "dim")
+    text.append("  reserved", "dim")
     if not host["connected"]:
         text.append("  NOT CONNECTED", "bold red")
     return _line(text)
@@ -167,7 +166,7 @@ def _model(gpu: dict[str, Any]) -> str:
 def _held_by(gpu: dict[str, Any]) -> Text:
     from rich.text import Text
 
-    why = ", ".join(kept_away(gpu))
+    why = ", ".join(unavailable_reasons(gpu))
     if gpu["task"]:
         who = Text(f"{gpu['task'][:SHORT_ID]} {gpu['taskDefinition']}", style="bold")
         return who.append(f", {why}", "yellow") if why else who
@@ -175,10 +174,10 @@ def _held_by(gpu: dict[str, Any]) -> Text:
 
 
 def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | None) -> Table:
-    """The oldest that run, then the first of each line that waits, as far as there is room."""
+    """List the oldest running tasks, then the first waiting task of each kind, as far as there is room."""
     indexes = {gpu["id"]: str(gpu["index"]) for host in page["hosts"] for gpu in host["gpus"]} if len(page["hosts"]) == 1 else {}
     rows = [(task, task["state"], "") for task in page["running"]]
-    rows += [(task, "WAITING", with_short_ids(task["reason"])) for task in page["waiting"] if "task" in task]
+    rows += [(task, "WAITING", shorten_ids(task["reason"])) for task in page["waiting"] if "task" in task]
     shown = rows if room is None or len(rows) <= room else rows[: max(0, room - 1)]
     counts = page["tasks"]
     more = sum(number for state, number in counts.items() if state != "STOPPED") - len(shown)
@@ -208,14 +207,14 @@ def _line(text: Text) -> Text:
     return text
 
 
-def _styled(words: str, style: str) -> Text:
+def _styled(text: str, style: str) -> Text:
     from rich.text import Text
 
-    return Text(words, style=style)
+    return Text(text, style=style)
 
 
 def _graph(values: list[float | None], size: int) -> Text:
-    """The whole history in so many bars, the newest at the right; each is the largest of the values it stands for."""
+    """Draw the history as `size` bars, the newest at the right. Each bar is the maximum of the values in its interval."""
     bars = []
     for at in range(size):
         known = [value for value in values[at * len(values) // size : (at + 1) * len(values) // size] if value is not None]

@@ -1,1 +1,1 @@
-"""All the wiring: stores, lanes, hosts and the HTTP port."""
+"""The server process: connects stores, lanes, hosts and the HTTP port."""

@@ -1,4 +1,4 @@
-"""`python -m corral.server`: what `corral up` starts."""
+"""`python -m corral.server`: the server process that `corral up` starts."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from corral.server.agents import Agents
 from corral.server.authentication import Authentication
 from corral.server.data_channel import DataChannel
 from corral.server.front_door import FrontDoor
-from corral.server.http import App, HttpServer
+from corral.server.http_server import AsgiApp, HttpServer
 from corral.server.intake import Intake
 from corral.server.keeper import Keeper
 from corral.server.lanes import Lane
 from corral.server.publishing import Publisher
-from corral.server.status import status_of
+from corral.server.status_pages import status_of
 from corral.server.task_endpoints import TaskEndpoints
 from corral.store import Store
 from corral.telemetry import LogStore, MetricStore
@@ -52,13 +52,13 @@ from corral.telemetry import LogStore, MetricStore
 ENDS_SESSIONS = "ends all sessions"
 LOSES_SECRETS = "loses the value of every SecureString parameter"
 IP_FREEBIND = 15  # Linux; Python has no name for it
-JOIN_S = 5.0  # how long a start waits for this machine's agent before it says that it is up
+JOIN_S = 5.0  # how long a start waits for this machine's agent before it reports that Corral is up
 
 
 def main() -> None:
     options = _options()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    sys.setswitchinterval(0.0003)  # threads take turns: whoever searches logs must not hold up one who answers
+    sys.setswitchinterval(0.0003)  # switch threads often: a search of logs must not delay the responses of other requests
     try:
         uvloop.run(_serve(options))
     except Refused as refusal:
@@ -77,10 +77,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--instance-type", default=HOST_TYPE)
     parser.add_argument("--account", default="123456789012")
     parser.add_argument("--alarm-timing", choices=("fast", "aws"), default="fast")
-    # Also from the environment: what stands on a command line is seen by every user of the machine.
+    # Keys can be passed in the environment, because every user of the machine can read command lines.
     parser.add_argument("--access-key", default=os.environ.get("CORRAL_ACCESS_KEY"))
     parser.add_argument("--secret-key", default=os.environ.get("CORRAL_SECRET_KEY"))
-    parser.add_argument("--ready-fd", type=int, help="a descriptor that gets one line when Corral answers requests")
+    parser.add_argument("--ready-fd", type=int, help="a file descriptor to which one line is written when Corral accepts requests")
     return parser.parse_args()
 
 
@@ -88,15 +88,15 @@ async def _serve(options: argparse.Namespace) -> None:
     parse_gpus_flag(options.gpus)
     data: Path = options.data.resolve()
     for kind, path in ((Store, data / "state.db"), (LogStore, data / "logs.db"), (MetricStore, data / "metrics.db")):
-        validate_file(path, 1 + len(kind.MIGRATIONS))  # all, before anything is written anywhere
-    lock_folder(data)  # for as long as the process lives
+        validate_file(path, 1 + len(kind.MIGRATIONS))  # check all of them before writing anything
+    lock_folder(data)  # until the process ends
     excluded_gpus = _find_gpus(data, options.gpus, options.exclude_gpus)
     keys = _root_keys(data, options.access_key, options.secret_key)
     listeners = [_listen(options.host, options.port)]
     address, port = listeners[0].getsockname()[:2]
     url = inside_url = f"http://{_reachable(options.host)}:{port}"
     if not (ip_address(address).is_loopback or ip_address(address).is_unspecified):
-        listeners.append(_listen("127.0.0.1", port))  # AWS's libraries take credentials over plain HTTP from loopback alone
+        listeners.append(_listen("127.0.0.1", port))  # AWS SDKs fetch credentials over plain HTTP only from loopback addresses
         inside_url = f"http://127.0.0.1:{port}"
     if options.runtime != "process" and (gateway := _listen_for_containers(port)) is not None:
         listeners.append(gateway)
@@ -106,13 +106,13 @@ async def _serve(options: argparse.Namespace) -> None:
         cluster=options.cluster,
         instance_type=options.instance_type,
         endpoint_url=inside_url,
-        session_key=_kept_key(data / "sessions.json", ENDS_SESSIONS),
-        secrets_key=_kept_key(data / "secrets.json", LOSES_SECRETS),
+        session_key=_stored_key(data / "sessions.json", ENDS_SESSIONS),
+        secrets_key=_stored_key(data / "secrets.json", LOSES_SECRETS),
         alarm_timing=options.alarm_timing,
     )
 
     clock, names, loop = WallClock(), ids.RandomIds(), asyncio.get_running_loop()
-    store, log_store, metric_store = await asyncio.gather(  # side by side: each waits for the disk
+    store, log_store, metric_store = await asyncio.gather(  # in parallel: each one waits for the disk
         asyncio.to_thread(Store, data / "state.db", checked=True),
         asyncio.to_thread(LogStore, data / "logs.db", checked=True),
         asyncio.to_thread(MetricStore, data / "metrics.db", checked=True),
@@ -128,12 +128,12 @@ async def _serve(options: argparse.Namespace) -> None:
     lanes |= {"state": state, "logs": logs, "metrics": metrics}
     blobs = Blobs(data / "blobs", names)
     agents = Agents(data, options.gpus, state, logs, blobs, clock, excluded_gpus, options.runtime)
-    state_core.batch([Command(_give_hosts_time, lambda answer: None)])  # before anything that is due
+    state_core.batch([Command(_reset_host_timeouts, lambda answer: None)])  # before any due work runs
     forget_finished((store, log_store, metric_store))
     for lane in lanes.values():
         lane.start()
-    looks = ((state, ("sweep:",)), (logs, ("sweep:",)), (metrics, ("rollup:", "history:")))
-    await asyncio.gather(*(lane.submit(partial(_look_now, keys=keys)) for lane, keys in looks))
+    periodic = ((state, ("sweep:",)), (logs, ("sweep:",)), (metrics, ("rollup:", "history:")))
+    await asyncio.gather(*(lane.submit(partial(_schedule_now, keys=keys)) for lane, keys in periodic))
     blob_keeper = asyncio.create_task(Keeper(blobs, state, settings, names).keep())
     await agents.listen()
     channel = DataChannel(settings, state, agents, clock, names)
@@ -157,16 +157,16 @@ async def _serve(options: argparse.Namespace) -> None:
         lambda tx: status_of(tx, agents.samples, about, agents.history, failing()),
         TaskEndpoints(state, agents),
     )
-    server = HttpServer(App(front_door, channel, blobs), clock)
+    server = HttpServer(AsgiApp(front_door, channel, blobs), clock)
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, _ask_to_exit, server, *lanes.values())
+        loop.add_signal_handler(number, _request_exit, server, *lanes.values())
     serving = asyncio.create_task(server.serve(sockets=listeners))
     with suppress(TimeoutError):
         await asyncio.wait_for(agents.joined.wait(), JOIN_S)
     gc.collect()
-    gc.freeze()  # what is there now stays: models, code, settings. Requests make and drop many small objects, rarely cycles
+    gc.freeze()  # models, code and settings live as long as the process; requests rarely create reference cycles
     gc.set_threshold(10_000, 50, 100)
-    _say_ready(data, about, options.ready_fd)
+    _report_ready(data, about, options.ready_fd)
     await serving
     keeper.cancel()
     blob_keeper.cancel()
@@ -177,19 +177,19 @@ async def _serve(options: argparse.Namespace) -> None:
         await loop.run_in_executor(None, lane.stop)
 
 
-def _ask_to_exit(server: HttpServer, *lanes: Lane[Any]) -> None:
+def _request_exit(server: HttpServer, *lanes: Lane[Any]) -> None:
     server.exit()
     for lane in lanes:
         lane.release()
 
 
-def _look_now(tx: Tx[Any], keys: Sequence[str]) -> None:
+def _schedule_now(tx: Tx[Any], keys: Sequence[str]) -> None:
     for key in keys:
         tx.due(key, tx.now_s)
 
 
-def _give_hosts_time(tx: Tx[Store]) -> None:
-    """While we were down nobody could be heard: silence is counted from now."""
+def _reset_host_timeouts(tx: Tx[Store]) -> None:
+    """Count the silence of hosts from now: they could not report while the server was down."""
     for host in tx.store.hosts.all():
         if host["connected"]:
             tx.store.hosts.seen(host["id"], tx.now_s)
@@ -197,7 +197,7 @@ def _give_hosts_time(tx: Tx[Store]) -> None:
 
 
 def _find_gpus(data: Path, gpus_flag: str, names: str) -> str:
-    """The ids of the GPUs to exclude. The node looks for them, as it alone knows the driver; Refused when one is not there."""
+    """Return the ids of the GPUs to exclude; raise Refused if one does not exist. Only the node can query the driver."""
     if not names:
         return ""
     command = [sys.executable, "-m", "corral.node", "--data", str(data), "--gpus", gpus_flag, "--find-gpus", names]
@@ -215,13 +215,13 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
         listener.listen(1024)
     except OSError as error:
-        raise Refused(f"cannot listen on {host} port {port}: {error.strerror}. Choose another with --port.") from None
+        raise Refused(f"cannot listen on {host} port {port}: {error.strerror}. Choose another port with --port.") from None
     listener.setblocking(False)
     return listener
 
 
 def _listen_for_containers(port: int) -> socket.socket | None:
-    """On the address that containers with a network of their own reach us at. It need not exist yet: the agent makes it."""
+    """Listen on the address at which containers with their own network reach Corral. The agent may create it later."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.setsockopt(socket.IPPROTO_IP, IP_FREEBIND, 1)
@@ -229,48 +229,48 @@ def _listen_for_containers(port: int) -> socket.socket | None:
         listener.bind((CONTAINERS_GATEWAY, port))
         listener.listen(1024)
     except OSError:
-        listener.close()  # somebody listens on all addresses, perhaps we ourselves
+        listener.close()  # a process listens on all addresses, possibly this one
         return None
     listener.setblocking(False)
     return listener
 
 
 def _reachable(host: str) -> str:
-    """The address that tasks of this machine use."""
+    """Return the address at which tasks of this machine reach the server."""
     if host in ("0.0.0.0", "::", ""):
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host
 
 
 def _root_keys(data: Path, access_key: str | None, secret_key: str | None) -> dict[str, str]:
-    """The root keys: given, or made once and kept; readable by the owner alone."""
+    """Return the root keys: those given, else those stored, else new ones. They are stored so that only the owner can read them."""
     path = data / "credentials.json"
-    kept: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    stored: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
     keys = {
-        "access_key": access_key or kept.get("access_key") or ids.access_key(),
-        "secret_key": secret_key or kept.get("secret_key") or ids.secret_key(),
+        "access_key": access_key or stored.get("access_key") or ids.access_key(),
+        "secret_key": secret_key or stored.get("secret_key") or ids.secret_key(),
     }
-    if keys != kept:
+    if keys != stored:
         _write_private(path, keys)
     return keys
 
 
-def _kept_key(path: Path, otherwise: str) -> bytes:
-    """What sessions are made with, or secrets sealed with; made once and kept, for with another one all of them are lost."""
+def _stored_key(path: Path, loss: str) -> bytes:
+    """Return the key in a file, creating it at the first start. `loss` describes what a new key would lose."""
     if not path.exists():
         _write_private(path, {"key": ids.new_key().hex()})
     try:
         key = bytes.fromhex(json.loads(path.read_text())["key"])
         if len(key) == ids.KEY_BYTES:
             return key
-        raise ValueError("the key has another length")
+        raise ValueError(f"the key has {len(key)} bytes, not {ids.KEY_BYTES}")
     except (ValueError, TypeError, KeyError) as error:
-        raise Refused(f"{path} is damaged ({error}); restore it, or remove it, which {otherwise}") from None
+        raise Refused(f"{path} is damaged ({error}). Restore the file, or delete it, which {loss}.") from None
 
 
-def _say_ready(data: Path, about: dict[str, Any], ready_fd: int | None) -> None:
+def _report_ready(data: Path, about: dict[str, Any], ready_fd: int | None) -> None:
     _write_private(data / "server.json", about)
-    line = f"Corral is up at {about['url']}  (data in {about['data']}; `corral status` says more)"
+    line = f"Corral is up at {about['url']}  (data in {about['data']}; see `corral status`)"
     print(line, flush=True)
     if ready_fd is not None:
         os.write(ready_fd, (json.dumps(about) + "\n").encode())

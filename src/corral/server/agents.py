@@ -235,7 +235,7 @@ class Agents:
         refused = {start.spec.run_id: start.fault for start in starts if start.fault is not None}
         logged = [start for start in starts if start.log is not None and start.fault is None]
         if logged:
-            refused |= await self._logs.submit_at_once(lambda tx: open_streams(tx, logged))
+            refused |= await self._logs.submit_now(lambda tx: open_streams(tx, logged))
         if self._connections.get(connection.hello.host_id) is not connection:
             raise ConnectionResetError  # a later hello requests all orders again, and these runs may start then
         if refused:

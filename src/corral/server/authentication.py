@@ -1,8 +1,8 @@
-"""Authentication: who makes a request, by the credentials that it carries.
+"""Authentication: finds the caller of a request by its credentials.
 
-Every credential is checked here: signatures by access keys (the root user's, or those of a session), the policy of a browser's
-form, the registry's password, and the two secrets that only a task knows. All but the root's secret key prove themselves with a
-seal (`services/sessions.py`), so a check asks no store. The credentials of a task end with the task.
+All kinds of credentials are checked here: signatures with access keys (of the root user or of a session), the signed policy of a
+browser's form, the registry's password, and the two secrets of a task. All of them except the root user's secret key contain
+a seal (`services/sessions.py`), so no check reads a store. The credentials of a task expire when the task stops.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from corral.services import sessions
 from corral.services.ecr.access import access_of
 
 ENDED_S = 0.0  # the expiry of a stopped task's sessions
-TASKS = "ecs-tasks.amazonaws.com"  # the service principal of requests that a task authenticates with its own secrets
+TASKS = "ecs-tasks.amazonaws.com"  # the principal of requests that a task makes with its own secrets
 ANONYMOUS = aws.Identity(access_key_id="", principal="*", region="", service="")
 
 
 class Authentication:
-    """Each method returns the identity that some credentials prove.
+    """Each method checks one kind of credentials and returns the caller's identity.
 
-    For wrong credentials it raises the error of their protocol; where it returns None, its caller does.
+    For wrong credentials a method either raises the error of the protocol, or returns None and its caller raises the error.
     """
 
     def __init__(self, root_key_id: str, root: aws.Secret, session_key: bytes, live_tasks: Container[str], clock: Clock) -> None:
@@ -35,19 +35,19 @@ class Authentication:
         self._clock = clock
 
     def signature(self, request: aws.Request, signing_name: str | None = None) -> aws.Identity:
-        """The signature of a request whose body is complete."""
+        """Verify the signature of a request whose body is complete."""
         return aws.verify(request, self.secret, self._clock.now_s(), signing_name=signing_name)
 
-    def head_signature(self, head: aws.Request, signing_name: str) -> tuple[aws.Identity, aws.Body]:
-        """The signature of an S3 request, and the decoder that verifies its body."""
+    def head_signature(self, head: aws.Request, signing_name: str) -> tuple[aws.Identity, aws.RequestBody]:
+        """Verify the signature of an S3 request, and return the decoder that verifies its body, too."""
         return aws.verify_head(head, self.secret, self._clock.now_s(), signing_name=signing_name)
 
     def form_policy(self, fields: Mapping[str, str]) -> aws.PostPolicy:
-        """The signed policy among the fields of a browser's form."""
+        """Verify the signed policy among the fields of a browser's form."""
         return aws.verify_post_policy(fields, self.secret, self._clock.now_s())
 
     def registry_password(self, password: str) -> aws.Identity | None:
-        """A password of `aws ecr get-login-password`; it carries the region, too."""
+        """Check a password of `aws ecr get-login-password`, which also contains the region."""
         access = access_of(self._session_key, password)
         if access is None:
             return None
@@ -56,20 +56,20 @@ class Authentication:
         return aws.Identity("", access.principal, access.region, "ecr", task_id=access.task_id)
 
     def task_token(self, task_id: str, token: str) -> aws.Identity | None:
-        """A task's AWS_CONTAINER_AUTHORIZATION_TOKEN. Task ids are public, the token is not."""
+        """Check a task's AWS_CONTAINER_AUTHORIZATION_TOKEN. Task ids are public, the token is secret."""
         expected = sessions.password_of_task(self._session_key, task_id)
         if not compare_digest(token.encode("utf-8", "replace"), expected.encode()):
             return None
         return aws.Identity("", TASKS, "", "ecs", task_id=task_id)
 
     def container_address(self, run_id: str, address: str) -> aws.Identity | None:
-        """The address of a container's metadata, which cannot be guessed."""
+        """Check the address of a container's metadata, which contains a secret."""
         if not compare_digest(address, sessions.address_of_run(self._session_key, run_id)):
             return None
         return aws.Identity("", TASKS, "", "ecs")
 
     def secret(self, access_key_id: str, token: str | None) -> aws.Secret | None:
-        """What an access key signs with; None if there is no such key."""
+        """Return the secret of an access key; None if the key does not exist."""
         if access_key_id == self._root_key_id:
             return self._root
         found = sessions.read(self._session_key, access_key_id, token) if token else None

@@ -1,11 +1,11 @@
-"""The front door: `FrontDoor.respond` is the life of every HTTP request, whichever API the request is for.
+"""The entry point of every HTTP request, whichever API it is for: `FrontDoor.respond`. Its steps are:
 
-recognise       which API and operation (`aws/recognise.py`; the registry, tasks' endpoints and our own pages by their paths)
-authenticate    whose credentials the request carries (`authentication.py`)
-authorise       whether that caller may perform the action
-rate            whether that caller has made too many requests
-run             the operation, in the lane of its store
-respond         the result, or the error in the form that the client's protocol has for it
+recognise       find the API and the operation (AWS in `aws/recognition.py`; the registry, task endpoints and status pages by path)
+authenticate    find the caller by the credentials of the request (`authentication.py`)
+authorise       check that the caller may perform the action
+rate            check that the caller has not made too many requests
+run             run the operation in the lane of its store
+respond         return the result, or the error in the format of the client's protocol
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from corral.errors import ApiError, api_error, internal_failure
 from corral.ids import Ids
 from corral.model.settings import Settings
 from corral.server.authentication import ANONYMOUS, Authentication
-from corral.server.calls import Calls, ServiceCall
-from corral.server.connection import HEADERS_MAX_BYTES, Connection, headers_too_large
+from corral.server.http_connection import HEADERS_MAX_BYTES, HttpConnection, headers_too_large
 from corral.server.intake import ClientGone, Intake, Receive, whole_body
 from corral.server.lanes import Lane
 from corral.server.origins import Origins, Preflight
-from corral.server.own_pages import OwnPages
 from corral.server.registry import is_for_registry
 from corral.server.s3_requests import S3Request, S3Requests
+from corral.server.service_calls import CallRunner, ServiceCall
+from corral.server.status_pages import StatusPages
 from corral.server.task_endpoints import TaskEndpoints
 from corral.services.caller import Caller
 
 if TYPE_CHECKING:
     from corral.server.registry.requests import Registry
 
-PUBLIC_ACTIONS = frozenset({"corral:Health", "s3:Preflight"})  # their requests carry no signature
+PUBLIC_ACTIONS = frozenset({"corral:Health", "s3:Preflight"})  # these requests have no signature
 WAIT_MAX_S = 60.0
 
 log = logging.getLogger("corral")
@@ -43,28 +43,28 @@ AccessDenied = api_error("AccessDenied", 403)
 
 
 class Exchange(Protocol):
-    """One recognised request, and the way to respond to it."""
+    """A recognised request, and the steps of its response."""
 
     @property
     def action(self) -> str:
-        """What the caller wants to do, as a policy names it: `ecs:RunTask`."""
+        """The action as an IAM policy names it: `ecs:RunTask`."""
 
     async def authenticate(self, authentication: Authentication) -> aws.Identity: ...
 
     async def run(self, caller: Caller) -> aws.Response: ...
 
     def refuse(self, error: ApiError) -> aws.Response:
-        """The error in the form that clients of this API read."""
+        """Serialize an error in the format of this API."""
 
 
 def authorise(caller: Caller, exchange: Exchange) -> None:
     """Raise AccessDenied if the caller may not perform the action.
 
-    The root user and every session may perform all actions: the policies of roles are stored and not enforced. Identity
-    policies will be evaluated here. Resource policies are evaluated by the services that have them.
+    The root user and every session may perform all actions: the policies of roles are stored but not enforced. Identity
+    policies will be evaluated here. The services that have resource policies evaluate those.
     """
     if caller.principal == ANONYMOUS.principal and exchange.action not in PUBLIC_ACTIONS:
-        raise AccessDenied(f"Anonymous callers may not perform {exchange.action}.")
+        raise AccessDenied(f"Anonymous callers may not perform {exchange.action}: sign the request.")
 
 
 def rate(caller: Caller, exchange: Exchange) -> None:
@@ -87,14 +87,14 @@ class FrontDoor:
         self._authentication = authentication
         self._ids = ids
         self._intake = intake
-        self._calls = Calls(settings, lanes, ids)
+        self._calls = CallRunner(settings, lanes, ids)
         self._origins = Origins(lanes["state"], settings, ids)
         self._s3 = S3Requests(settings, lanes, ids, intake, self._calls, self._origins)
         self._task_endpoints = task_endpoints
-        self._own_pages = OwnPages(lanes["state"], status)
+        self._status_pages = StatusPages(lanes["state"], status)
 
-    async def respond(self, request: aws.Request, receive: Receive, connection: Connection) -> aws.Response:
-        """Handle one request, whose head is complete. Raises ClientGone if the client disconnects."""
+    async def respond(self, request: aws.Request, receive: Receive, connection: HttpConnection) -> aws.Response:
+        """Handle one request whose head is complete. Raises ClientGone if the client disconnects."""
         request_id = self._ids.uuid()
         exchange: Exchange | None = None
         try:
@@ -112,8 +112,8 @@ class FrontDoor:
                 log.exception("request %s failed: %s", request_id, exchange.action if exchange is not None else request)
             return exchange.refuse(error) if exchange is not None else aws.serialize_refusal(request, error, request_id)
 
-    async def _recognise(self, request: aws.Request, request_id: str, receive: Receive, connection: Connection) -> Exchange:
-        """The exchange that a request begins. All requests but S3's and the registry's wait here for their body."""
+    async def _recognise(self, request: aws.Request, request_id: str, receive: Receive, connection: HttpConnection) -> Exchange:
+        """Return the exchange of a request. Except for S3 and the registry, this waits for the whole body."""
         headers = request.headers
         if sum(map(len, headers)) + sum(map(len, headers.values())) > HEADERS_MAX_BYTES:
             raise headers_too_large()
@@ -127,14 +127,14 @@ class FrontDoor:
         request.body = await whole_body(headers, receive)
         if request.path != "/":
             if request.path.startswith("/_corral/"):
-                return self._own_pages.exchange(request, request_id)
+                return self._status_pages.exchange(request, request_id)
             if (page := self._task_endpoints.exchange(request)) is not None:
                 return page
         return ServiceCall(aws.recognise(request), request_id, receive, self._calls)
 
     @cached_property
     def _registry(self) -> Registry:
-        from corral.server.registry.requests import Registry  # here: importing it would slow down every start
+        from corral.server.registry.requests import Registry  # imported here to shorten the server's start
 
         return Registry(self._settings, self._state, self._ids, self._intake)
 
@@ -165,6 +165,6 @@ def _wait_s(headers: Mapping[str, str]) -> float:
 
 
 def _seen(headers: Mapping[str, str]) -> int | None:
-    """X-Corral-Seen: the version that the client has."""
+    """X-Corral-Seen: the version of the resource that the client has."""
     text = headers.get("x-corral-seen", "")
     return int(text) if text.isascii() and text.isdigit() else None

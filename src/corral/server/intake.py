@@ -15,7 +15,7 @@ from corral.blobs import Arriving, Blobs
 from corral.core import Tx
 from corral.errors import ApiError, api_error
 from corral.model.blob import Arrived, Slice
-from corral.server.connection import Connection
+from corral.server.http_connection import HttpConnection
 from corral.server.lanes import Lane
 from corral.server.pulling import Pull
 from corral.server.together import Owner, Together
@@ -48,7 +48,7 @@ class Intake:
         self._digesters = ThreadPoolExecutor(DIGESTERS, thread_name_prefix="digests")
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="blobs")
 
-    async def to_memory(self, receive: Receive, body: aws.Body) -> tuple[bytes, dict[str, str]]:
+    async def to_memory(self, receive: Receive, body: aws.RequestBody) -> tuple[bytes, dict[str, str]]:
         """The whole of a small body, and its trailers."""
         parts, size, more = [], 0, True
         while more:
@@ -63,9 +63,9 @@ class Intake:
     async def store(
         self,
         receive: Receive,
-        body: aws.Body,
+        body: aws.RequestBody,
         algorithms: Collection[str],
-        connection: Connection | None,
+        connection: HttpConnection | None,
         lane: Lane[Any],
         owner: Callable[[Mapping[str, str], Arrived, Tx[Any]], Any],
     ) -> Any:
@@ -110,7 +110,7 @@ class Intake:
         return result
 
     async def _received(
-        self, receive: Receive, body: aws.Body, waiting: list[bytes], algorithms: Collection[str]
+        self, receive: Receive, body: aws.RequestBody, waiting: list[bytes], algorithms: Collection[str]
     ) -> tuple[Arrived, dict[str, str]]:
         work = await self._begin(algorithms, body)
         try:
@@ -131,7 +131,13 @@ class Intake:
         return count
 
     async def _pulled(
-        self, connection: Connection, receive: Receive, body: aws.Body, begun: list[bytes], left: int, algorithms: Collection[str]
+        self,
+        connection: HttpConnection,
+        receive: Receive,
+        body: aws.RequestBody,
+        begun: list[bytes],
+        left: int,
+        algorithms: Collection[str],
     ) -> tuple[Arrived, dict[str, str]]:
         """A body of which `left` bytes are still to come, read by threads from the socket itself."""
         try:
@@ -184,7 +190,7 @@ class Intake:
     async def erase(self, blobs: Sequence[str]) -> None:
         await self._run(self._blobs.erase, blobs)
 
-    async def _begin(self, algorithms: Collection[str], body: aws.Body) -> Work:
+    async def _begin(self, algorithms: Collection[str], body: aws.RequestBody) -> Work:
         return Work(self._threads, await self._run(self._blobs.begin, algorithms), body)
 
     async def _run(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -197,7 +203,7 @@ class Work:
     Jobs are shielded: whoever waits for one may be cancelled, and the thread goes on all the same.
     """
 
-    def __init__(self, threads: ThreadPoolExecutor, arriving: Arriving, body: aws.Body) -> None:
+    def __init__(self, threads: ThreadPoolExecutor, arriving: Arriving, body: aws.RequestBody) -> None:
         self._loop = asyncio.get_running_loop()
         self._threads = threads
         self._arriving = arriving
@@ -306,7 +312,7 @@ def _too_large() -> ApiError:
     return RequestTooLarge(f"The body is larger than {aws.BODY_MAX_BYTES} bytes.")
 
 
-async def next_piece(receive: Receive, connection: Connection | None = None) -> tuple[bytes, bool]:
+async def next_piece(receive: Receive, connection: HttpConnection | None = None) -> tuple[bytes, bool]:
     """The next bytes of a body, and whether there are more."""
     try:
         if connection is not None and connection.has_news:
@@ -321,7 +327,7 @@ async def next_piece(receive: Receive, connection: Connection | None = None) -> 
     return message.get("body", b""), message.get("more_body", False)
 
 
-async def end_body(head: aws.Request, receive: Receive, connection: Connection, response: aws.Response) -> None:
+async def end_body(head: aws.Request, receive: Receive, connection: HttpConnection, response: aws.Response) -> None:
     """The answer is known. If all of its request is not, the connection ends with it: nobody could tell where the next begins."""
     if not connection.has_more:
         return
@@ -338,7 +344,7 @@ async def end_body(head: aws.Request, receive: Receive, connection: Connection, 
 
 
 def _all_at_once(
-    blobs: Blobs, body: aws.Body, pieces: Sequence[bytes], algorithms: Collection[str]
+    blobs: Blobs, body: aws.RequestBody, pieces: Sequence[bytes], algorithms: Collection[str]
 ) -> tuple[Arrived, dict[str, str]]:
     payload = [body.feed(piece) for piece in pieces]
     trailers = body.finish()

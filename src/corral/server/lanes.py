@@ -1,4 +1,4 @@
-"""A thread around a core: requests go in from the event loop, answers come back to it after the commit."""
+"""Lanes: a lane is the thread that runs the transactions of one store. The event loop submits commands and receives the results."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from corral.ids import Ids
 from corral.model.settings import Settings
 from corral.server.gathering import Gathering
 
-BATCH_MAX = 256  # commands in one transaction, about
-READERS = 2
-BROKEN_PAUSE_S = 0.5  # between two tries of a database that fails
+BATCH_MAX = 256  # commands in one transaction, approximately
+READERS = 2  # threads for heavy reads
+BROKEN_PAUSE_S = 0.5  # between two attempts when the database fails
 
 log = logging.getLogger("corral")
 T = TypeVar("T")
@@ -41,81 +41,81 @@ class Lane(Generic[S]):
         lanes: Mapping[str, Lane[Any]] | None = None,
         receivers: Mapping[str, Receiver] | None = None,
     ) -> None:
-        """`lanes` are all lanes by name, for hand-overs to them; `receivers` take what is handed over to this one, by its kind."""
+        """`lanes` are all lanes by name; `receivers` handle the hand-overs from other lanes to this one, by kind."""
         self._core = core
         self._clock = clock
         self._loop = loop
         self._on_orders = on_orders
-        self._lanes = {} if lanes is None else lanes  # filled when all lanes are made
+        self._lanes = {} if lanes is None else lanes  # complete before `start`
         self._receivers = receivers or {}
         self._delivery = Delivery(core, self._send, loop.call_later, lambda: self._queue.put([]))
         self._queue: SimpleQueue[list[Command] | None] = SimpleQueue()
         self._gathering = Gathering[Command](self._queue.put, BATCH_MAX)
         self._thread = threading.Thread(target=self._work, name=f"lane-{name}", daemon=True)
         self._readers: ThreadPoolExecutor | None = None
-        self._mine = threading.local()
+        self._thread_local = threading.local()
         self._releasing = False
-        self.changes = 0  # transactions after which something may be different; raised when they are committed
+        self.changes = 0  # number of committed transactions that may have changed something
 
     def start(self) -> None:
-        """Call from the event loop, when all lanes are made."""
+        """Start the thread. Call this from the event loop when all lanes exist."""
         self._delivery.start()
         self._thread.start()
 
     def submit(
         self, handler: Callable[[Tx[S]], Any], on_wait: Callable[[], None] | None = None, *, read_only: bool = False
     ) -> asyncio.Future[Any]:
-        """Run in the next transaction; the future is done after its commit. Call from the event loop.
+        """Run a handler in the next transaction; the future is done after the commit. Call this from the event loop.
 
-        `on_wait` is called once the handler waits for something. Whoever cancels the future then is not waited for any more.
+        `on_wait` is called when the handler starts to wait for something. Cancelling the future then ends the wait.
         """
-        answer = self.promise()
-        self._gathering.add(Command(handler, partial(_settle, answer), answer.cancelled, on_wait, read_only))
+        answer = self.new_future()
+        self._gathering.add(Command(handler, partial(_set_result, answer), answer.cancelled, on_wait, read_only))
         return answer
 
-    def submit_at_once(self, handler: Callable[[Tx[S]], Any]) -> asyncio.Future[Any]:
-        """As `submit`, for what was gathered before: it waits for no others, and takes those along that wait."""
+    def submit_now(self, handler: Callable[[Tx[S]], Any]) -> asyncio.Future[Any]:
+        """Submit a handler and start the transaction without waiting for more commands."""
         answer = self.submit(handler)
         self._gathering.flush()
         return answer
 
     def receive(self, handover: Handover, finished: list[Handover], done: Done) -> None:
-        """Take what another lane hands over; `done` is called after the commit."""
-        take = partial(receive, receivers=self._receivers, handover=handover, finished=finished)
-        self._gathering.add(Command(take, done))
+        """Receive a hand-over from another lane; `done` is called after the commit."""
+        handler = partial(receive, receivers=self._receivers, handover=handover, finished=finished)
+        self._gathering.add(Command(handler, done))
 
     def failing_handovers(self) -> list[dict[str, Any]]:
         return self._delivery.failing()
 
-    def promise(self) -> asyncio.Future[Any]:
-        """What a command will answer that is still to be made, by another thread, which gives it to us with `take`."""
+    def new_future(self) -> asyncio.Future[Any]:
+        """Return the future for the result of a command that another thread will submit with `submit_from_thread`."""
         return self._loop.create_future()
 
-    def take(self, commands: Sequence[tuple[Callable[[Tx[S]], Any], asyncio.Future[Any]]]) -> None:
-        """Handlers, and where their answers were promised: run them in the next transaction. Other threads call this."""
-        self._queue.put([Command(handler, partial(_settle, answer), answer.cancelled) for handler, answer in commands])
+    def submit_from_thread(self, commands: Sequence[tuple[Callable[[Tx[S]], Any], asyncio.Future[Any]]]) -> None:
+        """Run handlers in the next transaction, and set the futures to their results. Call this from any thread."""
+        self._queue.put([Command(handler, partial(_set_result, answer), answer.cancelled) for handler, answer in commands])
 
     async def read(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids) -> T:
-        """Run a heavy read beside the lane."""
+        """Run a heavy read in a reader thread, outside the lane."""
         if self._readers is None:
             self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
         return await self._loop.run_in_executor(self._readers, self._read, handler, settings, ids)
 
-    def look(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids) -> T:
-        """Run a read of a few rows right here, on the event loop: it sees what was committed, and asks no thread."""
+    def read_now(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids) -> T:
+        """Run a read of a few rows directly on the event loop, in a snapshot of the last commit."""
         return self._read(handler, settings, ids)
 
-    def glance(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids) -> T:
-        """The same without a snapshot: each statement sees its own moment. For whoever reads one row at most, or may be wrong."""
+    def read_without_snapshot(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids) -> T:
+        """As `read_now`, but each statement may see a different commit. For handlers that read one row, or tolerate that."""
         return handler(self._reading(settings, ids))
 
     def release(self) -> None:
-        """Answer those who wait, with what there is: nobody should be kept while we go down."""
+        """End all waits with the results available now. Called when the server shuts down."""
         self._releasing = True
         self._queue.put([])
 
     def stop(self) -> None:
-        """Finish what was submitted, then end the thread and close the store."""
+        """Run the submitted commands, then end the thread and close the store."""
         self._gathering.flush()
         self._queue.put(None)
         self._thread.join()
@@ -132,9 +132,9 @@ class Lane(Generic[S]):
             tx.store.end_reading()
 
     def _reading(self, settings: Settings, ids: Ids) -> Tx[S]:
-        store = getattr(self._mine, "store", None)
+        store = getattr(self._thread_local, "store", None)
         if store is None:
-            store = self._mine.store = self._core.store.reader()
+            store = self._thread_local.store = self._core.store.reader()
         return Tx(store, self._clock.now_s(), ids, settings, final=False)
 
     def _work(self) -> None:
@@ -145,21 +145,21 @@ class Lane(Generic[S]):
                 self._core.release()
             try:
                 outcome = self._core.batch(commands)
-            except Exception as error:  # the database cannot even be read: say so, and try again with the next ones
-                refusal = ServiceUnavailable(f"The state cannot be read or written ({error}).")
+            except Exception as error:  # the database cannot be read: these commands fail, and the next ones try again
+                refusal = ServiceUnavailable(f"The database cannot be read or written ({error}).")
                 outcome = Outcome([(command, refusal) for command in commands], faults=[traceback.format_exc()])
                 time.sleep(BROKEN_PAUSE_S)
             try:
                 self._loop.call_soon_threadsafe(self._deliver, outcome)
-            except RuntimeError:  # the loop is closed: the process is going down, and nobody is listening
+            except RuntimeError:  # the event loop is closed: the process shuts down
                 return
 
     def _gather(self) -> tuple[list[Command], bool]:
-        """Everything that waits now; at least one command, unless something is due before one comes."""
+        """Wait for a command or for the next due time, and return all queued commands and whether the lane is stopping."""
         try:
             due_s = self._core.next_due_s()
         except Exception:
-            log.exception("what is due cannot be read")
+            log.exception("the next due time cannot be read")
             due_s = self._clock.now_s() + BROKEN_PAUSE_S
         try:
             first = self._queue.get(timeout=None if due_s is None else max(0.0, due_s - self._clock.now_s()))
@@ -182,7 +182,7 @@ class Lane(Generic[S]):
             log.error("%s", fault)
         answers = self._delivery.deliver(outcome)
         if outcome.orders and self._on_orders is not None:
-            self._on_orders(outcome.orders)  # before the answers: a host starts tasks while these are written
+            self._on_orders(outcome.orders)  # before the responses: hosts start tasks while those are sent
         for command, answer in answers:
             command.done(answer)
         for command in outcome.waiting:
@@ -193,8 +193,8 @@ class Lane(Generic[S]):
         self._lanes[handover.lane].receive(handover, finished, done)
 
 
-def _settle(future: asyncio.Future[Any], answer: Any) -> None:
-    if future.done():  # whoever asked has gone
+def _set_result(future: asyncio.Future[Any], answer: Any) -> None:
+    if future.done():  # the caller has cancelled it
         return
     if isinstance(answer, BaseException):
         future.set_exception(answer)

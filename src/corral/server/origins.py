@@ -61,7 +61,7 @@ class Origins:
             found = current(tx, bucket, CORS) if bucket is not None else None
             return None if found is None else found["CORSRules"]
 
-        return self._state.look(find, self._settings, self._ids)
+        return self._state.read_now(find, self._settings, self._ids)
 
 
 @dataclass(slots=True, eq=False)

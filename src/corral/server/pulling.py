@@ -28,7 +28,7 @@ class Pull:
         self,
         blobs: Blobs,
         algorithms: Collection[str],
-        body: aws.Body,
+        body: aws.RequestBody,
         begun: Sequence[bytes],
         source: int,
         left: int,

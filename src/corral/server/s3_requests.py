@@ -18,12 +18,12 @@ from corral.ids import Ids
 from corral.model.blob import Arrived
 from corral.model.settings import Settings
 from corral.server.authentication import Authentication
-from corral.server.calls import Calls, served
-from corral.server.connection import Connection
 from corral.server.forms import FormFile, read_form
+from corral.server.http_connection import HttpConnection
 from corral.server.intake import Intake, Receive
 from corral.server.lanes import Lane
 from corral.server.origins import Origins
+from corral.server.service_calls import CallRunner, served
 from corral.services.caller import Caller
 
 BadDigest = api_error("BadDigest")
@@ -43,7 +43,7 @@ class S3Requests:
         lanes: Mapping[str, Lane[Any]],
         ids: Ids,
         intake: Intake,
-        calls: Calls,
+        calls: CallRunner,
         origins: Origins,
     ) -> None:
         self._settings = settings
@@ -55,17 +55,17 @@ class S3Requests:
 
     async def store(
         self,
-        call: aws.Call,
+        call: aws.ApiCall,
         params: dict[str, Any],
         caller: Caller,
-        body: aws.Body,
+        body: aws.RequestBody,
         receive: Receive,
-        connection: Connection | None = None,
+        connection: HttpConnection | None = None,
     ) -> aws.Response:
         """Run an operation whose bytes become a blob: admit it by its head, receive or copy the bytes, then commit the row."""
         service, operation = served(call)
         admit, lane = service.admit[call.operation], self._lanes[service.lane]
-        look = lane.look if "CopySource" in params else lane.glance  # a copy must read its source in one snapshot
+        look = lane.read_now if "CopySource" in params else lane.read_without_snapshot  # a copy reads its source in one snapshot
         admission = look(lambda tx: admit(tx, params, caller), self._settings, self._ids)
         if admission is None:  # there are no bytes
             return call.serialize(await lane.submit(lambda tx: operation(tx, params, caller)), caller.request_id)
@@ -93,13 +93,13 @@ class S3Requests:
 class S3Request:
     """An exchange with S3."""
 
-    call: aws.Call
+    call: aws.ApiCall
     head: aws.Request
     request_id: str
     receive: Receive
-    connection: Connection
+    connection: HttpConnection
     s3: S3Requests
-    _body: aws.Body | None = field(default=None, init=False)
+    _body: aws.RequestBody | None = field(default=None, init=False)
     _policy: aws.PostPolicy | None = field(default=None, init=False)  # of a form
 
     @property

@@ -14,7 +14,7 @@ from typing import Any
 from corral import aws
 from corral.blobs import Blobs
 from corral.model.blob import Slice
-from corral.server.connection import Connection
+from corral.server.http_connection import HttpConnection
 
 AT_ONCE_MAX_BYTES = 128 * 1024  # read where we are: a thread would take longer
 CALL_MAX_BYTES = 8 * 1024 * 1024  # of one call to sendfile
@@ -31,7 +31,7 @@ class Sender:
         self._blobs = blobs
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sending")
 
-    async def send(self, send: Send, response: aws.Response, connection: Connection) -> None:
+    async def send(self, send: Send, response: aws.Response, connection: HttpConnection) -> None:
         slices: Sequence[Slice] = response.stream or ()
         size = sum(each.size for each in slices)
         if size <= AT_ONCE_MAX_BYTES:
@@ -72,7 +72,7 @@ def _sendable(value: str) -> bytes:
 class _File:
     """From files to a socket, past the transport: it has been emptied, and is left alone until this is over."""
 
-    def __init__(self, threads: ThreadPoolExecutor, connection: Connection) -> None:
+    def __init__(self, threads: ThreadPoolExecutor, connection: HttpConnection) -> None:
         self._loop = asyncio.get_running_loop()
         self._threads = threads
         self._connection = connection

@@ -45,7 +45,7 @@ class Together:
             loop = asyncio.get_running_loop()
             self._thread = threading.Thread(target=self._work, args=(loop,), name="small-blobs", daemon=True)
             self._thread.start()
-        body = Body(data, algorithms, lane, owner, lane.promise())
+        body = Body(data, algorithms, lane, owner, lane.new_future())
         self._gathering.add(body)
         return body
 
@@ -71,7 +71,7 @@ class Together:
                 else:
                     failed.append((body, found))
             for lane, commands in onward.items():
-                lane.take(commands)
+                lane.submit_from_thread(commands)
             if failed:
                 try:
                     loop.call_soon_threadsafe(_tell, failed)

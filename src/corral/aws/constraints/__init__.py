@@ -1,8 +1,8 @@
-"""Length, range, enum and pattern constraints on requests, from botocore's models and one table per service.
+"""Checks the length, range, enum and pattern constraints of requests.
 
-The model says which values an operation takes. A service's table (`ecs.py`, `sqs.py`, ...) says which error code and text a
-violation gets, and corrects the model where AWS's documentation says something else. `check.py` compiles both into one function
-per operation; an operation without constraints has none.
+botocore's model states which values an operation accepts. The service's table (`ecs.py`, `sqs.py`, ...) states the error code and
+text of a violation, and corrects the model where AWS's documentation differs. `check.py` compiles both into one function per
+operation that has constraints.
 """
 
 from corral.aws.constraints.check import Check, compile_check

@@ -1,7 +1,7 @@
 """Checks an input against its constraints.
 
-Two functions do this from the same tree. A generated one only says whether anything is violated: it runs for every request, and
-compares values in place, without a call per member. `violations` finds what is violated, and where; it runs only then.
+Two functions use the same constraint tree. A generated function returns whether any constraint is violated; it runs for every
+request and makes no function call per member. If it returns True, `violations` finds the violated constraints and their paths.
 """
 
 from __future__ import annotations
@@ -9,37 +9,37 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from corral.aws.constraints.nodes import COMPOUND, SIZED, Node, input_node
 from corral.aws.constraints.patterns import matcher, matches
-from corral.aws.constraints.terms import Kind, Limit, Table, Violation, refusal
+from corral.aws.constraints.tables import ConstraintKind, ConstraintTable, Limit, Violation, constraint_error
+from corral.aws.constraints.tree import COMPOUND, SIZED, ConstraintNode, input_node
 from corral.aws.shapes import OperationModel
 
 Check = Callable[[dict[str, Any]], None]
-MANY_MEMBERS = 16  # from here on the members that are there are looked up, not the other way round
+MANY_MEMBERS = 16  # with more members than this, the generated code iterates over the value, not over the members
 
 
-def compile_check(operation: OperationModel, table: Table) -> Check | None:
-    """The function that raises the ApiError for an input that violates a constraint; None if there is none to violate."""
+def compile_check(operation: OperationModel, table: ConstraintTable) -> Check | None:
+    """Return a function that raises an ApiError if an input violates a constraint; None if the input has no constraints."""
     node = input_node(operation, table.limits)
     if node is None:
         return None
-    is_broken = compile_test(node)
+    is_violated = compile_test(node)
 
     def check(params: dict[str, Any]) -> None:
-        if is_broken(params):
-            raise refusal(table, operation.name, violations(node, params))
+        if is_violated(params):
+            raise constraint_error(table, operation.name, violations(node, params))
 
     return check
 
 
-# --- What is violated ---------------------------------------------------------------------------------------------------
+# --- find the violations ------------------------------------------------------------------------------------------------
 
 
-def violations(node: Node, value: Any) -> list[Violation]:
-    """Everything in the value that breaks a limit of the node or of one inside it."""
-    found = [violation for limit in node.limits for violation in _broken(node, limit, value)]
+def violations(node: ConstraintNode, value: Any) -> list[Violation]:
+    """Return all violations in a value."""
+    found = [violation for limit in node.limits for violation in _violated(node, limit, value)]
     if found:
-        return found  # a list that is too long is not walked
+        return found  # the elements of a list that is too long are not checked
     for name in value if node.members else ():
         if name in node.members:
             found += _below(node.members[name], value[name], name)
@@ -52,46 +52,48 @@ def violations(node: Node, value: Any) -> list[Violation]:
     return found
 
 
-def _below(node: Node, value: Any, part: str) -> list[Violation]:
+def _below(node: ConstraintNode, value: Any, part: str) -> list[Violation]:
     found = violations(node, value)
     for violation in found:
         violation.path.append(part)
     return found
 
 
-def _of_many(node: Node, whole: Any, values: Iterable[tuple[Any, Any]], sentence: str) -> list[Violation]:
+def _of_many(node: ConstraintNode, whole: Any, values: Iterable[tuple[Any, Any]], sentence: str) -> list[Violation]:
     if node.shape.type_name in COMPOUND:
         return [violation for place, each in values for violation in _below(node, each, f"{place}.member")]
     for number, (_, each) in enumerate(values, 1):
         found = violations(node, each)
         if found:
-            # AWS reports the collection and all rules of its elements; a text of the table is about the first wrong element.
+            # AWS reports the collection and all rules of its elements. A text of the table describes the first invalid element.
             first = found[0]
             first.index = number
             if first.limit.text is None:
                 first.value = whole
-                rules = [phrase for limit in node.limits for _, phrase, _ in _terms(node, limit)]
+                rules = [phrase for limit in node.limits for _, phrase, _ in _constraints(node, limit)]
                 first.phrase = f"{sentence}: [{', '.join(rules)}]"
             return [first]
     return []
 
 
-def _broken(node: Node, limit: Limit, value: Any) -> list[Violation]:
+def _violated(node: ConstraintNode, limit: Limit, value: Any) -> list[Violation]:
     location = str(node.shape.serialization.get("location", ""))
-    is_shown = not node.shape.is_sensitive
+    is_displayed = not node.shape.is_sensitive
     return [
-        Violation(kind, limit, value, phrase, location, is_shown) for kind, phrase, holds in _terms(node, limit) if not holds(value)
+        Violation(kind, limit, value, phrase, location, is_displayed)
+        for kind, phrase, holds in _constraints(node, limit)
+        if not holds(value)
     ]
 
 
-def _terms(node: Node, limit: Limit) -> list[tuple[Kind, str, Callable[[Any], bool]]]:
-    """Each term of a limit: its kind, AWS's phrase for it, and the test."""
-    found: list[tuple[Kind, str, Callable[[Any], bool]]] = []
+def _constraints(node: ConstraintNode, limit: Limit) -> list[tuple[ConstraintKind, str, Callable[[Any], bool]]]:
+    """Return each constraint of a limit: its kind, AWS's phrase for it, and the test."""
+    found: list[tuple[ConstraintKind, str, Callable[[Any], bool]]] = []
     if limit.enum is not None:
         phrase = f"Member must satisfy enum value set: [{', '.join(map(str, limit.enum))}]"
         found.append(("enum", phrase, limit.enum.__contains__))
     is_sized = node.shape.type_name in SIZED
-    kind: Kind = "length" if is_sized else "value"
+    kind: ConstraintKind = "length" if is_sized else "value"
     size: Callable[[Any], float] = (_bytes_of if limit.in_bytes else len) if is_sized else lambda value: value
     if (most := limit.max) is not None:
         found.append((kind, f"Member must have {kind} less than or equal to {most}", lambda value: size(value) <= most))
@@ -107,24 +109,24 @@ def _bytes_of(value: str | bytes) -> int:
     return len(value.encode() if isinstance(value, str) else value)
 
 
-# --- Whether anything is violated ---------------------------------------------------------------------------------------
+# --- test whether there is a violation ----------------------------------------------------------------------------------
 
 
-def compile_test(node: Node) -> Callable[[Any], bool]:
-    """The function that says whether a value breaks a limit of the node or of one inside it."""
+def compile_test(node: ConstraintNode) -> Callable[[Any], bool]:
+    """Compile a function that returns whether a value violates any limit of the tree."""
     source = _Source()
     source.function(node)
     return source.compiled()
 
 
 class _Source:
-    """Python source that tests values, and the constants that it refers to."""
+    """Generates Python source that tests values, and collects the constants that it uses."""
 
     def __init__(self) -> None:
-        self._written: list[str] = []  # whole functions
-        self._lines: list[str] = []  # of the function that is being written
+        self._written: list[str] = []  # complete functions
+        self._lines: list[str] = []  # of the function that is being generated
         self._variables = 0
-        self._names: dict[int, str] = {}  # of the functions, by the ids of their nodes
+        self._names: dict[int, str] = {}  # id of a node -> name of its function
         self._by_member: dict[str, dict[str, str]] = {}  # constant -> member -> function
         self._constants: dict[str, Any] = {"bytes_of": _bytes_of}
 
@@ -136,8 +138,8 @@ class _Source:
         first: Callable[[Any], bool] = space["test_0"]
         return first
 
-    def function(self, node: Node) -> str:
-        """The name of the function that tests a node; written with its first use."""
+    def function(self, node: ConstraintNode) -> str:
+        """Return the name of the function that tests a node, generating it on first use."""
         if id(node) in self._names:
             return self._names[id(node)]
         name = self._names[id(node)] = f"test_{len(self._names)}"
@@ -147,7 +149,7 @@ class _Source:
         self._lines = outer
         return name
 
-    def _value(self, node: Node, var: str, depth: int, above: tuple[int, ...]) -> None:
+    def _value(self, node: ConstraintNode, var: str, depth: int, above: tuple[int, ...]) -> None:
         for limit in node.limits:
             self._write(depth, f"if {self._condition(node, limit, var)}: return True")
         self._variables += 1
@@ -166,7 +168,7 @@ class _Source:
             return
         for name, member in node.members.items():
             if name in node.shape.required_members:
-                if _is_tested_once(member):  # saves a variable, in what may be a loop over 10,000 elements
+                if _is_tested_once(member):  # avoids an assignment, possibly in a loop over 10,000 elements
                     self._nested(member, f"{var}[{name!r}]", depth, above)
                     continue
                 self._write(depth, f"{inner} = {var}[{name!r}]")
@@ -176,17 +178,17 @@ class _Source:
                 self._write(depth, f"if {inner} is not None:")
                 self._nested(member, inner, below, above)
 
-    def _loop(self, node: Node, head: str, var: str, depth: int, above: tuple[int, ...]) -> None:
+    def _loop(self, node: ConstraintNode, head: str, var: str, depth: int, above: tuple[int, ...]) -> None:
         self._write(depth, head)
         self._nested(node, var, depth + 1, above)
 
-    def _nested(self, node: Node, var: str, depth: int, above: tuple[int, ...]) -> None:
+    def _nested(self, node: ConstraintNode, var: str, depth: int, above: tuple[int, ...]) -> None:
         if id(node) in above:  # a shape that contains itself
             self._write(depth, f"if {self.function(node)}({var}): return True")
         else:
             self._value(node, var, depth, (*above, id(node)))
 
-    def _condition(self, node: Node, limit: Limit, var: str) -> str:
+    def _condition(self, node: ConstraintNode, limit: Limit, var: str) -> str:
         wrong = []
         if limit.enum is not None:
             wrong.append(f"{var} not in {self._constant(frozenset(limit.enum))}")
@@ -215,7 +217,7 @@ class _Source:
         self._lines.append("    " * depth + line)
 
 
-def _is_tested_once(node: Node) -> bool:
+def _is_tested_once(node: ConstraintNode) -> bool:
     if node.shape.type_name in COMPOUND or len(node.limits) > 1:
         return False
     limit = node.limits[0]

@@ -3,13 +3,13 @@
 The parameter MetricData.member.1.Unit must be a value in the set [ Seconds, Microseconds, ... ].
 """
 
-from corral.aws.constraints.terms import Limit, Table, Unchecked, Violation, shown, usual
-from corral.aws.faults import error_class
+from corral.aws.constraints.tables import ConstraintTable, Limit, Unchecked, Violation, displayed, usual_wording
+from corral.aws.wire_errors import error_class
 from corral.errors import ApiError
 
 OLDER = frozenset({"DeleteDashboards", "GetMetricStatistics", "ListMetrics", "PutMetricData"})
 ACTIONS = ("AlarmActions", "InsufficientDataActions", "OKActions")
-_usual = usual("ValidationException")  # on the query wire this is ValidationError
+_usual = usual_wording("ValidationException")  # on the query wire this is ValidationError
 
 
 def _wording(operation: str, violations: list[Violation]) -> ApiError:
@@ -27,7 +27,7 @@ def _older(violation: Violation) -> str:
     if violation.kind == "enum":
         return f"The parameter {path} must be a value in the set [ {', '.join(map(str, limit.enum or ()))} ]."
     if violation.kind == "pattern":
-        return f"The value {shown(value)} for parameter {path} is invalid."
+        return f"The value {displayed(value)} for parameter {path} is invalid."
     if violation.kind == "value":
         return f"The value {value} for parameter {path} is invalid: {violation.phrase.removeprefix('Member ')}."
     if isinstance(value, str):
@@ -44,7 +44,7 @@ QUERIES = Limit(max=500, text="The collection {name} must not have a size greate
 ARN = Limit(pattern="arn:[^:]+:[^:]+:[^:]*:[^:]*:.+", text="Invalid arn syntax: {value}")
 ALARM_NAME = Limit(pattern=r"[^\x00-\x1f\x7f]*")
 
-TABLE = Table(
+TABLE = ConstraintTable(
     _wording,
     {
         "PutMetricData.Namespace": Limit(

@@ -3,8 +3,8 @@
 Value (large) for parameter instanceTenancy is invalid. Valid values: default, dedicated, host.
 """
 
-from corral.aws.constraints.terms import Table, Violation, shown
-from corral.aws.faults import error_class
+from corral.aws.constraints.tables import ConstraintTable, Violation, displayed
+from corral.aws.wire_errors import error_class
 from corral.errors import ApiError
 
 
@@ -15,8 +15,8 @@ def _wording(operation: str, violations: list[Violation]) -> ApiError:
     if not rule:
         rule = f"It {first.phrase.removeprefix('Member ')}."
     return error_class("InvalidParameterValue")(
-        f"Value ({shown(first.value)}) for parameter {member[:1].lower()}{member[1:]} is invalid. {rule}"
+        f"Value ({displayed(first.value)}) for parameter {member[:1].lower()}{member[1:]} is invalid. {rule}"
     )
 
 
-TABLE = Table(_wording)
+TABLE = ConstraintTable(_wording)

@@ -3,8 +3,8 @@
 Invalid parameter at 'repositoryName' failed to satisfy constraint: 'must satisfy regular expression '[a-z0-9]+...''
 """
 
-from corral.aws.constraints.terms import Limit, Table, Violation
-from corral.aws.faults import error_class
+from corral.aws.constraints.tables import ConstraintTable, Limit, Violation
+from corral.aws.wire_errors import error_class
 from corral.errors import ApiError
 
 ACCOUNT_SETTINGS = ("BASIC_SCAN_TYPE_VERSION", "REGISTRY_POLICY_SCOPE", "BLOB_MOUNTING")
@@ -20,7 +20,7 @@ def _wording(operation: str, violations: list[Violation]) -> ApiError:
     )
 
 
-TABLE = Table(
+TABLE = ConstraintTable(
     _wording,
     {
         "PutImage.imageTag": Limit(pattern="[a-zA-Z0-9_][a-zA-Z0-9._-]{0,299}"),

@@ -1,6 +1,6 @@
 """ECS: enums of the model in AWS's usual wording; limits that only its documentation has, in its own texts where they are known."""
 
-from corral.aws.constraints.terms import Limit, Table, usual
+from corral.aws.constraints.tables import ConstraintTable, Limit, usual_wording
 
 CLIENT = "ClientException"
 NAME = "[a-zA-Z0-9_-]{1,255}"
@@ -29,8 +29,8 @@ STRATEGY = Limit(max=20, text="A capacity provider strategy can contain at most 
 STARTED_BY = Limit(max=128, text="startedBy can have up to {max} characters.")
 ENVIRONMENT_FILES = Limit(max=10, code=CLIENT, text="A container can have at most {max} environmentFiles.")
 
-TABLE = Table(
-    usual("InvalidParameterException", {"CreateCapacityProvider": CLIENT, "UpdateCapacityProvider": CLIENT}),
+TABLE = ConstraintTable(
+    usual_wording("InvalidParameterException", {"CreateCapacityProvider": CLIENT, "UpdateCapacityProvider": CLIENT}),
     {
         "*.maxResults": Limit(min=1, max=100, text="maxResults must be between {min} and {max}."),
         "*.tags": Limit(text="Tags can not have more than {max} elements."),

@@ -1,11 +1,11 @@
 """IAM: AWS's usual wording, and a text of its own for names with wrong characters."""
 
-from corral.aws.constraints.terms import Table, Violation, usual
-from corral.aws.faults import error_class
+from corral.aws.constraints.tables import ConstraintTable, Violation, usual_wording
+from corral.aws.wire_errors import error_class
 from corral.errors import ApiError
 
 NAME = r"[\w+=,.@-]+"
-_usual = usual("ValidationError")
+_usual = usual_wording("ValidationError")
 
 
 def _wording(operation: str, violations: list[Violation]) -> ApiError:
@@ -18,4 +18,4 @@ def _wording(operation: str, violations: list[Violation]) -> ApiError:
     )
 
 
-TABLE = Table(_wording)
+TABLE = ConstraintTable(_wording)

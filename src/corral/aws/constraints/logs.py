@@ -1,11 +1,11 @@
 """CloudWatch Logs: the model's constraints in AWS's usual wording."""
 
-from corral.aws.constraints.terms import Limit, Table, usual
+from corral.aws.constraints.tables import ConstraintTable, Limit, usual_wording
 
 RETENTION_DAYS = (1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731, 1096, 1827, 2192, 2557, 2922, 3288, 3653)
 
-TABLE = Table(
-    usual("InvalidParameterException"),
+TABLE = ConstraintTable(
+    usual_wording("InvalidParameterException"),
     {
         "PutRetentionPolicy.retentionInDays": Limit(enum=RETENTION_DAYS),
         "MetricTransformation.dimensions": Limit(max=3, text="A metric filter has at most {max} dimensions."),

@@ -1,12 +1,12 @@
-"""The patterns of botocore's models as predicates.
+"""Compiles the patterns of botocore's models.
 
-The models carry Java's regular expressions. AWS's services match them against the whole value, whether or not the pattern has
-anchors: CloudWatch Logs refuses a group name with a space by the pattern `[\\.\\-_/#A-Za-z0-9]+`, ECR a registry id of 13 digits by
-`[0-9]{12}`. So they are matched whole here too.
+The models contain Java's regular expressions. AWS's services match them against the whole value, whether or not the pattern has
+anchors: CloudWatch Logs refuses a group name with a space because of the pattern `[\\.\\-_/#A-Za-z0-9]+`, ECR refuses a registry
+id of 13 digits because of `[0-9]{12}`. Corral matches the whole value, too.
 
-RE2 takes time that grows with the value alone, but a call costs 8 µs. A pattern with at most one unbounded repetition and no
-alternatives takes linear time with Python's `re` as well, which costs 0.3 µs; it is used for ASCII values, for which
-`\\p{L}`, `\\p{N}` and `\\p{Z}` are letters, digits and the space.
+RE2 takes time linear in the length of the value, but a call takes 8 µs. A pattern with at most one unbounded repetition and no
+alternatives also takes linear time with Python's `re`, where a call takes 0.3 µs. Corral uses `re` for such patterns and ASCII
+values, for which `\\p{L}`, `\\p{N}` and `\\p{Z}` are letters, digits and the space.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-Matches = Callable[[str], Any]
+PatternMatch = Callable[[str], Any]
 
-# What is matched instead of the patterns that RE2 cannot take: it has no lookaheads, no \p{Print} and no repetition above 1,000.
-# The lengths are limits of their own in the model. None: not checked.
-INSTEAD: dict[str, str | None] = {
+# Replacements of the patterns that RE2 does not support: it has no lookaheads, no \p{Print} and no repetition above 1,000. The
+# model limits the lengths separately. A pattern that is replaced by None is not checked.
+REPLACEMENTS: dict[str, str | None] = {
     r"\p{Print}+": r"[\x20-\x7e]+",
     r"(?!((^[ ]+.*)|(.*([\u0000-\u001f]|[\u007f-\u009f]|[:/|])+.*)|(.*[ ]+$))).+": (
         r"[^ \x00-\x1f\x7f-\x9f:/|]([^\x00-\x1f\x7f-\x9f:/|]*[^ \x00-\x1f\x7f-\x9f:/|])?"
@@ -40,10 +40,10 @@ INSTEAD: dict[str, str | None] = {
         r"^([\-]?\d{4}(?!\d{2}\b))((-?)((0[1-9]|1[0-2])(\3([12]\d|0[1-9]|3[01]))?|W([0-4]\d|5[0-2])(-?[1-7])?|(00[1-9]|0[1-9]\d|"
         r"[12]\d{2}|3([0-5]\d|6[1-6])))([T\s]((([01]\d|2[0-3])((:?)[0-5]\d)?|24\:?00)([\.,]\d(?!:))?)?(\17[0-5]\d([\.,]\d)?)?"
         r"([zZ]|([\-])([01]\d|2[0-3]):?([0-5]\d)?)?)?)?$"
-    ): None,  # an ISO 8601 time, by back-references
+    ): None,  # an ISO 8601 time with back-references
 }
 
-# Java's \uXXXX has four digits; the models write the two ends of the supplementary planes with five and six, or as surrogates.
+# Java's \uXXXX has four digits. The models write the first and last supplementary character with more, or as surrogates.
 _SURROGATES = (r"\uD800\uDC00-\uDBFF\uDFFF", r"\u10000-\u10FFFF")
 _UNICODE_ESCAPE = re.compile(r"\\u(10FFFF|10000|[0-9A-Fa-f]{4})")
 _ATOM = r"(?:\[\^?(?:\\.|[^\]\\])+\]|\\.|[^\\\[\](){}|*+?^$])"
@@ -54,24 +54,24 @@ _ASCII_CLASSES = {r"\p{L}": "A-Za-z", r"\p{N}": "0-9", r"\p{Z}": " "}
 
 @dataclass(frozen=True, slots=True)
 class Matcher:
-    ascii: Matches | None  # for ASCII values; None: `any` serves them too
-    any: Matches
+    ascii: PatternMatch | None  # for ASCII values; if None, `any` matches them, too
+    any: PatternMatch
 
 
 @cache
 def matcher(pattern: str) -> Matcher | None:
-    """The functions that are true for the values that the pattern matches as a whole; None if it is not checked."""
-    instead = INSTEAD.get(pattern, pattern)
-    if instead is None:
+    """Return the functions that match a pattern against a whole value; None if the pattern is not checked."""
+    supported = REPLACEMENTS.get(pattern, pattern)
+    if supported is None:
         return None
-    instead = instead.replace(*_SURROGATES)
-    bare = _without_frame(instead)
+    supported = supported.replace(*_SURROGATES)
+    bare = _without_anchors(supported)
     if _is_linear(bare):
         try:
-            return Matcher(re.compile(_for_ascii(bare), re.ASCII).fullmatch, _late_re2(instead))
+            return Matcher(re.compile(_for_ascii(bare), re.ASCII).fullmatch, _late_re2(supported))
         except re.error:
-            pass  # a class such as [\w-_] is none in Python's syntax
-    return Matcher(None, _re2(instead))
+            pass  # a class such as [\w-_] is not valid in Python's syntax
+    return Matcher(None, _re2(supported))
 
 
 def matches(matcher: Matcher, value: str) -> bool:
@@ -79,17 +79,17 @@ def matches(matcher: Matcher, value: str) -> bool:
     return match(value) is not None
 
 
-def _re2(pattern: str) -> Matches:
-    import re2  # here: it takes milliseconds, and few requests need it
+def _re2(pattern: str) -> PatternMatch:
+    import re2  # imported here: that takes milliseconds, and few requests need it
 
     options = re2.Options()
     options.log_errors = False
-    found: Matches = re2.compile(_UNICODE_ESCAPE.sub(r"\\x{\1}", pattern), options).fullmatch
+    found: PatternMatch = re2.compile(_UNICODE_ESCAPE.sub(r"\\x{\1}", pattern), options).fullmatch
     return found
 
 
-def _late_re2(pattern: str) -> Matches:
-    compiled: list[Matches] = []
+def _late_re2(pattern: str) -> PatternMatch:
+    compiled: list[PatternMatch] = []
 
     def match(value: str) -> Any:
         if not compiled:
@@ -99,8 +99,8 @@ def _late_re2(pattern: str) -> Matches:
     return match
 
 
-def _without_frame(pattern: str) -> str:
-    """The pattern without anchors and one pair of parentheses around all of it."""
+def _without_anchors(pattern: str) -> str:
+    """Remove anchors, and parentheses around the whole pattern."""
     bare = pattern.removeprefix("^")
     if bare.endswith("$") and not bare.endswith("\\$"):
         bare = bare[:-1]

@@ -3,8 +3,8 @@
 The fields of a form upload are not members of an input. What they share with PutObject is checked in services/s3.
 """
 
-from corral.aws.constraints.terms import Limit, Table, Unchecked, Violation, shown
-from corral.aws.faults import error_class
+from corral.aws.constraints.tables import ConstraintTable, Limit, Unchecked, Violation, displayed
+from corral.aws.wire_errors import error_class
 from corral.errors import ApiError
 
 MALFORMED = "The XML you provided was not well-formed or did not validate against our published schema"
@@ -17,7 +17,7 @@ def _wording(operation: str, violations: list[Violation]) -> ApiError:
         return error_class("MalformedXML")(MALFORMED)
     name = first.path[-1]
     return error_class("InvalidArgument")(
-        f"Invalid value for {name}: {first.phrase}.", ArgumentName=name, ArgumentValue=shown(first.value)
+        f"Invalid value for {name}: {first.phrase}.", ArgumentName=name, ArgumentValue=displayed(first.value)
     )
 
 
@@ -41,7 +41,7 @@ TARGET_ARN = Limit(
     members={"ArgumentName": "ARN", "ArgumentValue": "{value}"},
 )
 
-TABLE = Table(
+TABLE = ConstraintTable(
     _wording,
     {
         ":ObjectCannedACL": FORMS,

@@ -3,7 +3,7 @@
 The entries of a batch fail one by one, so what SendMessage checks of one message is checked with the queue, in services/sqs.
 """
 
-from corral.aws.constraints.terms import Limit, Table, Unchecked, usual
+from corral.aws.constraints.tables import ConstraintTable, Limit, Unchecked, usual_wording
 
 OF_MESSAGES = (
     "All", "SenderId", "SentTimestamp", "ApproximateReceiveCount", "ApproximateFirstReceiveTimestamp", "SequenceNumber",
@@ -53,8 +53,8 @@ QUEUE_ARN = Limit(
 )
 PAGE = Limit(min=1, max=1000, text=_invalid("MaxResults", "MaxResults must be an integer between {min} and {max}."))
 
-TABLE = Table(
-    usual("InvalidParameterValue"),
+TABLE = ConstraintTable(
+    usual_wording("InvalidParameterValue"),
     {
         "CreateQueue.Attributes<key>": _unknown(),
         "SetQueueAttributes.Attributes<key>": _unknown(),

@@ -1,9 +1,9 @@
 """Systems Manager: the model's constraints in AWS's usual wording."""
 
-from corral.aws.constraints.terms import Limit, Table, usual
+from corral.aws.constraints.tables import ConstraintTable, Limit, usual_wording
 
-TABLE = Table(
-    usual("ValidationException"),
+TABLE = ConstraintTable(
+    usual_wording("ValidationException"),
     {
         "PutParameter.Value": Limit(min=1),
         "PutParameter.DataType": Limit(

@@ -1,5 +1,5 @@
 """STS: the model's constraints in AWS's usual wording."""
 
-from corral.aws.constraints.terms import Table, usual
+from corral.aws.constraints.tables import ConstraintTable, usual_wording
 
-TABLE = Table(usual("ValidationError"))
+TABLE = ConstraintTable(usual_wording("ValidationError"))

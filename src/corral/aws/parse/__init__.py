@@ -1,1 +1,1 @@
-"""From bytes to parameters: one closure per shape, compiled on first use."""
+"""Parses request bytes into parameters. Each shape is compiled to a function on first use."""

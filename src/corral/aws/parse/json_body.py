@@ -1,7 +1,7 @@
-"""JSON values to parameters.
+"""Parses JSON values into parameters.
 
-Unknown members are skipped without being looked at, and null means absent. A member costs one dictionary lookup, and a
-string or boolean not even a call, because this runs for every request.
+Unknown members are skipped, and null means that a member is absent. This code runs for every request, so a member takes one
+dictionary lookup, and a string or boolean takes no function call.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from typing import Any
 
 import orjson
 
-from corral.aws.faults import Misfit
-from corral.aws.form import NESTING_MAX
-from corral.aws.parse.scalars import INTEGER_BITS, SPECIAL_FLOATS, blob_from_base64
+from corral.aws.form_encoding import NESTING_MAX
+from corral.aws.parse.text import INTEGER_BITS, SPECIAL_FLOATS, blob_from_base64
 from corral.aws.shapes import Shape
-from corral.aws.times import seconds_from_number, seconds_from_text
+from corral.aws.timestamps import seconds_from_number, seconds_from_text
+from corral.aws.wire_errors import ParseError
 
 JsonReader = Callable[[Any], Any]
-Readers = dict[str, JsonReader]  # by shape name, one per service: operations share what they have in common
+JsonReaders = dict[str, JsonReader]  # by shape name; the operations of one service share them
 ScalarReader = Callable[[Shape], JsonReader]
 
 
 class _Never:
-    """No JSON value has this class."""
+    """A class that no JSON value has."""
 
 
-_UNCHANGED = {"string": str, "character": str, "boolean": bool}  # JSON's own value is already the parameter
+_UNCHANGED = {"string": str, "character": str, "boolean": bool}  # for these types the JSON value is the parameter
 _TOKENS = {
     str: "STRING_VALUE",
     int: "NUMBER_VALUE",
@@ -38,17 +38,17 @@ _TOKENS = {
 
 
 def value_from_bytes(body: bytes) -> Any:
-    """The JSON value of a body; an empty body is an empty object."""
+    """Parse the JSON of a body. An empty body is an empty object."""
     if not body:
         return {}
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise Misfit.form(f"the body is not valid JSON: {error.msg}") from None
+        raise ParseError.syntax(f"the body is not valid JSON: {error.msg}") from None
 
 
 def json_scalar(shape: Shape) -> JsonReader:
-    """The reader of one scalar."""
+    """Return the reader of a scalar."""
     kind = shape.type_name
     if kind in INTEGER_BITS:
         return integer_reader(INTEGER_BITS[kind])
@@ -61,8 +61,8 @@ def json_scalar(shape: Shape) -> JsonReader:
     return boolean_value if kind == "boolean" else string_value
 
 
-def json_reader(shape: Shape, readers: Readers, scalar: ScalarReader = json_scalar) -> JsonReader:
-    """The reader of one shape; another language with the same compounds, such as CBOR, brings its own scalars."""
+def json_reader(shape: Shape, readers: JsonReaders, scalar: ScalarReader = json_scalar) -> JsonReader:
+    """Return the reader of a shape. CBOR, which has the same compound types, passes its own `scalar`."""
     if shape.type_name not in _COMPOUND:
         return scalar(shape)
     if shape.type_name == "structure" and shape.is_document_type:
@@ -71,9 +71,9 @@ def json_reader(shape: Shape, readers: Readers, scalar: ScalarReader = json_scal
 
 
 def members_reader(
-    members: Iterable[tuple[str, Shape]], required: Iterable[str], readers: Readers, scalar: ScalarReader = json_scalar
+    members: Iterable[tuple[str, Shape]], required: Iterable[str], readers: JsonReaders, scalar: ScalarReader = json_scalar
 ) -> JsonReader:
-    """The reader of a structure, or of that part of one that is in the body."""
+    """Return the reader of a structure, or of those members of it that are in the body."""
     by_wire_name = {
         shape.serialization.get("name", name): (
             name,
@@ -101,24 +101,24 @@ def members_reader(
                 continue
             try:
                 params[name] = read_member(raw)
-            except Misfit as misfit:
-                misfit.path.append(wire_name)
+            except ParseError as error:
+                error.path.append(wire_name)
                 raise
         for name in needed:
             if name not in params:
-                raise Misfit.missing(*(name for name in needed if name not in params))
+                raise ParseError.missing(*(name for name in needed if name not in params))
         return params
 
     return read
 
 
 def check_depth(value: Any) -> None:
-    """Refuse what is nested too deep; only needed where a shape contains itself, since other shapes bound the depth."""
+    """Refuse a value that is nested too deep. Only `unbounded` shapes need this check."""
     level, depth = [value], 0
     while level:
         depth += 1
         if depth > NESTING_MAX:
-            raise Misfit.form(f"nested more than {NESTING_MAX} deep")
+            raise ParseError.syntax(f"nested more than {NESTING_MAX} deep")
         deeper: list[Any] = []
         for item in level:
             if item.__class__ is dict:
@@ -129,7 +129,7 @@ def check_depth(value: Any) -> None:
 
 
 def unbounded(shape: Shape) -> bool:
-    """Does the shape contain itself, or a document of any depth?"""
+    """Whether values of the shape can have any depth, because it contains itself or a document."""
     return _reaches_itself(shape, frozenset(), set())
 
 
@@ -149,25 +149,25 @@ def _reaches_itself(shape: Shape, above: frozenset[str], bounded: set[str]) -> b
     below = above | {shape.name}
     if any(_reaches_itself(child, below, bounded) for child in inner):
         return True
-    bounded.add(shape.name)  # each shape is walked once, however many members have it
+    bounded.add(shape.name)  # so that a shape that many members have is visited once
     return False
 
 
-def _compound_reader(shape: Shape, readers: Readers, scalar: ScalarReader) -> JsonReader:
+def _compound_reader(shape: Shape, readers: JsonReaders, scalar: ScalarReader) -> JsonReader:
     known = readers.get(shape.name)
     if known is not None:
         return known
-    # A shape that contains itself meets this entry while it is being compiled.
+    # A shape that contains itself finds this entry while it is compiled.
     readers[shape.name] = lambda value: readers[shape.name](value)
     readers[shape.name] = reader = _COMPOUND[shape.type_name](shape, readers, scalar)
     return reader
 
 
-def _structure(shape: Shape, readers: Readers, scalar: ScalarReader) -> JsonReader:
+def _structure(shape: Shape, readers: JsonReaders, scalar: ScalarReader) -> JsonReader:
     return members_reader(shape.members.items(), shape.required_members, readers, scalar)
 
 
-def _list(shape: Shape, readers: Readers, scalar: ScalarReader) -> JsonReader:
+def _list(shape: Shape, readers: JsonReaders, scalar: ScalarReader) -> JsonReader:
     unchanged = _UNCHANGED.get(shape.member.type_name, _Never)
     read_element = json_reader(shape.member, readers, scalar)
 
@@ -181,17 +181,17 @@ def _list(shape: Shape, readers: Readers, scalar: ScalarReader) -> JsonReader:
                 continue
             try:
                 if raw is None:
-                    raise Misfit.missing("member")
+                    raise ParseError.missing("member")
                 params.append(read_element(raw))
-            except Misfit as misfit:
-                misfit.path.append(f"{len(params) + 1}.member" if raw is not None else str(len(params) + 1))
+            except ParseError as error:
+                error.path.append(f"{len(params) + 1}.member" if raw is not None else str(len(params) + 1))
                 raise
         return params
 
     return read
 
 
-def _map(shape: Shape, readers: Readers, scalar: ScalarReader) -> JsonReader:
+def _map(shape: Shape, readers: JsonReaders, scalar: ScalarReader) -> JsonReader:
     unchanged = _UNCHANGED.get(shape.value.type_name, _Never)
     read_value = json_reader(shape.value, readers, scalar)
 
@@ -205,8 +205,8 @@ def _map(shape: Shape, readers: Readers, scalar: ScalarReader) -> JsonReader:
             elif raw is not None:
                 try:
                     params[key] = read_value(raw)
-                except Misfit as misfit:
-                    misfit.path.append(key)
+                except ParseError as error:
+                    error.path.append(key)
                     raise
         return params
 
@@ -214,14 +214,13 @@ def _map(shape: Shape, readers: Readers, scalar: ScalarReader) -> JsonReader:
 
 
 def integer_reader(bits: int) -> JsonReader:
-    """The reader of an integer of so many bits."""
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
     def read(value: Any) -> int:
         if value.__class__ is not int:
             raise wrong_type(value, "an Integer" if bits == 32 else "a Long")
         if not low <= value <= high:
-            raise Misfit.type(f"{value} is not an integer of {bits} bits")
+            raise ParseError.wrong_type(f"{value} is not an integer of {bits} bits")
         return int(value)
 
     return read
@@ -241,7 +240,7 @@ def _timestamp_reader(form: str) -> JsonReader:
 
 
 def float_value(value: Any) -> float:
-    """A number, or the name of one that JSON has no digits for."""
+    """Read a number, or the name of a float that JSON cannot write in digits."""
     if value.__class__ is float or value.__class__ is int:
         return float(value)
     if value.__class__ is str and value in SPECIAL_FLOATS:
@@ -256,14 +255,12 @@ def _blob(value: Any) -> bytes:
 
 
 def string_value(value: Any) -> str:
-    """A string."""
     if value.__class__ is not str:
         raise wrong_type(value, "a String")
     return str(value)
 
 
 def boolean_value(value: Any) -> bool:
-    """A boolean."""
     if value.__class__ is not bool:
         raise wrong_type(value, "a Boolean")
     return bool(value)
@@ -273,16 +270,16 @@ def _same(value: Any) -> Any:
     return value
 
 
-def wrong_type(value: Any, wanted: str) -> Misfit:
-    """A value of another type, in the words of AWS."""
+def wrong_type(value: Any, wanted: str) -> ParseError:
+    """Return the error for a value of the wrong type, in AWS's wording."""
     if value.__class__ is bool:
         found = "TRUE_VALUE" if value else "FALSE_VALUE"
     else:
         found = _TOKENS.get(value.__class__, "NULL_VALUE")
-    return Misfit.type(f"{found} can not be converted to {wanted}")
+    return ParseError.wrong_type(f"{found} can not be converted to {wanted}")
 
 
-_COMPOUND: dict[str, Callable[[Shape, Readers, ScalarReader], JsonReader]] = {
+_COMPOUND: dict[str, Callable[[Shape, JsonReaders, ScalarReader], JsonReader]] = {
     "structure": _structure,
     "list": _list,
     "map": _map,

@@ -1,4 +1,4 @@
-"""REST bindings: members that come in the path, the query string and the headers, and the rest in the body."""
+"""Parses REST requests: some members are in the path, the query string and the headers, the others in the body."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 
 import orjson
 
-from corral.aws.faults import Misfit
-from corral.aws.form import decoded, pairs_from_text
-from corral.aws.http import Request, plain_body
+from corral.aws.form_encoding import pairs_from_text, percent_decoded
+from corral.aws.http import Request, decompressed_body
 from corral.aws.parse import xml_body
 from corral.aws.parse.json_body import (
-    Readers,
+    JsonReaders,
     check_depth,
     json_reader,
     members_reader,
@@ -22,36 +21,36 @@ from corral.aws.parse.json_body import (
 )
 from corral.aws.parse.text import text_reader
 from corral.aws.shapes import Shape
+from corral.aws.timestamps import HEADER_TIMESTAMP_FORMAT, TEXT_TIMESTAMP_FORMAT
+from corral.aws.wire_errors import ParseError
 from corral.aws.xml_tree import tree_from_xml
 
-Labels = Mapping[str, str]  # of the path, undecoded
-Part = Callable[[Request, Labels, dict[str, list[str]]], Any]  # None: absent
+Labels = Mapping[str, str]  # the undecoded labels of the path
+MemberReader = Callable[[Request, Labels, dict[str, list[str]]], Any]  # returns None if the member is absent
 ReadBody = Callable[[Request], dict[str, Any]]
-Parser = Callable[[Request, Labels], dict[str, Any]]
-
-HEADER_TIMESTAMP_FORMAT = "rfc822"
-QUERY_TIMESTAMP_FORMAT = "iso8601"
-PATH_TIMESTAMP_FORMAT = "iso8601"
+RestParser = Callable[[Request, Labels], dict[str, Any]]
 
 
-def rest_json_parser(shape: Shape, readers: Readers) -> Parser:
-    """The parser of one operation's input, with a JSON body."""
+def rest_json_parser(shape: Shape, readers: JsonReaders) -> RestParser:
+    """Return the parser of an operation's input that has a JSON body."""
     return _parser(shape, _json_body_reader(shape, readers))
 
 
-def rest_xml_parser(shape: Shape, readers: xml_body.Readers) -> Parser:
-    """The same with an XML body."""
+def rest_xml_parser(shape: Shape, readers: xml_body.XmlReaders) -> RestParser:
+    """Return the parser of an operation's input that has an XML body."""
     return _parser(shape, _xml_body_reader(shape, readers))
 
 
-def _parser(shape: Shape, read_body: ReadBody) -> Parser:
-    always: list[tuple[str, Part]] = []
-    by_header: dict[str, list[tuple[str, Part]]] = {}  # S3's inputs have dozens of them, and requests a few
+def _parser(shape: Shape, read_body: ReadBody) -> RestParser:
+    always: list[tuple[str, MemberReader]] = []
+    by_header: dict[str, list[tuple[str, MemberReader]]] = {}  # S3's inputs have dozens of these members, and a request has few
     for name, member in shape.members.items():
         if member.serialization.get("location") == "header":
-            by_header.setdefault(member.serialization.get("name", name).lower(), []).append((name, _part(name, member, shape)))
+            by_header.setdefault(member.serialization.get("name", name).lower(), []).append(
+                (name, _member_reader(name, member, shape))
+            )
         elif "location" in member.serialization:
-            always.append((name, _part(name, member, shape)))
+            always.append((name, _member_reader(name, member, shape)))
     needed = tuple(shape.required_members)
 
     def parse(request: Request, labels: Labels) -> dict[str, Any]:
@@ -64,15 +63,15 @@ def _parser(shape: Shape, read_body: ReadBody) -> Parser:
         for name, part in parts:
             try:
                 value = part(request, labels, query)
-            except Misfit as misfit:
-                misfit.path.append(name)
-                misfit.kind = "argument"
+            except ParseError as error:
+                error.path.append(name)
+                error.kind = "argument"
                 raise
             if value is not None:
                 params[name] = value
         for name in needed:
             if name not in params:
-                raise Misfit.missing(*(name for name in needed if name not in params))
+                raise ParseError.missing(*(name for name in needed if name not in params))
         return params
 
     return parse
@@ -82,7 +81,7 @@ def _in_body(shape: Shape) -> list[tuple[str, Shape]]:
     return [(name, member) for name, member in shape.members.items() if "location" not in member.serialization]
 
 
-def _json_body_reader(shape: Shape, readers: Readers) -> ReadBody:
+def _json_body_reader(shape: Shape, readers: JsonReaders) -> ReadBody:
     payload = shape.serialization.get("payload")
     if payload is not None:
         return _raw_payload_reader(payload, shape) or _json_payload_reader(payload, shape.members[payload], readers)
@@ -93,7 +92,7 @@ def _json_body_reader(shape: Shape, readers: Readers) -> ReadBody:
     deep = any(unbounded(member) for _, member in members)
 
     def read(request: Request) -> dict[str, Any]:
-        value = value_from_bytes(plain_body(request))
+        value = value_from_bytes(decompressed_body(request))
         if deep:
             check_depth(value)
         params: dict[str, Any] = read_value(value)
@@ -102,12 +101,12 @@ def _json_body_reader(shape: Shape, readers: Readers) -> ReadBody:
     return read
 
 
-def _json_payload_reader(payload: str, member: Shape, readers: Readers) -> ReadBody:
+def _json_payload_reader(payload: str, member: Shape, readers: JsonReaders) -> ReadBody:
     read_value = json_reader(member, readers)
     deep = unbounded(member)
 
     def read(request: Request) -> dict[str, Any]:
-        body = plain_body(request)
+        body = decompressed_body(request)
         if not body:
             return {}
         value = value_from_bytes(body)
@@ -118,7 +117,7 @@ def _json_payload_reader(payload: str, member: Shape, readers: Readers) -> ReadB
     return read
 
 
-def _xml_body_reader(shape: Shape, readers: xml_body.Readers) -> ReadBody:
+def _xml_body_reader(shape: Shape, readers: xml_body.XmlReaders) -> ReadBody:
     payload = shape.serialization.get("payload")
     if payload is None:
         members, root, needed = _in_body(shape), shape.serialization.get("name"), False
@@ -134,19 +133,19 @@ def _xml_body_reader(shape: Shape, readers: xml_body.Readers) -> ReadBody:
         return lambda request: {}
 
     def read(request: Request) -> dict[str, Any]:
-        body = plain_body(request)
+        body = decompressed_body(request)
         if not body:
             if needed:
-                raise Misfit.form(f"the body must be a {root}, and is empty")
+                raise ParseError.syntax(f"the body must be a {root}, but it is empty")
             return {}
         tree = tree_from_xml(body)
         if tree.tag != root:
-            raise Misfit.form(f"the body must be a {root}, not a {tree.tag[:100]}")
+            raise ParseError.syntax(f"the body must be a {root}, not a {tree.tag[:100]}")
         try:
             params = read_members(tree)
-        except Misfit as misfit:
-            if misfit.kind == "missing":  # a document that lacks something is one that is not valid
-                misfit.kind, misfit.detail = "form", f"{', '.join(misfit.names)} must be there"
+        except ParseError as error:
+            if error.kind == "missing":  # AWS reports an XML document without a required member as malformed
+                error.kind, error.detail = "syntax", f"required: {', '.join(error.names)}"
             raise
         return params if payload is None else {payload: params}
 
@@ -158,7 +157,7 @@ def _root_name(payload: str, member: Shape) -> str:
 
 
 def _raw_payload_reader(payload: str, shape: Shape) -> ReadBody | None:
-    """The reader of a body that is the member itself."""
+    """Return the reader of a payload that is the raw body: a blob or a string."""
     kind = shape.members[payload].type_name
     if kind == "blob":
         return lambda request: {payload: request.body} if request.body else {}
@@ -171,7 +170,7 @@ def _text(body: bytes) -> str:
     try:
         return body.decode()
     except UnicodeDecodeError:
-        raise Misfit.form("the body is not valid UTF-8") from None
+        raise ParseError.syntax("the body is not valid UTF-8") from None
 
 
 def _by_name(query: str) -> dict[str, list[str]]:
@@ -181,37 +180,37 @@ def _by_name(query: str) -> dict[str, list[str]]:
     return values
 
 
-def _part(name: str, member: Shape, whole: Shape) -> Part:
+def _member_reader(name: str, member: Shape, whole: Shape) -> MemberReader:
     location = member.serialization["location"]
     wire_name = member.serialization.get("name", name)
     if location == "uri":
-        return _label_part(wire_name, member)
+        return _label_reader(wire_name, member)
     if location == "querystring":
-        return _query_part(wire_name, member, whole)
+        return _query_reader(wire_name, member, whole)
     if location == "header":
-        return _header_part(wire_name.lower(), member)
+        return _header_reader(wire_name.lower(), member)
     if location == "headers":
-        return _header_map_part(wire_name.lower())
-    raise AssertionError(f"no request has a member in {location}")
+        return _header_map_reader(wire_name.lower())
+    raise AssertionError(f"no model has a request member at {location}")
 
 
-def _label_part(wire_name: str, member: Shape) -> Part:
-    read = text_reader(member, PATH_TIMESTAMP_FORMAT)
-    return lambda request, labels, query: read(decoded(labels[wire_name])) if wire_name in labels else None
+def _label_reader(wire_name: str, member: Shape) -> MemberReader:
+    read = text_reader(member, TEXT_TIMESTAMP_FORMAT)
+    return lambda request, labels, query: read(percent_decoded(labels[wire_name])) if wire_name in labels else None
 
 
-def _query_part(wire_name: str, member: Shape, whole: Shape) -> Part:
+def _query_reader(wire_name: str, member: Shape, whole: Shape) -> MemberReader:
     if member.type_name == "map":
-        return _query_map_part(member, whole)
+        return _query_map_reader(member, whole)
     if member.type_name == "list":
-        read_element = text_reader(member.member, QUERY_TIMESTAMP_FORMAT)
+        read_element = text_reader(member.member, TEXT_TIMESTAMP_FORMAT)
         return lambda request, labels, query: [read_element(text) for text in query[wire_name]] if wire_name in query else None
-    read = text_reader(member, QUERY_TIMESTAMP_FORMAT)
+    read = text_reader(member, TEXT_TIMESTAMP_FORMAT)
     return lambda request, labels, query: read(query[wire_name][0]) if wire_name in query else None
 
 
-def _query_map_part(member: Shape, whole: Shape) -> Part:
-    """A map in the query string is every parameter that no other member claims."""
+def _query_map_reader(member: Shape, whole: Shape) -> MemberReader:
+    """Return the reader of a map in the query string. It contains every parameter that no other member has."""
     claimed = {
         other.serialization.get("name", name)
         for name, other in whole.members.items()
@@ -226,33 +225,33 @@ def _query_map_part(member: Shape, whole: Shape) -> Part:
     return part
 
 
-def _header_part(wire_name: str, member: Shape) -> Part:
+def _header_reader(wire_name: str, member: Shape) -> MemberReader:
     if member.serialization.get("jsonvalue"):
         read: Callable[[str], Any] = _json_from_header
     elif member.type_name == "list":
         read_element = text_reader(member.member, HEADER_TIMESTAMP_FORMAT)
-        commas = 2 if member.member.type_name == "timestamp" else 1  # an rfc822 date has a comma of its own
+        commas = 2 if member.member.type_name == "timestamp" else 1  # an rfc822 date contains a comma
         read = lambda text: [read_element(item) for item in _split_header(text, commas)]  # noqa: E731
     else:
         read = text_reader(member, HEADER_TIMESTAMP_FORMAT)
         if member.type_name == "timestamp" and not wire_name.startswith("x-amz-"):
-            read = _ignoring_misfits(read)
+            read = _none_if_invalid(read)
     return lambda request, labels, query: read(request.headers[wire_name]) if wire_name in request.headers else None
 
 
-def _ignoring_misfits(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """HTTP's own headers with dates, such as If-Modified-Since, are ignored when they hold none."""
+def _none_if_invalid(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Ignore invalid dates in HTTP's own headers, such as If-Modified-Since."""
 
     def read_or_none(text: str) -> Any:
         try:
             return read(text)
-        except Misfit:
+        except ParseError:
             return None
 
     return read_or_none
 
 
-def _header_map_part(prefix: str) -> Part:
+def _header_map_reader(prefix: str) -> MemberReader:
     def part(request: Request, labels: Labels, query: dict[str, list[str]]) -> Any:
         found = {name[len(prefix) :]: value for name, value in request.headers.items() if name.startswith(prefix)}
         return found or None
@@ -263,14 +262,14 @@ def _header_map_part(prefix: str) -> Part:
 def _json_from_header(text: str) -> Any:
     try:
         value = orjson.loads(b64decode(text, validate=True))
-    except ValueError:  # of base64 or of JSON
-        raise Misfit.type("not a base64-encoded JSON value") from None
+    except ValueError:  # from base64 or JSON
+        raise ParseError.wrong_type("not a base64-encoded JSON value") from None
     check_depth(value)
     return value
 
 
 def _split_header(text: str, commas: int) -> list[str]:
-    """The elements of a header list; one with a comma or a quote in it is quoted."""
+    """Split a list in a header. An element with a comma or a quote is quoted."""
     elements: list[str] = []
     current, quoted, escaped, seen = "", False, False, 0
     for char in text:

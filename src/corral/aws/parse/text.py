@@ -1,25 +1,29 @@
-"""Scalars that arrive as text: in forms, labels, query strings and headers."""
+"""Parses scalars that arrive as text: in forms, XML, paths, query strings and headers."""
 
 from __future__ import annotations
 
 import re
+from binascii import Error as Base64Error
+from binascii import a2b_base64
 from collections.abc import Callable
-from math import isfinite, nan
+from math import inf, isfinite, nan
 
-from corral.aws.faults import Misfit
-from corral.aws.parse.scalars import INTEGER_BITS, SPECIAL_FLOATS, blob_from_base64
 from corral.aws.shapes import Shape
-from corral.aws.times import seconds_from_text
+from corral.aws.timestamps import seconds_from_text
+from corral.aws.wire_errors import ParseError
 
 TextReader = Callable[[str], object]
 
-_INTEGER = re.compile(r"[+-]?[0-9]{1,20}")  # int() alone would take "1_0" and other alphabets' digits
+INTEGER_BITS = {"integer": 32, "long": 64}
+SPECIAL_FLOATS = {"NaN": nan, "Infinity": inf, "-Infinity": -inf}
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,20}")  # int() would also accept "1_0" and the digits of other alphabets
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 _BOOLEANS = {"true": True, "false": False}
 
 
 def text_reader(shape: Shape, timestamp_format: str) -> TextReader:
-    """The reader of one scalar; `timestamp_format` is what this place in the protocol uses unless the model says."""
+    """Return the reader of a scalar. `timestamp_format` applies if the model states none."""
     kind = shape.type_name
     if kind in ("string", "character"):
         return _same
@@ -37,6 +41,14 @@ def text_reader(shape: Shape, timestamp_format: str) -> TextReader:
     return _never(kind)
 
 
+def blob_from_base64(text: str) -> bytes:
+    """Decode base64 strictly, so that no bytes are stored that the client did not mean."""
+    try:
+        return a2b_base64(text, strict_mode=True)
+    except (Base64Error, ValueError):  # ValueError: not ASCII
+        raise ParseError.wrong_type("not valid base64") from None
+
+
 def _same(text: str) -> str:
     return text
 
@@ -46,10 +58,10 @@ def _integer_reader(bits: int) -> TextReader:
 
     def read(text: str) -> int:
         if _INTEGER.fullmatch(text) is None:
-            raise Misfit.type("not an integer")
+            raise ParseError.wrong_type("not an integer")
         value = int(text)
         if not low <= value <= high:
-            raise Misfit.type(f"not an integer of {bits} bits")
+            raise ParseError.wrong_type(f"not an integer of {bits} bits")
         return value
 
     return read
@@ -63,19 +75,19 @@ def _float(text: str) -> float:
         if text in SPECIAL_FLOATS:
             return value
     if not isfinite(value):
-        raise Misfit.type("not a number")
+        raise ParseError.wrong_type("not a number")
     return value
 
 
 def _boolean(text: str) -> bool:
     value = _BOOLEANS.get(text.lower())
     if value is None:
-        raise Misfit.type("not true or false")
+        raise ParseError.wrong_type("neither true nor false")
     return value
 
 
 def _never(kind: str) -> TextReader:
     def read(text: str) -> object:
-        raise Misfit.type(f"a {kind} cannot be given as text")
+        raise ParseError.wrong_type(f"a {kind} cannot be given as text")
 
     return read

@@ -1,1 +1,1 @@
-"""From results to bytes: one closure per shape, compiled on first use."""
+"""Serializes results to response bytes. Each shape is compiled to a function on first use."""

@@ -1,4 +1,4 @@
-"""Errors in the form that each protocol's clients read, so that boto3 raises `client.exceptions.<code>`."""
+"""Serializes errors in the format of each protocol, so that boto3 raises `client.exceptions.<code>`."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from typing import Any
 
 import orjson
 
-from corral.aws.cbor import cbor_from_value
-from corral.aws.faults import QUERY_CODES
+from corral.aws.cbor import cbor_from_value, cbor_scalar_writer
 from corral.aws.http import Request, Response
 from corral.aws.models import error_shape, query_code
-from corral.aws.serialize.cbor_body import cbor_scalar
 from corral.aws.serialize.json_body import json_writer
 from corral.aws.serialize.rest import rest_json_writer
 from corral.aws.serialize.xml_body import XML_DECLARATION, escaped, members_writer
 from corral.aws.shapes import ServiceModel, Shape
+from corral.aws.wire_errors import QUERY_CODES
 from corral.errors import ApiError
 
 SerializeError = Callable[[ServiceModel | None, Request, ApiError, str], Response]
 
 
 def serialize_error(protocol: str, model: ServiceModel | None, request: Request, error: ApiError, request_id: str) -> Response:
-    """An error in the form that this protocol's clients read; `model` is None before a service is recognised."""
+    """Serialize an error in the format of a protocol. `model` is None if the service was not recognised."""
     return ERRORS.get(protocol, _json_error)(model, request, error, request_id)
 
 
@@ -85,7 +84,7 @@ def _ec2_error(model: ServiceModel | None, request: Request, error: ApiError, re
 
 
 def _rest_xml_error(model: ServiceModel | None, request: Request, error: ApiError, request_id: str) -> Response:
-    """S3's own form: one element without a namespace, further members of any name, and nothing at all for HEAD."""
+    """Serialize an error of S3: one element without a namespace, with members of any name, and no body for HEAD."""
     shape = error_shape(model, error.code) if model is not None else None
     status = _status(error, shape)
     headers = [("x-amz-request-id", request_id), ("x-amz-id-2", request_id), *error.headers.items()]
@@ -103,7 +102,7 @@ def _cbor_error(model: ServiceModel | None, request: Request, error: ApiError, r
     code = shape.name if shape is not None else error.code
     headers = [("x-amzn-RequestId", request_id), ("smithy-protocol", "rpc-v2-cbor"), ("Content-Type", "application/cbor")]
     headers += _query_error_header(model, shape, request, code, status)
-    members = json_writer(shape, {}, cbor_scalar)(error.members) if shape is not None and error.members else {}
+    members = json_writer(shape, {}, cbor_scalar_writer)(error.members) if shape is not None and error.members else {}
     body = {"__type": code, _message_name(shape): _sendable(error.message), **members}
     return Response(status, headers, cbor_from_value(body))
 
@@ -111,7 +110,7 @@ def _cbor_error(model: ServiceModel | None, request: Request, error: ApiError, r
 def _query_error_header(
     model: ServiceModel | None, shape: Shape | None, request: Request, code: str, status: int
 ) -> list[tuple[str, str]]:
-    """The code that the service had when it spoke query, for clients that ask for it."""
+    """Return the header with the service's older query code, for clients that request it."""
     if request.headers.get("x-amzn-query-mode") != "true":
         return []
     old = query_code(model, shape) if model is not None and shape is not None else QUERY_CODES.get(code, code)
@@ -136,7 +135,7 @@ def _message_name(shape: Shape | None) -> str:
 
 
 def _sendable(message: str) -> str:
-    """A message may quote what the caller sent, and half a surrogate pair cannot be sent back."""
+    """Replace unpaired surrogates, which cannot be encoded. A message may contain them if it quotes the request."""
     return message.encode("utf-8", "replace").decode()
 
 

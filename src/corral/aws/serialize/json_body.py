@@ -1,4 +1,4 @@
-"""Results to JSON values: None is left out, an unknown member or a wrong type is a bug of ours and says so."""
+"""Serializes results to JSON values. None is left out; an unknown member or a wrong type raises WrongResult, as it is a bug."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ from collections.abc import Callable, Iterable
 from math import isfinite
 from typing import Any
 
-from corral.aws.faults import WrongResult
 from corral.aws.serialize.text import base64_text, special_float
 from corral.aws.shapes import Shape
-from corral.aws.times import seconds_from_result, text_from_seconds
+from corral.aws.timestamps import seconds_from_result, text_from_seconds
+from corral.aws.wire_errors import WrongResult
 
 JsonWriter = Callable[[Any], Any]
-Writers = dict[str, JsonWriter]  # by shape name, one per service
+JsonWriters = dict[str, JsonWriter]  # by shape name; the operations of one service share them
 ScalarWriter = Callable[[Shape], JsonWriter]
 
 
 class _Never:
-    """No result has this class."""
+    """A class that no value of a result has."""
 
 
-# A value of exactly this class is already JSON's own; a StrEnum or IntEnum takes the longer way.
+# A value of exactly this class is written unchanged. A StrEnum or IntEnum is converted first.
 _UNCHANGED = {"string": str, "character": str, "boolean": bool, "integer": int, "long": int}
 
 
 def json_scalar(shape: Shape) -> JsonWriter:
-    """The writer of one scalar."""
+    """Return the writer of a scalar."""
     if shape.type_name == "timestamp":
         return _timestamp_writer(shape.serialization.get("timestampFormat", "unixtimestamp").lower())
     return SCALARS[shape.type_name]
 
 
-def json_writer(shape: Shape, writers: Writers, scalar: ScalarWriter = json_scalar) -> JsonWriter:
-    """The writer of one shape; another language with the same compounds, such as CBOR, brings its own scalars."""
+def json_writer(shape: Shape, writers: JsonWriters, scalar: ScalarWriter = json_scalar) -> JsonWriter:
+    """Return the writer of a shape. CBOR, which has the same compound types, passes its own `scalar`."""
     if shape.type_name not in _COMPOUND:
         return scalar(shape)
     if shape.type_name == "structure" and shape.is_document_type:
@@ -41,9 +41,9 @@ def json_writer(shape: Shape, writers: Writers, scalar: ScalarWriter = json_scal
 
 
 def members_writer(
-    name: str, members: Iterable[tuple[str, Shape]], writers: Writers, scalar: ScalarWriter = json_scalar
+    name: str, members: Iterable[tuple[str, Shape]], writers: JsonWriters, scalar: ScalarWriter = json_scalar
 ) -> JsonWriter:
-    """The writer of a structure, or of that part of one that is in the body."""
+    """Return the writer of a structure, or of those members of it that are in the body."""
     by_name = {
         member: (
             shape.serialization.get("name", member),
@@ -82,21 +82,21 @@ def _items(value: Any, name: str) -> Any:
         raise WrongResult(f"{name} must be a mapping, not {type(value).__name__}") from None
 
 
-def _compound_writer(shape: Shape, writers: Writers, scalar: ScalarWriter) -> JsonWriter:
+def _compound_writer(shape: Shape, writers: JsonWriters, scalar: ScalarWriter) -> JsonWriter:
     known = writers.get(shape.name)
     if known is not None:
         return known
-    # A shape that contains itself meets this entry while it is being compiled.
+    # A shape that contains itself finds this entry while it is compiled.
     writers[shape.name] = lambda value: writers[shape.name](value)
     writers[shape.name] = writer = _COMPOUND[shape.type_name](shape, writers, scalar)
     return writer
 
 
-def _structure(shape: Shape, writers: Writers, scalar: ScalarWriter) -> JsonWriter:
+def _structure(shape: Shape, writers: JsonWriters, scalar: ScalarWriter) -> JsonWriter:
     return members_writer(shape.name, shape.members.items(), writers, scalar)
 
 
-def _list(shape: Shape, writers: Writers, scalar: ScalarWriter) -> JsonWriter:
+def _list(shape: Shape, writers: JsonWriters, scalar: ScalarWriter) -> JsonWriter:
     write_element = json_writer(shape.member, writers, scalar)
 
     def write(value: Any) -> list[Any]:
@@ -107,7 +107,7 @@ def _list(shape: Shape, writers: Writers, scalar: ScalarWriter) -> JsonWriter:
     return write
 
 
-def _map(shape: Shape, writers: Writers, scalar: ScalarWriter) -> JsonWriter:
+def _map(shape: Shape, writers: JsonWriters, scalar: ScalarWriter) -> JsonWriter:
     write_value = json_writer(shape.value, writers, scalar)
 
     def write(value: Any) -> dict[str, Any]:
@@ -162,7 +162,7 @@ SCALARS: dict[str, JsonWriter] = {
     "double": _float,
     "blob": base64_text,
 }
-_COMPOUND: dict[str, Callable[[Shape, Writers, ScalarWriter], JsonWriter]] = {
+_COMPOUND: dict[str, Callable[[Shape, JsonWriters, ScalarWriter], JsonWriter]] = {
     "structure": _structure,
     "list": _list,
     "map": _map,

@@ -1,4 +1,4 @@
-"""REST bindings of results: members that go into the status and the headers, and the rest into the body."""
+"""Serializes results of REST operations: some members are the status and the headers, the others the body."""
 
 from __future__ import annotations
 
@@ -9,33 +9,32 @@ from typing import Any
 
 import orjson
 
-from corral.aws.faults import WrongResult
 from corral.aws.serialize import xml_body
-from corral.aws.serialize.json_body import Writers, json_writer, members_writer
+from corral.aws.serialize.json_body import JsonWriters, json_writer, members_writer
 from corral.aws.serialize.text import text_writer
 from corral.aws.shapes import Shape
+from corral.aws.timestamps import HEADER_TIMESTAMP_FORMAT
+from corral.aws.wire_errors import WrongResult
 
-HEADER_TIMESTAMP_FORMAT = "rfc822"
-
-Headers = list[tuple[str, str]]
+ResponseHeaders = list[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What a shape binds to where; status None: the operation's own."""
+class ResponseParts:
+    """The parts of a response that a result contains. If `status` is None, the operation's own status applies."""
 
     status: int | None
-    headers: Headers
+    headers: ResponseHeaders
     body: bytes
     stream: Any = None
 
 
-WriteParts = Callable[[Mapping[str, Any]], Parts]
+WriteParts = Callable[[Mapping[str, Any]], ResponseParts]
 WriteBody = Callable[[dict[str, Any]], bytes]
 
 
-def rest_json_writer(shape: Shape, writers: Writers) -> WriteParts:
-    """The writer of one output or error shape, with a JSON body."""
+def rest_json_writer(shape: Shape, writers: JsonWriters) -> WriteParts:
+    """Return the writer of an output or error shape that has a JSON body."""
     payload = shape.serialization.get("payload")
     if payload is None:
         write_members = members_writer(shape.name, _in_body(shape), writers)
@@ -44,13 +43,13 @@ def rest_json_writer(shape: Shape, writers: Writers) -> WriteParts:
     return _writer(shape, _payload_writer(shape, payload, lambda value: orjson.dumps(write_value(value))))
 
 
-def rest_xml_writer(shape: Shape, root: str, namespace: str, writers: xml_body.Writers) -> WriteParts:
-    """The same with an XML body; `root` is the element around the members that no payload names."""
+def rest_xml_writer(shape: Shape, root: str, namespace: str, writers: xml_body.XmlWriters) -> WriteParts:
+    """Return the writer of an output shape that has an XML body. `root` encloses the members if none is the payload."""
     payload = shape.serialization.get("payload")
     if payload is None:
         members = _in_body(shape)
         if not members:
-            return _writer(shape, _nothing_more(shape))
+            return _writer(shape, _empty_body_writer(shape))
         return _writer(shape, _document_writer(shape.name, members, root, namespace, writers))
     member = shape.members[payload]
     if member.type_name != "structure":
@@ -66,9 +65,9 @@ def _writer(shape: Shape, write_body: WriteBody) -> WriteParts:
     payload = shape.serialization.get("payload")
     streams = payload if payload is not None and shape.members[payload].serialization.get("streaming") else None
 
-    def write(result: Mapping[str, Any]) -> Parts:
+    def write(result: Mapping[str, Any]) -> ResponseParts:
         status: int | None = None
-        headers: Headers = []
+        headers: ResponseHeaders = []
         rest: dict[str, Any] = {}
         for name, value in result.items():
             if value is None:
@@ -82,7 +81,7 @@ def _writer(shape: Shape, write_body: WriteBody) -> WriteParts:
         stream = None
         if streams is not None and not isinstance(rest.get(streams, b""), bytes | bytearray | memoryview):
             stream = rest.pop(streams)
-        return Parts(status, headers, write_body(rest), stream)
+        return ResponseParts(status, headers, write_body(rest), stream)
 
     return write
 
@@ -92,7 +91,7 @@ def _in_body(shape: Shape) -> list[tuple[str, Shape]]:
 
 
 def _document_writer(
-    name: str, members: list[tuple[str, Shape]], root: str, namespace: str, writers: xml_body.Writers
+    name: str, members: list[tuple[str, Shape]], root: str, namespace: str, writers: xml_body.XmlWriters
 ) -> Callable[[Any], bytes]:
     start, end = f'{xml_body.XML_DECLARATION}<{root} xmlns="{namespace}">', f"</{root}>"
     write_members = xml_body.members_writer(name, members, writers)
@@ -106,7 +105,7 @@ def _document_writer(
     return write
 
 
-def _nothing_more(shape: Shape) -> WriteBody:
+def _empty_body_writer(shape: Shape) -> WriteBody:
     def write(rest: dict[str, Any]) -> bytes:
         if rest:
             raise WrongResult(f"{shape.name} has no members {sorted(rest)}")
@@ -137,11 +136,11 @@ def _raw(value: Any) -> bytes:
     return bytes(value)
 
 
-def _header_writer(name: str, member: Shape) -> Callable[[Any, Headers], None]:
+def _header_writer(name: str, member: Shape) -> Callable[[Any, ResponseHeaders], None]:
     wire_name = member.serialization.get("name", name)
     if member.serialization["location"] == "headers":
 
-        def write_map(value: Any, headers: Headers) -> None:
+        def write_map(value: Any, headers: ResponseHeaders) -> None:
             headers.extend((wire_name + key, _one_line(key, item)) for key, item in value.items())
 
         return write_map
@@ -151,7 +150,7 @@ def _header_writer(name: str, member: Shape) -> Callable[[Any, Headers], None]:
 
 def _one_line(name: str, text: str) -> str:
     if "\r" in text or "\n" in text:
-        raise WrongResult(f"{name}: a header cannot hold a line break")
+        raise WrongResult(f"{name}: a header must not contain a line break")
     return text
 
 

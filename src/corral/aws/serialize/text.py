@@ -1,4 +1,4 @@
-"""Scalars that leave as text: in XML and in headers."""
+"""Formats scalars as text, for XML and headers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable
 from math import isinf, isnan
 from typing import Any
 
-from corral.aws.faults import WrongResult
 from corral.aws.shapes import Shape
-from corral.aws.times import seconds_from_result, text_from_seconds
+from corral.aws.timestamps import seconds_from_result, text_from_seconds
+from corral.aws.wire_errors import WrongResult
 
 TextWriter = Callable[[Any], str]
 
 
 def text_writer(shape: Shape, timestamp_format: str) -> TextWriter:
-    """The writer of one scalar; `timestamp_format` is what this place in the protocol uses unless the model says."""
+    """Return the writer of a scalar. `timestamp_format` applies if the model states none."""
     kind = shape.type_name
     if kind == "timestamp":
         form = shape.serialization.get("timestampFormat", timestamp_format).lower()
@@ -24,14 +24,13 @@ def text_writer(shape: Shape, timestamp_format: str) -> TextWriter:
 
 
 def base64_text(value: Any) -> str:
-    """A blob, given as bytes."""
     if not isinstance(value, bytes | bytearray | memoryview):
         raise WrongResult(f"a blob must be bytes, not {type(value).__name__}")
     return b64encode(value).decode("ascii")
 
 
 def special_float(value: float) -> str | None:
-    """The name of a float that JSON and XML have no digits for."""
+    """Return the name of a float that JSON and XML cannot write in digits, else None."""
     if isnan(value):
         return "NaN"
     if isinf(value):
@@ -42,7 +41,7 @@ def special_float(value: float) -> str | None:
 def _string(value: Any) -> str:
     if not isinstance(value, str):
         raise WrongResult(f"a string is needed, not {type(value).__name__}")
-    return str.__str__(value)  # the value of a StrEnum, too
+    return str.__str__(value)  # also correct for a StrEnum
 
 
 def _boolean(value: Any) -> str:

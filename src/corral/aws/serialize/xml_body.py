@@ -1,4 +1,4 @@
-"""Results to XML: tags are rendered when a shape is compiled, so that writing only joins strings."""
+"""Serializes results to XML. Tags are formatted when a shape is compiled, so that writing a result only joins strings."""
 
 from __future__ import annotations
 
@@ -6,45 +6,45 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from corral.aws.faults import WrongResult
 from corral.aws.models import form_name
 from corral.aws.serialize.text import text_writer
 from corral.aws.shapes import Shape
+from corral.aws.timestamps import TEXT_TIMESTAMP_FORMAT
+from corral.aws.wire_errors import WrongResult
 
-XmlWriter = Callable[[Any, list[str]], None]  # appends to the list
-Writers = dict[tuple[str, str, bool], XmlWriter]  # by shape name, tag and whether this use of it is flattened
+XmlWriter = Callable[[Any, list[str]], None]  # appends the XML of a value to the list
+XmlWriters = dict[tuple[str, str, bool], XmlWriter]  # by shape name, tag and whether this use of it is flattened
 
-TIMESTAMP_FORMAT = "iso8601"
 XML_DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'
 
-_FORBIDDEN = "\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff"  # XML 1.0 has no way to write these
+_FORBIDDEN = "\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff"  # characters that XML 1.0 cannot represent
 _SPECIAL = re.compile(f"[&<>\r{_FORBIDDEN}]")
-_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#xD;"}  # a bare \r would be read as \n
+_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "\r": "&#xD;"}  # parsers read an unescaped \r as \n
 
 
 def escaped(text: str) -> str:
-    """Text as XML content; a character that XML cannot hold becomes U+FFFD rather than break the document."""
+    """Escape text for XML. A character that XML cannot represent becomes U+FFFD."""
     if _SPECIAL.search(text) is None:
         return text
     return _SPECIAL.sub(lambda found: _ESCAPES.get(found[0], "\ufffd"), text)
 
 
-def xml_writer(shape: Shape, tag: str, writers: Writers) -> XmlWriter:
-    """The writer of one shape inside one tag."""
+def xml_writer(shape: Shape, tag: str, writers: XmlWriters) -> XmlWriter:
+    """Return the writer of a shape in a tag."""
     if shape.type_name not in _COMPOUND:
         return _scalar_writer(shape, tag)
     key = (shape.name, tag, bool(shape.serialization.get("flattened")))
     known = writers.get(key)
     if known is not None:
         return known
-    # A shape that contains itself meets this entry while it is being compiled.
+    # A shape that contains itself finds this entry while it is compiled.
     writers[key] = lambda value, out: writers[key](value, out)
     writers[key] = writer = _COMPOUND[shape.type_name](shape, tag, writers)
     return writer
 
 
-def members_writer(name: str, members: Iterable[tuple[str, Shape]], writers: Writers) -> XmlWriter:
-    """The members of a structure, or of that part of one that is in the body, without a tag around them."""
+def members_writer(name: str, members: Iterable[tuple[str, Shape]], writers: XmlWriters) -> XmlWriter:
+    """Return the writer of a structure's members, or of those in the body, without an enclosing tag."""
     by_name = {member: xml_writer(shape, form_name(member, shape), writers) for member, shape in members}
 
     def write(value: Any, out: list[str]) -> None:
@@ -64,7 +64,7 @@ def members_writer(name: str, members: Iterable[tuple[str, Shape]], writers: Wri
 
 def _scalar_writer(shape: Shape, tag: str) -> XmlWriter:
     opening, closing = f"<{tag}>", f"</{tag}>"
-    to_text = text_writer(shape, TIMESTAMP_FORMAT)
+    to_text = text_writer(shape, TEXT_TIMESTAMP_FORMAT)
 
     def write(value: Any, out: list[str]) -> None:
         out.append(opening)
@@ -74,17 +74,18 @@ def _scalar_writer(shape: Shape, tag: str) -> XmlWriter:
     return write
 
 
-def _structure(shape: Shape, tag: str, writers: Writers) -> XmlWriter:
+def _structure(shape: Shape, tag: str, writers: XmlWriters) -> XmlWriter:
     attributes = {name: member for name, member in shape.members.items() if member.serialization.get("xmlAttribute")}
     if attributes:
         return _structure_with_attributes(shape, attributes, tag, writers)
     return _inside(tag, members_writer(shape.name, shape.members.items(), writers))
 
 
-def _structure_with_attributes(shape: Shape, attributes: dict[str, Shape], tag: str, writers: Writers) -> XmlWriter:
+def _structure_with_attributes(shape: Shape, attributes: dict[str, Shape], tag: str, writers: XmlWriters) -> XmlWriter:
     opening, closing = f"<{tag}{_namespace(shape)}", f"</{tag}>"
     to_text = {
-        name: (f' {member.serialization["name"]}="', text_writer(member, TIMESTAMP_FORMAT)) for name, member in attributes.items()
+        name: (f' {member.serialization["name"]}="', text_writer(member, TEXT_TIMESTAMP_FORMAT))
+        for name, member in attributes.items()
     }
     inner = [(name, member) for name, member in shape.members.items() if name not in attributes]
     write_inner = members_writer(shape.name, inner, writers)
@@ -109,7 +110,7 @@ def _namespace(shape: Shape) -> str:
     return f' xmlns{":" + prefix if prefix else ""}="{namespace["uri"]}"'
 
 
-def _list(shape: Shape, tag: str, writers: Writers) -> XmlWriter:
+def _list(shape: Shape, tag: str, writers: XmlWriters) -> XmlWriter:
     flattened = bool(shape.serialization.get("flattened"))
     element_tag = tag if flattened else shape.member.serialization.get("name", "member")
     write_element = xml_writer(shape.member, element_tag, writers)
@@ -123,7 +124,7 @@ def _list(shape: Shape, tag: str, writers: Writers) -> XmlWriter:
     return write if flattened else _inside(tag, write)
 
 
-def _map(shape: Shape, tag: str, writers: Writers) -> XmlWriter:
+def _map(shape: Shape, tag: str, writers: XmlWriters) -> XmlWriter:
     flattened = bool(shape.serialization.get("flattened"))
     entry_tag = tag if flattened else "entry"
     opening, closing = f"<{entry_tag}>", f"</{entry_tag}>"
@@ -159,7 +160,7 @@ def _items(value: Any, name: str) -> Any:
         raise WrongResult(f"{name} must be a mapping, not {type(value).__name__}") from None
 
 
-_COMPOUND: dict[str, Callable[[Shape, str, Writers], XmlWriter]] = {
+_COMPOUND: dict[str, Callable[[Shape, str, XmlWriters], XmlWriter]] = {
     "structure": _structure,
     "list": _list,
     "map": _map,

@@ -103,7 +103,7 @@ class Layers:
         return self._look(lambda tx: find(tx, asked.caller, asked.name)).id
 
     def _look(self, handler: Callable[[Tx[Store]], T]) -> T:
-        return self._state.look(handler, self._settings, self._ids)
+        return self._state.read_now(handler, self._settings, self._ids)
 
 
 def _announced(asked: Asked, upload: Upload) -> int | None:

@@ -88,7 +88,7 @@ class Manifests:
             pulled_lately = image.pulled_at_s is not None and tx.now_s < image.pulled_at_s + PULLED_EVERY_S
             return image, tx.store.images.manifest(image), pulled_lately
 
-        image, manifest, pulled_lately = self._state.look(look, self._settings, self._ids)
+        image, manifest, pulled_lately = self._state.read_now(look, self._settings, self._ids)
         headers = [VERSION, ("Content-Type", image.media_type), ("Docker-Content-Digest", image.digest)]
         headers.append(("ETag", f'"{image.digest}"'))
         return aws.Response(200, headers, manifest), None if pulled_lately else image
@@ -97,7 +97,7 @@ class Manifests:
         """Some names in order, and where the next are."""
         said = asked.query.get("n", "")
         limit = min(int(said), PAGE_MAX) if said.isascii() and said.isdigit() else PAGE_MAX
-        names: Sequence[str] = self._state.look(
+        names: Sequence[str] = self._state.read_now(
             partial(names_after, asked.query.get("last", ""), limit + 1), self._settings, self._ids
         )
         headers = [VERSION, ("Content-Type", "application/json")]

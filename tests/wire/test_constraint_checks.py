@@ -11,10 +11,9 @@ import re2
 from corral.aws import catalogue, recognise
 from corral.aws.constraints import compile_check, table_of
 from corral.aws.constraints.check import compile_test, violations
-from corral.aws.constraints.nodes import Node, constrained, input_node
-from corral.aws.constraints.patterns import INSTEAD, matcher, matches
-from corral.aws.constraints.tables import WITH_TABLE
-from corral.aws.constraints.terms import SHOWN_MAX_CHARACTERS, Limit, Table, usual
+from corral.aws.constraints.patterns import REPLACEMENTS, matcher, matches
+from corral.aws.constraints.tables import DISPLAYED_MAX_CHARACTERS, WITH_TABLE, ConstraintTable, Limit, usual_wording
+from corral.aws.constraints.tree import ConstraintNode, constrained, input_node
 from corral.aws.models import service_model
 from corral.aws.shapes import OperationModel, ServiceModel
 from corral.errors import ApiError
@@ -30,14 +29,14 @@ def served() -> list[tuple[str, str]]:
 
 
 def protocol_of(service: str) -> str:
-    return catalogue.BY_NAME[service].protocols[0]
+    return catalogue.SERVICE_BY_NAME[service].protocols[0]
 
 
 def operation_of(service: str, name: str) -> OperationModel:
     return service_model(service, protocol_of(service)).operation_model(name)
 
 
-def tree_of(service: str, name: str) -> tuple[Table, Node | None]:
+def tree_of(service: str, name: str) -> tuple[ConstraintTable, ConstraintNode | None]:
     table = table_of(service, protocol_of(service))
     return table, input_node(operation_of(service, name), table.limits)
 
@@ -68,8 +67,8 @@ def test_every_constraint_is_enforced(service: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("service, name", [(service, name) for service, name in served() if protocol_of(service) == "json"])
-def test_what_is_sent_is_checked(service: str, name: str) -> None:
-    """The first constraint of each operation, as botocore would send its violation."""
+def test_requests_are_checked(service: str, name: str) -> None:
+    """A request of botocore that violates the first constraint of each operation is refused."""
     _, node = tree_of(service, name)
     if node is None:
         return
@@ -86,7 +85,7 @@ def test_what_is_sent_is_checked(service: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("service, name", served())
-def test_the_generated_test_and_the_walk_agree(service: str, name: str) -> None:
+def test_the_generated_test_and_the_violations_agree(service: str, name: str) -> None:
     _, node = tree_of(service, name)
     if node is None:
         return
@@ -119,15 +118,15 @@ def test_every_pattern_of_a_service_compiles(service: str) -> None:
     shapes = service_model(service, protocol_of(service)).shapes
     for pattern in {shape["pattern"] for shape in shapes.values() if "pattern" in shape}:
         known = matcher(pattern)
-        assert (known is None) == (INSTEAD.get(pattern, pattern) is None)
+        assert (known is None) == (REPLACEMENTS.get(pattern, pattern) is None)
         if known is not None:
-            known.any("é")  # compiles what is compiled late
+            known.any("é")  # compiles the pattern for values that are not ASCII
 
 
-def test_other_patterns_are_used_only_where_re2_needs_them() -> None:
+def test_patterns_are_replaced_only_if_re2_does_not_support_them() -> None:
     options = re2.Options()
     options.log_errors = False
-    for pattern in INSTEAD:
+    for pattern in REPLACEMENTS:
         with pytest.raises(re2.error):
             re2.compile(pattern, options)
 
@@ -179,7 +178,7 @@ SHAPES = {
 
 def said(params: dict[str, Any], limits: dict[str, Any] | None = None) -> str:
     model = ServiceModel({"metadata": {}, "operations": {"Do": {"input": {"shape": "Input"}}}, "shapes": SHAPES}, "example")
-    check = compile_check(model.operation_model("Do"), Table(usual("ValidationException"), limits or {}))
+    check = compile_check(model.operation_model("Do"), ConstraintTable(usual_wording("ValidationException"), limits or {}))
     assert check is not None
     with pytest.raises(ApiError) as refused:
         check(params)
@@ -225,17 +224,17 @@ def test_the_usual_wording(params: dict[str, Any], text: str) -> None:
     assert said(params) == USUAL + text
 
 
-def test_several_violations_are_told_together_and_enums_first() -> None:
+def test_several_violations_are_reported_together_and_enums_first() -> None:
     text = said({"Count": 11, "Name": "A", "Kinds": ["C"]})
     assert text.startswith("ValidationException: 4 validation errors detected: Value '[C]' at 'kinds'")
     assert re.findall(r"at '(\w+)'", text) == ["kinds", "count", "name", "name"]
 
 
-def test_a_value_is_shown_in_part() -> None:
-    assert len(said({"Name": "a" * 100_000})) < SHOWN_MAX_CHARACTERS + 300
+def test_a_long_value_is_truncated() -> None:
+    assert len(said({"Name": "a" * 100_000})) < DISPLAYED_MAX_CHARACTERS + 300
 
 
-def test_a_table_words_and_corrects_the_model() -> None:
+def test_a_table_sets_texts_and_corrects_the_model() -> None:
     limits = {
         "Do.Count": Limit(max=3, code="TooMany", text="At most {max}, not {value}."),
         "Do.Kinds[]": Limit(text="Kind {index} is {value}, and none of {enum}."),

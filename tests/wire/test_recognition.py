@@ -1,4 +1,4 @@
-"""Which service, operation and protocol a request means."""
+"""Recognition of the service, operation and protocol of a request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORM = {"content-type": "application/x-www-form-urlencoded; charset=utf-8"}
 
 
 @pytest.mark.parametrize("service", catalogue.SERVICES, ids=lambda service: service.name)
-def test_the_catalogue_agrees_with_botocore(service: catalogue.Service) -> None:
+def test_the_catalogue_agrees_with_botocore(service: catalogue.AwsService) -> None:
     model = ServiceModel(Loader().load_service_model(service.name, "service-2"), service.name)
     assert service.signing_name == model.signing_name
     assert service.api_version == model.api_version
@@ -28,8 +28,8 @@ def test_the_catalogue_agrees_with_botocore(service: catalogue.Service) -> None:
 
 
 @pytest.mark.parametrize("service", [s for s in catalogue.SERVICES if s.protocols[0] != "rest-xml"], ids=lambda s: s.name)
-def test_every_known_service_is_named(service: catalogue.Service) -> None:
-    """Through a real client, for the first operation that needs no path."""
+def test_every_known_service_is_named(service: catalogue.AwsService) -> None:
+    """Requests of a real client, for the first operation without a path."""
     found: list[tuple[str, str]] = []
 
     def answer(request: Request) -> Response:
@@ -112,7 +112,7 @@ def test_a_query_may_come_in_the_query_string() -> None:
 @pytest.mark.parametrize(
     "request_, code, said",
     [
-        (Request("POST", "/", "", {"x-amz-target": "Nobody.Knows"}, b"{}"), "UnknownOperationException", "Nobody.Knows"),
+        (Request("POST", "/", "", {"x-amz-target": "Unknown.Target"}, b"{}"), "UnknownOperationException", "Unknown.Target"),
         (Request("POST", "/", "", {"x-amz-target": ""}, b"{}"), "UnknownOperationException", "''"),
         (
             Request("POST", "/", "", {"x-amz-target": "AmazonEC2ContainerServiceV20141113.Fly"}, b"{}"),
@@ -120,7 +120,7 @@ def test_a_query_may_come_in_the_query_string() -> None:
             "ecs has no operation 'Fly'",
         ),
         (Request("POST", "/", "", FORM, b"Action=Fly&Version=2011-06-15"), "InvalidAction", "sts has no operation 'Fly'"),
-        (Request("POST", "/", "", FORM, b"Action=Fly&Version=1984"), "InvalidAction", "'Fly' in version '1984'"),
+        (Request("POST", "/", "", FORM, b"Action=Fly&Version=1984"), "InvalidAction", "'Fly' in Version '1984'"),
         (Request("POST", "/v1/nothing", "", {}, b"{}"), "UnknownOperationException", "POST /v1/nothing"),
         (
             Request("GET", "/x", "X-Amz-Credential=AK%2F20260101%2Feu-west-1%2Fglue%2Faws4_request", {}, b""),
@@ -134,15 +134,15 @@ def test_a_query_may_come_in_the_query_string() -> None:
         ),
     ],
 )
-def test_what_is_not_understood_is_named(request_: Request, code: str, said: str) -> None:
+def test_the_error_names_what_is_not_recognised(request_: Request, code: str, said: str) -> None:
     with pytest.raises(ApiError) as caught:
         recognise(request_)
     assert (caught.value.code, caught.value.status) == (code, 400)
     assert said in caught.value.message
 
 
-def test_unknown_targets_are_not_remembered() -> None:
-    from corral.aws.recognise import _from_target, _operation
+def test_unknown_targets_are_not_cached() -> None:
+    from corral.aws.recognition import _from_target, _operation
 
     before = _from_target.cache_info().currsize, _operation.cache_info().currsize
     for number in range(100):
@@ -151,7 +151,7 @@ def test_unknown_targets_are_not_remembered() -> None:
     assert (_from_target.cache_info().currsize, _operation.cache_info().currsize) == before
 
 
-# --- SQS as old clients speak it: their names are in no model any more, so they are written out here ------------------
+# --- SQS requests of old clients. No model has their names any more, so they are written out here ---------------------
 
 
 def old_sqs(body: bytes, path: str = "/") -> Request:
@@ -211,7 +211,7 @@ def test_old_sqs_answers_have_their_old_names() -> None:
 
 
 def test_gzip_bodies_of_botocore_are_read() -> None:
-    """botocore compresses PutMetricData above 10 KiB by itself."""
+    """botocore compresses PutMetricData above 10 KiB."""
     data = [{"MetricName": f"metric-{n}", "Value": float(n), "Unit": "Percent"} for n in range(400)]
     read: list[dict[str, object]] = []
 
@@ -226,8 +226,8 @@ def test_gzip_bodies_of_botocore_are_read() -> None:
     assert read == [{"Namespace": "x", "MetricData": data}]
 
 
-def test_rest_json_binds_every_place() -> None:
-    """Batch uses few of the places; Lambda has headers, payloads and constants in the query string as well."""
+def test_rest_json_binds_every_location() -> None:
+    """Batch uses few locations; Lambda also has headers, payloads and constants in the query string."""
     call = recognise(
         sent_by_botocore(
             "lambda",

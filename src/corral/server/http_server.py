@@ -1,9 +1,9 @@
-"""The HTTP server: an ASGI application in front of `front_door.py`, and uvicorn on our own sockets."""
+"""The HTTP server: the ASGI application that calls `front_door.py`, and uvicorn on sockets that Corral has opened."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -12,19 +12,18 @@ import uvicorn
 from corral import aws
 from corral.blobs import Blobs
 from corral.clock import Clock
-from corral.server.connection import BoundedHttp
 from corral.server.data_channel import WEBSOCKET_MAX_BYTES, DataChannel, websocket
 from corral.server.front_door import FrontDoor
-from corral.server.intake import ClientGone, end_body
+from corral.server.http_connection import BoundedHttpProtocol
+from corral.server.intake import ClientGone, Receive, end_body
 from corral.server.sending import Send, Sender
 
 DATE_S = 1.0  # the precision of the Date header
 
-Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
+AsgiScope = dict[str, Any]
 
 
-class App:
+class AsgiApp:
     """The ASGI application."""
 
     def __init__(self, front_door: FrontDoor, channel: DataChannel, blobs: Blobs) -> None:
@@ -32,7 +31,7 @@ class App:
         self._channel = channel
         self._sender = Sender(blobs)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await self._channel.serve(scope, receive, send)
             return
@@ -58,29 +57,29 @@ class App:
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn without its own signal handlers and without its ten wake-ups a second."""
+    """uvicorn without its signal handlers and without its ten wake-ups a second."""
 
-    def __init__(self, app: App, clock: Clock) -> None:
+    def __init__(self, app: AsgiApp, clock: Clock) -> None:
         config = uvicorn.Config(
-            app, loop="none", http=BoundedHttp, lifespan="off", interface="asgi3", access_log=False, log_config=None,
+            app, loop="none", http=BoundedHttpProtocol, lifespan="off", interface="asgi3", access_log=False, log_config=None,
             server_header=False, proxy_headers=False, timeout_keep_alive=75, timeout_graceful_shutdown=3,
-            ws=websocket, ws_max_size=WEBSOCKET_MAX_BYTES, ws_per_message_deflate=False,  # type: ignore[arg-type]  # it makes one
+            ws=websocket, ws_max_size=WEBSOCKET_MAX_BYTES, ws_per_message_deflate=False,  # type: ignore[arg-type]  # it returns one
         )  # fmt: skip
         super().__init__(config)
         self._clock = clock
-        self._asked_to_exit = asyncio.Event()
+        self._exit_requested = asyncio.Event()
 
     def exit(self) -> None:
-        """Stop listening, and respond to the requests that have arrived."""
+        """Stop listening, and respond to the requests that were received."""
         self.should_exit = True
-        self._asked_to_exit.set()
+        self._exit_requested.set()
 
     async def main_loop(self) -> None:
         """Update the Date header once a second, and otherwise sleep until `exit`."""
-        while not await self.on_tick(0):  # which computes the header
+        while not await self.on_tick(0):  # computes the header
             with suppress(TimeoutError):
                 async with asyncio.timeout(DATE_S - self._clock.now_s() % DATE_S):
-                    await self._asked_to_exit.wait()
+                    await self._exit_requested.wait()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,7 +1,7 @@
-"""From a request to a call: which service, which operation, which protocol.
+"""Recognises the service, the operation and the protocol of a request.
 
-The order is that of certainty: the target header, the credential scope of the signature, `Action` and `Version`, and
-last the method and path.
+The most reliable marks are tried first: the X-Amz-Target header, the credential scope of the signature, the `Action` and `Version`
+parameters, and last the method and path.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from corral.aws import catalogue
-from corral.aws.catalogue import Service
-from corral.aws.faults import Misfit, refusal, unknown_operation, unrecognised, unserved_operation
-from corral.aws.form import pairs_from_body, pairs_from_text
-from corral.aws.http import Request, Response, plain_body
+from corral.aws.catalogue import AwsService
+from corral.aws.form_encoding import pairs_from_body, pairs_from_text
+from corral.aws.http import Request, Response, decompressed_body
 from corral.aws.models import service_model
-from corral.aws.protocols import PROTOCOLS, Compiled, Located, Parse, Serialize
-from corral.aws.routes import route
+from corral.aws.protocols import PROTOCOLS, CompiledShapes, LocatedParams, Parse, Serialize
+from corral.aws.rest_routes import route
 from corral.aws.s3 import as_meant
 from corral.aws.serialize.errors import serialize_error
 from corral.aws.shapes import OperationModel, Shape
+from corral.aws.wire_errors import ParseError, to_api_error, unknown_operation, unrecognised_request, unserved_operation
 from corral.errors import ApiError
 
 if TYPE_CHECKING:
     from corral.aws.constraints import Check
 
-NOTHING: Located = MappingProxyType({})
+NO_PARAMS: LocatedParams = MappingProxyType({})
 FORM_TYPE = "application/x-www-form-urlencoded"
 CBOR_PROTOCOL = "smithy-rpc-v2-cbor"
 
-_COMPILING = Lock()  # another thread must not use a shape that is half compiled: heavy reads run outside the core
+_COMPILING = Lock()  # reader threads also compile shapes, and must not use one that is half compiled
 
 
-class Operation:
-    """One operation in one protocol; its codecs are compiled when first used, and kept."""
+class OperationCodecs:
+    """The parser, the constraint check and the serializer of one operation in one protocol, each compiled on first use."""
 
     def __init__(self, service: str, name: str, protocol: str) -> None:
         self.service = service
@@ -46,32 +46,30 @@ class Operation:
 
     @cached_property
     def parse(self) -> Parse:
-        """The parser of its input."""
         with _COMPILING:
             return PROTOCOLS[self.protocol].parser(self._model(), _compiled(self.service, self.protocol))
 
     @cached_property
     def check(self) -> Check | None:
-        """The check of its input's constraints; None if it has none."""
-        from corral.aws.constraints import compile_check, table_of  # here: a start need not wait for it
+        """Checks the constraints of the input; None if it has none."""
+        from corral.aws.constraints import compile_check, table_of  # imported here to shorten the server's start
 
         with _COMPILING:
             return compile_check(self._model(), table_of(self.service, self.protocol))
 
     @cached_property
     def serialize(self) -> Serialize:
-        """The serializer of its output."""
         with _COMPILING:
             return PROTOCOLS[self.protocol].serializer(self._model(), _compiled(self.service, self.protocol))
 
     @cached_property
     def streams_in(self) -> str | None:
-        """The member that is the request's body and may be of any size."""
+        """The input member that streams: it is the request's body and may have any size."""
         return _streaming_payload(self._model().input_shape)
 
     @cached_property
     def streams_out(self) -> str | None:
-        """The same of the answer."""
+        """The output member that streams."""
         return _streaming_payload(self._model().output_shape)
 
     def _model(self) -> OperationModel:
@@ -79,73 +77,73 @@ class Operation:
 
 
 @dataclass(slots=True)  # see Request
-class Call:
-    """A recognised request: everything the wire can say about it, and the way back."""
+class ApiCall:
+    """A recognised request: parses its parameters and serializes the response."""
 
     service: str  # botocore's name
     operation: str
     protocol: str
-    request: Request  # as the service means it: S3's is in path style
-    located: Located = field(repr=False)  # path labels, or the form's parameters
-    codecs: Operation = field(repr=False)
+    request: Request  # for S3, converted to path style
+    located: LocatedParams = field(repr=False)  # path labels, or the parameters of a form
+    codecs: OperationCodecs = field(repr=False)
 
     @property
     def signing_name(self) -> str:
-        """What the credential scope of its signature must name."""
-        return catalogue.BY_NAME[self.service].signing_name
+        """The service name that the credential scope of the signature must contain."""
+        return catalogue.SERVICE_BY_NAME[self.service].signing_name
 
     @property
     def streams_in(self) -> str | None:
-        """The member whose bytes are the body itself and of any size: the server streams them, `params` has it only if small."""
+        """The input member whose bytes are the body. The server streams it; `params` has it only after `with_body`."""
         return self.codecs.streams_in
 
     @property
     def streams_out(self) -> str | None:
-        """The member of the result that may be anything the server knows to send; it comes back as `Response.stream`."""
+        """The result member that the server streams. Its value is passed on unchanged as `Response.stream`."""
         return self.codecs.streams_out
 
-    def with_body(self, body: bytes) -> Call:
-        """The call that `recognise_head` made, once a small body is there."""
+    def with_body(self, body: bytes) -> ApiCall:
+        """Return a copy of a call from `recognise_head`, with a small body that has arrived since."""
         return replace(self, request=replace(self.request, body=body))
 
     def params(self) -> dict[str, Any]:
-        """The input; raises an ApiError for anything that does not fit the model.
+        """Parse the input. Raises an ApiError if it does not match the model.
 
-        Required members are there and types are right: timestamps are float seconds since the epoch, blobs are bytes.
-        Lengths, ranges, enums and patterns are those of the model and of the service's table in `aws/constraints`.
+        All required members are present and have the right types: timestamps are float seconds since the epoch, blobs are bytes.
+        Lengths, ranges, enums and patterns are checked against the model and the service's table in `aws/constraints`.
         """
         try:
             params = self.codecs.parse(self.request, self.located)
-        except Misfit as misfit:
-            raise refusal(misfit, self.service, self.protocol) from None
+        except ParseError as error:
+            raise to_api_error(error, self.service, self.protocol) from None
         check = self.codecs.check
         if check is not None:
             check(params)
         return params
 
     def serialize(self, result: Mapping[str, Any], request_id: str) -> Response:
-        """A handler's result; raises WrongResult when it does not fit the model, which is a bug."""
+        """Serialize a handler's result. Raises WrongResult if it does not match the model, which is a bug."""
         return self.codecs.serialize(result, request_id)
 
     def serialize_error(self, error: ApiError, request_id: str) -> Response:
-        """A refusal, so that boto3 raises `client.exceptions.<code>` where the model has it."""
+        """Serialize an error, so that boto3 raises `client.exceptions.<code>` if the model has that error."""
         model = service_model(self.service, self.protocol)
         return serialize_error(self.protocol, model, self.request, error, request_id)
 
 
-def recognise(request: Request) -> Call:
-    """The call that a request makes, or an ApiError that names what was not understood."""
+def recognise(request: Request) -> ApiCall:
+    """Return the API call of a request. Raises an ApiError that names what was not recognised."""
     target = request.headers.get("x-amz-target")
     if target is not None:
-        return _call(_from_target(target), request, NOTHING)
+        return _call(_from_target(target), request, NO_PARAMS)
     try:
         return _from_signature_or_shape(request)
-    except Misfit as misfit:
-        raise refusal(misfit, "", presumed_protocol(request)) from None
+    except ParseError as error:
+        raise to_api_error(error, "", presumed_protocol(request)) from None
 
 
-def recognise_head(head: Request) -> Call | None:
-    """The call, where the head alone tells it and the body may be too large to wait for: S3's. None: read the body first."""
+def recognise_head(head: Request) -> ApiCall | None:
+    """Return the API call of an S3 request, which its head alone identifies. None for other services: read the body first."""
     if "x-amz-target" in head.headers:
         return None
     service = _service(head, scope_service(head))
@@ -153,29 +151,29 @@ def recognise_head(head: Request) -> Call | None:
         return None
     try:
         return _from_path(head, service)
-    except Misfit as misfit:
-        raise refusal(misfit, service.name, "rest-xml") from None
+    except ParseError as error:
+        raise to_api_error(error, service.name, "rest-xml") from None
 
 
-def not_served(call: Call) -> ApiError:
-    """What to raise for a call that nothing here answers."""
+def not_served(call: ApiCall) -> ApiError:
+    """Return the error for an operation that Corral does not implement."""
     return unserved_operation(call.service, call.operation, call.protocol)
 
 
 def serialize_refusal(request: Request, error: ApiError, request_id: str) -> Response:
-    """An error from before a call was recognised, in the form its sender most likely reads."""
+    """Serialize an error of an unrecognised request in the format that its client most likely reads."""
     return serialize_error(presumed_protocol(request), None, request, error, request_id)
 
 
 def presumed_protocol(request: Request) -> str:
-    """The protocol that a request seems to speak, without looking into its body."""
+    """Guess the protocol of a request without reading its body."""
     headers = request.headers
     content_type = headers.get("content-type", "")
     if "x-amz-target" in headers or "x-amz-json" in content_type:
         return "json"
     if headers.get("smithy-protocol") == "rpc-v2-cbor":
         return CBOR_PROTOCOL
-    service = catalogue.BY_SIGNING_NAME.get(scope_service(request) or "")
+    service = catalogue.SERVICE_BY_SIGNING_NAME.get(scope_service(request) or "")
     if service is not None and service.protocols[0] in ("ec2", "rest-xml", "rest-json"):
         return service.protocols[0]
     if content_type.startswith(FORM_TYPE) or "Action=" in request.query:
@@ -184,12 +182,12 @@ def presumed_protocol(request: Request) -> str:
         return service.protocols[0]
     if content_type.startswith("application/json"):
         return "rest-json"
-    is_of_s3 = _signed_the_old_way(request) or _uploads_a_form(request) or request.method == "OPTIONS"  # only it answers browsers
-    return "rest-xml" if is_of_s3 else "json"
+    is_s3 = _has_signature_v2(request) or _is_form_upload(request) or request.method == "OPTIONS"  # only S3 serves browsers
+    return "rest-xml" if is_s3 else "json"
 
 
 def scope_service(request: Request) -> str | None:
-    """The signing name in the credential scope, of the header or of a presigned URL."""
+    """Return the signing name in the credential scope of the Authorization header or of a presigned URL."""
     authorization = request.headers.get("authorization")
     text = authorization if authorization is not None else request.query
     start = text.find("Credential=")
@@ -203,15 +201,15 @@ def scope_service(request: Request) -> str | None:
     return parts[-2] if len(parts) >= 5 else None
 
 
-def _service(request: Request, signed_for: str | None) -> Service | None:
-    """The service that the signature names, or S3 where only S3 is signed in this way."""
-    service = catalogue.BY_SIGNING_NAME.get(signed_for or "")
-    if service is None and (_signed_the_old_way(request) or _uploads_a_form(request)):
-        return catalogue.BY_NAME["s3"]
+def _service(request: Request, signed_for: str | None) -> AwsService | None:
+    """Return the service that the signature names, or S3 if only S3 has this kind of signature."""
+    service = catalogue.SERVICE_BY_SIGNING_NAME.get(signed_for or "")
+    if service is None and (_has_signature_v2(request) or _is_form_upload(request)):
+        return catalogue.SERVICE_BY_NAME["s3"]
     return service
 
 
-def _from_signature_or_shape(request: Request) -> Call:
+def _from_signature_or_shape(request: Request) -> ApiCall:
     signed_for = scope_service(request)
     service = _service(request, signed_for)
     if "smithy-protocol" in request.headers:
@@ -222,80 +220,81 @@ def _from_signature_or_shape(request: Request) -> Call:
     if service is not None:
         return _from_path(request, service)
     if signed_for is not None:
-        raise unrecognised(presumed_protocol(request), f"Corral does not know the service {signed_for!r}")
+        message = f"the signature names the service {signed_for!r}, which Corral does not serve"
+        raise unrecognised_request(presumed_protocol(request), message)
     for known in catalogue.SERVICES:
         if known.protocols[0] == "rest-json":
             found = route(known.name, "rest-json", request)
             if found is not None:
                 return _call(_operation(known.name, found.operation, "rest-json"), request, found.labels)
-    message = f"cannot tell which AWS operation {request.method} {request.path[:200]} is meant to be"
-    raise unrecognised(presumed_protocol(request), message)
+    message = f"{request.method} {request.path[:200]} matches no operation of an AWS service that Corral serves"
+    raise unrecognised_request(presumed_protocol(request), message)
 
 
-@cache  # holds only targets that exist: an unknown one raises, and that is not kept
-def _from_target(target: str) -> Operation:
+@cache  # bounded: an unknown target raises, and exceptions are not cached
+def _from_target(target: str) -> OperationCodecs:
     prefix, _, name = target.rpartition(".")
-    service = catalogue.BY_TARGET_PREFIX.get(prefix)
+    service = catalogue.SERVICE_BY_TARGET_PREFIX.get(prefix)
     if service is None:
-        raise unrecognised("json", f"no service of Corral's has the target {target[:200]!r}")
+        raise unrecognised_request("json", f"no service that Corral serves has the X-Amz-Target {target[:200]!r}")
     return _operation(service.name, name, "json")
 
 
-def _from_action(request: Request, service: Service | None, parameters: dict[str, str]) -> Call:
+def _from_action(request: Request, service: AwsService | None, parameters: dict[str, str]) -> ApiCall:
     if service is None:
         version = parameters.get("Version", "")
-        service = catalogue.BY_ACTION_VERSION.get(version)
+        service = catalogue.SERVICE_BY_ACTION_VERSION.get(version)
         if service is None:
-            message = f"no service of Corral's has the action {parameters['Action'][:200]!r} in version {version[:50]!r}"
-            raise unrecognised("query", message)
+            message = f"no service that Corral serves has the Action {parameters['Action'][:200]!r} in Version {version[:50]!r}"
+            raise unrecognised_request("query", message)
     protocol = "query" if "query" in service.protocols else "ec2"
     return _call(_operation(service.name, parameters["Action"], protocol), request, parameters)
 
 
-def _from_path(request: Request, service: Service) -> Call:
+def _from_path(request: Request, service: AwsService) -> ApiCall:
     protocol = service.protocols[0]
     if protocol in ("rest-json", "rest-xml"):
         try:
             if service.name == "s3":
                 request = as_meant(request)
             found = route(service.name, protocol, request)
-        except Misfit as misfit:
-            misfit.kind = "argument"
+        except ParseError as error:
+            error.kind = "argument"
             raise
         if found is None:
             raise unknown_operation(service.name, f"at {request.method} {request.path[:200]}", protocol)
         return _call(_operation(service.name, found.operation, protocol), request, found.labels)
     wanted = "Action parameter" if protocol in ("query", "ec2") else "X-Amz-Target header"
-    raise unrecognised(protocol, f"a request to {service.name} needs an {wanted}")
+    raise unrecognised_request(protocol, f"a request to {service.name} must have an {wanted}")
 
 
-def _from_rpc_path(request: Request) -> Call:
+def _from_rpc_path(request: Request) -> ApiCall:
     parts = request.path.split("/")  # /service/PREFIX/operation/NAME
     if len(parts) == 5 and (parts[1], parts[3]) == ("service", "operation"):
-        service = catalogue.BY_TARGET_PREFIX.get(parts[2])
+        service = catalogue.SERVICE_BY_TARGET_PREFIX.get(parts[2])
         if service is not None and CBOR_PROTOCOL in service.protocols:
-            return _call(_operation(service.name, parts[4], CBOR_PROTOCOL), request, NOTHING)
-    raise unrecognised(CBOR_PROTOCOL, f"no service of Corral's answers at {request.path[:200]}")
+            return _call(_operation(service.name, parts[4], CBOR_PROTOCOL), request, NO_PARAMS)
+    raise unrecognised_request(CBOR_PROTOCOL, f"no service that Corral serves has the path {request.path[:200]}")
 
 
 def _action(request: Request) -> dict[str, str] | None:
-    """All parameters of query string and form when there is an Action among them."""
+    """Return the parameters of the query string and the form if one of them is `Action`."""
     pairs = pairs_from_text(request.query) if "Action=" in request.query else []
     if request.headers.get("content-type", "").startswith(FORM_TYPE) or request.body.startswith(b"Action="):
-        pairs += pairs_from_body(plain_body(request))
+        pairs += pairs_from_body(decompressed_body(request))
     parameters = dict(pairs)
     return parameters if "Action" in parameters else None
 
 
-def _signed_the_old_way(request: Request) -> bool:
-    """Signature version 2, which only S3's presigned URLs still use."""
+def _has_signature_v2(request: Request) -> bool:
+    """Whether the request has a signature of version 2, which only S3's presigned URLs still use."""
     if request.headers.get("authorization", "").startswith("AWS "):
         return True
     return "AWSAccessKeyId=" in request.query and "Signature=" in request.query
 
 
-def _uploads_a_form(request: Request) -> bool:
-    """S3's form uploads, whose signature is in the form."""
+def _is_form_upload(request: Request) -> bool:
+    """Whether the request is a form upload of S3, whose signature is a field of the form."""
     return request.method == "POST" and request.headers.get("content-type", "").startswith("multipart/form-data")
 
 
@@ -306,17 +305,17 @@ def _streaming_payload(shape: Shape | None) -> str | None:
     return payload if shape.members[payload].serialization.get("streaming") else None
 
 
-@cache  # bounded by the models: an unknown operation raises, and that is not kept
-def _operation(service: str, name: str, protocol: str) -> Operation:
+@cache  # bounded by the models: an unknown operation raises, and exceptions are not cached
+def _operation(service: str, name: str, protocol: str) -> OperationCodecs:
     if name not in service_model(service, protocol).operations:
         raise unknown_operation(service, repr(name[:200]), protocol)
-    return Operation(service, name, protocol)
+    return OperationCodecs(service, name, protocol)
 
 
 @cache
-def _compiled(service: str, protocol: str) -> Compiled:
-    return Compiled()
+def _compiled(service: str, protocol: str) -> CompiledShapes:
+    return CompiledShapes()
 
 
-def _call(operation: Operation, request: Request, located: Located) -> Call:
-    return Call(operation.service, operation.name, operation.protocol, request, located, operation)
+def _call(operation: OperationCodecs, request: Request, located: LocatedParams) -> ApiCall:
+    return ApiCall(operation.service, operation.name, operation.protocol, request, located, operation)

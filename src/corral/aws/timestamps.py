@@ -1,4 +1,4 @@
-"""Timestamps: float seconds since the epoch inside, three formats on the wire."""
+"""Converts timestamps between float seconds since the epoch, which Corral uses, and the three formats of the wire."""
 
 from __future__ import annotations
 
@@ -6,32 +6,34 @@ from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
 from typing import Any
 
-from corral.aws.faults import Misfit, WrongResult
+from corral.aws.wire_errors import ParseError, WrongResult
 
-EPOCH_MIN_S = -62135596800.0  # year 1: what a datetime can hold, so that no service need check
+HEADER_TIMESTAMP_FORMAT = "rfc822"  # the default formats, where the model states none
+TEXT_TIMESTAMP_FORMAT = "iso8601"  # in paths, query strings, forms and XML
+EPOCH_MIN_S = -62135596800.0  # year 1; within these limits every timestamp fits a datetime, so no service checks that
 EPOCH_MAX_S = 253402300799.999  # year 9999
 
 
 def seconds_from_number(value: float) -> float:
-    """A JSON number of seconds."""
+    """Check a number of seconds since the epoch."""
     if not EPOCH_MIN_S <= value <= EPOCH_MAX_S:  # also refuses NaN
-        raise Misfit.type(f"{value} is not a timestamp between the years 1 and 9999")
+        raise ParseError.wrong_type(f"{value} is not a timestamp between the years 1 and 9999")
     return float(value)
 
 
 def seconds_from_text(text: str, form: str) -> float:
-    """A timestamp in a header, a label, a query string, a form, or a JSON string whose model says so."""
+    """Parse a timestamp that arrived as text: in a header, a path, a query string, a form, XML or a JSON string."""
     try:
         if form == "unixtimestamp":
             return seconds_from_number(float(text))
         stamp = parsedate_to_datetime(text) if form == "rfc822" else datetime.fromisoformat(text)
         return (stamp if stamp.tzinfo is not None else stamp.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, TypeError, OverflowError, IndexError):  # the email package lets all of these out
-        raise Misfit.type(f"not a timestamp in the format {form}") from None
+    except (ValueError, TypeError, OverflowError, IndexError):  # the email package raises all of these
+        raise ParseError.wrong_type(f"not a timestamp in the format {form}") from None
 
 
 def seconds_from_result(value: Any) -> int | float:
-    """What a handler gave, to the millisecond, as AWS does."""
+    """Round a timestamp of a handler's result to milliseconds, as AWS does."""
     if value.__class__ is float:
         return _to_ms(value)
     if isinstance(value, datetime):
@@ -42,11 +44,11 @@ def seconds_from_result(value: Any) -> int | float:
 
 
 def _to_ms(seconds: float) -> float:
-    return round(seconds * 1000) / 1000  # twice as quick as round(seconds, 3)
+    return round(seconds * 1000) / 1000  # twice as fast as round(seconds, 3)
 
 
 def text_from_seconds(seconds: int | float, form: str) -> str:
-    """The same in one of the text formats."""
+    """Format seconds since the epoch as text."""
     if form == "unixtimestamp":
         return str(seconds)
     stamp = datetime.fromtimestamp(seconds, UTC)

@@ -1,33 +1,83 @@
-"""What `corral status` and `corral top` show: hosts, their GPUs and who holds them, who runs and who waits."""
+"""Corral's own pages: `/_corral/health`, which is public, and `/_corral/status`, which `corral status` and `corral top` display."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import orjson
 from msgspec.structs import asdict
 
 import corral
+from corral import aws
 from corral.core import Tx
+from corral.errors import ApiError, api_error
 from corral.model.instance import HOST_POOL, ec2_id, host_instance_id
 from corral.model.placement import TASK, Claim
 from corral.model.run import HEARTBEAT_S, GpuSample
 from corral.model.task import Task
+from corral.server.authentication import ANONYMOUS, Authentication
+from corral.server.lanes import Lane
+from corral.services.caller import Caller
 from corral.services.ecs.describing import why_waits
 from corral.store import Store
 
-TASKS_SHOWN_MAX = 20  # of those that run, and of those that wait
+TASKS_SHOWN_MAX = 20  # of the running tasks, and of the waiting tasks
 HISTORY_STEP_S = 2
 HISTORY_POINTS = 60
 SAMPLE_STALE_S = 2 * HEARTBEAT_S  # an idle GPU is sampled once a heartbeat
-Past = Mapping[str, Iterable[tuple[float, GpuSample]]]
+GpuHistory = Mapping[str, Iterable[tuple[float, GpuSample]]]  # GPU id -> (time, sample), oldest first
+PageContent = Callable[[], Awaitable[dict[str, Any]]]
+PageNotFound = api_error("NotFound", 404)
+
+
+class StatusPages:
+    def __init__(self, state: Lane[Store], status: Callable[[Tx[Store]], dict[str, Any]]) -> None:
+        self._state = state
+        self._status_of = status
+
+    def exchange(self, request: aws.Request, request_id: str) -> PageRequest:
+        if request.path == "/_corral/health":
+            return PageRequest("corral:Health", request, request_id, _health)
+        if request.path == "/_corral/status":
+            return PageRequest("corral:Status", request, request_id, self._status)
+        raise PageNotFound(f"Corral has no page {request.path}: its pages are /_corral/health and /_corral/status.")
+
+    async def _status(self) -> dict[str, Any]:
+        status: dict[str, Any] = await self._state.submit(self._status_of)
+        return status
+
+
+@dataclass(slots=True, eq=False)
+class PageRequest:
+    action: str
+    request: aws.Request
+    request_id: str
+    content: PageContent
+
+    async def authenticate(self, authentication: Authentication) -> aws.Identity:
+        return ANONYMOUS if self.content is _health else authentication.signature(self.request)
+
+    async def run(self, caller: Caller) -> aws.Response:
+        return aws.Response(200, [("content-type", "application/json")], orjson.dumps(await self.content()))
+
+    def refuse(self, error: ApiError) -> aws.Response:
+        return aws.serialize_refusal(self.request, error, self.request_id)
+
+
+async def _health() -> dict[str, Any]:
+    return {"status": "ok", "version": corral.__version__}
 
 
 def status_of(
-    tx: Tx[Store], samples: dict[str, GpuSample], about: dict[str, Any], history: Past | None = None,
+    tx: Tx[Store], samples: dict[str, GpuSample], about: dict[str, Any], history: GpuHistory | None = None,
     failing: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """`failing` are the hand-overs between lanes that were tried in vain."""
+    """Return the status page: hosts, their GPUs, and the running and waiting tasks.
+
+    `failing` lists the hand-overs between lanes that have failed and will be retried.
+    """
     hosts = []
     for host in tx.store.hosts.all():
         slot = tx.store.fleet.pool(HOST_POOL).slot(host_instance_id(host["id"]))
@@ -56,8 +106,8 @@ def status_of(
     }  # fmt: skip
 
 
-def _gpus(tx: Tx[Store], host_id: str, samples: dict[str, GpuSample], history: Past) -> list[dict[str, Any]]:
-    """Every GPU of a host, who has it, and why it is kept away: excluded, held for a reason, or used by others."""
+def _gpus(tx: Tx[Store], host_id: str, samples: dict[str, GpuSample], history: GpuHistory) -> list[dict[str, Any]]:
+    """Describe every GPU of a host: its task, and whether it is excluded, held for a reason, or used by other processes."""
     holders = {gpu_id: tx.store.tasks.get(task_id) for gpu_id, task_id in tx.store.hosts.holders(host_id).items()}
     owners, foreign = tx.store.hosts.gpu_owners(host_id), tx.store.hosts.foreign(host_id)
     own_id, holds = host_instance_id(host_id), dict[str, str]()
@@ -104,7 +154,7 @@ def _claimant(tx: Tx[Store], claim: Claim) -> dict[str, Any]:
 
 
 def _task(task: Task | None) -> dict[str, Any]:
-    assert task is not None, "it was listed in this very transaction"
+    assert task is not None, "the same transaction listed it"
     return {"task": task.id, "taskDefinition": _definition(task)}
 
 
@@ -116,12 +166,11 @@ def _running(task: Task | None) -> dict[str, Any]:
 
 
 def _definition(task: Task) -> str:
-    """family:revision"""
     return task.definition_arn.rpartition("/")[2]
 
 
 def _history(past: list[tuple[float, GpuSample]], now_s: float) -> dict[str, Any]:
-    """Evenly spaced, oldest first, None where nothing is known: samples come once a second or once a heartbeat."""
+    """Return evenly spaced samples, oldest first. A sample is used until it is stale, and then the value is None."""
     busy: list[float | None] = []
     memory: list[int | None] = []
     at = 0

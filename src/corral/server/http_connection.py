@@ -1,7 +1,7 @@
 """HTTP connections: uvicorn's protocol with bounded request headers, single-write responses and access to the socket.
 
-This module, `http.py` and `channel.py` are the only ones that use uvicorn, and they use some of its internals. pyproject.toml
-therefore pins uvicorn; `tests/test_uvicorn.py` lists every internal used and checks it against the installed version.
+Only this module, `http_server.py` and `channel.py` use uvicorn, and they use some of its internals. Therefore pyproject.toml pins
+uvicorn, and `tests/test_uvicorn.py` lists every internal that they use and checks it against the installed version.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def headers_too_large() -> ApiError:
     return HeadersTooLarge(f"The request's headers are larger than {HEADERS_MAX_BYTES} bytes.")
 
 
-class Corked:
-    """A transport that joins the writes of one turn of the event loop into one.
+class CorkedTransport:
+    """A transport that combines the writes of one iteration of the event loop into one.
 
     uvicorn writes the head and the body of a response separately. If the server died between the two, botocore would take the
     200 without a body for an empty result.
@@ -63,17 +63,17 @@ class Corked:
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class HttpConnection:
     """The connection of one request, for code that reads its body or writes its response past uvicorn."""
 
-    transport: Corked
+    transport: CorkedTransport
     _flow: FlowControl
     _cycle: RequestResponseCycle
-    end_of_body: Callable[[], None]  # to be called when the whole body was read from a taken-over socket
+    end_of_body: Callable[[], None]  # call this after reading the whole body from the socket of `take_over`
 
     @property
     def awaits_continue(self) -> bool:
-        """The client sent `Expect: 100-continue` and waits for the answer before it sends its body."""
+        """The client sent `Expect: 100-continue` and waits for that response before it sends the body."""
         return self._cycle.waiting_for_100_continue
 
     @property
@@ -99,9 +99,9 @@ class Connection:
         connection serve another request.
         """
         socket = self.pause()
-        come, self._cycle.body = bytes(self._cycle.body), bytearray()
+        buffered, self._cycle.body = bytes(self._cycle.body), bytearray()
         self._cycle.message_event.clear()
-        return socket, come
+        return socket, buffered
 
     def pause(self) -> int:
         """Stop reading requests, and return a duplicate of the socket, which the caller closes.
@@ -118,17 +118,17 @@ class Connection:
         await self._flow.drain()
 
     def body_was_sent(self) -> None:
-        """The body of the response was written to the socket: uvicorn should expect none of it."""
+        """Tell uvicorn to expect no body, because the caller has written it to the socket."""
         self._cycle.expected_content_length = 0
 
 
-class BoundedHttp(HttpToolsProtocol):
+class BoundedHttpProtocol(HttpToolsProtocol):
     """uvicorn's protocol with a limit on request headers, which uvicorn leaves to a proxy in front of it."""
 
     _head_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(Corked(transport))  # type: ignore[arg-type]
+        super().connection_made(CorkedTransport(transport))  # type: ignore[arg-type]
 
     def data_received(self, data: bytes) -> None:
         if self._head_bytes >= 0:
@@ -147,10 +147,10 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        self._head_bytes = -1  # the body has a limit of its own
+        self._head_bytes = -1  # the limit does not apply to the body
         super().on_headers_complete()
-        self.scope["connection"] = Connection(  # type: ignore[typeddict-unknown-key]
-            self.transport,  # type: ignore[arg-type]  # connection_made gave it a Corked
+        self.scope["connection"] = HttpConnection(  # type: ignore[typeddict-unknown-key]
+            self.transport,  # type: ignore[arg-type]  # connection_made passed a CorkedTransport
             self.flow,
             self.cycle,
             self._end_of_body,
@@ -160,7 +160,7 @@ class BoundedHttp(HttpToolsProtocol):
         """The body was read past the parser. The next bytes begin another request, so start with a new parser."""
         if self.parser is not None:  # None: the client has disconnected
             self.parser = httptools.HttpRequestParser(self)
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn sets up its own
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
             self.on_message_complete()
 
     def on_message_complete(self) -> None:

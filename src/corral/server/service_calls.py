@@ -1,4 +1,4 @@
-"""AWS calls: runs the handler of an operation in the lane of its store."""
+"""Runs the handler of an AWS operation in the lane of its store."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from corral.services import SERVICES, Handler, Service
 from corral.services.caller import Caller
 
 
-class Calls:
+class CallRunner:
     def __init__(self, settings: Settings, lanes: Mapping[str, Lane[Any]], ids: Ids) -> None:
         self._settings = settings
         self._lanes = lanes
         self._ids = ids
 
-    async def run(self, call: aws.Call, caller: Caller, receive: Receive) -> aws.Response:
-        """The response to a call whose body is complete."""
+    async def run(self, call: aws.ApiCall, caller: Caller, receive: Receive) -> aws.Response:
+        """Run a call whose body is complete, and return its response."""
         service, operation = served(call)
         params = call.params()
         if call.operation in service.prepare:
@@ -38,13 +38,13 @@ class Calls:
             return operation(tx, params, caller)
 
         if call.operation in service.quick:
-            return call.serialize(lane.look(handler, self._settings, self._ids), caller.request_id)
+            return call.serialize(lane.read_now(handler, self._settings, self._ids), caller.request_id)
         if call.operation in service.heavy:
             try:
-                # The thread that reads also serializes: ten thousand events would block the event loop.
+                # The reader thread also serializes: serializing ten thousand events would block the event loop.
                 return await lane.read(lambda tx: call.serialize(handler(tx), caller.request_id), self._settings, self._ids)
             except Wait:
-                pass  # only the lane can wait without missing a change
+                pass  # run it again in the lane, which can wait without missing a change
         if call.operation in service.pieces:
             result = await _in_pieces(lane, operation, service.pieces[call.operation](params), caller)
             return call.serialize(result, caller.request_id)
@@ -54,12 +54,12 @@ class Calls:
 
 @dataclass(slots=True, eq=False)
 class ServiceCall:
-    """An exchange of every service but S3: the operation is found, and the signature verified, with the whole body."""
+    """The exchange of a service other than S3. Its operation and its signature are determined from the whole request."""
 
-    call: aws.Call
+    call: aws.ApiCall
     request_id: str
     receive: Receive
-    calls: Calls
+    calls: CallRunner
 
     @property
     def action(self) -> str:
@@ -75,8 +75,8 @@ class ServiceCall:
         return self.call.serialize_error(error, self.request_id)
 
 
-def served(call: aws.Call) -> tuple[Service, Handler]:
-    """The service of a call and the handler of its operation. Raises an error that names an operation that is not served."""
+def served(call: aws.ApiCall) -> tuple[Service, Handler]:
+    """Return the service of a call and the handler of its operation. Raises an ApiError if the operation is not served."""
     found = _find(call.service, call.operation)
     if found is None:
         raise aws.not_served(call)
@@ -90,7 +90,7 @@ def _find(service: str, operation: str) -> tuple[Service, Handler] | None:
 
 
 async def _in_pieces(lane: Lane[Any], operation: Handler, pieces: list[dict[str, Any]], caller: Caller) -> dict[str, Any]:
-    """Run each piece in a command of its own, so that other callers are served in between, and join their lists."""
+    """Run each piece in a separate command, so that other callers are served in between, and concatenate their lists."""
     whole: dict[str, list[Any]] = {}
     for piece in pieces:
         answer = await lane.submit(lambda tx, piece=piece: operation(tx, piece, caller))  # type: ignore[misc]
@@ -100,7 +100,7 @@ async def _in_pieces(lane: Lane[Any], operation: Handler, pieces: list[dict[str,
 
 
 def _cancel_when_gone(receive: Receive, answer: asyncio.Future[Any]) -> None:
-    """Cancel a call that waits if its client disconnects: nothing else arrives from a client before its response."""
+    """Cancel a waiting call if its client disconnects. Before the response, `receive` returns only for a disconnect."""
     gone = asyncio.ensure_future(receive())
     gone.add_done_callback(lambda _: answer.cancel())
     answer.add_done_callback(lambda _: gone.cancel())

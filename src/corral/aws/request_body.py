@@ -1,6 +1,6 @@
-"""Bodies that are too large to wait for: checked while they stream.
+"""Decoders of request bodies that are too large for memory: they verify a body while it streams.
 
-What `feed` gives may be written to a file at once, but none of it is to be believed before `finish` has returned.
+A caller may write the bytes that `feed` returns to a file immediately, but must discard them if `feed` or `finish` raises.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from hashlib import sha256
 from hmac import compare_digest
 from typing import Protocol
 
-from corral.aws.faults import error_class
+from corral.aws.wire_errors import error_class
 from corral.errors import ApiError
 
-LINE_MAX_BYTES = 4096  # the head of a chunk, or one trailer
+LINE_MAX_BYTES = 4096  # of the header of a chunk, or of one trailer
 TRAILERS_MAX = 32
 TRAILER_SIGNATURE = "x-amz-trailer-signature"
 
@@ -23,25 +23,28 @@ _SIGNATURE = "chunk-signature="
 _EMPTY_SHA256 = sha256().hexdigest()
 
 
-class Body(Protocol):
-    """A body on its way in."""
+class RequestBody(Protocol):
+    """A request body that is being received."""
 
     def feed(self, data: bytes) -> bytes:
-        """The payload in the next bytes; raises an ApiError as soon as something is wrong. Of a view it may be a view."""
+        """Return the payload contained in the next bytes. Raises an ApiError as soon as something is wrong.
+
+        If `data` is a memoryview, the result may be one, too.
+        """
 
     def finish(self) -> dict[str, str]:
-        """The end of the body: raises if anything is missing or wrong, and gives the trailers."""
+        """Return the trailers at the end of the body. Raises an ApiError if anything is missing or wrong."""
 
 
-class Signing(Protocol):
-    """A derived key, ready to sign."""
+class SigningKey(Protocol):
+    """A derived signing key."""
 
     def hexdigest(self, text: bytes) -> str:
-        """The signature of a text."""
+        """Return the signature of a text."""
 
 
 class PlainBody:
-    """A body as it is; `stated` is the SHA-256 that was signed, None for an unsigned payload."""
+    """A body without an encoding. `stated` is the signed SHA-256 of it, or None for an unsigned payload."""
 
     def __init__(self, stated: str | None) -> None:
         self._stated = stated
@@ -61,9 +64,9 @@ class PlainBody:
 
 @dataclass(slots=True)
 class ChunkSigner:
-    """The chain of signatures: each chunk's is made with the one before it, the first with the request's own."""
+    """Verifies chunk signatures. Each one signs the previous signature, too; the first chunk signs the request's signature."""
 
-    key: Signing
+    key: SigningKey
     timestamp: str
     scope: str
     previous: str
@@ -84,23 +87,22 @@ class ChunkSigner:
 
 
 class ChunkedBody:
-    """An aws-chunked body: chunks with their sizes and perhaps signatures, then trailers, perhaps signed as well."""
+    """An aws-chunked body: chunks with sizes and optional signatures, then trailers with an optional signature."""
 
     def __init__(self, size: int, trailers: tuple[str, ...], signer: ChunkSigner | None) -> None:
-        self._missing = size  # bytes of payload that are still to come
+        self._missing = size  # bytes of payload not yet announced by a chunk
         self._declared = trailers
         self._signer = signer
         self._hash = sha256()
-        self._signature = ""  # of the chunk that is being read
-        self._left = 0  # bytes of that chunk
-        self._ended = False  # the last chunk, which is empty, has been seen
-        self._in_chunk = False  # its bytes are all there, and the line break after them is not
+        self._signature = ""  # of the current chunk
+        self._left = 0  # bytes of the current chunk not yet received
+        self._ended = False  # the last chunk, which is empty, has been received
+        self._in_chunk = False  # the line break after the current chunk has not been received
         self._line = b""
         self._trailers: dict[str, str] = {}
         self._trailer_signature: str | None = None
 
     def feed(self, data: bytes) -> bytes:
-        """The payload in the next bytes."""
         data = bytes(data)
         out: list[bytes | memoryview] = []
         view, at = memoryview(data), 0
@@ -117,7 +119,6 @@ class ChunkedBody:
         return b"".join(out)
 
     def finish(self) -> dict[str, str]:
-        """The end of the body."""
         if not self._ended or self._missing or self._line:
             raise _incomplete("The request body terminated unexpectedly")
         if set(self._trailers) != set(self._declared):
@@ -176,7 +177,7 @@ class ChunkedBody:
             self._signer.check_chunk(self._signature, self._hash.hexdigest())
 
     def _take_trailer(self, line: str) -> None:
-        if not line:  # the end; some clients have an empty line before the signature of the trailers, too
+        if not line:  # the end of the body, or the empty line that some clients send before the trailers' signature
             return
         name, colon, value = line.partition(":")
         name = name.strip().lower()

@@ -1,7 +1,6 @@
-"""AWS profiles: one section put into files that belong to the user.
+"""Writes an AWS profile into the user's AWS configuration files.
 
-The files are edited as lines: comments, order, blank lines and everything of other profiles stay byte for byte, which no
-INI library promises.
+The files are edited as lines. Comments, order, blank lines and other profiles stay byte for byte, which no INI library guarantees.
 """
 
 from __future__ import annotations
@@ -12,34 +11,34 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from corral.cli.refusals import Failed
-from corral.cli.where import Where
+from corral.cli.endpoint import Endpoint
+from corral.cli.errors import CliError
 
 MARK = "# written by `corral env --profile`\n"
 _HEADER = re.compile(r"\s*\[\s*(?P<name>[^]]*?)\s*\]")
 _KEY = re.compile(r"(?P<key>[^\s=:#;][^=:]*?)\s*[=:]\s*(?P<value>.*?)\s*$")
 
-Lines = list[str]
+FileLines = list[str]
 
 
-def write(where: Where, name: str, config: Path, credentials: Path, *, force: bool) -> None:
-    """Make or renew the profile. One of that name that is somebody else's is left alone, in both files."""
-    assert where.endpoint_url and where.region and where.access_key and where.secret_key
+def write(endpoint: Endpoint, name: str, config: Path, credentials: Path, *, force: bool) -> None:
+    """Create or update the profile. If Corral did not write the existing one, refuse, unless `force` is set."""
+    assert endpoint.endpoint_url and endpoint.region and endpoint.access_key and endpoint.secret_key
     section = "default" if name == "default" else f"profile {name}"
     in_config, in_credentials = _lines(config), _lines(credentials)
-    ours = _is_ours(in_config, section, {"endpoint_url": where.endpoint_url})
-    ours_too = _is_ours(in_credentials, name, {"aws_access_key_id": where.access_key})
-    if not force and not (ours and ours_too):
-        holder = config if not ours else credentials
-        raise Failed(f"{holder} has a profile {name} that is not Corral's; it was left as it is. Choose another name, or --force.")
-    keys = {"aws_access_key_id": where.access_key, "aws_secret_access_key": where.secret_key}
-    place = {"endpoint_url": where.endpoint_url, "region": where.region}
-    _replace(credentials, with_section(in_credentials, name, keys, keep=ours_too), mode=0o600)
-    _replace(config, with_section(in_config, section, place, keep=ours), mode=None)
+    config_is_ours = _is_ours(in_config, section, {"endpoint_url": endpoint.endpoint_url})
+    credentials_are_ours = _is_ours(in_credentials, name, {"aws_access_key_id": endpoint.access_key})
+    if not force and not (config_is_ours and credentials_are_ours):
+        path = config if not config_is_ours else credentials
+        raise CliError(f"{path} has a profile {name} that Corral did not write. Choose another name, or overwrite it with --force.")
+    keys = {"aws_access_key_id": endpoint.access_key, "aws_secret_access_key": endpoint.secret_key}
+    settings = {"endpoint_url": endpoint.endpoint_url, "region": endpoint.region}
+    _replace(credentials, with_section(in_credentials, name, keys, keep=credentials_are_ours), mode=0o600)
+    _replace(config, with_section(in_config, section, settings, keep=config_is_ours), mode=None)
 
 
-def with_section(lines: Lines, name: str, values: Mapping[str, str], *, keep: bool) -> Lines:
-    """These lines with that section holding these values; `keep` leaves its other lines where they are."""
+def with_section(lines: FileLines, name: str, values: Mapping[str, str], *, keep: bool) -> FileLines:
+    """Return the lines with these values in a section. With `keep`, the section's other lines stay."""
     fresh = [f"{key} = {value}\n" for key, value in values.items()]
     span = _span(lines, name)
     if span is None:
@@ -50,8 +49,8 @@ def with_section(lines: Lines, name: str, values: Mapping[str, str], *, keep: bo
     return [*lines[: start + 1], MARK, *fresh, *others, *lines[end:]]
 
 
-def _is_ours(lines: Lines, name: str, proof: Mapping[str, str]) -> bool:
-    """No such section is nobody's, and so may be ours."""
+def _is_ours(lines: FileLines, name: str, proof: Mapping[str, str]) -> bool:
+    """Whether Corral wrote the section, or it does not exist."""
     span = _span(lines, name)
     if span is None:
         return True
@@ -60,8 +59,8 @@ def _is_ours(lines: Lines, name: str, proof: Mapping[str, str]) -> bool:
     return MARK in body or all(found.get(key) == value for key, value in proof.items())
 
 
-def _span(lines: Lines, name: str) -> tuple[int, int] | None:
-    """(its header's line, the line after its last); blank lines and comments above the next header are the next one's."""
+def _span(lines: FileLines, name: str) -> tuple[int, int] | None:
+    """Return the section's (header line, line after its last). Blank lines and comments above a header belong to that header."""
     headers = [at for at, line in enumerate(lines) if _HEADER.match(line)]
     for at, following in zip(headers, [*headers[1:], len(lines)]):
         if _section(lines[at]) == name:
@@ -73,7 +72,7 @@ def _span(lines: Lines, name: str) -> tuple[int, int] | None:
 
 
 def _section(header: str) -> str:
-    """`[profile "x"]` and `[ profile x ]` are `profile x`, as botocore reads them."""
+    """Return the name of a section. `[profile "x"]` and `[ profile x ]` are both `profile x`, as in botocore."""
     match = _HEADER.match(header)
     assert match is not None
     return " ".join(word.strip("\"'") for word in match["name"].split())
@@ -84,15 +83,15 @@ def _key(line: str) -> str | None:
     return match["key"] if match else None
 
 
-def _lines(path: Path) -> Lines:
+def _lines(path: Path) -> FileLines:
     try:
         return path.read_bytes().decode("utf-8", "surrogateescape").splitlines(keepends=True)
     except FileNotFoundError:
         return []
 
 
-def _replace(path: Path, lines: Lines, mode: int | None) -> None:
-    """All or nothing; through a link, to what it points to."""
+def _replace(path: Path, lines: FileLines, mode: int | None) -> None:
+    """Replace a file atomically. If it is a link, replace its target."""
     target = path.resolve()
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if mode is None:

@@ -1,11 +1,11 @@
-"""The constraints of a shape as a tree: the model's terms, corrected by the service's table."""
+"""Builds the tree of an input's constraints: those of the model, corrected by the service's table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from corral.aws.constraints.terms import Entry, Limit, Unchecked
+from corral.aws.constraints.tables import Limit, LimitEntry, Unchecked
 from corral.aws.shapes import OperationModel, Shape
 
 SIZED = frozenset({"string", "character", "blob", "list", "map"})
@@ -15,23 +15,23 @@ NO_LIMIT = Limit()
 
 
 @dataclass(slots=True)
-class Node:
-    """One value of the input that is constrained, or contains one that is."""
+class ConstraintNode:
+    """A value of the input that has constraints, or contains a value that has."""
 
     shape: Shape
     limits: tuple[Limit, ...] = ()
-    members: dict[str, Node] = field(default_factory=dict)  # of a structure
-    element: Node | None = None  # of a list
-    key: Node | None = None  # of a map
-    value: Node | None = None
+    members: dict[str, ConstraintNode] = field(default_factory=dict)  # of a structure
+    element: ConstraintNode | None = None  # of a list
+    key: ConstraintNode | None = None  # of a map
+    value: ConstraintNode | None = None
 
     @property
     def is_needed(self) -> bool:
         return bool(self.limits or self.members or self.element or self.key or self.value)
 
 
-def input_node(operation: OperationModel, limits: Mapping[str, Entry]) -> Node | None:
-    """The tree of an operation's input; None if nothing in it is constrained."""
+def input_node(operation: OperationModel, limits: Mapping[str, LimitEntry]) -> ConstraintNode | None:
+    """Build the constraint tree of an operation's input; None if it has no constraints."""
     shape = operation.input_shape
     if shape is None:
         return None
@@ -40,16 +40,16 @@ def input_node(operation: OperationModel, limits: Mapping[str, Entry]) -> Node |
 
 
 class _Builder:
-    def __init__(self, limits: Mapping[str, Entry]) -> None:
+    def __init__(self, limits: Mapping[str, LimitEntry]) -> None:
         self._limits = limits
-        self._structures: dict[str, Node] = {}
+        self._structures: dict[str, ConstraintNode] = {}
 
-    def structure(self, shape: Shape, operation: str = "") -> Node:
-        """The node of a structure, which is one for all its uses; of the input if the operation is given."""
+    def structure(self, shape: Shape, operation: str = "") -> ConstraintNode:
+        """Return the node of a structure, which all its uses share. `operation` is given for the input of an operation."""
         known = self._structures.get(shape.name)
         if known is not None and not operation:
             return known
-        node = self._structures[shape.name] = Node(shape)  # before its members: a shape may contain itself
+        node = self._structures[shape.name] = ConstraintNode(shape)  # added before its members, since a shape may contain itself
         if shape.is_document_type:
             return node
         for name, member in shape.members.items():
@@ -59,10 +59,10 @@ class _Builder:
                 node.members[name] = inner
         return node
 
-    def _value(self, shape: Shape, keys: tuple[str, ...]) -> Node:
+    def _value(self, shape: Shape, keys: tuple[str, ...]) -> ConstraintNode:
         if shape.type_name == "structure":
             return self.structure(shape)
-        node = Node(shape, self._limits_of(shape, keys))
+        node = ConstraintNode(shape, self._limits_of(shape, keys))
         if shape.type_name == "list":
             node.element = self._inner(shape.member, keys, "[]")
         elif shape.type_name == "map":
@@ -70,7 +70,7 @@ class _Builder:
             node.value = self._inner(shape.value, keys, "<value>")
         return node
 
-    def _inner(self, shape: Shape, keys: tuple[str, ...], mark: str) -> Node | None:
+    def _inner(self, shape: Shape, keys: tuple[str, ...], mark: str) -> ConstraintNode | None:
         inner = self._value(shape, tuple(key + mark for key in keys))
         return inner if inner.is_needed else None
 
@@ -83,14 +83,14 @@ class _Builder:
 
 
 def _over_model(shape: Shape, limit: Limit) -> Limit:
-    """The limit, with the model's terms where it has none of its own."""
-    terms = shape.terms
+    """Return the limit with the model's constraints for the fields that are None."""
+    constraints = shape.constraints
     return replace(
         limit,
-        min=terms.get("min") if limit.min is None else limit.min,
-        max=terms.get("max") if limit.max is None else limit.max,
-        enum=tuple(terms["enum"]) if limit.enum is None and "enum" in terms else limit.enum,
-        pattern=terms.get("pattern") if limit.pattern is None else limit.pattern,
+        min=constraints.get("min") if limit.min is None else limit.min,
+        max=constraints.get("max") if limit.max is None else limit.max,
+        enum=tuple(constraints["enum"]) if limit.enum is None and "enum" in constraints else limit.enum,
+        pattern=constraints.get("pattern") if limit.pattern is None else limit.pattern,
     )
 
 
@@ -102,8 +102,10 @@ def _constrains(shape: Shape, limit: Limit) -> bool:
     return shape.type_name in NUMBERS and (limit.min is not None or limit.max is not None)
 
 
-def constrained(node: Node, path: tuple[str, ...] = (), above: tuple[int, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:
-    """Every node with limits, with its path: member names, `[]`, `<key>` and `<value>`."""
+def constrained(
+    node: ConstraintNode, path: tuple[str, ...] = (), above: tuple[int, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], ConstraintNode]]:
+    """Yield every node with limits, with its path: member names, `[]`, `<key>` and `<value>`."""
     if id(node) in above:
         return
     if node.limits:

@@ -1,4 +1,4 @@
-"""Which operation of a REST service a method and path mean."""
+"""Finds the operation of a REST service by the method, path, query string and headers of a request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from corral.aws.form import pairs_from_text
+from corral.aws.form_encoding import pairs_from_text
 from corral.aws.http import Request
 from corral.aws.models import service_model
 from corral.aws.shapes import OperationModel
@@ -17,50 +17,50 @@ _LABEL = re.compile(r"\{([^}]+)\}")
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One operation's place; of several that match, the one that asks for most wins."""
+    """The method, path and parameters of one operation. If several routes match, the most specific one is used."""
 
     operation: str
     path: re.Pattern[str]
     labels: tuple[str, ...]
-    literals: int  # characters of the path that are fixed
-    fixed: Mapping[str, str]  # query parameters that the template itself has
-    queries: frozenset[str]  # of required members
-    headers: frozenset[str]  # of required members, lower-case
-    deprecated: bool  # S3 has twins of which one is
+    literals: int  # number of fixed characters in the path
+    fixed: Mapping[str, str]  # query parameters with the values that the template states
+    queries: frozenset[str]  # query parameters of required members
+    headers: frozenset[str]  # headers of required members, lower-case
+    deprecated: bool  # S3 has pairs of operations with the same route, one of them deprecated
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """One service's operations: those that a path without a query string decides, and all in the order to try them."""
+class RouteTable:
+    """The routes of one service, most specific first."""
 
-    plain: Mapping[tuple[str, str], str]
+    plain: Mapping[tuple[str, str], str]  # (method, path) -> operation, for routes without labels and query parameters
     by_method: Mapping[str, list[Route]]
-    without_query: Mapping[str, list[Route]]  # those of them that a request without a query string can mean
+    without_query: Mapping[str, list[Route]]  # the routes that match without a query string
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The operation, and the undecoded labels of its path."""
+class RouteMatch:
+    """The operation of a request, and the undecoded labels of its path."""
 
     operation: str
     labels: dict[str, str]
 
 
-def route(service: str, protocol: str, request: Request) -> Found | None:
-    """The operation that the request means, or None when the service has none like it."""
-    path = request.path if protocol == "rest-xml" else request.path.rstrip("/")  # a key of S3 may end in a slash
+def route(service: str, protocol: str, request: Request) -> RouteMatch | None:
+    """Return the operation that matches the request, or None."""
+    path = request.path if protocol == "rest-xml" else request.path.rstrip("/")  # an S3 key may end with a slash
     table = _routes(service, protocol)
     if not request.query:
         plain = table.plain.get((request.method, path))
         if plain is not None:
-            return Found(plain, {})
+            return RouteMatch(plain, {})
     query = dict(pairs_from_text(request.query))
     for candidate in (table.by_method if query else table.without_query).get(request.method, ()):
         if not _satisfied(candidate, query, request.headers):
             continue
         match = candidate.path.fullmatch(path)
         if match is not None:
-            return Found(candidate.operation, dict(zip(candidate.labels, match.groups())))
+            return RouteMatch(candidate.operation, dict(zip(candidate.labels, match.groups())))
     return None
 
 
@@ -75,7 +75,7 @@ def _satisfied(candidate: Route, query: Mapping[str, str], headers: Mapping[str,
 
 
 @cache
-def _routes(service: str, protocol: str) -> Table:
+def _routes(service: str, protocol: str) -> RouteTable:
     model = service_model(service, protocol)
     plain: dict[tuple[str, str], str] = {}
     by_method: dict[str, list[Route]] = {}
@@ -86,13 +86,13 @@ def _routes(service: str, protocol: str) -> Table:
             plain[method, template.rstrip("/")] = name
         by_method.setdefault(method, []).append(_compile(operation, protocol))
     for routes in by_method.values():
-        routes.sort(key=_demands, reverse=True)
+        routes.sort(key=_specificity, reverse=True)
     without_query = {method: [r for r in routes if not (r.fixed or r.queries)] for method, routes in by_method.items()}
-    return Table(plain, by_method, without_query)
+    return RouteTable(plain, by_method, without_query)
 
 
-def _demands(candidate: Route) -> tuple[int, int, int, int, bool]:
-    # A parameter that the template fixes says more than any path: S3's `?tagging` against a plain object.
+def _specificity(candidate: Route) -> tuple[int, int, int, int, bool]:
+    # A fixed query parameter is more specific than any path: S3's `?tagging` takes precedence over a plain object.
     others = len(candidate.queries) + len(candidate.headers)
     return len(candidate.fixed), candidate.literals, others, -len(candidate.labels), not candidate.deprecated
 
@@ -123,7 +123,7 @@ def _compile(operation: OperationModel, protocol: str) -> Route:
 
 
 def _required(operation: OperationModel, protocol: str, location: str) -> frozenset[str]:
-    """Only S3 tells operations apart by these; elsewhere a missing one is for the parser to report."""
+    """Return the required members at a location. Only S3 distinguishes operations by them; elsewhere the parser reports them."""
     shape = operation.input_shape
     if shape is None or protocol != "rest-xml":
         return frozenset()

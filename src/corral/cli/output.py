@@ -1,4 +1,4 @@
-"""How things are said to people: ages, ids, tables; and JSON for programs."""
+"""Formats output: messages, ages, sizes, short ids and tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-SHORT_ID = 8  # digits of a task's id: enough for a person, and verbs take any prefix that is unique
-PIPE_COLUMNS = 240  # what nobody looks at in a terminal is not cut to the width of one
+SHORT_ID = 8  # digits of a task id that are displayed; commands accept any unique prefix
+PIPE_COLUMNS = 240  # the width of tables if the output is not a terminal
 _TASK_ID = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
 
 
-def say(text: str) -> None:
-    """To the person, beside the output proper."""
+def print_message(text: str) -> None:
+    """Print a message to stderr, separate from the command's output."""
     click.echo(f"corral: {text}", err=True)
 
 
@@ -33,15 +33,15 @@ def print_json(value: Any) -> None:
 def _plain(value: Any) -> str:
     if isinstance(value, datetime):
         return value.isoformat()
-    raise TypeError(f"{type(value).__name__} has no place in JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
-def with_short_ids(text: str) -> str:
+def shorten_ids(text: str) -> str:
     return _TASK_ID.sub(r"\1", text)
 
 
 def server_time(reply: Mapping[str, Any]) -> datetime | None:
-    """The time at the server when it answered: ages are told by its clock, not by ours."""
+    """Return the server's time from the Date header. Ages are computed with the server's clock."""
     return parsed_date(reply["ResponseMetadata"]["HTTPHeaders"].get("date"))
 
 
@@ -50,7 +50,7 @@ def parsed_date(header: str | None) -> datetime | None:
 
 
 def age(since: datetime | None, now: datetime | None) -> str:
-    """`42s`, `5m`, `3h`, `12d`."""
+    """Format the time between two dates: `42s`, `5m`, `3h`, `12d`."""
     if since is None or now is None:
         return ""
     seconds = max(0, int((now - since).total_seconds()))
@@ -60,8 +60,8 @@ def age(since: datetime | None, now: datetime | None) -> str:
     return f"{seconds}s"
 
 
-class Duration(click.ParamType):  # type: ignore[type-arg]  # generic only lately
-    """Seconds, said as `30s`, `90m`, `4h`, `1d`, `1h30m` or a plain number."""
+class DurationType(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions
+    """Parses `30s`, `90m`, `4h`, `1d`, `1h30m` or a plain number into seconds."""
 
     name = "DURATION"
 
@@ -76,17 +76,17 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic only latel
             sum(int(part) * size for part, size in zip(match.groups(default="0"), _UNITS.values(), strict=True)) if match else 0
         )
         if not seconds:
-            self.fail(f"'{value}' is no duration: say it as 30s, 90m, 4h, 1d or 1h30m.", param, ctx)
+            self.fail(f"'{value}' is not a duration: write it as 30s, 90m, 4h, 1d or 1h30m.", param, ctx)
         return seconds
 
 
 _UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _DURATION = re.compile("".join(f"(?:([0-9]+){unit})?" for unit in _UNITS))
-DURATION = Duration()
+DURATION = DurationType()
 
 
-def duration(seconds: int) -> str:
-    """`45s`, `1m 05s`, `1h 30m`, `2d 3h`: the two largest units."""
+def format_duration(seconds: int) -> str:
+    """Format seconds in their two largest units: `45s`, `1m 05s`, `1h 30m`, `2d 3h`."""
     if seconds < 60:
         return f"{seconds}s"
     if seconds < 3_600:
@@ -96,8 +96,8 @@ def duration(seconds: int) -> str:
     return f"{seconds // 86_400}d {seconds % 86_400 // 3_600}h"
 
 
-def in_bytes(number: int) -> str:
-    """`512 B`, `1.5 MiB`, `23.0 GiB`."""
+def format_bytes(number: int) -> str:
+    """Format a size: `512 B`, `1.5 MiB`, `23.0 GiB`."""
     for size, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if number >= size:
             return f"{number / size:.1f} {unit}"
@@ -111,5 +111,5 @@ def count(number: int, noun: str) -> str:
 def console() -> Console:
     from rich.console import Console
 
-    seen = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(width=None if seen else PIPE_COLUMNS, highlight=False, emoji=False, markup=False)
+    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(width=None if has_width else PIPE_COLUMNS, highlight=False, emoji=False, markup=False)

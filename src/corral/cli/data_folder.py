@@ -1,4 +1,4 @@
-"""The Corral of a data folder: is it running, where, and with which keys."""
+"""Finds the server of a data folder: whether it runs, its URL and its keys."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 
 import click
 
-from corral.cli.refusals import Failed, NotRunning
+from corral.cli.errors import CliError, NotRunning
 
 
 @dataclass(frozen=True, slots=True)
-class Data:
+class DataFolder:
     path: Path
-    chosen: bool  # on the command line, which says more than the environment does
+    chosen: bool  # given on the command line, which takes precedence over the environment
 
 
-def _take(context: click.Context, parameter: click.Parameter, value: Path | None) -> Data:
+def _from_option(context: click.Context, parameter: click.Parameter, value: Path | None) -> DataFolder:
     source = context.get_parameter_source(parameter.name or "")
     path = value if value is not None else Path.home() / ".corral"
-    return Data(path.expanduser().absolute(), source is click.core.ParameterSource.COMMANDLINE)
+    return DataFolder(path.expanduser().absolute(), source is click.core.ParameterSource.COMMANDLINE)
 
 
 def data_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,43 +32,43 @@ def data_option(function: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Path(path_type=Path, file_okay=False),
         metavar="DIR",
         envvar="CORRAL_DATA",
-        callback=_take,
+        callback=_from_option,
         help="Corral's data folder (default: $CORRAL_DATA, else ~/.corral).",
     )(function)
 
 
-def running(data: Data) -> dict[str, Any] | None:
-    """What the server that runs on this folder says of itself: url, pid, data, account, gpusFlag. None: none runs."""
+def running(data: DataFolder) -> dict[str, Any] | None:
+    """Return the running server's url, pid, data, account, gpusFlag, cluster and instanceType; None if no server runs."""
     about = _read(data.path / "server.json")
     return about if about is not None and serves(about["pid"], data.path) else None
 
 
-def must_run(data: Data) -> dict[str, Any]:
+def require_running(data: DataFolder) -> dict[str, Any]:
     about = running(data)
     if about is None:
         raise NotRunning(not_running(data))
     return about
 
 
-def not_running(data: Data) -> str:
+def not_running(data: DataFolder) -> str:
     return f"Corral is not running on {data.path}. Start it with `{start_command(data)}`."
 
 
-def start_command(data: Data) -> str:
-    plain = Data(Path.home() / ".corral", chosen=False)
+def start_command(data: DataFolder) -> str:
+    plain = DataFolder(Path.home() / ".corral", chosen=False)
     return "corral up --detach" if data.path == plain.path else f"corral up --detach --data {data.path}"
 
 
-def keys(data: Data) -> dict[str, str]:
-    """The root keys of this folder: access_key and secret_key."""
+def keys(data: DataFolder) -> dict[str, str]:
+    """Return the root keys of a data folder: access_key and secret_key."""
     found = _read(data.path / "credentials.json")
     if found is None:
-        raise Failed(f"there is no {data.path / 'credentials.json'}: this Corral's keys are gone. Restart it to make new ones.")
+        raise CliError(f"{data.path / 'credentials.json'} with the root keys does not exist. Restart Corral to create new keys.")
     return {"access_key": found["access_key"], "secret_key": found["secret_key"]}
 
 
-def pid_of(data: Data) -> int | None:
-    """The process that serves this folder, also while it still starts and has not said where it listens."""
+def pid_of(data: DataFolder) -> int | None:
+    """Return the process id of the folder's server, even while it starts and has not written server.json yet."""
     about = _read(data.path / "server.json")
     if about is not None and serves(about["pid"], data.path):
         return int(about["pid"])
@@ -80,13 +80,13 @@ def pid_of(data: Data) -> int | None:
 
 
 def serves(pid: int, folder: Path) -> bool:
-    """Is this process a Corral server on this folder? The files may have outlived theirs, and its number may be another's now."""
+    """Whether a process is the Corral server of a folder. After a crash, another process may have the recorded id."""
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "surrogateescape").split("\0")
-        its_folder = Path(os.readlink(f"/proc/{pid}/cwd"), words[words.index("--data") + 1])
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "surrogateescape").split("\0")
+        its_folder = Path(os.readlink(f"/proc/{pid}/cwd"), arguments[arguments.index("--data") + 1])
     except (OSError, ValueError, IndexError):
         return False
-    return "corral.server" in words and its_folder.resolve() == folder.resolve()
+    return "corral.server" in arguments and its_folder.resolve() == folder.resolve()
 
 
 def _read(path: Path) -> Any:
@@ -95,4 +95,4 @@ def _read(path: Path) -> Any:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise Failed(f"{path} cannot be read: {error}") from None
+        raise CliError(f"{path} is not valid JSON: {error}") from None

@@ -1,4 +1,4 @@
-"""The person's end of `corral run -i` and `-it`: a socket at which the task calls, and a relay between it and this terminal."""
+"""The user's end of `corral run -i` and `-it`: a socket to which the task connects, and a relay to this terminal."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from types import FrameType
 from corral.channel import command_relay
 from corral.channel.command_relay import BUFFER_MAX_BYTES, END_OF_INPUT, ERRORS, INPUT, PART_BYTES, SIZE, WINDOW, Frames, frame
 
-SOCKET_PATH_MAX_BYTES = 100  # the system's own bound is 107
+SOCKET_PATH_MAX_BYTES = 100  # the system's limit is 107
 DRAIN_S = 5.0
 
 
-class Attached:
-    """One task's input and output: `listen` before it starts, `begin` when it does, `close` in any case.
+class RunTerminal:
+    """The input and output of one task. Call `listen` before the task starts, `start` when it starts, and always `close`.
 
-    Until `begin` the terminal is the person's own, so that one can read why the task waits, and stop it by Ctrl-C.
+    Before `start` the terminal keeps its mode, so the user can read why the task waits, and Ctrl-C stops it.
     """
 
     def __init__(self, *, has_terminal: bool, out: int) -> None:
         self.has_terminal = has_terminal
-        self.begun = False
-        self.called = threading.Event()  # the task has called, and has this terminal
-        self.ended = threading.Event()  # it has hung up
+        self.started = False
+        self.connected = threading.Event()  # the task has connected and uses this terminal
+        self.ended = threading.Event()  # the task has disconnected
         self._closed = False
-        self.unread = False  # whoever read our output has gone
+        self.output_closed = False  # the reader of the output has closed it
         self._out = out
         self._stdin = 0
         self._folder = _private_folder()
         self._path = self._folder / "s"
         self._listener = socket.socket(socket.AF_UNIX)
-        self._woken, self._wake = os.pipe()
+        self._wake_reader, self._wake_writer = os.pipe()
         self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._cooked = termios.tcgetattr(0) if has_terminal else None
+        self._terminal_settings = termios.tcgetattr(0) if has_terminal else None
 
     def wrap(self, command: tuple[str, ...]) -> list[str]:
         kind = "tty" if self.has_terminal else "pipe"
@@ -52,48 +52,48 @@ class Attached:
         self._listener.bind(str(self._path))
         self._listener.listen(1)
 
-    def begin(self) -> None:
-        if self.begun:
+    def start(self) -> None:
+        if self.started:
             return
-        self.begun = True
+        self.started = True
         if self.has_terminal:
-            signal.signal(signal.SIGWINCH, self._resized)
+            signal.signal(signal.SIGWINCH, self._on_resize)
         self._thread.start()
 
     def close(self) -> None:
-        """Let the last output arrive, and leave the terminal as it was. Twice is once."""
+        """Receive the last output and restore the terminal. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
-        if self.begun and (self.called.is_set() or select.select([self._listener], [], [], 0)[0]):
+        if self.started and (self.connected.is_set() or select.select([self._listener], [], [], 0)[0]):
             self._thread.join(DRAIN_S)
-        os.write(self._wake, b"q")
+        os.write(self._wake_writer, b"q")
         self._restore()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _resized(self, number: int, stack: FrameType | None) -> None:
-        os.write(self._wake, b"w")
+    def _on_resize(self, number: int, stack: FrameType | None) -> None:
+        os.write(self._wake_writer, b"w")
 
     def _restore(self) -> None:
-        if self._cooked is not None:
-            termios.tcsetattr(0, termios.TCSADRAIN, self._cooked)
+        if self._terminal_settings is not None:
+            termios.tcsetattr(0, termios.TCSADRAIN, self._terminal_settings)
 
     def _serve(self) -> None:
-        calls: list[int | socket.socket] = [self._listener, self._woken]
-        while self._listener not in select.select(calls, [], [])[0]:
-            if b"q" in os.read(self._woken, PART_BYTES):
+        events: list[int | socket.socket] = [self._listener, self._wake_reader]
+        while self._listener not in select.select(events, [], [])[0]:
+            if b"q" in os.read(self._wake_reader, PART_BYTES):
                 return
         link, _ = self._listener.accept()
-        self.called.set()
-        shutil.rmtree(self._folder, ignore_errors=True)  # nobody else is to call
+        self.connected.set()
+        shutil.rmtree(self._folder, ignore_errors=True)  # accept no other connection
         try:
             if self.has_terminal:
                 tty.setraw(0, termios.TCSADRAIN)
             self._relay(link)
         except BrokenPipeError:
-            self.unread = True
+            self.output_closed = True
         except OSError:
-            pass  # the task's end or the person's has gone
+            pass  # the task or the terminal has disconnected
         finally:
             self._restore()
             link.close()
@@ -104,13 +104,12 @@ class Attached:
         if self.has_terminal:
             unsent += _window()
         while True:
-            wanted: list[int | socket.socket] = [link, self._woken]
+            wanted: list[int | socket.socket] = [link, self._wake_reader]
             if reading and len(unsent) < BUFFER_MAX_BYTES:
                 wanted.append(self._stdin)
             readable, writable, _ = select.select(wanted, [link] if unsent else [], [])
-            if self._woken in readable:
-                said = os.read(self._woken, PART_BYTES)
-                if b"q" in said:
+            if self._wake_reader in readable:
+                if b"q" in os.read(self._wake_reader, PART_BYTES):
                     return
                 unsent += _window()
             if self._stdin in readable:
@@ -120,7 +119,7 @@ class Attached:
             if link in writable:
                 try:
                     del unsent[: link.send(unsent[:PART_BYTES])]
-                except OSError:  # it does not listen any more; what it said last may still be on its way
+                except OSError:  # the task reads no more input; its last output may still arrive
                     unsent.clear()
                     reading = False
             if link in readable:

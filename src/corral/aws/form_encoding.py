@@ -1,0 +1,80 @@
+"""Decodes form bodies and query strings into pairs, and pairs with dotted names into a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import unquote
+
+from corral.aws.wire_errors import ParseError
+
+PARAMETERS_MAX = 20_000
+NESTING_MAX = 64  # structures, lists and maps inside each other
+SEGMENTS_MAX = 3 * NESTING_MAX  # of one dotted name: a list takes three, its name, "member" and an index
+INDEX_MAX_DIGITS = 9
+
+FormTree = dict[str, Any]  # name -> text or FormTree
+
+
+def pairs_from_text(text: str) -> list[tuple[str, str]]:
+    """Return the decoded pairs of `a=1&b=2`, in order."""
+    if not text:
+        return []
+    if text.count("&") >= PARAMETERS_MAX:
+        raise ParseError.syntax(f"more than {PARAMETERS_MAX} parameters")
+    pairs = []
+    for item in text.split("&"):
+        if item:
+            name, _, value = item.partition("=")
+            pairs.append((percent_decoded(name, plus=True), percent_decoded(value, plus=True)))
+    return pairs
+
+
+def pairs_from_body(body: bytes) -> list[tuple[str, str]]:
+    """Return the decoded pairs of a form body, in order."""
+    try:
+        return pairs_from_text(body.decode())
+    except UnicodeDecodeError:
+        raise ParseError.syntax("the form is not valid UTF-8") from None
+
+
+def percent_decoded(text: str, *, plus: bool = False) -> str:
+    """Percent-decode a text. With `plus`, a plus sign means a space, as in forms and query strings but not in paths."""
+    if plus and "+" in text:
+        text = text.replace("+", " ")
+    if "%" not in text:
+        return text
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        raise ParseError.syntax("percent-encoded text is not valid UTF-8") from None
+
+
+def form_tree(pairs: Iterable[tuple[str, str]]) -> FormTree:
+    """Nest pairs by the dots of their names. An index stays a dictionary key, so `member.999999999` takes one entry."""
+    root: FormTree = {}
+    for name, value in pairs:
+        if "." not in name:
+            if root.get(name).__class__ is not dict:
+                root[name] = value
+            continue
+        *outer, last = name.split(".")
+        if len(outer) >= SEGMENTS_MAX:
+            raise ParseError.syntax(f"a parameter name has more than {SEGMENTS_MAX} parts between dots")
+        node = root
+        for part in outer:
+            child = node.get(part)
+            if child.__class__ is not dict:  # clients send an empty list as `Name=`, which real elements replace
+                child = node[part] = {}
+            node = child
+        if node.get(last).__class__ is not dict:
+            node[last] = value
+    return root
+
+
+def indexed_elements(node: FormTree) -> list[Any]:
+    """Return the elements of a list or map, ordered by index. Gaps between indices are ignored, as on AWS."""
+    indices = [key for key in node if len(key) <= INDEX_MAX_DIGITS and key.isascii() and key.isdigit()]
+    if len(indices) != len(node):
+        raise ParseError.wrong_type("the elements of a list must be numbered from 1")
+    return [node[key] for key in sorted(indices, key=int)]

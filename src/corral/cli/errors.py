@@ -1,0 +1,52 @@
+"""Errors as one line on stderr, and the exit codes.
+
+0    success
+1    refused or failed; one line on stderr states the reason
+2    wrong usage (click's exit code)
+3    Corral is not running on this data folder
+124  `corral run --time`: the task was stopped at its time limit
+125  `corral run`: the task has no exit code (it never started, or its host was lost)
+130  interrupted
+141  `corral run`, `corral exec`: the reader of the output closed it, and the task or the command was stopped
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import IO, Any
+
+import click
+
+TIMED_OUT = 124
+NO_EXIT_CODE = 125
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+class CliError(click.ClickException):
+    """An error that the user can fix."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"corral: {self.message}", err=True)
+
+
+class NotRunning(CliError):
+    exit_code = 3
+
+
+def error_line(error: Exception) -> str | None:
+    """Return one line for an error of the system or of botocore; None for any other error, which is a bug."""
+    if isinstance(error, OSError):
+        return f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
+    exceptions = sys.modules.get("botocore.exceptions")  # if it was not imported, the error is not one of its classes
+    if exceptions is None:
+        return None
+    if isinstance(error, exceptions.ClientError):
+        details = error.response["Error"]
+        return f"{error.operation_name}: {details.get('Message') or 'refused'} ({details['Code']})"
+    if isinstance(error, exceptions.EndpointConnectionError):
+        url = error.kwargs.get("endpoint_url")
+        return f"cannot connect to {url}: start Corral with `corral up --detach`, or correct AWS_ENDPOINT_URL."
+    if isinstance(error, exceptions.BotoCoreError):
+        return " ".join(str(error).split())
+    return None

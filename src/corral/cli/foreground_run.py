@@ -1,0 +1,204 @@
+"""`corral run` in the foreground: reports why the task waits, shows its output, and exits with its exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from corral.cli import tasks
+from corral.cli.endpoint import Endpoint, client
+from corral.cli.errors import BROKEN_PIPE, INTERRUPTED, NO_EXIT_CODE, TIMED_OUT
+from corral.cli.output import format_duration, print_json, print_message, shorten_ids
+from corral.cli.task_logs import Interrupt, LogStream, TaskUpdates, follow, has_log, log_streams, pages, watch_task
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.spinner import Spinner
+
+    from corral.cli.run_terminal import RunTerminal
+
+
+@dataclass(frozen=True, slots=True)
+class ForegroundRun:
+    endpoint: Endpoint
+    cluster: str
+    task: dict[str, Any]  # from the response of RunTask
+    definition: dict[str, Any]
+    updates: TaskUpdates
+    as_json: bool
+    limit_s: int | None
+    terminal: RunTerminal | None  # with -i or -t
+
+    @property
+    def task_id(self) -> str:
+        return tasks.id_of(self.task)
+
+
+def wait_in_foreground(run: ForegroundRun) -> None:
+    """Show the task's progress and output until it stops, then exit with its exit code."""
+    reporter = ProgressReporter(run.task_id)
+    interrupts: list[bool] = []
+    logged = [defined["name"] for defined in run.definition["containerDefinitions"] if has_log(defined)]
+    width = max(map(len, logged), default=0) if len(logged) > 1 else 0
+
+    def stop() -> None:
+        client(run.endpoint, "ecs").stop_task(cluster=run.cluster, task=run.task_id, reason="corral run was interrupted")
+
+    def interrupted() -> None:
+        interrupts.append(True)
+        reporter.close()
+        stop()
+        print_message(f"stopping task {tasks.short(run.task_id)}; press Ctrl-C again to exit without waiting for it")
+
+    def show(stream: LogStream, events: list[dict[str, Any]]) -> None:
+        out = sys.stderr if run.as_json else sys.stdout
+        name = f"{stream.container:<{width}} | " if width else ""
+        try:
+            out.write("".join(f"{name}{event['message']}\n" for event in events))
+            out.flush()
+        except BrokenPipeError:  # the reader has closed the pipe, which kills a local program, so stop the task
+            os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+            stop()
+            sys.exit(BROKEN_PIPE)
+
+    try:
+        if not logged:
+            print_message(f"no container of {run.definition['family']} has the awslogs log driver, so its output is not shown")
+        reporter.report(run.task)
+        if run.terminal:
+            ended = _wait_with_terminal(run, run.terminal, reporter, interrupted)
+            if not run.terminal.connected.is_set():  # then the log contains the error
+                for stream in log_streams(run.definition, ended):
+                    for page in pages(run.endpoint, stream):
+                        show(stream, page.events)
+        else:
+            ended = follow(
+                run.endpoint, run.cluster, run.task_id, lambda seen: log_streams(run.definition, seen), show,
+                updates=run.updates, on_task=reporter.report, on_interrupt=interrupted,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        reporter.close()
+        print_message(f"not waiting for the task; follow it with `corral logs -f {tasks.short(run.task_id)}`")
+        sys.exit(INTERRUPTED)
+    except Exception:
+        reporter.close()
+        print_message(f"task {tasks.short(run.task_id)} keeps running; follow it with `corral logs -f {tasks.short(run.task_id)}`")
+        raise
+    finally:
+        reporter.close()
+    if run.as_json:
+        print_json(ended)
+    sys.exit(_exit_code(run, ended, interrupted=bool(interrupts)))
+
+
+def _wait_with_terminal(run: ForegroundRun, terminal: RunTerminal, reporter: ProgressReporter, interrupted: Any) -> dict[str, Any]:
+    """Give the terminal to the task when it starts, and wait until it stops. The server may restart meanwhile."""
+
+    def report(task: dict[str, Any]) -> None:
+        if not terminal.started:
+            reporter.report(task)
+        if task["lastStatus"] != "PROVISIONING":
+            terminal.start()
+
+    report(run.task)
+    watch_task(run.endpoint, run.cluster, run.task_id, run.updates)
+    while True:
+        match run.updates.get():
+            case Exception() as error:
+                if not terminal.connected.is_set() or terminal.ended.is_set():
+                    raise error
+                terminal.ended.wait()
+                watch_task(run.endpoint, run.cluster, run.task_id, run.updates)
+            case Interrupt():
+                interrupted()
+            case dict() as task:
+                report(task)
+                if tasks.is_stopped(task):
+                    terminal.close()
+                    return task
+
+
+def _exit_code(run: ForegroundRun, ended: dict[str, Any], *, interrupted: bool) -> int:
+    """Return the exit code, and print a message if the exit code alone does not explain the end."""
+    name, why = f"task {tasks.short(run.task_id)}", shorten_ids(str(ended.get("stoppedReason", "")))
+    if run.terminal and run.terminal.output_closed:
+        return BROKEN_PIPE
+    if run.limit_s is not None and _reached_time_limit(ended):
+        print_message(f"{name} was stopped at its time limit of {format_duration(run.limit_s)}")
+        return TIMED_OUT
+    code = exit_code(run.definition, ended)
+    if code is None:
+        print_message(f"{name} has no exit code: {shorten_ids(tasks.reason(ended))}")
+        return INTERRUPTED if ended.get("stopCode") == "UserInitiated" else NO_EXIT_CODE
+    if ended.get("stopCode") == "UserInitiated" and not interrupted:
+        print_message(f"{name} was stopped: {why}")
+    return code
+
+
+def _reached_time_limit(ended: dict[str, Any]) -> bool:
+    return "time limit" in str(ended.get("stoppedReason", "")).lower()
+
+
+def exit_code(definition: dict[str, Any], ended: dict[str, Any]) -> int | None:
+    """Return the exit code of the first essential container that failed, else 0; None if one of them has no exit code."""
+    essential = {defined["name"] for defined in definition["containerDefinitions"] if tasks.is_essential(defined)}
+    codes = [container.get("exitCode") for container in ended["containers"] if container["name"] in essential]
+    return next((code for code in codes if code), None if None in codes or not codes else 0)
+
+
+class ProgressReporter:
+    """Prints to stderr why the task waits, and which GPUs it was given.
+
+    In a terminal the reason is one live line, which disappears when the task starts. Otherwise each change is printed once.
+    """
+
+    def __init__(self, task_id: str) -> None:
+        self._name = f"task {tasks.short(task_id)}"
+        self._printed = ""
+        self._began_s = time.monotonic()
+        self._live: Live | None = None
+        self._spinner: Spinner | None = None
+        self._reason = ""
+
+    def report(self, task: dict[str, Any]) -> None:
+        if task["lastStatus"] == "PROVISIONING" and task["desiredStatus"] != "STOPPED":
+            self._wait(shorten_ids(tasks.reason(task)))
+        elif task["lastStatus"] in ("PENDING", "ACTIVATING", "RUNNING") or "startedAt" in task:  # short tasks stop unseen
+            gpus = tasks.gpu_ids(task)
+            self._print(f"{self._name} starts" + (f" on {', '.join(gpus)}" if gpus else ""))
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _wait(self, reason: str) -> None:
+        self._reason = reason
+        if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+            self._print(f"{self._name} waits: {reason}")
+        elif self._live is None:
+            from rich.console import Console
+            from rich.live import Live
+            from rich.spinner import Spinner
+
+            self._spinner = Spinner("dots", style="cyan")
+            console = Console(stderr=True, highlight=False, emoji=False, markup=False)
+            self._live = Live(get_renderable=self._line, console=console, transient=True, refresh_per_second=8)
+            self._live.start(refresh=True)
+
+    def _line(self) -> Spinner:
+        from rich.text import Text
+
+        assert self._spinner is not None
+        waited = format_duration(int(time.monotonic() - self._began_s))
+        self._spinner.update(text=Text.assemble((f"{self._name} waits {waited}: ", "bold"), self._reason))
+        return self._spinner
+
+    def _print(self, text: str) -> None:
+        self.close()
+        if text != self._printed:
+            self._printed = text
+            print_message(text)

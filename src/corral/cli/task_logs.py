@@ -1,0 +1,198 @@
+"""Follows a task and its logs until the task has stopped.
+
+One thread long-polls for changes of the task, and one thread per log for more events. They put updates into one queue, which
+the main thread reads; Ctrl-C is an update, too. Corral stores a task's log before it reports the task as stopped, so reading the
+log to its end after that returns all of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+from corral.cli import tasks
+from corral.cli.endpoint import Endpoint, client, long_poll
+
+LONG_POLL_S = 20.0  # how long the server may hold a request
+# The reason why a task waits can change without a new version of the task, so it is requested again after this time.
+LONG_POLL_WAITING_S = 1.0
+FIRST_PAUSE_S = 0.02  # between requests for a log that does not exist yet
+POLL_S = 1.0  # the longest pause between requests, and the pause if the server does not hold requests, as AWS
+
+
+@dataclass(frozen=True, slots=True)
+class LogStream:
+    container: str
+    region: str | None
+    group: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogStart:
+    """The first event to read: by default the first of the log, or the last `tail` events, or events since a time."""
+
+    tail: int | None = None
+    since_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    stream: LogStream
+    events: list[dict[str, Any]]
+    token: str  # of the next page
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """The user pressed Ctrl-C, or the process received SIGTERM."""
+
+
+TaskUpdates = SimpleQueue[Any]  # contains descriptions of the task, LogPages, Interrupts and exceptions
+Show = Callable[[LogStream, list[dict[str, Any]]], None]
+FROM_START = LogStart()
+
+
+def log_streams(definition: dict[str, Any], task: dict[str, Any], container: str | None = None) -> list[LogStream]:
+    """Return the log streams of the task's containers that have started."""
+    runtime_ids = {running["name"]: running.get("runtimeId") for running in task["containers"]}
+    streams = []
+    for defined in definition["containerDefinitions"]:
+        name = defined["name"]
+        if has_log(defined) and container in (None, name) and runtime_ids.get(name):
+            options = defined["logConfiguration"]["options"]
+            prefix = options.get("awslogs-stream-prefix")
+            stream_name = f"{prefix}/{name}/{tasks.id_of(task)}" if prefix else runtime_ids[name]
+            streams.append(LogStream(name, options.get("awslogs-region"), options["awslogs-group"], stream_name))
+    return streams
+
+
+def has_log(defined: dict[str, Any]) -> bool:
+    return bool(defined.get("logConfiguration", {}).get("logDriver") == "awslogs")
+
+
+def pages(endpoint: Endpoint, stream: LogStream, start: LogStart = FROM_START, token: str | None = None) -> Iterator[LogPage]:
+    """Yield the pages of a log up to its current end; nothing if the log does not exist yet."""
+    logs = client(endpoint, "logs", stream.region)
+    while True:
+        try:
+            page = _page(logs, stream, start, token)
+        except logs.exceptions.ResourceNotFoundException:
+            return
+        yield page
+        if page.token == token:
+            return
+        token = page.token
+
+
+def follow(
+    endpoint: Endpoint,
+    cluster: str,
+    task_id: str,
+    streams_of: Callable[[dict[str, Any]], list[LogStream]],
+    show: Show,
+    *,
+    start: LogStart = FROM_START,
+    updates: TaskUpdates | None = None,
+    on_task: Callable[[dict[str, Any]], None] = lambda task: None,
+    on_interrupt: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Show the logs until the task has stopped, and return the description of the stopped task."""
+    updates = updates if updates is not None else SimpleQueue()
+    watch_task(endpoint, cluster, task_id, updates)
+    tokens: dict[LogStream, str | None] = {}  # of the next page to show, for the logs that a thread reads
+    while True:
+        match updates.get():
+            case Exception() as error:
+                raise error
+            case Interrupt():
+                on_interrupt()
+            case LogPage() as page:
+                show(page.stream, page.events)
+                tokens[page.stream] = page.token
+            case dict() as task:
+                on_task(task)
+                streams = streams_of(task)
+                if tasks.is_stopped(task):
+                    for stream in streams:
+                        for rest in pages(endpoint, stream, start, tokens.get(stream)):
+                            show(stream, rest.events)
+                    return task
+                for stream in streams:
+                    if stream not in tokens:
+                        tokens[stream] = None
+                        run_in_thread(updates, partial(_read, client(endpoint, "logs", stream.region), stream, start, updates))
+
+
+def watch_task(endpoint: Endpoint, cluster: str, task_id: str, updates: TaskUpdates) -> None:
+    ecs = client(endpoint, "ecs")  # threads share clients, but only this thread creates them
+    run_in_thread(updates, lambda: _watch(ecs, cluster, task_id, updates))
+
+
+def run_in_thread(updates: TaskUpdates, work: Callable[[], None]) -> None:
+    """Run `work` in a daemon thread, which does not delay the exit while it long-polls."""
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:
+            updates.put(error)
+
+    threading.Thread(target=run, daemon=True).start()
+
+
+def _watch(ecs: Any, cluster: str, task_id: str, updates: TaskUpdates) -> None:
+    """Put the task into the queue whenever it has changed, until it has stopped."""
+    task = tasks.describe_one(ecs, cluster, task_id)
+    updates.put(task)
+    while not tasks.is_stopped(task):
+        before, began_s = task, time.monotonic()
+        hold_s = LONG_POLL_S if task["lastStatus"] in ("RUNNING", "STOPPING") else LONG_POLL_WAITING_S
+        with long_poll(hold_s, seen=task.get("version")):
+            task = tasks.describe_one(ecs, cluster, task_id)
+        if _visible(task) != _visible(before):
+            updates.put(task)
+        else:
+            time.sleep(max(0.0, POLL_S - (time.monotonic() - began_s)))
+
+
+def _visible(task: dict[str, Any]) -> tuple[Any, ...]:
+    return task.get("version"), task["lastStatus"], task["desiredStatus"], tasks.reason(task)
+
+
+def _read(logs: Any, stream: LogStream, start: LogStart, updates: TaskUpdates) -> None:
+    token: str | None = None
+    pause_s = FIRST_PAUSE_S
+    while True:
+        began_s = time.monotonic()
+        try:
+            with long_poll(LONG_POLL_S):
+                page = _page(logs, stream, start, token)
+        except logs.exceptions.ResourceNotFoundException:  # AWS may create the stream later
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, POLL_S)
+            continue
+        moved = page.token != token
+        token = page.token
+        if page.events or moved:
+            updates.put(page)
+        if not page.events:
+            time.sleep(max(0.0, POLL_S - (time.monotonic() - began_s)))
+
+
+def _page(logs: Any, stream: LogStream, start: LogStart, token: str | None) -> LogPage:
+    params: dict[str, Any] = {"startFromHead": True}
+    if token:
+        params["nextToken"] = token
+    elif start.tail is not None:
+        params = {"startFromHead": False, "limit": max(1, start.tail)}
+    if start.since_ms is not None:
+        params["startTime"] = start.since_ms
+    reply = logs.get_log_events(logGroupName=stream.group, logStreamName=stream.name, **params)
+    events = reply["events"] if token or start.tail != 0 else []
+    return LogPage(stream, events, reply["nextForwardToken"])
