@@ -1,4 +1,4 @@
-"""What a message may hold: its characters, attributes and size; and the digests by which clients check it."""
+"""The content of a message: checks of its body and attributes, the size it counts for, and the MD5 digests that clients verify."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from typing import Any
 
 import orjson
 
-from corral.services.sqs.naming import InvalidMessageContents, InvalidParameterValue, MissingParameter
+from corral.model.queue_limits import ATTRIBUTE_NAME_MAX_CHARACTERS, ATTRIBUTE_TYPE_MAX_CHARACTERS, ATTRIBUTES_MAX
+from corral.services.sqs.queue_names import InvalidMessageContents, InvalidParameterValue, MissingParameter
 
-Attributes = Mapping[str, Mapping[str, Any]]
+MessageAttributes = Mapping[str, Mapping[str, Any]]
 
 NOT_ALLOWED = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-CHARACTERS = (
+INVALID_CHARACTERS = (  # AWS's text
     "Invalid characters found. Valid unicode characters are "
     "#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF"
 )
-ATTRIBUTES_MAX = 10
-ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9_.-]{1,256}")
+ATTRIBUTE_NAME = re.compile(f"[A-Za-z0-9_.-]{{1,{ATTRIBUTE_NAME_MAX_CHARACTERS}}}")
 ATTRIBUTE_TYPE = re.compile(r"(String|Number|Binary)(\..+)?", re.DOTALL)
-TYPE_MAX_CHARACTERS = 256
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 TRACE_HEADER = "AWSTraceHeader"
 
@@ -31,10 +30,10 @@ def check_body(body: str) -> None:
     if not body:
         raise MissingParameter("The request must contain the parameter MessageBody.")
     if NOT_ALLOWED.search(body):
-        raise InvalidMessageContents(CHARACTERS)
+        raise InvalidMessageContents(INVALID_CHARACTERS)
 
 
-def check_attributes(attributes: Attributes) -> None:
+def check_attributes(attributes: MessageAttributes) -> None:
     if len(attributes) > ATTRIBUTES_MAX:
         raise InvalidParameterValue(
             f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum [{ATTRIBUTES_MAX}]."
@@ -44,7 +43,7 @@ def check_attributes(attributes: Attributes) -> None:
         if not ATTRIBUTE_NAME.fullmatch(name):
             raise InvalidParameterValue(
                 f"Message (user) attribute name '{name}' can only contain letters, digits, periods, hyphens and underscores, "
-                "and has 1 to 256 of them."
+                f"and has 1 to {ATTRIBUTE_NAME_MAX_CHARACTERS} of them."
             )
         if lowered.startswith(("aws.", "amazon.", ".")) or name.endswith(".") or ".." in name:
             raise InvalidParameterValue(
@@ -56,7 +55,7 @@ def check_attributes(attributes: Attributes) -> None:
 
 def _check_value(name: str, attribute: Mapping[str, Any]) -> None:
     data_type = attribute["DataType"]
-    if len(data_type) > TYPE_MAX_CHARACTERS or not ATTRIBUTE_TYPE.fullmatch(data_type):
+    if len(data_type) > ATTRIBUTE_TYPE_MAX_CHARACTERS or not ATTRIBUTE_TYPE.fullmatch(data_type):
         raise InvalidParameterValue(
             f"The type of message (user) attribute '{name}' is invalid. You must use only the following supported type prefixes: "
             "Binary, Number, String."
@@ -70,11 +69,11 @@ def _check_value(name: str, attribute: Mapping[str, Any]) -> None:
     if kind == "Number" and not NUMBER.fullmatch(value):
         raise InvalidParameterValue(f"Can't cast the value of message (user) attribute '{name}' to a number.")
     if kind != "Binary" and NOT_ALLOWED.search(value):
-        raise InvalidParameterValue(CHARACTERS)
+        raise InvalidParameterValue(INVALID_CHARACTERS)
 
 
-def trace_header(attributes: Attributes) -> str | None:
-    """The one attribute of the system that a sender may set."""
+def trace_header(attributes: MessageAttributes) -> str | None:
+    """The value of AWSTraceHeader, the only system attribute that a sender may set."""
     for name, attribute in attributes.items():
         if name != TRACE_HEADER:
             raise InvalidParameterValue(f"Message system attribute name '{name}' is invalid.")
@@ -84,13 +83,13 @@ def trace_header(attributes: Attributes) -> str | None:
     return None if found is None else str(found["StringValue"])
 
 
-def size_of(attributes: Attributes) -> int:
-    """In bytes: name, type and value count."""
+def attributes_size(attributes: MessageAttributes) -> int:
+    """Bytes of all names, types and values."""
     return sum(len(name.encode()) + len(kind.encode()) + len(value) for name, kind, _, value in _parts(attributes))
 
 
-def digest(attributes: Attributes) -> str:
-    """MD5OfMessageAttributes: names in order, each part with its length before it."""
+def digest(attributes: MessageAttributes) -> str:
+    """MD5OfMessageAttributes: attributes sorted by name, each part preceded by its length."""
     found = md5(usedforsecurity=False)
     for name, kind, transport, value in sorted(_parts(attributes)):
         for part in (name.encode(), kind.encode()):
@@ -99,8 +98,8 @@ def digest(attributes: Attributes) -> str:
     return found.hexdigest()
 
 
-def _parts(attributes: Attributes) -> list[tuple[str, str, bytes, bytes]]:
-    """Name, type, how the value travels, value."""
+def _parts(attributes: MessageAttributes) -> list[tuple[str, str, bytes, bytes]]:
+    """(name, type, transport type, value) of each attribute: the transport type is 1 for text and 2 for bytes."""
     return [
         (name, attribute["DataType"], b"\2", attribute["BinaryValue"])
         if attribute["DataType"].startswith("Binary")
@@ -109,24 +108,24 @@ def _parts(attributes: Attributes) -> list[tuple[str, str, bytes, bytes]]:
     ]
 
 
-def packed(attributes: Attributes) -> str | None:
-    """As they are kept."""
+def dump_attributes(attributes: MessageAttributes) -> str | None:
+    """The attributes as JSON text for the message's row."""
     if not attributes:
         return None
-    kept = {name: [kind, transport[0], b64encode(value).decode() if transport == b"\2" else value.decode()]
+    stored = {name: [kind, transport[0], b64encode(value).decode() if transport == b"\2" else value.decode()]
             for name, kind, transport, value in _parts(attributes)}  # fmt: skip
-    return orjson.dumps(kept).decode()
+    return orjson.dumps(stored).decode()
 
 
-def unpacked(text: str) -> dict[str, dict[str, Any]]:
+def load_attributes(text: str) -> dict[str, dict[str, Any]]:
     return {
         name: {"DataType": kind, **({"BinaryValue": b64decode(value)} if transport == 2 else {"StringValue": value})}
         for name, (kind, transport, value) in orjson.loads(text).items()
     }
 
 
-def chosen(attributes: Attributes, names: list[str]) -> dict[str, Mapping[str, Any]]:
-    """Those that a receiver asks for: by name, by the beginning of a name (`bar.*`), or all."""
+def select_attributes(attributes: MessageAttributes, names: list[str]) -> dict[str, Mapping[str, Any]]:
+    """The attributes that MessageAttributeNames selects: by name, by prefix (`bar.*`), or all."""
     if "All" in names or ".*" in names or "*" in names:
         return dict(attributes)
     prefixes = tuple(name.removesuffix(".*") for name in names if name.endswith(".*"))

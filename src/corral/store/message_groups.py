@@ -1,7 +1,8 @@
-"""FIFO queues: a group's messages are received in their order, and none of them while another is in flight.
+"""Message groups of FIFO queues, and the memory of what was sent and received.
 
-`message_group` has a row for each group with messages, which says from when on it may be served. Whoever changes a group's
-messages settles it: looks at its first few, which are all that can be in flight, and writes that time anew.
+The messages of a group are received in order, and none while another message of the group is in flight. `message_group` has a
+row for each group with messages: the time from which the group may be served. Each change of a group's messages must be followed
+by `update_group`, which computes that time from the first messages of the group: only those can be in flight.
 """
 
 from __future__ import annotations
@@ -12,15 +13,14 @@ from typing import Any
 
 import orjson
 
-from corral.model.queue import Draft, Message, Queue
-from corral.store.messages import MESSAGE_COLUMNS, Messages, fitting
+from corral.model.queue import MessageDraft, Queue, QueueMessage
+from corral.model.queue_limits import RECEIVE_MAX_MESSAGES
+from corral.store.messages import MESSAGE_COLUMNS, Messages, fit_response
 
-RECEIVED_AT_ONCE_MAX = 10  # of one group: no more of it can be in flight
 
-
-class Groups(Messages):
-    def open_groups(self, queue: Queue, drafts: Sequence[Draft], now_ms: int) -> None:
-        """Messages have been put: groups that had none are served from now on, or when their first is no longer delayed."""
+class MessageGroups(Messages):
+    def open_groups(self, queue: Queue, drafts: Sequence[MessageDraft], now_ms: int) -> None:
+        """Add rows for groups that had no messages. Each may be served at once, or when the delay of its first message ends."""
         first: dict[str | None, int] = {}
         for draft in drafts:
             first.setdefault(draft.group_id, now_ms + draft.delay_ms)
@@ -30,7 +30,7 @@ class Groups(Messages):
         )
 
     def ready_groups(self, queue: Queue, limit: int, now_ms: int) -> list[str]:
-        """Groups that may be served, the one that has waited longest first."""
+        """Groups that may be served; the group that has waited longest is the first."""
         rows = self._database.execute(
             "SELECT name FROM message_group WHERE pile = ? AND ready_ms <= ? ORDER BY ready_ms LIMIT ?", (queue.pile, now_ms, limit)
         )
@@ -42,21 +42,21 @@ class Groups(Messages):
         ).fetchone()
         return None if found is None else int(found)
 
-    def heads(self, queue: Queue, group: str, limit: int, now_ms: int) -> list[Message]:
-        """The first messages of a group that is ready, with their bodies. What follows a delayed one waits for it."""
+    def first_of_group(self, queue: Queue, group: str, limit: int, now_ms: int) -> list[QueueMessage]:
+        """The first messages of a ready group, with their bodies, up to the first delayed message."""
         rows = self._database.execute(
             f"SELECT {MESSAGE_COLUMNS} FROM place JOIN message ON message.id = place.id "
             "WHERE pile = ? AND place.group_id = ? ORDER BY place.id LIMIT ?",
             (queue.pile, group, limit),
         )
-        found = fitting(rows)
+        found = fit_response(rows)
         return list(takewhile(lambda message: message.visible_ms is None or message.visible_ms <= now_ms, found))
 
-    def settle_group(self, pile: int, group: str, now_ms: int) -> None:
-        """Its messages have changed: from when on may it be served? A group that may be now goes behind those that wait."""
+    def update_group(self, pile: int, group: str, now_ms: int) -> None:
+        """Compute the time from which a group may be served. A group that may be served now is queued behind the waiting groups."""
         rows = self._database.execute(
             "SELECT visible_ms, receives FROM place WHERE pile = ? AND group_id = ? ORDER BY id LIMIT ?",
-            (pile, group, RECEIVED_AT_ONCE_MAX),
+            (pile, group, RECEIVE_MAX_MESSAGES),  # at most so many messages of one group can be in flight
         ).fetchall()
         if not rows:
             self._database.execute("DELETE FROM message_group WHERE pile = ? AND name = ?", (pile, group))
@@ -67,10 +67,10 @@ class Groups(Messages):
             (pile, group, max(now_ms, *times) if times else now_ms),
         )
 
-    # Sent twice, received twice
+    # Deduplication ids and receive attempts
 
     def sent_before(self, queue: Queue, scope: str, deduplication_id: str, now_ms: int) -> tuple[str, int] | None:
-        """(message id, id) of the message with the same deduplication id in the last minutes."""
+        """(message id, id) of an earlier message with this deduplication id; None if there is none that still counts."""
         row: tuple[str, int] | None = self._database.execute(
             "SELECT message_id, id FROM deduplication WHERE queue = ? AND scope = ? AND deduplication_id = ? AND expires_ms > ?",
             (queue.id, scope, deduplication_id, now_ms),
@@ -84,7 +84,7 @@ class Groups(Messages):
         )
 
     def received_before(self, queue: Queue, attempt_id: str, now_ms: int) -> list[tuple[int, int]] | None:
-        """(id, receives) of each message that an attempt to receive was given."""
+        """(id, receives) of each message that a receive attempt returned; None if the attempt is not known."""
         row = self._database.execute(
             "SELECT given FROM receive_attempt WHERE queue = ? AND attempt_id = ? AND expires_ms > ?",
             (queue.id, attempt_id, now_ms),
@@ -97,20 +97,20 @@ class Groups(Messages):
             (queue.id, attempt_id, orjson.dumps(given).decode(), expires_ms),
         )
 
-    def in_flight(self, queue: Queue, given: Sequence[tuple[int, int]], now_ms: int) -> list[Message]:
-        """Those of an attempt's messages that are in flight as they were given."""
-        found: list[Message] = []
+    def in_flight(self, queue: Queue, given: Sequence[tuple[int, int]], now_ms: int) -> list[QueueMessage]:
+        """The messages of an attempt that are still in flight and have not been received again."""
+        found: list[QueueMessage] = []
         for id, receives in given:
             rows = self._database.execute(
                 f"SELECT {MESSAGE_COLUMNS} FROM place JOIN message ON message.id = place.id "
                 "WHERE pile = ? AND place.id = ? AND receives = ? AND visible_ms > ?",
                 (queue.pile, id, receives, now_ms),
             )
-            found += map(Message._make, rows)
+            found += map(QueueMessage._make, rows)
         return found
 
     def forget_duplicates(self, now_ms: int, limit: int) -> int:
-        """Drop what is no longer remembered; how many there were."""
+        """Delete expired deduplication ids and receive attempts, up to `limit` of each; return their number."""
         dropped = 0
         for table, key in (("deduplication", "queue, scope, deduplication_id"), ("receive_attempt", "queue, attempt_id")):
             dropped += self._database.execute(
@@ -121,7 +121,7 @@ class Groups(Messages):
         return dropped
 
     def next_forgotten_ms(self) -> int | None:
-        """When something is next to be forgotten."""
+        """When the next deduplication id or receive attempt expires."""
         rows: list[Any] = [
             self._database.execute("SELECT min(expires_ms) FROM deduplication").fetchone()[0],
             self._database.execute("SELECT min(expires_ms) FROM receive_attempt").fetchone()[0],

@@ -1,7 +1,7 @@
-"""SQS against a model: the same random calls to both, on a virtual clock, and both say the same.
+"""SQS against a model: both get the same random calls on a virtual clock and must return the same results.
 
-Receives, timeouts, dead letters, retention, purges, refused commands, full disks and reopening come in any order. Long
-polls are asked beside them: what one of them gets is what the model would have given it.
+Receives, timeouts, dead letters, retention, purges, refused commands, full disks and restarts occur in any order. Long polls wait
+at the same time: each must receive what the model predicts.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from corral.errors import ApiError
-from corral.store.tallies import Tallies
-from queues.world import ACCOUNT, REGION, World
+from corral.store.queue_counters import QueueCounters
+from queues.queue_world import ACCOUNT, REGION, World
 
 TIMEOUT_S, RETENTION_S, RECEIVES_MAX = 20, 300, 2
 GROUPS = st.sampled_from("abc")
@@ -50,7 +50,7 @@ class Model:
         self.messages = [message for message in self.messages if now_s - message.sent_s <= RETENTION_S]
 
     def available(self, now_s: float) -> list[Message]:
-        """In any order that keeps the order of each group."""
+        """Messages in any order that keeps the order of each group."""
         if not self.fifo:
             return [message for message in self.messages if message.visible_s <= now_s]
         locked = {message.group for message in self.messages if message.in_flight(now_s)}
@@ -58,7 +58,7 @@ class Model:
         for message in self.messages:
             if message.group not in locked:
                 if message.visible_s > now_s:
-                    locked.add(message.group)  # it is delayed, and so are those behind it
+                    locked.add(message.group)  # it is delayed, and so are the messages after it
                 else:
                     found.append(message)
         return found
@@ -138,7 +138,7 @@ class Queueing(RuleBasedStateMachine):
             order = [body for body in got if next(m for m in received if m.body == body).group == group]
             first = [message.body for message in live if message.group == group][: len(order)]
             assert order == first, "a group's order was not kept"
-        if len(got) < count:  # whatever stood in the way has been cleared
+        if len(got) < count:  # expired messages and dead letters have been removed
             waiting = {message.body for message in live} - set(got)
             assert not waiting or len(live) < len(available), "it could have given more"
         for message in received:
@@ -189,13 +189,13 @@ class Queueing(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from((0.5, 3, 7, 20, 100, 301)))
     def time_goes_by(self, seconds: float) -> None:
         self.world.advance(seconds)
-        self.world.advance(1.1)  # what is too old goes within a second
+        self.world.advance(1.1)  # expired messages are deleted within a second
         self.model.expire(self.now_s)
 
     @rule(count=st.integers(1, 3), group=GROUPS, later_s=st.sampled_from((0, 0, 4)))
     def poll(self, count: int, group: str, later_s: int) -> None:
-        """A long poll on a queue that has nothing, and what it hears of the next message."""
-        self.world.advance(60)  # whatever is in flight or delayed is there again
+        """A long poll of an empty queue returns the next message."""
+        self.world.advance(60)  # all messages in flight or delayed are visible again
         self.world.advance(1.1)
         self.model.expire(self.now_s)
         while self.model.available(self.now_s):
@@ -248,11 +248,11 @@ class Queueing(RuleBasedStateMachine):
             return
         self.model.expire(self.now_s)
         queues = self.world.store.queues
-        for pile in list(queues.tallies):
-            anew = Tallies(self.world.store)
+        for pile in list(queues.counters):
+            anew = QueueCounters(self.world.store)
             anew.rebuild()
             now_ms = round(self.now_s * 1000)
-            assert queues.tallies.of(pile, now_ms).counts == anew.of(pile, now_ms).counts
+            assert queues.counters.of(pile, now_ms).counts == anew.of(pile, now_ms).counts
         assert sorted(self.dead_bodies()) == sorted(self.model.dead)
         kept = self.world.counts(self.url)
         assert kept == self.model.counts(self.now_s)

@@ -1,4 +1,4 @@
-"""SQS without a server: the handlers and reconcilers in a core of their own, on a virtual clock."""
+"""SQS without a server: its handlers and reconcilers in a core, on a virtual clock."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from corral.services.caller import Caller
 from corral.services.sqs.handlers import HANDLERS
 from corral.store import Store
 
-INSTANTS_S = 1e-4  # commands of a batch are a little later than the clock
+INSTANTS_S = 1e-4  # the commands of a batch have slightly later times than the clock
 ACCOUNT, REGION = "123456789012", "us-east-1"
 ROOT = Caller(ACCOUNT, REGION, f"arn:aws:iam::{ACCOUNT}:root", endpoint_url="http://corral")
 
 
 class FullStore(Store):
-    """A store whose disk is full as long as it is told so."""
+    """A store whose commits fail while `full` is set."""
 
     full = False
 
@@ -33,8 +33,8 @@ class FullStore(Store):
         super().commit()
 
 
-class Asked:
-    """A call that may have to wait for its answer."""
+class PendingCall:
+    """A call whose response may come later."""
 
     answer: Any = None
     gone = False
@@ -56,14 +56,14 @@ class World:
         return Core(self.store, settings=Settings(account=ACCOUNT), clock=self.clock, ids=self._ids, reconcilers=STATE)
 
     def reopen(self) -> None:
-        """As after kill -9: what is in memory is gone."""
+        """Reopen the store as after kill -9: the state in memory is lost."""
         self.store.connection.close()
-        self.clock.advance(0.001)  # no start takes less, and ids are times
+        self.clock.advance(0.001)  # ids are times, so a restart must take time
         self.store = FullStore(self.path)
         self.core = self._core()
 
     def run(self, handler: Callable[[Tx[Store]], Any]) -> Any:
-        """In a transaction of its own."""
+        """Run a function in its own transaction."""
         told: list[Any] = []
         self.batch(Command(handler, told.append))
         if isinstance(told[0], Exception):
@@ -79,15 +79,15 @@ class World:
     def call(self, operation: str, caller: Caller = ROOT, **params: Any) -> Any:
         return self.run(lambda tx: HANDLERS[operation](tx, params, caller))
 
-    def ask(self, operation: str, **params: Any) -> Asked:
-        """The same, without waiting for the answer."""
-        asked = Asked()
+    def ask(self, operation: str, **params: Any) -> PendingCall:
+        """Start a call without waiting for its response."""
+        asked = PendingCall()
         handler = lambda tx: HANDLERS[operation](tx, params, ROOT)  # noqa: E731
         self.batch(Command(handler, lambda answer: setattr(asked, "answer", answer), lambda: asked.gone))
         return asked
 
     def advance(self, by_s: float) -> None:
-        """Time goes by; whatever becomes due on the way is done when it is."""
+        """Advance the clock, and run each reconciler at the time at which it is due."""
         until_s = self.clock.now_s() + by_s
         while (due_s := self.core.next_due_s()) is not None and due_s <= until_s + INSTANTS_S:
             self.clock.advance(max(0.0, due_s - self.clock.now_s()))
@@ -95,7 +95,7 @@ class World:
         self.clock.advance(max(0.0, until_s - self.clock.now_s()))
 
     def settle(self) -> None:
-        """Do what is due now."""
+        """Run the reconcilers that are due now."""
         self.advance(0.01)
 
     def queue(self, name: str, tags: dict[str, str] | None = None, **attributes: Any) -> str:
@@ -105,7 +105,7 @@ class World:
         return self.call("CreateQueue", QueueName=name, Attributes=given, tags=tags or {})["QueueUrl"]
 
     def counts(self, url: str) -> tuple[int, int, int]:
-        """Visible, in flight, delayed."""
+        """The numbers of visible, in-flight and delayed messages."""
         found = self.call("GetQueueAttributes", QueueUrl=url, AttributeNames=["All"])["Attributes"]
         names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
         visible, in_flight, delayed = (int(found[name]) for name in names)

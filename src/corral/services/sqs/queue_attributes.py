@@ -1,4 +1,4 @@
-"""What a queue's attributes may be, and what they are where nobody said."""
+"""Attributes of a queue: which may be set, their valid values and their defaults."""
 
 from __future__ import annotations
 
@@ -10,16 +10,36 @@ import orjson
 from corral.core import Tx
 from corral.errors import ApiError
 from corral.model.queue import Queue
-from corral.services.sqs.naming import InvalidAttributeName, InvalidAttributeValue, arn_of, invalid, now_ms, queue_with_arn
+from corral.model.queue_limits import (
+    DELAY_MAX_S,
+    KMS_REUSE_MAX_S,
+    KMS_REUSE_MIN_S,
+    MESSAGE_MAX_BYTES,
+    MESSAGE_MIN_BYTES,
+    RECEIVE_COUNT_MAX,
+    RETENTION_MAX_S,
+    RETENTION_MIN_S,
+    SOURCE_QUEUES_MAX,
+    VISIBILITY_MAX_S,
+    WAIT_MAX_S,
+)
+from corral.services.sqs.queue_names import (
+    InvalidAttributeName,
+    InvalidAttributeValue,
+    arn_of,
+    invalid,
+    now_ms,
+    queue_with_arn,
+)
 from corral.store import Store
 
 RANGES = {
-    "DelaySeconds": (0, 900),
-    "MaximumMessageSize": (1024, 1_048_576),
-    "MessageRetentionPeriod": (60, 1_209_600),
-    "ReceiveMessageWaitTimeSeconds": (0, 20),
-    "VisibilityTimeout": (0, 43_200),
-    "KmsDataKeyReusePeriodSeconds": (60, 86_400),
+    "DelaySeconds": (0, DELAY_MAX_S),
+    "MaximumMessageSize": (MESSAGE_MIN_BYTES, MESSAGE_MAX_BYTES),
+    "MessageRetentionPeriod": (RETENTION_MIN_S, RETENTION_MAX_S),
+    "ReceiveMessageWaitTimeSeconds": (0, WAIT_MAX_S),
+    "VisibilityTimeout": (0, VISIBILITY_MAX_S),
+    "KmsDataKeyReusePeriodSeconds": (KMS_REUSE_MIN_S, KMS_REUSE_MAX_S),
 }
 CHOICES = {
     "ContentBasedDeduplication": ("true", "false"),
@@ -33,7 +53,7 @@ POLICIES = frozenset({"Policy", "RedrivePolicy", "RedriveAllowPolicy"})
 SETTABLE = frozenset({*RANGES, *CHOICES, *POLICIES, "KmsMasterKeyId"})
 DEFAULTS = {
     "DelaySeconds": "0",
-    "MaximumMessageSize": "1048576",
+    "MaximumMessageSize": str(MESSAGE_MAX_BYTES),
     "MessageRetentionPeriod": "345600",
     "ReceiveMessageWaitTimeSeconds": "0",
     "VisibilityTimeout": "30",
@@ -52,19 +72,17 @@ COMPUTED = (
     "LastModifiedTimestamp",
     "QueueArn",
 )
-RECEIVES_MAX = 1000
-SOURCES_MAX = 10
 PERMISSIONS = ("allowAll", "denyAll", "byQueue")
 
 
 def initial_attributes(given: Mapping[str, str], *, fifo: bool) -> dict[str, str]:
-    """The attributes of a new queue. Encryption is what it was set to; here the disk is the owner's own."""
+    """The attributes of a new queue. Encryption settings are stored but have no effect."""
     encrypted = {} if "KmsMasterKeyId" in given else {"SqsManagedSseEnabled": "true"}
-    return {**DEFAULTS, **(FIFO_DEFAULTS if fifo else {}), **encrypted, **_said(given)}
+    return {**DEFAULTS, **(FIFO_DEFAULTS if fifo else {}), **encrypted, **_without_empty(given)}
 
 
 def changed_attributes(queue: Queue, given: Mapping[str, str]) -> dict[str, str]:
-    """What a queue's attributes become; an empty policy takes the policy away."""
+    """The attributes of a queue after SetQueueAttributes. An empty policy or key removes the attribute."""
     if given.get("KmsMasterKeyId"):
         given = {"SqsManagedSseEnabled": "false", **given}
     merged = {**queue.attributes, **given}
@@ -72,16 +90,16 @@ def changed_attributes(queue: Queue, given: Mapping[str, str]) -> dict[str, str]
         raise InvalidAttributeName(
             "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS SSE."
         )
-    return _said(merged)
+    return _without_empty(merged)
 
 
-def _said(attributes: Mapping[str, str]) -> dict[str, str]:
-    emptied = POLICIES | {"KmsMasterKeyId"}
-    return {name: value for name, value in attributes.items() if value or name not in emptied}
+def _without_empty(attributes: Mapping[str, str]) -> dict[str, str]:
+    removable = POLICIES | {"KmsMasterKeyId"}
+    return {name: value for name, value in attributes.items() if value or name not in removable}
 
 
 def check_attributes(tx: Tx[Store], given: Mapping[str, str], *, fifo: bool, arn: str) -> None:
-    """Refuse what AWS would; `arn` is of the queue whose attributes they are to be."""
+    """Raise the error that AWS would raise for these attributes. `arn` is that of their queue."""
     for name, value in given.items():
         if name not in SETTABLE or (name in FIFO_ONLY and not fifo):
             raise InvalidAttributeName(f"Unknown Attribute {name}.")
@@ -108,7 +126,7 @@ def check_throughput(attributes: Mapping[str, str]) -> None:
 
 
 def _check_policy(text: str) -> None:
-    policy = _object(text)
+    policy = _json_object(text)
     statements = policy.get("Statement") if policy is not None else None
     if isinstance(statements, dict):
         statements = [statements]
@@ -119,7 +137,7 @@ def _check_policy(text: str) -> None:
 
 
 def _check_redrive(tx: Tx[Store], text: str, *, fifo: bool, arn: str) -> None:
-    policy = _object(text)
+    policy = _json_object(text)
     if policy is None:
         raise invalid(text, "RedrivePolicy", "Redrive policy is not a valid JSON map.")
     target_arn, most = policy.get("deadLetterTargetArn"), policy.get("maxReceiveCount")
@@ -127,11 +145,11 @@ def _check_redrive(tx: Tx[Store], text: str, *, fifo: bool, arn: str) -> None:
         raise invalid(text, "RedrivePolicy", "Redrive policy does not contain mandatory attribute: deadLetterTargetArn.")
     if most is None:
         raise invalid(text, "RedrivePolicy", "Redrive policy does not contain mandatory attribute: maxReceiveCount.")
-    if isinstance(most, bool) or not str(most).isdigit() or not 1 <= int(str(most)[:9]) <= RECEIVES_MAX:
+    if isinstance(most, bool) or not str(most).isdigit() or not 1 <= int(str(most)[:9]) <= RECEIVE_COUNT_MAX:
         raise invalid(
             text,
             "RedrivePolicy",
-            f"Invalid value for maxReceiveCount: {most}, valid values are from 1 to {RECEIVES_MAX} both inclusive.",
+            f"Invalid value for maxReceiveCount: {most}, valid values are from 1 to {RECEIVE_COUNT_MAX} both inclusive.",
         )
     parts = str(target_arn).split(":")
     if len(parts) != 6 or parts[:1] + parts[2:3] != ["arn", "sqs"]:
@@ -141,12 +159,12 @@ def _check_redrive(tx: Tx[Store], text: str, *, fifo: bool, arn: str) -> None:
         raise invalid(text, "RedrivePolicy", "Dead letter target does not exist.")
     if target.is_fifo != fifo:
         raise invalid(text, "RedrivePolicy", "Dead-letter queue must be same type of queue as the source.")
-    if (refusal := _not_allowed(target, arn)) is not None:
+    if (refusal := _source_refusal(target, arn)) is not None:
         raise invalid(text, "RedrivePolicy", refusal)
 
 
-def _not_allowed(target: Queue, source_arn: str) -> str | None:
-    """Why a dead-letter queue does not take what that queue would send it."""
+def _source_refusal(target: Queue, source_arn: str) -> str | None:
+    """Why the RedriveAllowPolicy of a dead-letter queue excludes this source queue; None if it allows it."""
     policy = orjson.loads(target.attributes.get("RedriveAllowPolicy") or "{}")
     permission = policy.get("redrivePermission", "allowAll")
     if permission == "denyAll" or (permission == "byQueue" and source_arn not in policy.get("sourceQueueArns", [])):
@@ -155,21 +173,21 @@ def _not_allowed(target: Queue, source_arn: str) -> str | None:
 
 
 def _check_redrive_allow(text: str) -> None:
-    policy = _object(text)
+    policy = _json_object(text)
     if policy is None or policy.get("redrivePermission") not in PERMISSIONS:
-        raise _bad_allow(text, f"redrivePermission must be one of {', '.join(PERMISSIONS)}.")
+        raise _invalid_allow_policy(text, f"redrivePermission must be one of {', '.join(PERMISSIONS)}.")
     sources = policy.get("sourceQueueArns")
     if (policy["redrivePermission"] == "byQueue") != (sources is not None):
-        raise _bad_allow(text, "sourceQueueArns goes with byQueue, and only with it.")
-    if sources is not None and not (isinstance(sources, list) and 1 <= len(sources) <= SOURCES_MAX):
-        raise _bad_allow(text, f"sourceQueueArns holds from 1 to {SOURCES_MAX} ARNs.")
+        raise _invalid_allow_policy(text, "sourceQueueArns is required with redrivePermission byQueue and not allowed without it.")
+    if sources is not None and not (isinstance(sources, list) and 1 <= len(sources) <= SOURCE_QUEUES_MAX):
+        raise _invalid_allow_policy(text, f"sourceQueueArns must have 1 to {SOURCE_QUEUES_MAX} ARNs.")
 
 
-def _bad_allow(text: str, reason: str) -> ApiError:
+def _invalid_allow_policy(text: str, reason: str) -> ApiError:
     return invalid(text, "RedriveAllowPolicy", reason)
 
 
-def _object(text: str) -> dict[str, Any] | None:
+def _json_object(text: str) -> dict[str, Any] | None:
     try:
         found = orjson.loads(text)
     except ValueError:
@@ -177,8 +195,8 @@ def _object(text: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def shown_attributes(tx: Tx[Store], queue: Queue, names: list[str]) -> dict[str, str]:
-    """Those that a caller asks for, as far as the queue has them."""
+def attribute_values(tx: Tx[Store], queue: Queue, names: list[str]) -> dict[str, str]:
+    """The requested attributes that the queue has, computed ones included."""
     wanted = set(names)
     found = dict(queue.attributes)
     if "All" in wanted or not wanted.isdisjoint(COMPUTED):

@@ -1,7 +1,7 @@
-"""SQS as it was before it spoke json: its names on the query wire, which today's model no longer has.
+"""The names that SQS uses in its older query protocol, which botocore's present json model no longer has.
 
-Old clients (boto3 before 1.29, boto2, many others) still send and expect these names, and the old error codes are what
-`x-amzn-query-error` must carry for new ones.
+Old clients (boto3 before 1.29, boto2, many others) still send and expect these names. For new clients, the header
+`x-amzn-query-error` must carry the old error codes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 SQS_XML_NAMESPACE = "http://queue.amazonaws.com/doc/2012-11-05/"
 
-# Shape of the list -> the name of one element, which replaces the member's own name because all are flattened.
+# List shape -> the name of an element. It replaces the name of the member, because all lists are flattened.
 SQS_ELEMENTS = {
     "AWSAccountIdList": "AWSAccountId",
     "ActionNameList": "ActionName",
@@ -32,7 +32,7 @@ SQS_ELEMENTS = {
     "StringList": "StringListValue",
     "TagKeyList": "TagKey",
 }
-# Shape of the map -> the name of one entry, of its key and of its value.
+# Map shape -> the names of an entry, its key and its value.
 SQS_ENTRIES = {
     "MessageBodyAttributeMap": ("MessageAttribute", "Name", "Value"),
     "MessageBodySystemAttributeMap": ("MessageSystemAttribute", "Name", "Value"),
@@ -41,7 +41,7 @@ SQS_ENTRIES = {
     "TagMap": ("Tag", "Key", "Value"),
 }
 
-# Error shape -> the code it had on the query wire, where that was not the name of the shape.
+# Error shape -> its code in the query protocol, where that differs from the name of the shape.
 SQS_QUERY_CODES = {
     "BatchEntryIdsNotDistinct": "AWS.SimpleQueueService.BatchEntryIdsNotDistinct",
     "BatchRequestTooLong": "AWS.SimpleQueueService.BatchRequestTooLong",
@@ -65,7 +65,7 @@ SQS_QUERY_CODES = {
 
 
 def sqs_query_description(description: Mapping[str, Any]) -> dict[str, Any]:
-    """Today's description of SQS with the names of the query wire put back."""
+    """Botocore's description of SQS, changed to the names of the query protocol."""
     return {
         "metadata": {**description["metadata"], "protocol": "query", "xmlNamespace": SQS_XML_NAMESPACE},
         "operations": {name: _operation(name, body) for name, body in description["operations"].items()},

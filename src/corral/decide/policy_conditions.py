@@ -1,4 +1,4 @@
-"""The conditions of a policy: operators, what they make of values that are missing or many, and variables in their text."""
+"""Conditions of a policy: their operators, the rules for missing and multiple values, and variables in their values."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from fnmatch import fnmatchcase
 from ipaddress import ip_address, ip_network
 
 Context = Mapping[str, Sequence[str]]  # a condition key in lower case → its values in the request
-Test = Callable[[str, str], bool]  # (what the policy says, what the request has)
+Test = Callable[[str, str], bool]  # (value in the policy, value of the request)
 
 IF_EXISTS = "IfExists"
 FOR_ALL, FOR_ANY = "ForAllValues:", "ForAnyValue:"
 VARIABLE = re.compile(r"\$\{\s*([^},]+?)\s*(?:,\s*'([^']*)'\s*)?\}")
 SPECIAL = re.compile(r"[*?\[]")  # in patterns
-LITERALS = ("*", "?", "$")  # ${*} is a star that stands for itself
+LITERALS = ("*", "?", "$")  # ${*} is a literal *
 DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:T(\d\d):(\d\d)(?::(\d\d)(?:\.\d+)?)?(?:Z|([+-])(\d\d):?(\d\d)))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
-    """One operator and the keys it is about; all of them must hold."""
+class PolicyCondition:
+    """One operator and its keys, all of which must hold."""
 
     test: Test
-    negated: bool  # it holds where no value matches
+    negated: bool  # the condition holds if no value matches
     if_exists: bool
     set_of: str  # FOR_ALL, FOR_ANY or ""
     keys: tuple[tuple[str, tuple[str, ...]], ...]
-    patterns: bool  # stars and question marks of what it says stand for other characters
-    null: bool  # it is about whether the key is there at all
+    patterns: bool  # * and ? in its values are wildcards
+    null: bool  # it tests whether the request has the key
 
 
 def _arn_like(pattern: str, value: str) -> bool:
-    """Part by part: a star does not reach beyond its colon, but for the last part."""
+    """Compare ARNs part by part: a wildcard does not match a colon, except in the last part."""
     patterns, values = pattern.split(":", 5), value.split(":", 5)
     return len(patterns) == len(values) == 6 and all(map(fnmatchcase, values, patterns))
 
@@ -43,11 +43,11 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        return float("nan")  # equal to nothing, and neither less nor more
+        return float("nan")  # equal to nothing, and neither less nor greater
 
 
 def _seconds(text: str) -> float:
-    """A date as ISO 8601 has it, or seconds since 1970."""
+    """A date in ISO 8601 form, or in seconds since 1970."""
     found = DATE.fullmatch(text)
     if found is None:
         return _number(text)
@@ -65,24 +65,24 @@ def _in_network(network: str, address: str) -> bool:
         return False
 
 
-def _pairs(read: Callable[[str], float], word: str) -> dict[str, Test]:
+def _comparisons(read: Callable[[str], float], kind: str) -> dict[str, Test]:
     return {
-        f"{word}Equals": lambda said, has: read(has) == read(said),
-        f"{word}LessThan": lambda said, has: read(has) < read(said),
-        f"{word}LessThanEquals": lambda said, has: read(has) <= read(said),
-        f"{word}GreaterThan": lambda said, has: read(has) > read(said),
-        f"{word}GreaterThanEquals": lambda said, has: read(has) >= read(said),
+        f"{kind}Equals": lambda expected, actual: read(actual) == read(expected),
+        f"{kind}LessThan": lambda expected, actual: read(actual) < read(expected),
+        f"{kind}LessThanEquals": lambda expected, actual: read(actual) <= read(expected),
+        f"{kind}GreaterThan": lambda expected, actual: read(actual) > read(expected),
+        f"{kind}GreaterThanEquals": lambda expected, actual: read(actual) >= read(expected),
     }
 
 
 TESTS: dict[str, Test] = {
-    "StringEquals": lambda said, has: said == has,
-    "StringEqualsIgnoreCase": lambda said, has: said.lower() == has.lower(),
-    "StringLike": lambda said, has: fnmatchcase(has, said),
-    **_pairs(_number, "Numeric"),
-    **_pairs(_seconds, "Date"),
-    "Bool": lambda said, has: said.lower() == has.lower(),
-    "BinaryEquals": lambda said, has: said == has,
+    "StringEquals": lambda expected, actual: expected == actual,
+    "StringEqualsIgnoreCase": lambda expected, actual: expected.lower() == actual.lower(),
+    "StringLike": lambda expected, actual: fnmatchcase(actual, expected),
+    **_comparisons(_number, "Numeric"),
+    **_comparisons(_seconds, "Date"),
+    "Bool": lambda expected, actual: expected.lower() == actual.lower(),
+    "BinaryEquals": lambda expected, actual: expected == actual,
     "IpAddress": _in_network,
     "ArnEquals": _arn_like,
     "ArnLike": _arn_like,
@@ -101,18 +101,18 @@ BY_LOWER_CASE = {name.lower(): name for name in (*TESTS, *NEGATED, "Null")}
 PATTERNS = ("StringLike", "ArnEquals", "ArnLike")
 
 
-def read_condition(operator: str, keys: object) -> Condition:
-    """The condition that a policy writes so; ValueError says what is wrong with it."""
+def read_condition(operator: str, keys: object) -> PolicyCondition:
+    """Parse one operator of a policy's Condition; ValueError if it is invalid."""
     set_of = next((each for each in (FOR_ALL, FOR_ANY) if operator.lower().startswith(each.lower())), "")
-    word = operator[len(set_of) :]
-    if_exists = word.lower().endswith(IF_EXISTS.lower())
-    name = BY_LOWER_CASE.get((word[: -len(IF_EXISTS)] if if_exists else word).lower())
+    operator_name = operator[len(set_of) :]
+    if_exists = operator_name.lower().endswith(IF_EXISTS.lower())
+    name = BY_LOWER_CASE.get((operator_name[: -len(IF_EXISTS)] if if_exists else operator_name).lower())
     if name is None:
         raise ValueError(f"Invalid Condition type : {operator}")
     if not isinstance(keys, dict):
-        raise ValueError(f"Invalid Condition: {operator} must be an object of keys.")
+        raise ValueError(f"Invalid Condition: {operator} must be an object whose members are condition keys.")
     positive = NEGATED.get(name, name)
-    return Condition(
+    return PolicyCondition(
         test=TESTS.get(positive, TESTS["Bool"]),
         negated=name in NEGATED,
         if_exists=if_exists,
@@ -123,18 +123,18 @@ def read_condition(operator: str, keys: object) -> Condition:
     )
 
 
-def holds(condition: Condition, context: Context, *, variables: bool) -> bool:
-    """Whether every key of it has values that the operator accepts."""
+def holds(condition: PolicyCondition, context: Context, *, variables: bool) -> bool:
+    """Whether the request meets the condition for every key."""
     return all(
         _key_holds(
-            condition, [fill(text, context, variables=variables, pattern=condition.patterns) for text in said], context.get(key)
+            condition, [fill(text, context, variables=variables, pattern=condition.patterns) for text in expected], context.get(key)
         )
-        for key, said in condition.keys
+        for key, expected in condition.keys
     )
 
 
 def fill(text: str, context: Context, *, variables: bool, pattern: bool) -> str:
-    """The text with its variables replaced. In a pattern, made for `fnmatch`, what came from the request stands for itself."""
+    """Replace the variables of a text. In a pattern, which is for `fnmatch`, values of the request are escaped."""
     if not variables or "${" not in text:
         return text.replace("[", "[[]") if pattern else text
     filled, at = list[str](), 0
@@ -147,7 +147,7 @@ def fill(text: str, context: Context, *, variables: bool, pattern: bool) -> str:
 
 
 def _value(found: re.Match[str], context: Context) -> str:
-    """A variable that the request has no value for stands as it is written, and so matches nothing."""
+    """The value of a variable. If the request has none and there is no default, the variable stays as it is and matches nothing."""
     name, default = found.groups()
     if name in LITERALS:
         return str(name)
@@ -155,12 +155,12 @@ def _value(found: re.Match[str], context: Context) -> str:
     return values[0] if len(values) == 1 else found[0] if default is None else default
 
 
-def _key_holds(condition: Condition, said: Sequence[str], has: Sequence[str] | None) -> bool:
+def _key_holds(condition: PolicyCondition, expected: Sequence[str], actual: Sequence[str] | None) -> bool:
     if condition.null:
-        return ("true" if has is None else "false") in (value.lower() for value in said)
-    if not has:
+        return ("true" if actual is None else "false") in (value.lower() for value in expected)
+    if not actual:
         return condition.if_exists or condition.set_of == FOR_ALL or (condition.negated and condition.set_of != FOR_ANY)
-    matches = (any(condition.test(value, one) for value in said) for one in has)
+    matches = (any(condition.test(value, one) for value in expected) for one in actual)
     if condition.set_of == FOR_ALL:
         return all(match != condition.negated for match in matches)
     if condition.set_of == FOR_ANY:
@@ -172,7 +172,7 @@ def _values(operator: str, given: object) -> tuple[str, ...]:
     values = given if isinstance(given, list) else [given]
     found = tuple(_text(value) for value in values)
     if not found or None in found:
-        raise ValueError(f"Invalid Condition: the values of {operator} must be texts, numbers or truth values.")
+        raise ValueError(f"Invalid Condition: the values of {operator} must be strings, numbers or booleans.")
     return tuple(value for value in found if value is not None)
 
 

@@ -1,4 +1,4 @@
-"""What time alone does to queues: delays, timeouts, long polls, retention, deduplication, moves at a rate."""
+"""Effects of time on queues: delays, timeouts, long polls, retention, deduplication, rates of message moves."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from corral.errors import ApiError
-from corral.services.sqs import receiving
-from corral.services.sqs.naming import IN_FLIGHT_MAX
-from queues.world import ACCOUNT, REGION, ROOT, World, bodies
+from corral.model.queue_limits import IN_FLIGHT_MAX
+from corral.services.sqs import receive_message
+from queues.queue_world import ACCOUNT, REGION, ROOT, World, bodies
 
 
 def arn(name: str) -> str:
@@ -30,7 +30,7 @@ def send(world: World, url: str, *texts: str, **params: Any) -> None:
         world.call("SendMessage", QueueUrl=url, MessageBody=text, **params)
 
 
-def test_a_delayed_message_is_there_when_its_delay_is_over() -> None:
+def test_a_delayed_message_becomes_visible_when_its_delay_ends() -> None:
     world = World()
     url = world.queue("q", DelaySeconds=5)
     send(world, url, "queue's")
@@ -47,7 +47,7 @@ def test_a_delayed_message_is_there_when_its_delay_is_over() -> None:
     assert world.counts(url) == (0, 3, 0)
 
 
-def test_visibility_ends_is_changed_and_has_a_limit() -> None:
+def test_a_visibility_timeout_ends_can_be_changed_and_has_a_limit() -> None:
     world = World()
     url = world.queue("q", VisibilityTimeout=10)
     send(world, url, "m")
@@ -72,7 +72,7 @@ def test_visibility_ends_is_changed_and_has_a_limit() -> None:
         world.call("ChangeMessageVisibility", **change, VisibilityTimeout=1)
     assert refusal.value.code == "MessageNotInflight"
     [third] = receive(world, url)
-    world.call("DeleteMessage", QueueUrl=url, ReceiptHandle=first["ReceiptHandle"])  # any handle deletes
+    world.call("DeleteMessage", QueueUrl=url, ReceiptHandle=first["ReceiptHandle"])  # any handle of the message deletes it
     assert world.counts(url) == (0, 0, 0)
     world.call("DeleteMessage", QueueUrl=url, ReceiptHandle=third["ReceiptHandle"])
 
@@ -93,7 +93,7 @@ def test_a_long_poll_ends_with_a_message_or_with_its_time() -> None:
     assert late.answer == {}
 
 
-def test_a_message_goes_to_one_poll_and_the_others_are_not_even_asked() -> None:
+def test_a_message_wakes_one_poll_only() -> None:
     world = World()
     url = world.queue("q")
     polls = [world.ask("ReceiveMessage", QueueUrl=url, WaitTimeSeconds=20) for _ in range(50)]
@@ -102,13 +102,13 @@ def test_a_message_goes_to_one_poll_and_the_others_are_not_even_asked() -> None:
     send(world, url, "m")
     world.store.connection.set_trace_callback(None)
     assert [poll.answer is not None for poll in polls] == [True] + [False] * 49
-    assert sum("ORDER BY pile, visible_ms" in statement for statement in statements) == 2  # the first, and the next in vain
+    assert sum("ORDER BY pile, visible_ms" in statement for statement in statements) == 2  # the next poll finds nothing
     entries = [{"Id": str(at), "MessageBody": str(at)} for at in range(10)]
     world.call("SendMessageBatch", QueueUrl=url, Entries=entries)
     assert sorted(poll.bodies[0] for poll in polls if poll.answer is not None) == sorted([*map(str, range(10)), "m"])
 
 
-def test_polls_wake_by_time_whoever_made_the_message_invisible() -> None:
+def test_a_poll_wakes_when_a_delay_or_timeout_ends() -> None:
     world = World()
     url = world.queue("q", VisibilityTimeout=5)
     poll = world.ask("ReceiveMessage", QueueUrl=url, WaitTimeSeconds=20)
@@ -132,8 +132,8 @@ def test_polls_wake_by_time_whoever_made_the_message_invisible() -> None:
     assert patient.bodies == ["delayed"]
 
 
-def test_a_poll_parked_before_another_receives_hears_of_the_timeout() -> None:
-    """The queue has a message in flight that was not there when the poll was parked."""
+def test_a_poll_wakes_when_a_timeout_ends_that_began_after_it() -> None:
+    """The message in flight was sent after the poll had begun to wait."""
     world = World()
     url = world.queue("q", VisibilityTimeout=5)
     poll = world.ask("ReceiveMessage", QueueUrl=url, WaitTimeSeconds=20)
@@ -152,7 +152,7 @@ def test_a_poll_parked_before_another_receives_hears_of_the_timeout() -> None:
     assert poll.bodies == ["1"]
 
 
-def test_a_poll_whose_client_has_gone_is_given_nothing() -> None:
+def test_a_poll_whose_client_has_disconnected_receives_nothing() -> None:
     world = World()
     url = world.queue("q")
     gone, there = (world.ask("ReceiveMessage", QueueUrl=url, WaitTimeSeconds=20) for _ in range(2))
@@ -161,7 +161,7 @@ def test_a_poll_whose_client_has_gone_is_given_nothing() -> None:
     assert (gone.answer, there.bodies) == (None, ["m"])
 
 
-def test_a_poll_of_a_deleted_queue_hears_that_it_is_gone() -> None:
+def test_a_poll_of_a_deleted_queue_fails() -> None:
     world = World()
     url = world.queue("q")
     polls = [world.ask("ReceiveMessage", QueueUrl=url, WaitTimeSeconds=20) for _ in range(3)]
@@ -169,10 +169,10 @@ def test_a_poll_of_a_deleted_queue_hears_that_it_is_gone() -> None:
     assert [poll.answer.code for poll in polls] == ["QueueDoesNotExist"] * 3
 
 
-# Too old, purged
+# Retention and purges
 
 
-def test_retention_really_deletes() -> None:
+def test_expired_messages_are_deleted() -> None:
     world = World()
     url = world.queue("q", MessageRetentionPeriod=60)
     send(world, url, "old")
@@ -193,7 +193,7 @@ def test_retention_really_deletes() -> None:
     assert world.counts(url) == (0, 0, 0)
 
 
-def test_a_dead_letter_is_as_old_as_it_was() -> None:
+def test_a_dead_letter_keeps_its_age() -> None:
     world = World()
     grave = world.queue("grave", MessageRetentionPeriod=60)
     url = world.queue("q", VisibilityTimeout=0, RedrivePolicy=dead_letters("grave", 1))
@@ -206,7 +206,7 @@ def test_a_dead_letter_is_as_old_as_it_was() -> None:
     assert world.counts(grave) == (0, 0, 0)
 
 
-def test_a_purge_hides_everything_at_once_and_clears_it_bit_by_bit() -> None:
+def test_a_purge_hides_all_messages_at_once_and_deletes_them_in_steps() -> None:
     world = World()
     url = world.queue("q")
     for _ in range(100):
@@ -215,11 +215,11 @@ def test_a_purge_hides_everything_at_once_and_clears_it_bit_by_bit() -> None:
     world.call("PurgeQueue", QueueUrl=url)
     assert world.counts(url) == (0, 0, 0)
     left = world.rows("message")
-    assert 0 < left < 1000  # some batches have begun with it
+    assert 0 < left < 1000  # some batches have deleted a part
     send(world, url, "new")
     world.settle()
     assert (world.rows("message"), world.rows("place"), world.rows("pile")) == (1, 1, 1)
-    world.call("DeleteMessage", QueueUrl=url, ReceiptHandle=held["ReceiptHandle"])  # purged: nothing to do
+    world.call("DeleteMessage", QueueUrl=url, ReceiptHandle=held["ReceiptHandle"])  # the message was purged: a no-op
     assert bodies({"Messages": receive(world, url)}) == ["new"]
     world.advance(59)
     with pytest.raises(ApiError, match="Only one PurgeQueue operation on q is allowed every 60 seconds"):
@@ -236,14 +236,14 @@ def test_a_deleted_queue_leaves_nothing_and_its_name_is_free_at_once() -> None:
     world.settle()
     assert [world.rows(table) for table in ("message", "place", "message_group", "pile", "queue")] == [0] * 5
     url = world.queue("q.fifo", ContentBasedDeduplication="true")
-    send(world, url, "m", MessageGroupId="g")  # another queue knows nothing of what the first was sent
+    send(world, url, "m", MessageGroupId="g")  # deduplication ids belong to one queue
     assert bodies({"Messages": receive(world, url)}) == ["m"]
 
 
 # FIFO
 
 
-def test_what_is_sent_twice_within_five_minutes_is_there_once() -> None:
+def test_duplicates_within_five_minutes_are_dropped() -> None:
     world = World()
     url = world.queue("q.fifo")
     message = {"QueueUrl": url, "MessageBody": "m", "MessageGroupId": "g", "MessageDeduplicationId": "d"}
@@ -287,7 +287,7 @@ def test_a_group_is_blocked_while_one_of_its_messages_is_in_flight() -> None:
     assert poll.bodies in (["b1", "a2", "a3"], ["a2", "a3", "b1"])
 
 
-def test_a_lost_answer_is_given_again() -> None:
+def test_a_repeated_receive_attempt_returns_the_same_messages() -> None:
     world = World()
     url = world.queue("q.fifo", ContentBasedDeduplication="true", VisibilityTimeout=10)
     send(world, url, "1", "2", MessageGroupId="g")
@@ -295,10 +295,10 @@ def test_a_lost_answer_is_given_again() -> None:
     world.advance(8)
     again = receive(world, url, ReceiveRequestAttemptId="x")
     assert [message["ReceiptHandle"] for message in again] == [message["ReceiptHandle"] for message in first]
-    world.advance(8)  # the timeout began anew
+    world.advance(8)  # the timeout began again
     assert receive(world, url) == []
     world.call("DeleteMessage", QueueUrl=url, ReceiptHandle=again[0]["ReceiptHandle"])
-    assert receive(world, url, ReceiveRequestAttemptId="x") == []  # something has happened to what it was given
+    assert receive(world, url, ReceiveRequestAttemptId="x") == []  # its messages have become visible since
     world.advance(302)
     assert world.rows("receive_attempt") == 0
 
@@ -316,11 +316,11 @@ def test_a_fifo_queue_delays_as_a_whole() -> None:
     assert world.counts(url) == (0, 1, 1)
 
 
-# Dead letters, moves
+# Dead letters and message moves
 
 
 @pytest.mark.parametrize("suffix", ["", ".fifo"])
-def test_who_is_received_too_often_is_a_dead_letter(suffix: str) -> None:
+def test_a_message_that_is_received_too_often_becomes_a_dead_letter(suffix: str) -> None:
     world = World()
     more = {"ContentBasedDeduplication": "true"} if suffix else {}
     params = {"MessageGroupId": "g"} if suffix else {}
@@ -336,7 +336,7 @@ def test_who_is_received_too_often_is_a_dead_letter(suffix: str) -> None:
     [dead] = poll.answer["Messages"]
     assert (dead["Body"], dead["MessageId"]) == ("bad", sent["MessageId"])
     assert dead["Attributes"]["DeadLetterQueueSourceArn"] == arn(f"q{suffix}")
-    assert dead["Attributes"]["ApproximateReceiveCount"] == "3"  # in all queues
+    assert dead["Attributes"]["ApproximateReceiveCount"] == "3"  # in both queues together
     assert world.counts(url)[0] + world.counts(grave)[1] == 2
     assert world.call("ListDeadLetterSourceQueues", QueueUrl=grave)["queueUrls"] == [url]
 
@@ -345,7 +345,7 @@ def test_many_dead_letters_do_not_stop_a_long_poll() -> None:
     world = World()
     grave = world.queue("grave")
     url = world.queue("q", VisibilityTimeout=0, RedrivePolicy=dead_letters("grave", 1))
-    number = 2 * receiving.CLEARED_AT_ONCE + 50
+    number = 2 * receive_message.CLEARED_MAX + 50
     for _ in range(number // 10):
         world.call("SendMessageBatch", QueueUrl=url, Entries=[{"Id": str(at), "MessageBody": "m"} for at in range(10)])
     for _ in range(number // 10):
@@ -357,7 +357,7 @@ def test_many_dead_letters_do_not_stop_a_long_poll() -> None:
     assert poll.bodies == ["good"]
 
 
-def test_a_handle_from_before_does_not_reach_a_dead_letter() -> None:
+def test_an_old_handle_does_not_delete_a_dead_letter() -> None:
     world = World()
     grave = world.queue("grave")
     url = world.queue("q", VisibilityTimeout=0, RedrivePolicy=dead_letters("grave", 1))
@@ -412,16 +412,16 @@ def test_a_move_keeps_its_rate_and_can_be_cancelled() -> None:
     assert task["Status"] == "CANCELLED"
     with pytest.raises(ApiError, match="CANCELLED"):
         world.call("CancelMessageMoveTask", TaskHandle=handle)
-    world.call("StartMessageMoveTask", SourceArn=source)  # back to where they came from; but they came from nowhere
+    world.call("StartMessageMoveTask", SourceArn=source)  # back to the source queue; but these messages have none
     world.settle()
     [task] = world.call("ListMessageMoveTasks", SourceArn=source)["Results"]
     assert (task["Status"], task["FailureReason"]) == ("FAILED", "CouldNotDetermineMessageSource")
 
 
-# What is remembered
+# Messages of a task, and metrics
 
 
-def test_what_a_task_has_in_flight_is_known() -> None:
+def test_the_messages_that_a_task_has_in_flight() -> None:
     world = World()
     url = world.queue("q", VisibilityTimeout=10)
     send(world, url, "1", "2", "3")
@@ -439,7 +439,7 @@ def test_what_a_task_has_in_flight_is_known() -> None:
     assert held() == 0
 
 
-def test_cloudwatch_hears_what_happened_since_it_last_asked() -> None:
+def test_metrics_count_events_since_the_last_report() -> None:
     world = World()
     url = world.queue("q")
     world.queue("idle")
@@ -464,18 +464,18 @@ def test_cloudwatch_hears_what_happened_since_it_last_asked() -> None:
     assert activity() == []
 
 
-def test_a_flood_in_flight_is_bounded() -> None:
+def test_the_number_of_messages_in_flight_is_bounded() -> None:
     world = World()
     url = world.queue("q", VisibilityTimeout=10)
     send(world, url, "1", "2", "3")
     [held] = receive(world, url, 1)
-    world.run(lambda tx: tx.store.execute(  # as if others had received a great many
+    world.run(lambda tx: tx.store.execute(  # as if other consumers had received a large number
         "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?) "
         "INSERT INTO place (pile, id, visible_ms, receives) SELECT pile, id - n, visible_ms + 60000, 1 FROM numbers, "
         "(SELECT * FROM place WHERE receives = 1)",
         (IN_FLIGHT_MAX - 1,),
     ))  # fmt: skip
-    world.store.queues.tallies.rebuild()
+    world.store.queues.counters.rebuild()
     assert world.counts(url) == (2, IN_FLIGHT_MAX, 0)
     with pytest.raises(ApiError) as refusal:
         receive(world, url)

@@ -1,4 +1,4 @@
-"""Message move tasks: dead letters go back to the queues from which they came, or to another one."""
+"""Message move tasks: return dead letters to their source queues, or move them to another queue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import orjson
 from corral.core import Tx
 from corral.model.queue import MoveTask, Queue
 from corral.services.caller import Caller
-from corral.services.sqs.naming import (
+from corral.services.sqs.queue_names import (
     InvalidParameterValue,
     ResourceNotFoundException,
     UnsupportedOperation,
@@ -58,8 +58,8 @@ def start_message_move_task(tx: Tx[Store], params: dict[str, Any], caller: Calle
 
 def cancel_message_move_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     try:
-        named = orjson.loads(urlsafe_b64decode(params["TaskHandle"].encode()))
-        task_id, source_arn = str(named["taskId"]), str(named["sourceArn"])
+        handle = orjson.loads(urlsafe_b64decode(params["TaskHandle"].encode()))
+        task_id, source_arn = str(handle["taskId"]), str(handle["sourceArn"])
     except (ValueError, KeyError, TypeError):
         raise InvalidParameterValue("Value for parameter TaskHandle is invalid.") from None
     _queue(tx, source_arn, "SourceArn")
@@ -67,7 +67,7 @@ def cancel_message_move_task(tx: Tx[Store], params: dict[str, Any], caller: Call
     if task is None:
         raise ResourceNotFoundException("Task does not exist.")
     if task.status != RUNNING:
-        raise UnsupportedOperation(f"Only a task that is {RUNNING} can be cancelled; this one is {task.status}.")
+        raise UnsupportedOperation(f"Only a task with status {RUNNING} can be cancelled: this task has status {task.status}.")
     tx.store.queues.change_move_task(replace(task, status="CANCELLED"))
     return {"ApproximateNumberOfMessagesMoved": task.moved}
 
@@ -75,7 +75,7 @@ def cancel_message_move_task(tx: Tx[Store], params: dict[str, Any], caller: Call
 def list_message_move_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     source, limit = _queue(tx, params["SourceArn"], "SourceArn"), params.get("MaxResults", 1)
     tasks = tx.store.queues.move_tasks(source, limit)
-    return {"Results": [_shown(task) for task in tasks]} if tasks else {}
+    return {"Results": [_description(task) for task in tasks]} if tasks else {}
 
 
 def _queue(tx: Tx[Store], arn: str, parameter: str) -> Queue:
@@ -89,8 +89,8 @@ def _handle(task: MoveTask) -> str:
     return urlsafe_b64encode(orjson.dumps({"taskId": task.id, "sourceArn": task.source_arn})).decode()
 
 
-def _shown(task: MoveTask) -> dict[str, Any]:
-    shown: dict[str, Any] = {
+def _description(task: MoveTask) -> dict[str, Any]:
+    members: dict[str, Any] = {
         "TaskHandle": _handle(task) if task.status == RUNNING else None,
         "Status": task.status,
         "SourceArn": task.source_arn,
@@ -101,4 +101,4 @@ def _shown(task: MoveTask) -> dict[str, Any]:
         "FailureReason": task.failure,
         "StartedTimestamp": task.started_ms,
     }
-    return {name: value for name, value in shown.items() if value is not None}
+    return {name: value for name, value in members.items() if value is not None}
