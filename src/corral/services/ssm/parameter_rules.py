@@ -1,4 +1,4 @@
-"""What a new version of a parameter may be: its type, tier, size, pattern, data type and policies."""
+"""Checks of a new version of a parameter: type, tier, size, pattern, data type and policies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import orjson
 from corral.decide.pattern import Pattern, PatternError
 from corral.errors import api_error
 from corral.model.parameter import Parameter
-from corral.services.ssm.naming import ValidationException
+from corral.services.ssm.parameter_names import ValidationException
 
 HierarchyTypeMismatchException = api_error("HierarchyTypeMismatchException")
 IncompatiblePolicyException = api_error("IncompatiblePolicyException")
@@ -19,12 +19,12 @@ ParameterPatternMismatchException = api_error("ParameterPatternMismatchException
 PoliciesLimitExceededException = api_error("PoliciesLimitExceededException")
 
 POLICIES = ("Expiration", "ExpirationNotification", "NoChangeNotification")
-STANDARD_MAX, ADVANCED_MAX = 4096, 8192
+STANDARD_MAX_BYTES, ADVANCED_MAX_BYTES = 4096, 8192  # AWS's messages say characters
 POLICIES_MAX = 10
 
 
 def type_of(params: dict[str, Any], before: Parameter | None) -> str:
-    """A type is said once, and stays."""
+    """The type of a new version. A parameter's type cannot change, so a request for an existing parameter may omit it."""
     given = params.get("Type")
     if given is None and before is None:
         raise ValidationException("A parameter type is required when you create a parameter.")
@@ -35,8 +35,8 @@ def type_of(params: dict[str, Any], before: Parameter | None) -> str:
     return str(given or (before.type if before else ""))
 
 
-def checked(params: dict[str, Any], kind: str, before: Parameter | None) -> dict[str, Any]:
-    """The details that a version has beside those that are kept as they were said. Values are never in a refusal."""
+def checked_details(params: dict[str, Any], kind: str, before: Parameter | None) -> dict[str, Any]:
+    """Check a version, and return its tier, data type and policies. Error messages never contain the value: it may be secret."""
     value = params["Value"]
     if params.get("KeyId") and kind != "SecureString":
         raise ValidationException("KeyId is required for SecureString type parameter only.")
@@ -50,7 +50,7 @@ def _tier(params: dict[str, Any], value: str, has_policies: bool, before: Parame
     size = len(value.encode())
     if given == "Intelligent-Tiering":
         was_advanced = before is not None and before.details["Tier"] == "Advanced"
-        given = "Advanced" if size > STANDARD_MAX or has_policies or was_advanced else "Standard"
+        given = "Advanced" if size > STANDARD_MAX_BYTES or has_policies or was_advanced else "Standard"
     if given == "Standard" and before is not None and before.details["Tier"] == "Advanced":
         raise ValidationException(
             "This parameter uses the advanced-parameter tier. You can't downgrade a parameter from the advanced-parameter tier "
@@ -59,13 +59,13 @@ def _tier(params: dict[str, Any], value: str, has_policies: bool, before: Parame
         )
     if given == "Standard" and has_policies:
         raise ValidationException("Parameter policies are supported by parameters of the advanced-parameter tier only.")
-    if given == "Standard" and size > STANDARD_MAX:
+    if given == "Standard" and size > STANDARD_MAX_BYTES:
         raise ValidationException(
-            f"Standard tier parameters support a maximum parameter value of {STANDARD_MAX} characters. To create a larger "
+            f"Standard tier parameters support a maximum parameter value of {STANDARD_MAX_BYTES} characters. To create a larger "
             "parameter value, upgrade the parameter to use the advanced-parameter tier."
         )
-    if size > ADVANCED_MAX:
-        raise ValidationException(f"Advanced tier parameters support a maximum parameter value of {ADVANCED_MAX} characters.")
+    if size > ADVANCED_MAX_BYTES:
+        raise ValidationException(f"Advanced tier parameters support a maximum parameter value of {ADVANCED_MAX_BYTES} characters.")
     return str(given)
 
 
@@ -81,7 +81,7 @@ def _check_pattern(text: str | None, value: str) -> None:
 
 
 def _policies(text: str | None) -> list[tuple[str, str]]:
-    """(type, text) of each; kept, shown, and not acted on."""
+    """(type, text) of each policy. Policies are stored but have no effect."""
     if not text or text == "{}":
         return []
     try:

@@ -1,7 +1,7 @@
-"""The public parameters of AWS that templates read: which image a host should start from.
+"""AWS's public parameters that templates read: the machine image (AMI) from which a host should start.
 
-Nothing starts from an image here, so the ids are made up. They are the same on every Corral, differ by region, and begin with
-`ami-c044a1`, so that nobody takes one for an id of AWS.
+Corral starts hosts from no image, so the ids are invented. They are the same in every installation, differ by region, and begin
+with `ami-c044a1`, so that they are not mistaken for ids of AWS.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from corral.model.parameter import Parameter
 ROOT = "/aws/service/"
 ECS = "/aws/service/ecs/optimized-ami/"
 LINUX = "/aws/service/ami-amazon-linux-latest/"
-OURS = "ami-c044a1"
-PUBLISHED_AT_S = 1_735_689_600.0  # the year 2025: they never change
+ID_PREFIX = "ami-c044a1"
+PUBLISHED_AT_S = 1_735_689_600.0  # 2025-01-01: they never change
 
 # Variant → the operating system that its `recommended` names.
 ECS_VARIANTS = {
@@ -49,7 +49,7 @@ def find(region: str, name: str) -> Parameter | None:
 
 
 def under(region: str, prefix: str) -> list[Parameter]:
-    """Those whose names begin so, by name."""
+    """The parameters whose names begin with the prefix, sorted by name."""
     return [parameter for name, parameter in _all(region).items() if name.startswith(prefix)]
 
 
@@ -68,7 +68,7 @@ def _all(region: str) -> dict[str, Parameter]:
             "source_image_name": f"corral-{variant.partition('/')[0]}",
         }
         values[f"{ECS}{variant}/recommended"] = orjson.dumps(about).decode()
-        values |= {f"{ECS}{variant}/recommended/{word}": str(value) for word, value in about.items()}
+        values |= {f"{ECS}{variant}/recommended/{member}": str(value) for member, value in about.items()}
     return {name: _parameter(region, name, values[name]) for name in sorted(values)}
 
 
@@ -78,4 +78,4 @@ def _parameter(region: str, name: str, value: str) -> Parameter:
 
 
 def _image_id(region: str, image: str) -> str:
-    return OURS + sha256(f"{region}/{image}".encode()).hexdigest()[:11]
+    return ID_PREFIX + sha256(f"{region}/{image}".encode()).hexdigest()[:11]

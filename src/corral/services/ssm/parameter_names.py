@@ -1,4 +1,4 @@
-"""Names of parameters, their rules, and the errors that all of the Parameter Store shares."""
+"""Names and ARNs of parameters, look-up by name, version or label, and the errors that several operations raise."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from typing import NamedTuple
 
 from corral.core import Tx
-from corral.errors import api_error
+from corral.errors import ApiError, api_error
 from corral.model.parameter import Parameter
 from corral.services.caller import Caller
 from corral.services.pages import Pages
-from corral.services.ssm import public
+from corral.services.ssm import public_parameters
 from corral.store import Store
 
 AccessDeniedException = api_error("AccessDeniedException")
@@ -31,21 +31,21 @@ SUB_PATHS = (
 )
 
 
-class Selected(NamedTuple):
-    """What a caller asked for by name."""
+class ParameterReference(NamedTuple):
+    """A parameter as a request names it."""
 
     region: str
     name: str
-    selector: str  # ":3", ":label", or nothing
+    selector: str  # ":3" for a version, ":stable" for a label, or empty
 
 
 def arn(account: str, region: str, name: str) -> str:
-    owner = "" if public.is_public(name) else account
+    owner = "" if public_parameters.is_public(name) else account
     return f"arn:aws:ssm:{region}:{owner}:parameter/{name.removeprefix('/')}"
 
 
 def check_new_name(caller: Caller, name: str) -> None:
-    """Refuse a name that no parameter may have."""
+    """Raise the error that AWS would raise for the name of a new parameter."""
     first = name.removeprefix("/")
     if first.lower().startswith(RESERVED):
         if name.count("/") > 1 and first.lower().startswith("aws"):
@@ -62,8 +62,8 @@ def check_new_name(caller: Caller, name: str) -> None:
         raise ValidationException(f"Parameter ARN can't be longer than {ARN_MAX_CHARACTERS} characters.")
 
 
-def select(caller: Caller, given: str) -> Selected:
-    """By name or by ARN, with a version or a label after a colon. It says nothing of whether there is one."""
+def parse_reference(caller: Caller, given: str) -> ParameterReference:
+    """Parse a name or an ARN, optionally with a version or a label after a colon. The parameter may not exist."""
     region, name = caller.region, given
     if given.startswith("arn:"):
         parts = given.split(":", 5)
@@ -73,34 +73,37 @@ def select(caller: Caller, given: str) -> Selected:
         if parts[4] not in ("", caller.account):
             raise ParameterNotFound(f"Parameter {given} not found.")
     name, colon, selector = name.partition(":")
-    return Selected(region, name, colon + selector)
+    return ParameterReference(region, name, colon + selector)
 
 
 def find(tx: Tx[Store], caller: Caller, given: str) -> tuple[Parameter, str]:
-    """The version that a name means, and the selector in it."""
-    region, name, selector = select(caller, given)
+    """The version that a name refers to, and the selector in the name."""
+    region, name, selector = parse_reference(caller, given)
     found = _latest(tx, region, name)
-    if found is None and given.startswith("arn:"):  # the ARN of a name without a slash looks like that of one with it
+    if found is None and given.startswith("arn:"):  # /name and name have the same ARN
         found = _latest(tx, region, name.removeprefix("/"))
     if found is None:
         raise ParameterNotFound(f"Parameter {given} not found.")
     if not selector:
         return found, ""
-    word = selector[1:]
-    if word.isdecimal():
-        version = found if found.version == int(word) else tx.store.parameters.version(region, found.name, int(word))
-        missing = f"Systems Manager could not find version {word} of {found.name}. Verify the version and try again."
+    selected = selector[1:]
+    if selected.isdecimal():
+        number = int(selected)
+        kind, version = "version", found if found.version == number else tx.store.parameters.version(region, found.name, number)
     else:
-        version = tx.store.parameters.labelled(region, found.name, word)
-        missing = f"Systems Manager could not find label {word} of {found.name}. Verify the label and try again."
+        kind, version = "label", tx.store.parameters.labelled(region, found.name, selected)
     if version is None:
-        raise ParameterVersionNotFound(missing)
+        raise no_such_version(kind, selected, found.name)
     return version, selector
 
 
-def own(tx: Tx[Store], caller: Caller, name: str) -> Parameter:
+def no_such_version(kind: str, selected: str, name: str) -> ApiError:
+    return ParameterVersionNotFound(f"Systems Manager could not find {kind} {selected} of {name}. Verify the {kind} and try again.")
+
+
+def find_own(tx: Tx[Store], caller: Caller, name: str) -> Parameter:
     """The latest version of a parameter that the caller may change."""
-    if public.is_public(name):
+    if public_parameters.is_public(name):
         raise AccessDeniedException(f"No access to reserved parameter name: {name}.")
     found = tx.store.parameters.latest(caller.region, name)
     if found is None:
@@ -109,4 +112,4 @@ def own(tx: Tx[Store], caller: Caller, name: str) -> Parameter:
 
 
 def _latest(tx: Tx[Store], region: str, name: str) -> Parameter | None:
-    return public.find(region, name) if public.is_public(name) else tx.store.parameters.latest(region, name)
+    return public_parameters.find(region, name) if public_parameters.is_public(name) else tx.store.parameters.latest(region, name)
