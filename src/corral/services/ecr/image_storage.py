@@ -1,4 +1,4 @@
-"""Images and layers come and go. What PutImage and the registry do alike is here."""
+"""Add and delete images and layers: the steps that ECR's API and the registry share."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import NamedTuple
 from corral.core import Tx
 from corral.decide.manifest import NotAManifest, read_manifest
 from corral.model.blob import Arrived
-from corral.model.image import Image, Layer, Manifest, Repository
+from corral.model.image import Layer, Manifest, RegistryImage, Repository
 from corral.model.objects import Part
-from corral.services.ecr.naming import (
+from corral.services.ecr.repository_names import (
     ImageDigestDoesNotMatchException,
     ImageTagAlreadyExistsException,
     InvalidParameterException,
@@ -22,51 +22,51 @@ from corral.services.ecr.naming import (
 from corral.services.s3.contents import thrown_away
 from corral.store import Store
 
-UNUSED = "layers:"  # the key under which layers that no image has are looked at
-UNUSED_KEPT_S = 3600.0  # a push sends layers first and the image that has them last
-LEFT = "repositories:"  # the key under which deleted repositories are cleared away
+UNUSED_LAYERS = "layers:"  # key of the reconciler that deletes layers which no image has
+UNUSED_KEPT_S = 3600.0  # a push sends the layers first and the image that has them last
+DELETED_REPOSITORIES = "repositories:"  # key of the reconciler that deletes the contents of deleted repositories
 MANIFEST_MAX_BYTES = 4 * 1024 * 1024
 
 
-class Pushed(NamedTuple):
-    image: Image
-    was_there: bool  # with this very tag: nothing has changed
+class PushedImage(NamedTuple):
+    image: RegistryImage
+    existed: bool  # with this tag too: nothing has changed
 
 
 def put_image(
     tx: Tx[Store], repository: Repository, body: bytes, media_type: str | None, tag: str | None, digest: str | None = None
-) -> Pushed:
-    """An image, once all that it consists of is there. `digest`: what the client thinks that it is."""
+) -> PushedImage:
+    """Add an image whose layers or images the repository has, and set its tag. `digest` is the digest that the client expects."""
     found = f"sha256:{sha256(body).hexdigest()}"
     if digest is not None and digest != found:
-        raise ImageDigestDoesNotMatchException(f"The image digest is {found}, not {digest} as the request says.")
+        raise ImageDigestDoesNotMatchException(f"The digest of the manifest is {found}, but the request has {digest}.")
     try:
         manifest = read_manifest(body, media_type)
     except NotAManifest as error:
         raise InvalidParameterException(f"Invalid parameter at 'imageManifest': {error}.") from None
     images = tx.store.images
     image = images.image(repository.id, digest=found)
-    was_there = image is not None and (tag is None or tag in image.tags)
-    if tag is not None and not was_there:
+    existed = image is not None and (tag is None or tag in image.tags)
+    if tag is not None and not existed:
         _check_tag(tx, repository, tag)
     if image is None:
         size = _size_of_parts(tx, repository, manifest)
         images.add_image(repository.id, found, replace(manifest, size=size), body, tx.now_s)
         image = images.image(repository.id, digest=found)
         assert image is not None
-    if tag is not None and not was_there:
+    if tag is not None and not existed:
         images.set_tag(image, tag)
         image = images.image(repository.id, digest=found)
         assert image is not None
-    return Pushed(image, was_there)
+    return PushedImage(image, existed)
 
 
 def is_immutable(repository: Repository, tag: str) -> bool:
-    """A tag that may not move to another image."""
-    said = repository.about.get("imageTagMutability", "MUTABLE")
+    """Whether a tag of this repository must not move to another image."""
+    mutability = repository.about.get("imageTagMutability", "MUTABLE")
     filters = repository.about.get("imageTagMutabilityExclusionFilters", ())
-    excluded = said.endswith("_WITH_EXCLUSION") and any(fnmatchcase(tag, each["filter"]) for each in filters)
-    return bool(said.startswith("IMMUTABLE") != excluded)
+    excluded = mutability.endswith("_WITH_EXCLUSION") and any(fnmatchcase(tag, each["filter"]) for each in filters)
+    return bool(mutability.startswith("IMMUTABLE") != excluded)
 
 
 def _check_tag(tx: Tx[Store], repository: Repository, tag: str) -> None:
@@ -78,7 +78,7 @@ def _check_tag(tx: Tx[Store], repository: Repository, tag: str) -> None:
 
 
 def _size_of_parts(tx: Tx[Store], repository: Repository, manifest: Manifest) -> int:
-    """Of all its layers, or of the largest image of an index, as ECR counts. All of them must be there."""
+    """Bytes of all layers, or of the largest image of an index, as on ECR. An error if a layer or image is missing."""
     images = tx.store.images
     if missing := [digest for digest in manifest.layers if images.layer(repository.id, digest) is None]:
         raise LayersNotFoundException(
@@ -94,14 +94,14 @@ def _size_of_parts(tx: Tx[Store], repository: Repository, manifest: Manifest) ->
     return max((part.size for part in parts.values() if part is not None), default=manifest.size)
 
 
-def drop_image(tx: Tx[Store], image: Image) -> None:
-    """It and its tags. Its layers go later, unless another image gets them."""
+def drop_image(tx: Tx[Store], image: RegistryImage) -> None:
+    """Delete an image and its tags. Its layers are deleted later, unless another image has them."""
     tx.store.images.drop_image(image, tx.now_s)
-    look_at_layers(tx)
+    schedule_layer_cleanup(tx)
 
 
 def add_layer(tx: Tx[Store], repository: Repository, digest: str, arrived: Arrived) -> Layer:
-    """Bytes that have come for this repository. Those that are here already are kept once."""
+    """Add an uploaded layer to a repository. If the registry has a layer with this digest already, the new bytes are discarded."""
     part = Part(1, arrived.blob, arrived.size, "", {}, tx.now_s)
     content = tx.store.objects.add_content(part)
     layer = tx.store.images.any_layer(digest)
@@ -115,30 +115,30 @@ def add_layer(tx: Tx[Store], repository: Repository, digest: str, arrived: Arriv
 
 
 def hold_layer(tx: Tx[Store], repository: Repository, layer: Layer) -> None:
-    """This repository has that layer from now on, wherever it came from."""
+    """Add an existing layer to a repository."""
     tx.store.images.hold_layer(repository.id, layer.digest, tx.now_s)
-    look_at_layers(tx)
+    schedule_layer_cleanup(tx)
 
 
 def drop_layer(tx: Tx[Store], repository: Repository, digest: str) -> None:
-    """At once, if no image of this repository has it."""
+    """Delete a layer at once; no image of this repository may have it."""
     release(tx, tx.store.images.drop_layer(repository.id, digest))
 
 
 def drop_repository(tx: Tx[Store], repository: Repository) -> None:
-    """With all that is in it: that goes some at a time."""
-    tx.store.images.leave_repository(repository.id)
-    tx.mark(LEFT)
+    """Delete a repository. The reconciler deletes its images and layers later, some at a time."""
+    tx.store.images.mark_repository_deleted(repository.id)
+    tx.mark(DELETED_REPOSITORIES)
 
 
-def look_at_layers(tx: Tx[Store]) -> None:
-    """Ask for a look at unused layers when the first of them is old enough to go."""
+def schedule_layer_cleanup(tx: Tx[Store]) -> None:
+    """Make the reconciler due when the first unused layer is old enough to be deleted."""
     since_s = tx.store.images.first_unused_s()
     if since_s is not None:
-        tx.due(UNUSED, max(since_s + UNUSED_KEPT_S, tx.now_s))
+        tx.due(UNUSED_LAYERS, max(since_s + UNUSED_KEPT_S, tx.now_s))
 
 
 def release(tx: Tx[Store], contents: list[int]) -> None:
-    """Let go of contents that no layer has any more."""
-    there_is_some = [tx.store.objects.release(content) for content in contents]
-    thrown_away(tx, any(there_is_some))
+    """Release contents that no layer has any more."""
+    released = [tx.store.objects.release(content) for content in contents]
+    thrown_away(tx, any(released))

@@ -1,4 +1,4 @@
-"""Names and addresses of repositories, and the errors and rules that all of ECR shares."""
+"""Names, ARNs and addresses of repositories, and the errors that several operations of ECR raise."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ ReferencedImagesNotFoundException = api_error("ReferencedImagesNotFoundException
 RepositoryNotFoundException = api_error("RepositoryNotFoundException")
 
 NAME = re.compile(r"(?:[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*/)*[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*")
-NAME_MAX = 256  # characters
+NAME_MAX_CHARACTERS = 256
 PAGES = Pages(InvalidParameterException)
-HERE = re.compile(r"localhost|127\..*|::1|169\.254\.170\.2")  # what this machine is called by its programs, and by its containers
+THIS_MACHINE = re.compile(r"localhost|127\..*|::1|169\.254\.170\.2")  # as its programs and its containers address it
 
 
 def find(tx: Tx[Store], caller: Caller, name: str) -> Repository:
@@ -36,8 +36,8 @@ def find(tx: Tx[Store], caller: Caller, name: str) -> Repository:
     return found
 
 
-def meant(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Repository:
-    """The repository that a request is about. There is one registry, the caller's own."""
+def requested_repository(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Repository:
+    """The repository that a request names. The only registry is that of the caller's account."""
     name = params["repositoryName"]
     if params.get("registryId", caller.account) != caller.account:
         raise _no_repository(name, params["registryId"])
@@ -45,7 +45,7 @@ def meant(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Repository:
 
 
 def identity(caller: Caller, repository: Repository) -> dict[str, Any]:
-    """With what most replies begin."""
+    """The members with which most responses begin."""
     return {"registryId": caller.account, "repositoryName": repository.name}
 
 
@@ -53,20 +53,20 @@ def arn(caller: Caller, name: str) -> str:
     return f"arn:aws:ecr:{caller.region}:{caller.account}:repository/{name}"
 
 
-def registry(tx: Tx[Store], caller: Caller) -> str:
-    """The registry's address as the caller's Docker reaches it: host and port.
+def registry_address(tx: Tx[Store], caller: Caller) -> str:
+    """Host and port by which the caller's Docker reaches the registry.
 
-    Docker trusts a registry without TLS on this machine alone, and keeps a login by the very name that it was given. So
-    this machine has one name, however the caller called it. There is always a port: Docker looks for "box/name" elsewhere.
+    Docker trusts a registry without TLS on localhost only, and stores a login under the address that was given. So every name of
+    this machine becomes `localhost`. The port is always included: Docker would look for "box/name" on Docker Hub.
     """
     address = urlsplit(caller.endpoint_url or tx.settings.endpoint_url)
     host = address.hostname or "localhost"
-    host = "localhost" if HERE.fullmatch(host) else f"[{host}]" if ":" in host else host
+    host = "localhost" if THIS_MACHINE.fullmatch(host) else f"[{host}]" if ":" in host else host
     return f"{host}:{address.port or 80}"
 
 
 def check_unpaged(params: dict[str, Any], named: str, *others: str) -> None:
-    """Whoever names what it wants gets all of it: pages are for listings."""
+    """A request that names its items returns all of them, so it must not have the members of a paged list."""
     for member in ("nextToken", "maxResults", *others):
         if member in params:
             raise violated(member, f"cannot be used together with {named}")

@@ -1,4 +1,4 @@
-"""The image registry, asked as its specification says. `tests/containers/test_registry.py` has Docker's own command."""
+"""The HTTP API of the image registry. `tests/containers/test_registry.py` uses the docker command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from clients.s3_help import MIB, files, new_bucket, settled
-from corral.services.ecr.access import Access, password
+from corral.services.ecr.registry_passwords import RegistryAccess, password
 from harness import REGION, Corral, eventually
 from raw_registry import OCI_INDEX, Registry, digest_of, half_sent, image_of, index_of, new_repository, part, password_of
 
@@ -36,16 +36,16 @@ def name(corral: Corral) -> str:
 
 
 def memory_mib(corral: Corral) -> float:
-    """The most that the server has had since it started."""
+    """The peak memory of the server since its start."""
     assert corral.process is not None
     status = Path(f"/proc/{corral.process.pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
-# Who may come in
+# Authentication and paths
 
 
-def test_the_version(registry: Registry):
+def test_the_version_check(registry: Registry):
     for path in ("/v2/", "/v2"):
         assert registry("GET", path).status == 200
 
@@ -67,23 +67,23 @@ def test_no_password(registry: Registry):
 
 
 @pytest.mark.parametrize("expires_in_s, task_id", [(-1, None), (3600, 32 * "0")], ids=["expired", "of a task that has ended"])
-def test_a_password_that_holds_no_more(corral: Corral, expires_in_s: int, task_id: str | None):
+def test_an_expired_password(corral: Corral, expires_in_s: int, task_id: str | None):
     key = bytes.fromhex(json.loads((corral.data / "sessions.json").read_text())["key"])
-    late = Registry(corral, password(key, Access("arn", REGION, int(time.time()) + expires_in_s, task_id)))
+    late = Registry(corral, password(key, RegistryAccess("arn", REGION, int(time.time()) + expires_in_s, task_id)))
     answer = late("GET", "/v2/")
     assert (answer.status, answer.code) == (403, "DENIED")
     assert answer.message == "Your authorization token has expired. Reauthenticate and try again."
 
 
-def test_a_password_opens_one_region(corral: Corral, registry: Registry):
+def test_a_password_is_valid_for_one_region(corral: Corral, registry: Registry):
     name = new_repository(corral, "eu-west-1")
     answer = registry("GET", f"/v2/{name}/tags/list")
     assert (answer.status, answer.code) == (404, "NAME_UNKNOWN")
     assert Registry(corral, password_of(corral, "eu-west-1"))("GET", f"/v2/{name}/tags/list").json == {"name": name, "tags": []}
 
 
-def test_a_name_may_say_its_region(corral: Corral, registry: Registry, name: str):
-    """As hosts do. The region must be the password's."""
+def test_a_name_may_begin_with_its_region(corral: Corral, registry: Registry, name: str):
+    """Hosts put the region before the name. It must be the region of the password."""
     manifest = registry.push_image(name, "1", LAYER)
     assert registry("GET", f"/v2/ecr.us-east-1/{name}/manifests/1").body == manifest
     assert registry("GET", f"/v2/ecr.eu-west-1/{name}/manifests/1").code == "NAME_UNKNOWN"
@@ -120,13 +120,13 @@ def test_an_unknown_repository(registry: Registry):
         ("PATCH", "/v2/name/blobs/sha256:0", 405, "UNSUPPORTED"),
     ],
 )
-def test_paths_without_a_meaning(registry: Registry, method: str, path: str, status: int, code: str):
+def test_unknown_paths_and_methods(registry: Registry, method: str, path: str, status: int, code: str):
     answer = registry(method, path)
     assert (answer.status, answer.code) == (status, code)
 
 
-def test_objects_named_v2_are_still_s3s(corral: Corral):
-    """In a bucket that the host names, their paths look like the registry's."""
+def test_s3_objects_named_v2_are_served_by_s3(corral: Corral):
+    """With the bucket in the host name, the path of an object can look like the registry's."""
     s3 = corral.client("s3")
     bucket, keys = new_bucket(s3), corral.keys
     s3.put_object(Bucket=bucket, Key="v2/x", Body=b"an object")
@@ -145,8 +145,8 @@ def test_objects_named_v2_are_still_s3s(corral: Corral):
 # Layers
 
 
-def test_a_stream_in_chunks(registry: Registry, name: str):
-    """As Docker sends a layer."""
+def test_a_layer_as_a_chunked_stream(registry: Registry, name: str):
+    """Docker sends a layer this way."""
     digest = registry.push(name, LAYER)
     head, got = registry("HEAD", f"/v2/{name}/blobs/{digest}"), registry("GET", f"/v2/{name}/blobs/{digest}")
     for answer in (head, got):
@@ -156,28 +156,28 @@ def test_a_stream_in_chunks(registry: Registry, name: str):
     assert (head.body, got.body) == (b"", LAYER)
 
 
-def test_in_one_request(registry: Registry, name: str):
+def test_a_layer_in_one_request(registry: Registry, name: str):
     data = random.Random(2).randbytes(1000)
     answer = registry("POST", f"/v2/{name}/blobs/uploads/?digest={digest_of(data)}", data)
     assert (answer.status, answer.headers["location"]) == (201, f"/v2/{name}/blobs/{digest_of(data)}")
     assert registry("GET", answer.headers["location"]).body == data
 
 
-def test_in_two_requests(registry: Registry, name: str):
+def test_a_layer_in_two_requests(registry: Registry, name: str):
     data = random.Random(3).randbytes(1000)
     answer = registry("PUT", f"{registry.begin(name)}?digest={digest_of(data)}", data, content_type="application/octet-stream")
     assert answer.status == 201
     assert registry("GET", answer.headers["location"]).body == data
 
 
-def test_nothing_is_a_layer_too(registry: Registry, name: str):
+def test_an_empty_layer(registry: Registry, name: str):
     digest = digest_of(b"")
     assert registry("PUT", f"{registry.begin(name)}?digest={digest}").status == 201
     answer = registry("GET", f"/v2/{name}/blobs/{digest}")
     assert (answer.status, answer.body) == (200, b"")
 
 
-def test_in_chunks_one_after_the_other(registry: Registry, name: str):
+def test_a_layer_in_several_chunks(registry: Registry, name: str):
     data = random.Random(4).randbytes(3000)
     place = registry.begin(name)
     for start in (0, 1000):
@@ -196,7 +196,7 @@ def test_in_chunks_one_after_the_other(registry: Registry, name: str):
     assert (gone.status, gone.code) == (404, "BLOB_UPLOAD_UNKNOWN")
 
 
-def test_a_chunk_of_another_size_than_it_says(corral: Corral, registry: Registry, name: str):
+def test_a_chunk_with_a_wrong_size(corral: Corral, registry: Registry, name: str):
     place = registry.begin(name)
     answer = registry("PATCH", place, b"x" * 10, content_range="0-19")
     assert (answer.status, answer.code) == (400, "SIZE_INVALID")
@@ -205,7 +205,7 @@ def test_a_chunk_of_another_size_than_it_says(corral: Corral, registry: Registry
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT"])
-def test_another_digest_than_it_says(corral: Corral, registry: Registry, name: str, method: str):
+def test_a_layer_with_a_wrong_digest(corral: Corral, registry: Registry, name: str, method: str):
     before, wrong = len(files(corral)), digest_of(b"something else")
     place = registry.begin(name) if method == "PUT" else f"/v2/{name}/blobs/uploads/"
     answer = registry(method, f"{place}?digest={wrong}", LAYER)
@@ -216,14 +216,14 @@ def test_another_digest_than_it_says(corral: Corral, registry: Registry, name: s
 
 
 @pytest.mark.parametrize("digest", ["", "sha256:12", "sha512:" + 128 * "0", "latest"])
-def test_what_is_no_digest(registry: Registry, name: str, digest: str):
+def test_an_invalid_digest(registry: Registry, name: str, digest: str):
     place = registry.begin(name)
     for answer in (registry("PUT", f"{place}?digest={digest}", b"x"), registry("GET", f"/v2/{name}/blobs/{digest}")):
         assert (answer.status, answer.code) == (400, "DIGEST_INVALID")
     assert registry("GET", place).status == 204
 
 
-def test_given_up(corral: Corral, registry: Registry, name: str):
+def test_a_cancelled_upload(corral: Corral, registry: Registry, name: str):
     before, place = len(files(corral)), registry.begin(name)
     registry("PATCH", place, LAYER)
     assert len(files(corral)) == before + 1
@@ -249,13 +249,13 @@ def test_ranges(registry: Registry, name: str, header: str, span: tuple[int, int
     assert answer.headers["content-range"] == f"bytes {span[0]}-{span[1] - 1}/{len(LAYER)}"
 
 
-def test_a_range_that_is_not_there(registry: Registry, name: str):
+def test_a_range_outside_the_layer(registry: Registry, name: str):
     digest = registry.push(name, LAYER)
     answer = registry("GET", f"/v2/{name}/blobs/{digest}", Range="bytes=300000-")
     assert (answer.status, answer.code, answer.headers["content-range"]) == (416, "RANGE_INVALID", "bytes */300000")
 
 
-def test_mounted_from_another_repository(corral: Corral, registry: Registry, name: str):
+def test_a_layer_mounted_from_another_repository(corral: Corral, registry: Registry, name: str):
     data = random.Random(5).randbytes(1000)
     digest, other = registry.push(name, data), new_repository(corral)
     count = len(files(corral))
@@ -268,8 +268,8 @@ def test_mounted_from_another_repository(corral: Corral, registry: Registry, nam
         assert registry("POST", f"/v2/{new_repository(corral)}/blobs/uploads/?{query}").status == 202
 
 
-def test_the_same_layer_is_kept_once(corral: Corral, registry: Registry, name: str):
-    """Also when many push it at the same time."""
+def test_the_same_layer_is_stored_once(corral: Corral, registry: Registry, name: str):
+    """Also if many clients push it at the same time."""
     data, before = random.Random(6).randbytes(2 * MIB), len(files(corral))
     names, password = [name, new_repository(corral)] * 3, password_of(corral)
     with ThreadPoolExecutor(len(names)) as pool:
@@ -289,10 +289,10 @@ def test_delete_a_layer(corral: Corral, registry: Registry, name: str):
     registry("DELETE", f"/v2/{name}/manifests/{digest_of(manifest)}")
     assert registry("DELETE", f"/v2/{name}/blobs/{digest}").status == 202
     assert registry("DELETE", f"/v2/{name}/blobs/{digest}").code == "BLOB_UNKNOWN"
-    settled(corral, before + 1)  # the configuration waits for the hour
+    settled(corral, before + 1)  # the configuration is kept for an hour
 
 
-# What goes wrong on the way
+# Failed uploads
 
 
 def test_a_cut_upload_leaves_nothing(corral: Corral, registry: Registry, name: str):
@@ -307,7 +307,7 @@ def test_a_cut_upload_leaves_nothing(corral: Corral, registry: Registry, name: s
     settled(corral, before)
 
 
-def test_kill_9_in_an_upload(own_corral: Callable[..., Corral]):
+def test_kill_9_during_an_upload(own_corral: Callable[..., Corral]):
     corral = own_corral("none").start()
     name, registry = new_repository(corral), Registry(corral)
     registry.push_image(name, "1", LAYER)
@@ -327,7 +327,7 @@ def test_kill_9_in_an_upload(own_corral: Callable[..., Corral]):
 def test_a_large_layer_in_bounded_memory(own_corral: Callable[..., Corral]):
     corral = own_corral("none").start()
     name, registry, piece = new_repository(corral), Registry(corral), random.Random(8).randbytes(MIB)
-    registry.push_image(name, "1", LAYER)  # what the first one costs is not the layer's
+    registry.push_image(name, "1", LAYER)  # the first push loads code, which is not the memory of the layer
     registry("GET", f"/v2/{name}/blobs/{digest_of(LAYER)}")
     before = memory_mib(corral)
     digest = digest_of(piece * 200)
@@ -349,7 +349,7 @@ def test_too_many_uploads(registry: Registry, name: str):
     registry.begin(name)
 
 
-def test_the_connection_goes_on_after_a_refusal(registry: Registry, name: str):
+def test_the_connection_stays_open_after_an_error(registry: Registry, name: str):
     first = registry("GET", "/v2/")
     assert first.status == 200
     socket_before = registry.connection.sock
@@ -360,7 +360,7 @@ def test_the_connection_goes_on_after_a_refusal(registry: Registry, name: str):
 
 
 def test_expect_100_continue(registry: Registry, name: str):
-    """A client may ask before it sends: a refusal saves it the trouble."""
+    """A client can wait for permission before it sends the body: a refusal comes first."""
     for place, line in ((f"/v2/{name}/blobs/uploads/nowhere", b"HTTP/1.1 404"), (registry.begin(name), b"HTTP/1.1 100")):
         with socket.create_connection((registry.address.hostname, registry.address.port), timeout=30) as raw:
             head = f"PATCH {place} HTTP/1.1\r\nHost: x\r\nAuthorization: {registry.authorization['Authorization']}\r\n"
@@ -395,7 +395,7 @@ def test_a_tag_moves(registry: Registry, name: str):
 def test_an_immutable_tag(corral: Corral, registry: Registry):
     name = new_repository(corral, imageTagMutability="IMMUTABLE")
     manifest = registry.push_image(name, "1", LAYER)
-    assert registry.put(name, "1", manifest).status == 201  # the same is not another
+    assert registry.put(name, "1", manifest).status == 201  # the same image again is allowed
     registry.push(name, b"more")
     config = json.loads(manifest)["config"]
     other = image_of(b"", b"more", config=config)
@@ -428,14 +428,14 @@ def test_an_image_without_its_layers(registry: Registry, name: str):
         ("1", b"x" * (4 * MIB + 1), "", "SIZE_INVALID"),
     ],
 )
-def test_what_is_no_image(registry: Registry, name: str, reference: str, manifest: bytes, media_type: str, code: str):
+def test_an_invalid_manifest(registry: Registry, name: str, reference: str, manifest: bytes, media_type: str, code: str):
     registry.push(name, b"{}")
     answer = registry.put(name, reference, manifest, media_type)
     assert (answer.status, answer.code) == (400, code)
     assert registry("GET", f"/v2/{name}/tags/list").json["tags"] == []
 
 
-def test_an_image_that_is_not_there(registry: Registry, name: str):
+def test_a_missing_image(registry: Registry, name: str):
     for reference in ("latest", digest_of(b"")):
         for method in ("GET", "DELETE"):
             answer = registry(method, f"/v2/{name}/manifests/{reference}")
@@ -512,7 +512,7 @@ def test_referrers(registry: Registry, name: str):
     assert registry("GET", f"/v2/{name}/referrers/{digest_of(b'nobody')}").json["manifests"] == []
 
 
-def test_ecr_shows_what_was_pushed(corral: Corral, registry: Registry, name: str):
+def test_ecr_lists_pushed_images(corral: Corral, registry: Registry, name: str):
     manifest = registry.push_image(name, "1", LAYER)
     ecr = corral.client("ecr")
     assert "lastRecordedPullTime" not in ecr.describe_images(repositoryName=name)["imageDetails"][0]

@@ -1,4 +1,4 @@
-"""Whether a text is a lifecycle policy, by ECR's documented rules. The policy itself is kept, and does nothing."""
+"""Check lifecycle policies by ECR's documented rules. A policy is stored but has no effect."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from corral.errors import ApiError
-from corral.services.ecr.naming import violated
+from corral.services.ecr.repository_names import violated
 
 RULES_MAX = 50
 TAG_STATUSES = ("tagged", "untagged", "any")
@@ -20,8 +20,8 @@ STORAGE_CLASSES = ("standard", "archive")
 ACTIONS = ("expire", "transition")
 
 
-def check(text: str) -> None:
-    """Refuse a text that is none."""
+def check_lifecycle_policy(text: str) -> None:
+    """Raise the error that ECR would raise for this policy."""
     try:
         policy = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -48,7 +48,7 @@ def _check_action(action: Any) -> None:
     _check_members(action, required=("type",), optional=("targetStorageClass",))
     _check_one_of(action["type"], ACTIONS)
     if (action["type"] == "transition") != ("targetStorageClass" in action):
-        raise _failed("an action of type transition has a targetStorageClass, and no other has")
+        raise _failed("targetStorageClass is required for an action of type transition and not allowed for other types")
     if "targetStorageClass" in action:
         _check_one_of(action["targetStorageClass"], ("archive",))
 
@@ -63,11 +63,13 @@ def _check_selection(selection: Any) -> None:
         _check_one_of(selection["storageClass"], STORAGE_CLASSES)
     lists = [name for name in TAG_LISTS if name in selection]
     if len(lists) != (1 if status == "tagged" else 0):
-        raise _failed(f"a selection of tagged images has one of {' and '.join(TAG_LISTS)}, and no other has any")
+        raise _failed(
+            f"a selection with tagStatus tagged must have exactly one of {' and '.join(TAG_LISTS)}; other selections must have none"
+        )
     for name in lists:
         _check_tags(name, selection[name])
     if (count in SINCE) != ("countUnit" in selection):
-        raise _failed(f"a selection by {', '.join(SINCE)} has a countUnit, and no other has")
+        raise _failed(f"countUnit is required with countType {', '.join(SINCE)} and not allowed with other count types")
     if "countUnit" in selection:
         _check_one_of(selection["countUnit"], ("days",))
 
@@ -76,13 +78,13 @@ def _check_tags(name: str, tags: Any) -> None:
     if not isinstance(tags, list) or not tags or not all(isinstance(tag, str) and tag for tag in tags):
         raise _failed(f"{name} must be a list of strings")
     if name == "tagPatternList" and any(tag.count("*") > WILDCARDS_MAX for tag in tags):
-        raise _failed(f"a pattern of {name} has at most {WILDCARDS_MAX} wildcards (*)")
+        raise _failed(f"a pattern in {name} can have at most {WILDCARDS_MAX} wildcards (*)")
 
 
 def _check_order(rules: list[dict[str, Any]]) -> None:
     priorities = [rule["rulePriority"] for rule in rules]
     if len(set(priorities)) < len(priorities):
-        raise _failed("each rule must have a rulePriority of its own")
+        raise _failed("each rule must have a different rulePriority")
     for rule in rules:
         if rule["selection"]["tagStatus"] == "any" and any(
             other["rulePriority"] > rule["rulePriority"] and other["selection"]["tagStatus"] != "any" for other in rules
