@@ -509,7 +509,7 @@ def test_referrers(registry: Registry, name: str):
     some = registry("GET", f"/v2/{name}/referrers/{digest_of(subject)}?artifactType=application/a.paper")
     assert [each["digest"] for each in some.json["manifests"]] == [digest_of(papers)]
     assert some.headers["oci-filters-applied"] == "artifactType"
-    assert registry("GET", f"/v2/{name}/referrers/{digest_of(b'nobody')}").json["manifests"] == []
+    assert registry("GET", f"/v2/{name}/referrers/{digest_of(b'none')}").json["manifests"] == []
 
 
 def test_ecr_lists_pushed_images(corral: Corral, registry: Registry, name: str):
