@@ -1,4 +1,4 @@
-"""A client of the registry that sends what OCI's distribution specification says, and shows what it gets."""
+"""A client of the registry that sends single requests of OCI's distribution API and returns the raw responses."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Answer:
 
     @property
     def code(self) -> str:
-        """Of the refusal."""
+        """The code of an error response."""
         [error] = self.json["errors"]
         assert error["message"]
         return error["code"]
@@ -61,7 +61,7 @@ class Answer:
 
 
 class Registry:
-    """Over one connection, as long as the server keeps it."""
+    """Sends its requests over one connection as long as the server keeps it open."""
 
     def __init__(self, corral: Corral, password: str | None = None, user: str = "AWS") -> None:
         password = password_of(corral) if password is None else password
@@ -70,7 +70,7 @@ class Registry:
         self.connection = http.client.HTTPConnection(self.address.hostname or "", self.address.port, timeout=30)
 
     def __call__(self, method: str, path: str, body: bytes | Iterable[bytes] | None = None, **headers: str) -> Answer:
-        """`content_type` means Content-Type. A body in pieces is sent in chunks."""
+        """Keyword arguments are headers: `content_type` is Content-Type. A body of several pieces is sent in chunks."""
         sent = self.authorization | {name.replace("_", "-"): value for name, value in headers.items()}
         chunked = body is not None and not isinstance(body, bytes)
         if chunked:
@@ -82,14 +82,14 @@ class Registry:
         return Answer(answer.status, found, answer.read())
 
     def begin(self, name: str) -> str:
-        """Where the upload goes on."""
+        """Begin an upload and return its location."""
         answer = self("POST", f"/v2/{name}/blobs/uploads/")
         assert answer.status == 202, answer
         assert answer.headers["range"] == "0-0"
         return answer.headers["location"]
 
     def push(self, name: str, data: bytes) -> str:
-        """A layer as Docker sends one: a stream in chunks, then the digest. The digest."""
+        """Push a layer as Docker does: a chunked stream, then the digest. Returns the digest."""
         sent = self("PATCH", self.begin(name), iter([data[:100], data[100:]] if data[100:] else [data]))
         assert sent.status == 202, sent
         done = self("PUT", f"{sent.headers['location']}?digest={digest_of(data)}")
@@ -100,7 +100,7 @@ class Registry:
         return self("PUT", f"/v2/{name}/manifests/{reference}", manifest, content_type=media_type)
 
     def push_image(self, name: str, reference: str, *layers: bytes, **more: Any) -> bytes:
-        """Layers and a manifest, which is returned."""
+        """Push layers and a manifest, and return the manifest."""
         config = json.dumps({"architecture": "amd64", "os": "linux", "is": str(uuid4())}).encode()
         for data in (config, *layers):
             self.push(name, data)
@@ -128,7 +128,7 @@ def index_of(*manifests: bytes) -> bytes:
 
 @contextmanager
 def half_sent(registry: Registry, path: str, data: bytes, length: int) -> Iterator[http.client.HTTPConnection]:
-    """A request to send bytes, of which only some are sent."""
+    """Send only a part of the bytes that a request announces."""
     connection = http.client.HTTPConnection(registry.address.hostname or "", registry.address.port, timeout=30)
     connection.putrequest("PATCH", path)
     for name, value in registry.authorization.items():

@@ -1,4 +1,4 @@
-"""A client of SQS that costs little: one connection, signatures by a key that is made once, answers as they come."""
+"""A cheap client of SQS: one connection, one signing key, and responses as parsed JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness import REGION, Corral
 
 
 class Unanswered(Exception):
-    """What was asked may have been done, or not."""
+    """The connection failed before the response: the request may or may not have been executed."""
 
 
 class Refused(Exception):

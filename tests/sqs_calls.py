@@ -1,4 +1,4 @@
-"""What the tests of SQS share."""
+"""Helpers that the tests of SQS share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ACCOUNT = "123456789012"
 
 
 def name_for(request: pytest.FixtureRequest) -> str:
-    """A queue's name for one test."""
+    """The name of a queue for one test."""
     return "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:70]
 
 

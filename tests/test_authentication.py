@@ -13,7 +13,7 @@ from corral.server.authentication import ANONYMOUS, TASKS, Authentication
 from corral.server.front_door import PUBLIC_ACTIONS, AccessDenied, authorise, rate
 from corral.services import sessions
 from corral.services.caller import Caller
-from corral.services.ecr.access import Access, password
+from corral.services.ecr.registry_passwords import RegistryAccess, password
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 TASK, RUN = "0123456789abcdef0123456789abcdef", "f" * 32
@@ -39,13 +39,13 @@ def authentication(clock: VirtualClock, live: set[str]) -> Authentication:
 def test_registry_passwords_carry_principal_and_region_until_they_expire():
     clock, live = VirtualClock(NOW_S), {TASK}
     door = authentication(clock, live)
-    of_root = password(KEY, Access(ROOT, "eu-west-1", int(NOW_S) + 60, None))
-    of_task = password(KEY, Access("arn:role", "us-east-1", int(NOW_S) + 3600, TASK))
+    of_root = password(KEY, RegistryAccess(ROOT, "eu-west-1", int(NOW_S) + 60, None))
+    of_task = password(KEY, RegistryAccess("arn:role", "us-east-1", int(NOW_S) + 3600, TASK))
     found = door.registry_password(of_root)
     assert found is not None and (found.principal, found.region, found.task_id) == (ROOT, "eu-west-1", None)
     found = door.registry_password(of_task)
     assert found is not None and found.task_id == TASK
-    for wrong in ("", "x", of_root[:-4], password(OTHER, Access(ROOT, "eu-west-1", int(NOW_S) + 60, None))):
+    for wrong in ("", "x", of_root[:-4], password(OTHER, RegistryAccess(ROOT, "eu-west-1", int(NOW_S) + 60, None))):
         assert door.registry_password(wrong) is None
     clock.advance(60)
     with pytest.raises(ApiError, match="expired"):

@@ -1,4 +1,4 @@
-"""Which names of images mean this registry, and what a host is told then."""
+"""Image names that refer to this registry, and how a host pulls them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from corral.model.settings import Settings
-from corral.services.ecr.access import access_of
 from corral.services.ecr.image_names import pull_from_here
+from corral.services.ecr.registry_passwords import access_of
 
 SETTINGS = Settings(account="123456789012", endpoint_url="http://127.0.0.1:4566")
 OURS = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
@@ -28,7 +28,7 @@ OURS = "123456789012.dkr.ecr.eu-west-1.amazonaws.com"
         ("127.0.0.1:4566/app", "app", "us-east-1"),
     ],
 )
-def test_from_here(image: str, name: str, region: str) -> None:
+def test_names_of_this_registry(image: str, name: str, region: str) -> None:
     pull = pull_from_here(SETTINGS, image, "us-east-1", 1_000_000.0)
     assert pull is not None
     assert pull.image == f"localhost:4566/ecr.{region}/{name}"
@@ -57,11 +57,11 @@ def test_from_here(image: str, name: str, region: str) -> None:
         "corral/host",
     ],
 )
-def test_from_elsewhere(image: str) -> None:
+def test_names_of_other_registries(image: str) -> None:
     assert pull_from_here(SETTINGS, image, "us-east-1", 0.0) is None
 
 
-def test_those_who_pull_at_the_same_time_pull_once() -> None:
-    """The engine's host tells pulls apart by their words."""
+def test_pulls_at_the_same_time_use_the_same_password() -> None:
+    """A host joins pulls that have the same image name and password."""
     assert pull_from_here(SETTINGS, f"{OURS}/app", "x", 7200.0) == pull_from_here(SETTINGS, f"{OURS}/app", "y", 7300.0)
     assert pull_from_here(SETTINGS, "localhost:4566/app", "x", 0.0) != pull_from_here(SETTINGS, "localhost:4566/app", "y", 0.0)

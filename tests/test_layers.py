@@ -1,4 +1,4 @@
-"""Layers come and go with images, on a clock of our own: what is kept, what is thrown away, and when."""
+"""Which layers are kept, which are deleted, and when: on a virtual clock."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from corral.decide.manifest import DOCKER_IMAGE
 from corral.errors import ApiError
 from corral.ids import SeededIds
 from corral.model.blob import Arrived
-from corral.model.image import Image, Repository
+from corral.model.image import RegistryImage, Repository
 from corral.model.settings import Settings
 from corral.reconcile import STATE
 from corral.reconcile.images import LAYERS_MAX
-from corral.services.ecr import pushing
-from corral.services.ecr.naming import LayersNotFoundException
+from corral.services.ecr import image_storage
+from corral.services.ecr.repository_names import LayersNotFoundException
 from corral.store import Store
 
 EXAMPLES = int(os.environ.get("CORRAL_EXAMPLES", "25"))
-HOUR_S, MOMENT_S = 3600.0, 0.1  # what is due at once is due in a moment
+HOUR_S, MOMENT_S = 3600.0, 0.1  # a moment is enough for the work that is due now
 NOON_S = 1_000_000_000.0
 
 
@@ -43,7 +43,7 @@ def manifest_of(layers: Iterable[str]) -> bytes:
 
 
 class World:
-    """A core in memory. A layer is a letter."""
+    """A core in memory. The tests write a layer as a letter."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock(NOON_S)
@@ -64,23 +64,23 @@ class World:
         return found or self.ask(lambda tx: tx.store.images.add_repository("r", name, tx.now_s, {}, {}))
 
     def push(self, name: str, layer: str) -> str:
-        """The name of the file that it came in."""
+        """The name of the file with the bytes of a layer."""
         self.blobs += 1
         arrived, repository = Arrived(f"{self.blobs:032x}", 1, {}), self.repository(name)
-        self.ask(lambda tx: pushing.add_layer(tx, repository, digest_of(layer), arrived))
+        self.ask(lambda tx: image_storage.add_layer(tx, repository, digest_of(layer), arrived))
         return arrived.blob
 
-    def put(self, name: str, layers: Iterable[str], tag: str | None = None) -> Image:
+    def put(self, name: str, layers: Iterable[str], tag: str | None = None) -> RegistryImage:
         repository = self.repository(name)
-        return self.ask(lambda tx: pushing.put_image(tx, repository, manifest_of(layers), None, tag)).image
+        return self.ask(lambda tx: image_storage.put_image(tx, repository, manifest_of(layers), None, tag)).image
 
-    def drop(self, image: Image) -> None:
-        self.ask(lambda tx: pushing.drop_image(tx, image))
+    def drop(self, image: RegistryImage) -> None:
+        self.ask(lambda tx: image_storage.drop_image(tx, image))
 
     def drop_repository(self, name: str) -> None:
-        """With all that is in it, which takes several transactions."""
+        """Delete a repository with all its images and layers, which takes several transactions."""
         repository = self.repository(name)
-        self.ask(lambda tx: pushing.drop_repository(tx, repository))
+        self.ask(lambda tx: image_storage.drop_repository(tx, repository))
         self.wait(0.0)
 
     def wait(self, seconds: float) -> None:
@@ -102,7 +102,7 @@ def world() -> World:
     return World()
 
 
-def test_a_layer_without_an_image_goes_after_an_hour(world: World):
+def test_a_layer_without_an_image_is_deleted_after_an_hour(world: World):
     blob = world.push("a", "x")
     world.wait(HOUR_S - 1)
     assert world.has("a", "x")
@@ -112,7 +112,7 @@ def test_a_layer_without_an_image_goes_after_an_hour(world: World):
     assert world.core.next_due_s() is None
 
 
-def test_a_layer_goes_an_hour_after_its_last_image(world: World):
+def test_a_layer_is_deleted_an_hour_after_its_last_image(world: World):
     blob = world.push("a", "x")
     for layer in "yz":
         world.push("a", layer)
@@ -128,13 +128,13 @@ def test_a_layer_goes_an_hour_after_its_last_image(world: World):
     assert blob in world.garbage()
 
 
-def test_a_layer_of_two_repositories_goes_with_the_last(world: World):
+def test_a_layer_of_two_repositories_is_deleted_with_the_last(world: World):
     blob = world.push("a", "x")
     world.put("a", "x")
     layer = world.store.images.layer(world.repository("a").id, digest_of("x"))
     assert layer is not None
     other = world.repository("b")
-    world.ask(lambda tx: pushing.hold_layer(tx, other, layer))
+    world.ask(lambda tx: image_storage.hold_layer(tx, other, layer))
     world.put("b", "x")
     world.drop_repository("a")
     assert world.has("b", "x")
@@ -143,12 +143,12 @@ def test_a_layer_of_two_repositories_goes_with_the_last(world: World):
     assert world.garbage() == {blob}
 
 
-def test_many_go_some_at_a_time(world: World):
+def test_many_layers_are_deleted_in_several_transactions(world: World):
     repository = world.repository("a")
 
     def push_all(tx: Tx[Store]) -> None:
         for number in range(500):
-            pushing.add_layer(tx, repository, digest_of(str(number)), Arrived(f"{number:032x}", 1, {}))
+            image_storage.add_layer(tx, repository, digest_of(str(number)), Arrived(f"{number:032x}", 1, {}))
 
     world.ask(push_all)
     world.clock.advance(2 * HOUR_S)
@@ -164,7 +164,7 @@ LAYERS, NAMES, TAGS = st.sampled_from("xyz"), st.sampled_from("ab"), st.sampled_
 
 
 class Layers(RuleBasedStateMachine):
-    """Against dicts. Times never meet the hour exactly: whoever pushes at the last moment may come too late."""
+    """The store against a model of dicts. No time is exactly an hour: a push at the last moment could be too late."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class Layers(RuleBasedStateMachine):
         self.garbage: set[str] = set()
 
     def _settle(self) -> None:
-        """What nobody has any more is garbage."""
+        """A blob without an owner is garbage."""
         for layer in [layer for layer in self.kept if not any(layer in each for each in self.layers.values())]:
             self.garbage.add(self.kept.pop(layer))
 
@@ -199,7 +199,7 @@ class Layers(RuleBasedStateMachine):
         assert (found is not None) == (layer in self.layers.get(source, {}))
         if found is not None:
             repository = self.world.repository(name)
-            self.world.ask(lambda tx: pushing.hold_layer(tx, repository, found))
+            self.world.ask(lambda tx: image_storage.hold_layer(tx, repository, found))
             self._hold(name, layer)
 
     def _hold(self, name: str, layer: str) -> None:
@@ -242,7 +242,7 @@ class Layers(RuleBasedStateMachine):
     @rule(name=NAMES, layer=LAYERS)
     def drop_layer(self, name: str, layer: str) -> None:
         repository = self.world.repository(name)
-        self.world.ask(lambda tx: pushing.drop_layer(tx, repository, digest_of(layer)))
+        self.world.ask(lambda tx: image_storage.drop_layer(tx, repository, digest_of(layer)))
         if self.layers.get(name, {}).get(layer) is not None:
             del self.layers[name][layer]
             self._settle()
@@ -265,7 +265,7 @@ class Layers(RuleBasedStateMachine):
 
     @rule()
     def erase(self) -> None:
-        """As the keeper of blobs does."""
+        """Delete garbage, as the server's garbage collection does."""
         self.world.ask(lambda tx: tx.store.objects.drop_garbage(tx.store.objects.garbage(1000)))
         self.garbage.clear()
 

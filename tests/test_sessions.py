@@ -1,4 +1,4 @@
-"""Sessions that prove themselves: on a clock of our own, without a server."""
+"""Temporary credentials and their signed tokens, on a virtual clock, without a server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEY, OTHER = b"k" * 32, b"o" * 32
 ACCOUNT = "123456789012"
 TASK = "0123456789abcdef0123456789abcdef"
 PRINCIPAL = f"arn:aws:sts::{ACCOUNT}:assumed-role/worker/{TASK}"
-REFRESH_S = 15 * 60  # botocore asks for new ones that long before the end
+REFRESH_S = 15 * 60  # botocore requests new credentials this long before the old ones expire
 NOW_S = 1_700_000_000.0
 
 
@@ -38,7 +38,7 @@ def test_the_token_does_not_hold_the_secret() -> None:
 
 
 @given(st.data())
-def test_no_changed_token_is_believed(data: st.DataObject) -> None:
+def test_a_changed_token_is_not_accepted(data: st.DataObject) -> None:
     made = sessions.issue(KEY, b"nonce!", PRINCIPAL, 1_700_003_600, TASK)
     sealed = bytearray(urlsafe_b64decode(made.token))
     at = data.draw(st.integers(0, len(sealed) - 1))
@@ -47,11 +47,11 @@ def test_no_changed_token_is_believed(data: st.DataObject) -> None:
 
 
 @given(st.one_of(st.text(max_size=80), st.binary(max_size=80).map(lambda junk: urlsafe_b64encode(junk).decode())))
-def test_junk_is_no_token(token: str) -> None:
+def test_random_text_is_not_a_token(token: str) -> None:
     assert sessions.read(KEY, "ASIAAAAAAAAAAAAAAAAA", token) is None
 
 
-def test_a_token_is_of_one_folder_and_of_one_access_key() -> None:
+def test_a_token_is_valid_for_one_data_folder_and_one_access_key() -> None:
     one = sessions.issue(KEY, b"nonce1", PRINCIPAL, 1_700_003_600, None)
     two = sessions.issue(KEY, b"nonce2", PRINCIPAL, 1_700_003_600, None)
     assert sessions.read(OTHER, one.session.access_key_id, one.token) is None
@@ -65,7 +65,7 @@ def test_a_token_is_of_one_folder_and_of_one_access_key() -> None:
 
 @given(st.floats(NOW_S, NOW_S + 10 * sessions.TASK_LIFETIME_S))
 def test_a_task_always_gets_credentials_that_last(now_s: float) -> None:
-    """However late it asks; and those it got before are good until it asks again."""
+    """At any time: new credentials last long enough, and the earlier ones are valid until the SDK refreshes them."""
     given = sessions.of_task(KEY, ACCOUNT, "worker", TASK, now_s)
     assert given.session.principal == PRINCIPAL and given.session.task_id == TASK
     left_s = given.session.expires_at_s - now_s
@@ -96,13 +96,13 @@ def test_a_session_ends_with_its_task_and_others_do_not() -> None:
     assert authentication.secret("AKIANOBODY", of_task.token) is None
 
 
-def test_passwords_and_addresses_are_of_one_task_one_run_one_folder() -> None:
+def test_passwords_and_addresses_differ_by_task_run_and_data_folder() -> None:
     passwords = {sessions.password_of_task(key, task_id) for key in (KEY, OTHER) for task_id in ("a", "b")}
     addresses = {sessions.address_of_run(key, run_id) for key in (KEY, OTHER) for run_id in ("a", "b")}
     assert len(passwords) == 4 and len(addresses) == 4
 
 
-def test_what_a_task_is_told() -> None:
+def test_the_credentials_of_a_task() -> None:
     run = Run("r" * 32, TASK, "main", 0, True, 0, RunState.PENDING)
     task = Task(TASK, "eu-west-1", "default", "x:1", "hosts", TaskState.PENDING, TaskState.RUNNING, Ask(), NOW_S, runs=(run,))
     told = environment_inside(Settings(), task, run)

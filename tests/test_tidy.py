@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "decide": {"model"},
     "store": {"model", "database", "journal"},
     "telemetry": {"model", "database", "journal"},
-    "aws": set(),
+    "aws": {"model"},
     "blobs": {"model"},
     "channel": set(),
     "node": {"model", "channel"},

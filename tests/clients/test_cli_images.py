@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from command import BIN, Cli
-from corral.services.ecr.access import access_of
+from corral.services.ecr.registry_passwords import access_of
 
 STAND_IN = """#!/bin/sh
 # Records the arguments and the input of docker.

@@ -1,4 +1,4 @@
-"""ECR as boto3 and the aws command see it: repositories and what is said of them, and passwords for the registry."""
+"""ECR through boto3 and the aws command: repositories, their settings and tags, and passwords for the registry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from corral.services.ecr.access import Access, access_of
+from corral.services.ecr.registry_passwords import RegistryAccess, access_of
 from harness import REGION, Corral
 
 ACCOUNT, OTHER_ACCOUNT = "123456789012", "210987654321"
@@ -22,14 +22,14 @@ ACCOUNT, OTHER_ACCOUNT = "123456789012", "210987654321"
 
 @pytest.fixture(scope="module")
 def ecr(corral: Corral) -> Any:
-    return corral.client("ecr", parameter_validation=False)  # botocore would refuse some of what ECR is to refuse
+    return corral.client("ecr", parameter_validation=False)  # otherwise botocore itself refuses some invalid requests
 
 
 def refused(code: str, words: str = "") -> Any:
     return pytest.raises(ClientError, match=rf"\({code}\).*{words}")
 
 
-def test_a_repository_is_made_shown_and_deleted(corral: Corral, ecr: Any, aws: Callable[..., Any]):
+def test_a_repository_is_created_described_and_deleted(corral: Corral, ecr: Any, aws: Callable[..., Any]):
     made = aws("ecr", "create-repository", "--repository-name", "team/train.gpu-1__x", "--tags", "Key=cost,Value=low")["repository"]
     port = corral.url.rpartition(":")[2]
     assert made["repositoryArn"] == f"arn:aws:ecr:{REGION}:{ACCOUNT}:repository/team/train.gpu-1__x"
@@ -55,12 +55,12 @@ def test_regions_have_repositories_of_their_own(client: Callable[..., Any]):
 
 
 @pytest.mark.parametrize("name", ["a", "Capital", "a//b", "/a", "a/", "a..b", "a___b", "-a", "a b", "a" * 257, "ünder"])
-def test_names_that_no_repository_may_have(ecr: Any, name: str):
+def test_invalid_names(ecr: Any, name: str):
     with refused("InvalidParameterException", "repositoryName"):
         ecr.create_repository(repositoryName=name)
 
 
-def test_what_names_something_that_is_not_here(ecr: Any):
+def test_requests_for_missing_repositories_and_registries(ecr: Any):
     ecr.create_repository(repositoryName="mine")
     with refused("RepositoryNotFoundException", OTHER_ACCOUNT):
         ecr.describe_repositories(registryId=OTHER_ACCOUNT, repositoryNames=["mine"])
@@ -94,7 +94,7 @@ def test_tags_of_repositories(ecr: Any):
         ecr.list_tags_for_resource(resourceArn=arn + "-not")
 
 
-def test_which_tags_may_move_is_said_of_a_repository(ecr: Any):
+def test_tag_mutability(ecr: Any):
     filters = [{"filterType": "WILDCARD", "filter": "dev-*"}]
     made = ecr.create_repository(
         repositoryName="still", imageTagMutability="IMMUTABLE_WITH_EXCLUSION", imageTagMutabilityExclusionFilters=filters
@@ -116,8 +116,8 @@ def test_which_tags_may_move_is_said_of_a_repository(ecr: Any):
             ecr.put_image_tag_mutability(repositoryName="still", **wrong)
 
 
-def meaning(corral: Corral, password: str) -> Access:
-    """What the registry will read in it."""
+def meaning(corral: Corral, password: str) -> RegistryAccess:
+    """The content of a password, as the registry reads it."""
     key = bytes.fromhex(json.loads((corral.data / "sessions.json").read_text())["key"])
     found = access_of(key, password)
     assert found is not None

@@ -1,6 +1,6 @@
-"""Images of ECR as boto3 and the aws command see them, and what is kept on paper.
+"""Images of ECR through boto3 and the aws command, and settings that are stored only.
 
-These images are indexes of nothing or of each other: such need no layers, so no registry.
+These images are empty indexes or indexes of each other: they need no layers, so no registry.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from corral.reconcile.images import LEFT_MAX
+from corral.reconcile.images import ROWS_MAX
 from eventually import eventually
 from harness import Corral
 
@@ -28,7 +28,7 @@ NUMBERS = count()
 
 @pytest.fixture(scope="module")
 def ecr(corral: Corral) -> Any:
-    return corral.client("ecr", parameter_validation=False)  # botocore would refuse some of what ECR is to refuse
+    return corral.client("ecr", parameter_validation=False)  # otherwise botocore itself refuses some invalid requests
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def refused(code: str, words: str = "") -> Any:
 
 
 def index(*parts: str, **annotations: str) -> str:
-    """An index of other images; different annotations make different ones of the same parts."""
+    """An index of other images. Different annotations make different indexes of the same images."""
     manifests = [{"mediaType": INDEX, "digest": part, "size": 1} for part in parts]
     return json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests, "annotations": annotations})
 
@@ -82,7 +82,7 @@ def test_an_image_is_put_and_described(ecr: Any, repository: str, aws: Callable[
         ecr.describe_images(repositoryName=repository, imageIds=[{}])
 
 
-def test_images_that_may_not_be_put(ecr: Any, repository: str):
+def test_invalid_images(ecr: Any, repository: str):
     first, second = index(a="1"), index(a="2")
     put(ecr, repository, first, "v1")
     with refused("ImageAlreadyExistsException", "digest.*and tag 'v1' already exists"):
@@ -100,7 +100,7 @@ def test_images_that_may_not_be_put(ecr: Any, repository: str):
         with refused("InvalidParameterException", "imageManifest"):
             put(ecr, repository, wrong)
     odd = json.loads(second) | {"artifactType": ["a"]}
-    with refused("InvalidParameterException", "artifact type"):
+    with refused("InvalidParameterException", "artifactType"):
         put(ecr, repository, json.dumps(odd))
     for tag in (".a", "a b", "-a", "a" * 301):
         with refused("InvalidParameterException", "imageTag"):
@@ -108,7 +108,7 @@ def test_images_that_may_not_be_put(ecr: Any, repository: str):
     assert ids(ecr, repository) == [(digest_of(first), "v1")]
 
 
-def test_a_tag_moves_unless_it_may_not(ecr: Any, repository: str):
+def test_a_mutable_tag_moves_and_an_immutable_one_does_not(ecr: Any, repository: str):
     first, second = index(a="1"), index(a="2")
     put(ecr, repository, first, "v1", "dev-1")
     put(ecr, repository, second, "v1")
@@ -159,7 +159,7 @@ def test_images_are_listed_by_tags(ecr: Any, repository: str):
 
 
 def test_an_image_gets_another_tag_by_its_manifest(ecr: Any, repository: str, aws: Callable[..., Any]):
-    """As AWS's user guide does it."""
+    """The steps are those of AWS's user guide."""
     manifest = index(a="ä")
     put(ecr, repository, manifest, "latest")
     got = aws("ecr", "batch-get-image", "--repository-name", repository, "--image-ids", "imageTag=latest")
@@ -177,7 +177,7 @@ def test_an_image_gets_another_tag_by_its_manifest(ecr: Any, repository: str, aw
     assert found["imageTags"] == ["2017", "latest"] and found["imageDigest"] == digest_of(manifest)
 
 
-def test_got_in_batches(ecr: Any, repository: str):
+def test_batch_get_image(ecr: Any, repository: str):
     first, second = index(a="1"), index(a="2")
     put(ecr, repository, first, "v1")
     put(ecr, repository, second)
@@ -222,7 +222,7 @@ def test_deleted_by_tag_and_by_digest(ecr: Any, repository: str, aws: Callable[.
     assert ids(ecr, repository) == []
 
 
-def test_a_part_of_an_index_stays_as_long_as_the_index(ecr: Any, repository: str):
+def test_an_image_of_an_index_cannot_be_deleted(ecr: Any, repository: str):
     part = put(ecr, repository, index(a="part"), "part")
     whole = put(ecr, repository, index(part), "whole")
     for given in ({"imageDigest": part}, {"imageTag": "part"}):
@@ -233,7 +233,7 @@ def test_a_part_of_an_index_stays_as_long_as_the_index(ecr: Any, repository: str
     assert gone["failures"] == [] and ids(ecr, repository) == []
 
 
-def test_a_repository_with_images_goes_only_by_force(ecr: Any, repository: str):
+def test_a_repository_with_images_is_deleted_only_by_force(ecr: Any, repository: str):
     put(ecr, repository, index(a="1"), "v1")
     with refused("RepositoryNotEmptyException", "cannot be deleted because it still contains images"):
         ecr.delete_repository(repositoryName=repository)
@@ -244,8 +244,8 @@ def test_a_repository_with_images_goes_only_by_force(ecr: Any, repository: str):
     assert ids(ecr, repository) == []
 
 
-def test_a_large_repository_goes_some_images_at_a_time(ecr: Any, repository: str, corral: Corral):
-    for at in range(LEFT_MAX + 10):
+def test_a_large_repository_is_deleted_in_steps(ecr: Any, repository: str, corral: Corral):
+    for at in range(ROWS_MAX + 10):
         put(ecr, repository, index(at=str(at)), f"tag{at}")
     ecr.delete_repository(repositoryName=repository, force=True)
     ecr.create_repository(repositoryName=repository)
@@ -264,13 +264,13 @@ def test_a_large_repository_goes_some_images_at_a_time(ecr: Any, repository: str
     assert [digest for digest, _ in ids(ecr, repository)] == kept
 
 
-def test_layers_that_are_not_there(ecr: Any, repository: str):
+def test_missing_layers(ecr: Any, repository: str):
     reply = ecr.batch_check_layer_availability(repositoryName=repository, layerDigests=[NOWHERE, "sha256:1", ""])
     assert reply["layers"] == [{"layerDigest": NOWHERE, "layerAvailability": "UNAVAILABLE"}]
     assert [each["failureCode"] for each in reply["failures"]] == ["InvalidLayerDigest", "MissingLayerDigest"]
 
 
-def test_nothing_looks_scanned(ecr: Any, repository: str):
+def test_no_image_looks_scanned(ecr: Any, repository: str):
     put(ecr, repository, index(a="1"), "v1")
     said = ecr.put_image_scanning_configuration(repositoryName=repository, imageScanningConfiguration={"scanOnPush": True})
     assert said["imageScanningConfiguration"] == {"scanOnPush": True}
@@ -307,7 +307,7 @@ LATER_TAGGED = rule(rulePriority=2, selection={"tagStatus": "tagged", "tagPatter
         [rule(action={"type": "transition", "targetStorageClass": "archive"})],
     ],
 )
-def test_lifecycle_policies_are_kept(ecr: Any, repository: str, rules: list[dict[str, Any]]):
+def test_lifecycle_policies_are_stored(ecr: Any, repository: str, rules: list[dict[str, Any]]):
     with refused("LifecyclePolicyNotFoundException", "Lifecycle policy does not exist for the repository"):
         ecr.get_lifecycle_policy(repositoryName=repository)
     text = json.dumps({"rules": rules})
@@ -339,7 +339,7 @@ def test_lifecycle_policies_are_kept(ecr: Any, repository: str, rules: list[dict
     ],
     ids=json.dumps,
 )  # fmt: skip
-def test_texts_that_are_no_lifecycle_policy(ecr: Any, policies: str, policy: Any):
+def test_invalid_lifecycle_policies(ecr: Any, policies: str, policy: Any):
     with refused(
         "InvalidParameterException", "'LifecyclePolicyText' failed to satisfy constraint: 'Lifecycle policy validation failure"
     ):
@@ -352,7 +352,7 @@ def policies(corral: Corral) -> str:
     return "policies"
 
 
-def test_policies_of_repositories_are_kept(ecr: Any, policies: str):
+def test_policies_of_repositories_are_stored(ecr: Any, policies: str):
     with refused("RepositoryPolicyNotFoundException", "Repository policy does not exist"):
         ecr.get_repository_policy(repositoryName=policies)
     text = json.dumps({"Version": "2008-10-17", "Statement": []})
@@ -368,7 +368,7 @@ def test_policies_of_repositories_are_kept(ecr: Any, policies: str):
             ecr.set_repository_policy(repositoryName=policies, policyText=wrong)
 
 
-def test_what_is_said_of_the_registry_is_kept(ecr: Any, client: Callable[..., Any]):
+def test_settings_of_the_registry_are_stored(ecr: Any, client: Callable[..., Any]):
     assert ecr.describe_registry()["replicationConfiguration"] == {"rules": []} and ecr.describe_registry()["registryId"] == ACCOUNT
     rules = [{"destinations": [{"region": "eu-west-1", "registryId": ACCOUNT}]}]
     assert (
@@ -403,12 +403,12 @@ def test_what_is_said_of_the_registry_is_kept(ecr: Any, client: Callable[..., An
         ecr.get_account_setting(name="NONE")
 
 
-def test_other_registries_are_not_here(ecr: Any, repository: str):
+def test_other_registries_are_not_found(ecr: Any, repository: str):
     with refused("RepositoryNotFoundException", OTHER_ACCOUNT):
         ecr.list_images(repositoryName=repository, registryId=OTHER_ACCOUNT)
 
 
-def test_images_outlive_a_crash(own_corral: Callable[..., Corral]):
+def test_images_survive_a_crash(own_corral: Callable[..., Corral]):
     corral = own_corral().start()
     corral.client("ecr").create_repository(repositoryName="kept")
     digest = put(corral.client("ecr"), "kept", index(a="1"), "v1", "v2")

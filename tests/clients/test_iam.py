@@ -1,4 +1,4 @@
-"""IAM, stored only: roles, policies, instance profiles, and what is attached to what."""
+"""IAM: roles, policies and instance profiles, which are stored only, and their attachments."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_role_from_end_to_end(iam):
         iam.get_role(RoleName="task")
 
 
-def test_a_session_is_of_the_role_that_iam_knows(iam, client):
+def test_a_session_has_the_id_of_its_role(iam, client):
     made, sts = role(iam, "assumed"), client("sts")
     session = sts.assume_role(RoleArn=made["Arn"], RoleSessionName="me")
     assert session["AssumedRoleUser"]["AssumedRoleId"] == f"{made['RoleId']}:me"
@@ -203,13 +203,13 @@ def test_malformed_documents(iam, document):
 
 
 @pytest.mark.parametrize("wrong", [{"RoleName": "sp ace"}, {"Path": "no-slashes"}, {"MaxSessionDuration": 43_201}])
-def test_names_and_sizes_that_are_refused(iam, wrong):
+def test_invalid_names_and_sizes(iam, wrong):
     with pytest.raises(iam.exceptions.ClientError) as refused:
         iam.create_role(**{"RoleName": "wrong", "AssumeRolePolicyDocument": json.dumps(TRUST), **wrong})
     assert refused.value.response["Error"]["Code"] == "ValidationError"
 
 
-def test_a_restart_forgets_nothing(own_corral):
+def test_roles_survive_a_restart(own_corral):
     corral = own_corral().start()
     role(corral.client("iam"), "kept")
     corral.kill("corral.server")

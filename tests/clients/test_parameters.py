@@ -53,7 +53,7 @@ def test_a_parameter_and_its_versions(ssm: Any) -> None:
     assert ssm.put_parameter(Name="/app/db/host", Value="new", Type="String")["Version"] == 1
 
 
-def test_several_at_once(ssm: Any) -> None:
+def test_several_parameters_in_one_request(ssm: Any) -> None:
     for name in ("many-a", "many-b"):
         ssm.put_parameter(Name=name, Value=name, Type="StringList")
     got = ssm.get_parameters(Names=["many-b", "many-none", "many-a:1", "many-a:7"])
@@ -90,7 +90,7 @@ def test_several_at_once(ssm: Any) -> None:
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
 )
-def test_what_is_refused(ssm: Any, params: dict[str, Any], code: str, words: str) -> None:
+def test_invalid_parameters(ssm: Any, params: dict[str, Any], code: str, words: str) -> None:
     given = {"Name": "refused", "Value": "v-a-l-u-e", "Type": "String", **params}
     refused, message = refusal(ssm.put_parameter, **{key: value for key, value in given.items() if value is not None})
     assert refused == code and words in message and "v-a-l-u-e" not in message
@@ -113,7 +113,7 @@ def test_tiers_and_patterns(ssm: Any) -> None:
     assert shown["ARN"].endswith(":parameter/kept") and "Value" not in shown
 
 
-def test_a_hundred_versions(ssm: Any) -> None:
+def test_a_parameter_has_at_most_a_hundred_versions(ssm: Any) -> None:
     for at in range(100):
         ssm.put_parameter(Name="long", Value=str(at), Type="String", Overwrite=True)
     ssm.label_parameter_version(Name="long", ParameterVersion=1, Labels=["first"])
@@ -189,7 +189,7 @@ def test_tags(ssm: Any) -> None:
     assert ssm.list_tags_for_resource(**about)["TagList"] == []
 
 
-def test_public_images(ssm: Any, aws: Callable[..., Any]) -> None:
+def test_public_parameters_with_image_ids(ssm: Any, aws: Callable[..., Any]) -> None:
     root = "/aws/service/ecs/optimized-ami/amazon-linux-2"
     image = ssm.get_parameter(Name=f"{root}/gpu/recommended/image_id")["Parameter"]
     assert image["Value"].startswith("ami-c044a1") and len(image["Value"]) == len("ami-") + 17
@@ -203,7 +203,7 @@ def test_public_images(ssm: Any, aws: Callable[..., Any]) -> None:
     assert refusal(ssm.delete_parameter, Name=image["Name"])[0] == "AccessDeniedException"
 
 
-def test_a_secure_string_is_nowhere_in_the_clear(corral: Corral, ssm: Any) -> None:
+def test_a_secure_string_is_encrypted_on_disk(corral: Corral, ssm: Any) -> None:
     ssm.put_parameter(Name="/secure/x", Value=SECRET, Type="SecureString")
     sealed = ssm.get_parameter(Name="/secure/x")["Parameter"]["Value"]
     assert SECRET not in sealed and SECRET.encode() not in b64decode(sealed)
@@ -216,7 +216,7 @@ def test_a_secure_string_is_nowhere_in_the_clear(corral: Corral, ssm: Any) -> No
     assert (corral.data / "secrets.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_value_of_another_parameter_or_key_does_not_open(own_corral: Callable[..., Corral]) -> None:
+def test_a_value_of_another_parameter_or_key_is_not_decrypted(own_corral: Callable[..., Corral]) -> None:
     corral = own_corral().start()
     ssm = corral.client("ssm")
     for name in ("x", "y"):
@@ -233,7 +233,7 @@ def test_a_value_of_another_parameter_or_key_does_not_open(own_corral: Callable[
     assert (code, SECRET in message) == ("InvalidKeyId", False)
 
 
-def test_secrets_reach_the_task_and_nobody_else(corral: Corral, ssm: Any) -> None:
+def test_secrets_reach_only_their_task(corral: Corral, ssm: Any) -> None:
     ecs, logs = corral.client("ecs"), corral.client("logs")
     ssm.put_parameter(Name="/task/password", Value=SECRET + "-1", Type="SecureString")
     ssm.put_parameter(Name="task-plain", Value="plain", Type="String")
@@ -264,7 +264,7 @@ def test_a_task_whose_secret_is_missing_does_not_start(client: Callable[..., Any
         assert task["stoppedReason"].endswith("/none/such")
 
 
-def test_secrets_that_are_refused(client: Callable[..., Any]) -> None:
+def test_invalid_secrets(client: Callable[..., Any]) -> None:
     ecs = client("ecs")
     manager = "arn:aws:secretsmanager:us-east-1:123456789012:secret:x-AbCdEf"
     secrets = [{"name": "X", "valueFrom": manager}]

@@ -1,4 +1,4 @@
-"""SQS's queues through boto3: made, found, changed, purged, shared and tagged."""
+"""Operations on queues through boto3: create, find, configure, purge, permissions and tags."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_queue_url_has_the_host_that_the_client_used(corral: Corral):
 # Attributes
 
 
-def test_attributes_as_they_begin(sqs, queue, fifo):
+def test_default_attributes(sqs, queue, fifo):
     found = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]
     created = found.pop("CreatedTimestamp")
     assert found.pop("LastModifiedTimestamp") == created and abs(int(created) - time.time()) < 60
@@ -143,7 +143,7 @@ def test_attributes_are_changed(sqs, queue):
         ("RedriveAllowPolicy", '{"redrivePermission": "byQueue"}', "InvalidParameterValue", "sourceQueueArns"),
     ],
 )  # fmt: skip
-def test_an_attribute_that_is_refused(sqs, attribute, value, code, words):
+def test_an_invalid_attribute(sqs, attribute, value, code, words):
     queue = sqs.create_queue(QueueName="refuses")["QueueUrl"]
     before = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]
     for refused in (
@@ -161,12 +161,12 @@ def test_an_attribute_that_is_refused(sqs, attribute, value, code, words):
         ("plain", {"FifoQueue": "true"}), (".fifo", {"FifoQueue": "true"}), ("a" * 76 + ".fifo", {"FifoQueue": "true"}),
     ],
 )  # fmt: skip
-def test_a_name_that_is_refused(sqs, name, attributes):
+def test_an_invalid_name(sqs, name, attributes):
     code, words = refusal(sqs.create_queue, QueueName=name, Attributes=attributes)
     assert code == "InvalidParameterValue" and "1 to 80 in length" in words
 
 
-def test_who_may_send_dead_letters(sqs):
+def test_a_redrive_allow_policy_limits_source_queues(sqs):
     grave = sqs.create_queue(QueueName="guarded-grave")["QueueUrl"]
     policy = json.dumps({"deadLetterTargetArn": arn(grave), "maxReceiveCount": 3})
     asks = {"QueueName": "asks", "Attributes": {"RedrivePolicy": policy}}
@@ -184,7 +184,7 @@ def test_who_may_send_dead_letters(sqs):
     assert sqs.list_dead_letter_source_queues(QueueUrl=grave)["queueUrls"] == []
 
 
-def test_fifo_attributes_that_do_not_fit(sqs, fifo, queue):
+def test_fifo_attributes_that_contradict_each_other(sqs, fifo, queue):
     throughput = {"FifoThroughputLimit": "perMessageGroupId"}
     assert refusal(sqs.set_queue_attributes, QueueUrl=fifo, Attributes=throughput)[0] == "InvalidAttributeValue"
     sqs.set_queue_attributes(QueueUrl=fifo, Attributes={**throughput, "DeduplicationScope": "messageGroup"})

@@ -1,4 +1,4 @@
-"""SQS's messages through boto3, the aws command and the older protocol: sent, received, deleted, moved."""
+"""Messages through boto3, the aws command and the query protocol: send, receive, delete, move."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fifo(sqs, request) -> str:
     return sqs.create_queue(QueueName=f"{name_for(request)}.fifo", Attributes=attributes)["QueueUrl"]
 
 
-def test_a_message_there_and_back(sqs, queue):
+def test_a_message_is_sent_received_and_deleted(sqs, queue):
     attributes = {
         "word": {"DataType": "String", "StringValue": "ä ☃"},
         "number": {"DataType": "Number.int", "StringValue": "-1.5e3"},
@@ -63,7 +63,7 @@ def test_a_message_there_and_back(sqs, queue):
 
 
 def digest_of(attributes: dict[str, Any]) -> str:
-    """As AWS describes it, once more."""
+    """A second implementation of AWS's digest of message attributes."""
     text = b""
     for name in sorted(attributes):
         attribute = attributes[name]
@@ -87,7 +87,7 @@ def digest_of(attributes: dict[str, Any]) -> str:
     ],
 )
 def test_a_receiver_chooses_attributes(sqs, queue, names, shown):
-    """The digests are AWS's own for these attributes."""
+    """The expected digests were computed by AWS for these attributes."""
     attributes = {
         name: {"DataType": "String", "StringValue": value}
         for name, value in (("General", "Kenobi"), ("Hello", "There"), ("Help.Me", "Me"))
@@ -128,7 +128,7 @@ def test_a_receiver_chooses_attributes(sqs, queue, names, shown):
          "InvalidParameterValue", "Other"),
     ],
 )  # fmt: skip
-def test_a_message_that_is_refused(sqs, params, code, words):
+def test_an_invalid_message(sqs, params, code, words):
     queue = sqs.create_queue(QueueName="refuses-messages")["QueueUrl"]
     refused = refusal(sqs.send_message, QueueUrl=queue, **params)
     assert refused[0] == code and words in refused[1]
@@ -153,10 +153,10 @@ def test_how_large_a_message_may_be(sqs, queue):
     for body in ("x" * 600_000, "y" * 600_000):
         sqs.set_queue_attributes(QueueUrl=queue, Attributes={"MaximumMessageSize": "1048576"})
         sqs.send_message(QueueUrl=queue, MessageBody=body)
-    assert len(sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10)["Messages"]) == 1  # an answer has its size too
+    assert len(sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10)["Messages"]) == 1  # a response has a maximum size too
 
 
-def test_batches_and_what_is_wrong_with_them(sqs, queue):
+def test_batches_and_their_failures(sqs, queue):
     entries = [{"Id": str(at), "MessageBody": f"m{at}", "DelaySeconds": 0} for at in range(10)]
     sent = sqs.send_message_batch(QueueUrl=queue, Entries=entries)
     assert [entry["Id"] for entry in sent["Successful"]] == [entry["Id"] for entry in entries]
@@ -222,7 +222,7 @@ def test_a_receipt_handle_of_another_queue(sqs, queue):
         ({"ReceiveRequestAttemptId": "a"}, "InvalidParameterValue", "ReceiveRequestAttemptId"),
     ],
 )  # fmt: skip
-def test_a_receive_that_is_refused(sqs, params, code, words):
+def test_an_invalid_receive(sqs, params, code, words):
     queue = sqs.create_queue(QueueName="refuses-receives")["QueueUrl"]
     refused = refusal(sqs.receive_message, QueueUrl=queue, **params)
     assert refused[0] == code and words in refused[1]
@@ -249,7 +249,7 @@ def test_fifo_order_and_identity(sqs, fifo):
     assert [message["Body"] for message in rest] == ["m10", "m11"]
 
 
-def test_what_a_fifo_queue_wants(sqs, fifo):
+def test_a_fifo_queue_requires_a_group_and_a_deduplication_id(sqs, fifo):
     send = {"QueueUrl": fifo, "MessageBody": "m"}
     assert refusal(sqs.send_message, **send)[0] == "MissingParameter"
     code, words = refusal(sqs.send_message, **send, **GROUP, DelaySeconds=2)
@@ -262,7 +262,7 @@ def test_what_a_fifo_queue_wants(sqs, fifo):
     sqs.send_message(**send, **GROUP, MessageDeduplicationId="!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 
-def test_a_standard_queue_keeps_a_group(sqs, queue):
+def test_a_standard_queue_returns_the_group_of_a_message(sqs, queue):
     sqs.send_message(QueueUrl=queue, MessageBody="m", MessageGroupId="tenant")
     [message] = sqs.receive_message(QueueUrl=queue, AttributeNames=["MessageGroupId"])["Messages"]
     assert message["Attributes"] == {"MessageGroupId": "tenant"}
@@ -280,7 +280,7 @@ def test_a_long_poll_wakes_at_once(sqs, queue):
     assert 1.0 <= time.monotonic() - began < 10
 
 
-def test_a_queue_has_its_own_waiting_time(sqs, queue):
+def test_the_wait_time_of_a_queue(sqs, queue):
     sqs.set_queue_attributes(QueueUrl=queue, Attributes={"ReceiveMessageWaitTimeSeconds": "1"})
     began = time.monotonic()
     assert "Messages" not in sqs.receive_message(QueueUrl=queue)
@@ -288,8 +288,8 @@ def test_a_queue_has_its_own_waiting_time(sqs, queue):
     assert "Messages" not in sqs.receive_message(QueueUrl=queue, WaitTimeSeconds=0)
 
 
-def test_whoever_hangs_up_while_waiting_swallows_no_message(corral: Corral, sqs, queue):
-    """A raw request, and no answer taken: the connection is closed while the poll waits."""
+def test_a_client_that_disconnects_while_it_waits_takes_no_message(corral: Corral, sqs, queue):
+    """The client closes the connection while its poll waits."""
     body = json.dumps({"QueueUrl": queue, "WaitTimeSeconds": 20}).encode()
     headers = {"X-Amz-Target": "AmazonSQS.ReceiveMessage", "Content-Type": "application/x-amz-json-1.0"}
     request = signed(corral, corral.url, headers, body)
@@ -301,7 +301,7 @@ def test_whoever_hangs_up_while_waiting_swallows_no_message(corral: Corral, sqs,
             wire.sendall("\r\n".join(head).encode() + b"\r\n\r\n" + body)
             wire.settimeout(0.2)
             with pytest.raises(TimeoutError):
-                wire.recv(1)  # it waits
+                wire.recv(1)  # the receive waits
     poll = ThreadPoolExecutor(1).submit(sqs.receive_message, QueueUrl=queue, WaitTimeSeconds=20)
     eventually(lambda: poll.running())
     sqs.send_message(QueueUrl=queue, MessageBody="m")
@@ -312,7 +312,7 @@ def test_whoever_hangs_up_while_waiting_swallows_no_message(corral: Corral, sqs,
 # Dead letters and moves
 
 
-def test_dead_letters_go_and_come_back(sqs, queue):
+def test_dead_letters_are_moved_there_and_back(sqs, queue):
     grave = sqs.create_queue(QueueName="grave")["QueueUrl"]
     policy = json.dumps({"deadLetterTargetArn": arn(grave), "maxReceiveCount": "1"})
     sqs.set_queue_attributes(QueueUrl=queue, Attributes={"RedrivePolicy": policy, "VisibilityTimeout": "0"})
@@ -333,7 +333,7 @@ def test_dead_letters_go_and_come_back(sqs, queue):
         sqs.cancel_message_move_task(TaskHandle=started["TaskHandle"])
 
 
-def test_moves_that_are_refused(sqs, queue):
+def test_invalid_message_move_tasks(sqs, queue):
     assert (
         refusal(sqs.start_message_move_task, SourceArn=arn(queue))[1] == "Source queue must be configured as a Dead Letter Queue."
     )
@@ -359,11 +359,11 @@ def test_moves_that_are_refused(sqs, queue):
     assert refusal(sqs.list_message_move_tasks, SourceArn=arn(queue), MaxResults=11)[0] == "InvalidParameterValue"
 
 
-# Other ways in
+# Other clients
 
 
 def test_the_query_protocol(corral: Corral, sqs, queue):
-    """As boto3 before 1.29 and many others speak; to the queue's own address too, as boto2 did."""
+    """The protocol of boto3 before 1.29 and many other clients; boto2 also sent requests to the URL of the queue."""
 
     def ask(url: str, form: str) -> tuple[int, str]:
         headers = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
@@ -407,8 +407,8 @@ def test_boto3_resources(corral: Corral):
     assert queue.receive_messages() == []
 
 
-def test_what_a_worker_received_is_known_to_be_its_own(corral: Corral, sqs, queue, client):
-    """A task's program sends as itself, and Corral remembers who has which message."""
+def test_the_messages_of_a_task_are_recorded(corral: Corral, sqs, queue, client):
+    """A task sends with its own credentials, and Corral records which task received a message."""
     sqs.send_message(QueueUrl=queue, MessageBody="work")
     program = (
         f"import boto3; q = boto3.resource('sqs').Queue({queue!r}); "

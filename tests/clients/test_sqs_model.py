@@ -1,4 +1,4 @@
-"""A real server and real boto3 against a model: random calls, and both say the same. What time does is in `tests/queues`."""
+"""A real server and real boto3 against a model, with random calls. `tests/queues` has the effects of time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def machine(corral: Corral) -> type[RuleBasedStateMachine]:
             body = data.draw(st.sampled_from(sorted(self.sent)))
             sqs.send_message(
                 **self.queue, MessageBody=body, MessageDeduplicationId=body, MessageGroupId=self.sent[body]
-            )  # it is not there twice
+            )  # a duplicate is dropped
 
         @rule(most=st.integers(1, 10))
         def receive(self, most: int) -> None:
@@ -94,7 +94,7 @@ def machine(corral: Corral) -> type[RuleBasedStateMachine]:
             handle = data.draw(st.sampled_from(sorted(self.in_flight)))
             sqs.change_message_visibility(**self.queue, ReceiptHandle=handle, VisibilityTimeout=0)
             body, group = self.in_flight.pop(handle)
-            # A FIFO queue has it at the place where it was.
+            # In a FIFO queue the message keeps its position.
             at = next((at for at, (other, _) in enumerate(self.waiting) if self.fifo and _number(other) > _number(body)), None)
             self.waiting.insert(len(self.waiting) if at is None else at, (body, group))
 
@@ -115,6 +115,6 @@ def _number(body: str) -> int:
 
 
 @pytest.mark.timeout(120)
-def test_a_server_and_a_model_say_the_same(corral: Corral) -> None:
+def test_the_server_behaves_like_the_model(corral: Corral) -> None:
     checks = settings(max_examples=12, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(machine(corral), settings=checks)

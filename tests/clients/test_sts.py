@@ -1,4 +1,4 @@
-"""STS through boto3 and the aws command: sessions, their rules, and what they may do."""
+"""STS through boto3 and the aws command: temporary credentials and the checks of requests."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_options_of_assume_role(corral, sts):
     assert reply["SourceIdentity"] == "alice" and 0 < reply["PackedPolicySize"] <= 100
 
 
-def test_a_session_made_with_a_session_lasts_an_hour_at_most(corral, sts):
+def test_a_session_created_with_a_session_lasts_at_most_an_hour(corral, sts):
     first = session_of(corral, sts.assume_role(RoleArn=ROLE, RoleSessionName="first")["Credentials"], "sts")
     second = first.assume_role(RoleArn=f"arn:aws:iam::{ACCOUNT}:role/other", RoleSessionName="second", DurationSeconds=3600)
     assert session_of(corral, second["Credentials"], "sts").get_caller_identity()["Arn"].endswith("assumed-role/other/second")
@@ -106,7 +106,7 @@ def test_a_session_made_with_a_session_lasts_an_hour_at_most(corral, sts):
     ],
 )
 def test_refusals_of_assume_role(client, change, code, word):
-    sts = client("sts", parameter_validation=False)  # botocore would refuse some of them itself
+    sts = client("sts", parameter_validation=False)  # otherwise botocore itself refuses some of them
     got, message = refused(sts.assume_role, **{"RoleArn": ROLE, "RoleSessionName": "me", **change})
     assert got == code and word in message
 
@@ -138,7 +138,7 @@ def test_federation_token(corral, sts):
     assert refused(sts.get_federation_token, Name="a b")[0] == "ValidationError"
 
 
-def test_whose_key_it_is(corral, sts):
+def test_the_account_of_an_access_key(corral, sts):
     made = sts.get_session_token()["Credentials"]
     assert sts.get_access_key_info(AccessKeyId=made["AccessKeyId"])["Account"] == ACCOUNT
     assert sts.get_access_key_info(AccessKeyId=corral.keys["access_key"])["Account"] == ACCOUNT
@@ -176,7 +176,7 @@ def test_the_aws_command(aws):
     assert aws("sts", "get-session-token")["Credentials"]["SessionToken"]
 
 
-def test_a_damaged_session_key_is_not_started_with(own_corral):
+def test_corral_does_not_start_with_a_damaged_session_key(own_corral):
     corral = own_corral().start()
     corral.stop()
     (corral.data / "sessions.json").write_text('{"key": "abc"}')

@@ -1,4 +1,4 @@
-"""What a manifest says, and what is none."""
+"""Parsing of manifests, and the errors for documents that are not manifests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PARTS = {A: 7, B: 10, C: 20}
 
 
 @pytest.mark.parametrize(
-    ("document", "media_type", "said"),
+    ("document", "media_type", "expected"),
     [
         (image(), DOCKER_IMAGE, Manifest(DOCKER_IMAGE, None, PARTS, (), None, 30)),
         (image(), None, Manifest(DOCKER_IMAGE, None, PARTS, (), None, 30)),
@@ -58,41 +58,41 @@ PARTS = {A: 7, B: 10, C: 20}
         (index(mediaType=DOCKER_LIST, manifests=[]), None, Manifest(DOCKER_LIST, None, {}, (), None, 0)),
     ],
 )  # fmt: skip
-def test_it_says(document: Any, media_type: str | None, said: Manifest) -> None:
-    assert read(document, media_type) == said
+def test_a_manifest_is_parsed(document: Any, media_type: str | None, expected: Manifest) -> None:
+    assert read(document, media_type) == expected
 
 
 @pytest.mark.parametrize(
     ("document", "media_type", "why"),
     [
         ([], None, "not a JSON object"),
-        ({}, None, "schema version None"),
-        (image(schemaVersion=1), None, "schema version 1"),
-        (image(), OCI_IMAGE, "its request that it is"),
-        (image(mediaType="x"), None, "type x is not taken"),
-        (image(mediaType=["x"]), None, "is not taken"),
-        (image(mediaType=None), "text/plain", "type text/plain is not taken"),
+        ({}, None, "schemaVersion None"),
+        (image(schemaVersion=1), None, "schemaVersion 1 "),
+        (image(), OCI_IMAGE, "but the request has"),
+        (image(mediaType="x"), None, "type x is not supported"),
+        (image(mediaType=["x"]), None, "is not supported"),
+        (image(mediaType=None), "text/plain", "type text/plain is not supported"),
         (image(config=None), None, "no config"),
         (image(config="x"), None, "no config"),
-        (image(config={}), None, "not a digest"),
+        (image(config={}), None, "is not valid: use sha256:"),
         (image(layers=None), None, "no list of layers"),
         (image(layers={}), None, "no list of layers"),
-        (image(layers=["x"]), None, "not a digest"),
-        (image(layers=[part("sha256:12")]), None, "'sha256:12' is not a digest"),
-        (image(layers=[part(B + "0")]), None, "not a digest"),
-        (image(layers=[part("sha512:" + "0" * 128)]), None, "not a digest"),
-        (image(layers=[part(B, -1)]), None, "the size -1"),
-        (image(layers=[part(B, "1")]), None, "the size '1'"),
-        (image(layers=[part(B, True)]), None, "the size True"),
-        (image(layers=[part(B, 2**63)]), None, "the size 9223372036854775808"),
-        (image(artifactType=["x"]), None, "the artifact type ['x']"),
-        (image(mediaType=OCI_IMAGE, config=part(mediaType={})), None, "the artifact type {}"),
+        (image(layers=["x"]), None, "is not valid: use sha256:"),
+        (image(layers=[part("sha256:12")]), None, "The digest 'sha256:12' in layers"),
+        (image(layers=[part(B + "0")]), None, "is not valid: use sha256:"),
+        (image(layers=[part("sha512:" + "0" * 128)]), None, "is not valid: use sha256:"),
+        (image(layers=[part(B, -1)]), None, "The size -1 "),
+        (image(layers=[part(B, "1")]), None, "The size '1' "),
+        (image(layers=[part(B, True)]), None, "The size True "),
+        (image(layers=[part(B, 2**63)]), None, "The size 9223372036854775808 "),
+        (image(artifactType=["x"]), None, "The artifactType ['x'] "),
+        (image(mediaType=OCI_IMAGE, config=part(mediaType={})), None, "The artifactType {} "),
         (image(subject="x"), None, "subject of the manifest"),
         (index(manifests=None), None, "no list of manifests"),
-        (index(manifests=[{"digest": 1}]), None, "not a digest"),
+        (index(manifests=[{"digest": 1}]), None, "is not valid: use sha256:"),
     ],
 )
-def test_it_is_none(document: Any, media_type: str | None, why: str) -> None:
+def test_an_invalid_manifest_is_refused(document: Any, media_type: str | None, why: str) -> None:
     with pytest.raises(NotAManifest, match=re.escape(why)):
         read(document, media_type)
 
@@ -106,7 +106,7 @@ NAMES = ("schemaVersion", "mediaType", "config", "layers", "manifests", "subject
 
 
 @given(changed=st.dictionaries(st.sampled_from(NAMES), VALUES), base=st.sampled_from([image(), index(), {}]))
-def test_whatever_comes_is_read_or_refused(changed: dict[str, Any], base: dict[str, Any]) -> None:
+def test_any_document_is_parsed_or_refused(changed: dict[str, Any], base: dict[str, Any]) -> None:
     try:
         found = read(base | changed)
     except NotAManifest:
@@ -116,6 +116,6 @@ def test_whatever_comes_is_read_or_refused(changed: dict[str, Any], base: dict[s
 
 
 @given(body=st.binary(max_size=30))
-def test_whatever_bytes_come(body: bytes) -> None:
+def test_random_bytes_are_refused(body: bytes) -> None:
     with pytest.raises(NotAManifest):
         read_manifest(body, None)

@@ -7,11 +7,20 @@ from typing import Any
 
 import pytest
 
-from corral.decide.policy import PolicyError, Principal, Question, Verdict, is_public, judge, read, service
+from corral.decide.policy import (
+    AccessRequest,
+    PolicyDecision,
+    PolicyError,
+    Principal,
+    evaluate,
+    is_public,
+    read_policy,
+    service_principal,
+)
 
 QUEUE = "arn:aws:sqs:us-east-1:123456789012:images"
 BUCKET = "arn:aws:s3:::photos"
-S3 = service("s3.amazonaws.com")
+S3 = service_principal("s3.amazonaws.com")
 ALICE = Principal("AWS", ("arn:aws:iam::123456789012:user/alice", "arn:aws:iam::123456789012:root"))
 CONTEXT = {
     "aws:sourcearn": (BUCKET,),
@@ -34,15 +43,15 @@ def policy(*statements: dict[str, Any], version: str = "2012-10-17") -> str:
     return json.dumps({"Version": version, "Statement": list(statements)})
 
 
-def asked(text: str, principal: Principal = S3, action: str = "sqs:SendMessage", resource: str = QUEUE) -> Verdict:
-    return judge(read(text), Question(principal, action, resource, CONTEXT))
+def decide(text: str, principal: Principal = S3, action: str = "sqs:SendMessage", resource: str = QUEUE) -> PolicyDecision:
+    return evaluate(read_policy(text), AccessRequest(principal, action, resource, CONTEXT))
 
 
-ALLOWED, DENIED, SILENT = Verdict.ALLOWED, Verdict.DENIED, Verdict.SILENT
+ALLOWED, DENIED, NO_MATCH = PolicyDecision.ALLOWED, PolicyDecision.DENIED, PolicyDecision.NO_MATCH
 
 
 @pytest.mark.parametrize(
-    ("members", "verdict"),
+    ("members", "decision"),
     [
         ({}, ALLOWED),
         ({"Effect": "Deny"}, DENIED),
@@ -51,72 +60,72 @@ ALLOWED, DENIED, SILENT = Verdict.ALLOWED, Verdict.DENIED, Verdict.SILENT
         ({"Action": "*"}, ALLOWED),
         ({"Action": "sqs:Send?essage"}, ALLOWED),
         ({"Action": ["sqs:ReceiveMessage", "sqs:Send*"]}, ALLOWED),
-        ({"Action": "sqs:ReceiveMessage"}, SILENT),
+        ({"Action": "sqs:ReceiveMessage"}, NO_MATCH),
         ({"Resource": "*"}, ALLOWED),
         ({"Resource": "arn:aws:sqs:*:123456789012:im*"}, ALLOWED),
-        ({"Resource": "arn:aws:sqs:us-east-1:123456789012:image"}, SILENT),
-        ({"Resource": "arn:aws:sqs:us-east-1:123456789012:image[s]"}, SILENT),
-        ({"Resource": "arn:aws:sqs:us-east-1:123456789012:${aws:username}"}, SILENT),
+        ({"Resource": "arn:aws:sqs:us-east-1:123456789012:image"}, NO_MATCH),
+        ({"Resource": "arn:aws:sqs:us-east-1:123456789012:image[s]"}, NO_MATCH),
+        ({"Resource": "arn:aws:sqs:us-east-1:123456789012:${aws:username}"}, NO_MATCH),
         ({"Principal": {"AWS": "*"}}, ALLOWED),
         ({"Principal": {"Service": "s3.amazonaws.com"}}, ALLOWED),
         ({"Principal": {"Service": ["sns.amazonaws.com", "s3.amazonaws.com"]}}, ALLOWED),
-        ({"Principal": {"Service": "sns.amazonaws.com"}}, SILENT),
-        ({"Principal": {"AWS": "123456789012"}}, SILENT),
+        ({"Principal": {"Service": "sns.amazonaws.com"}}, NO_MATCH),
+        ({"Principal": {"AWS": "123456789012"}}, NO_MATCH),
         ({"Principal": {"AWS": "123456789012", "Service": "s3.amazonaws.com"}}, ALLOWED),
     ],
 )
-def test_who_may_do_what(members: dict[str, Any], verdict: Verdict) -> None:
-    assert asked(policy(statement(**members))) is verdict
+def test_statements_that_match_and_that_do_not(members: dict[str, Any], decision: PolicyDecision) -> None:
+    assert decide(policy(statement(**members))) is decision
 
 
 @pytest.mark.parametrize(
-    ("named", "verdict"),
+    ("named", "decision"),
     [
         ({"AWS": "123456789012"}, ALLOWED),
         ({"AWS": "arn:aws:iam::123456789012:root"}, ALLOWED),
         ({"AWS": ["arn:aws:iam::123456789012:user/bob", "arn:aws:iam::123456789012:user/alice"]}, ALLOWED),
-        ({"AWS": "arn:aws:iam::123456789012:user/bob"}, SILENT),
-        ({"AWS": "arn:aws:iam::123456789012:user/*"}, SILENT),  # no patterns in principals
-        ({"AWS": "999999999999"}, SILENT),
-        ({"Service": "s3.amazonaws.com"}, SILENT),
-        ({"CanonicalUser": "arn:aws:iam::123456789012:user/alice"}, SILENT),
+        ({"AWS": "arn:aws:iam::123456789012:user/bob"}, NO_MATCH),
+        ({"AWS": "arn:aws:iam::123456789012:user/*"}, NO_MATCH),  # no patterns in principals
+        ({"AWS": "999999999999"}, NO_MATCH),
+        ({"Service": "s3.amazonaws.com"}, NO_MATCH),
+        ({"CanonicalUser": "arn:aws:iam::123456789012:user/alice"}, NO_MATCH),
     ],
 )
-def test_principals_of_an_account(named: dict[str, Any], verdict: Verdict) -> None:
-    assert asked(policy(statement(Principal=named)), ALICE) is verdict
+def test_principals_of_an_account(named: dict[str, Any], decision: PolicyDecision) -> None:
+    assert decide(policy(statement(Principal=named)), ALICE) is decision
 
 
 def without(members: dict[str, Any], *left_out: str) -> dict[str, Any]:
     return {member: value for member, value in members.items() if member not in left_out}
 
 
-def test_what_is_said_of_all_others() -> None:
+def test_not_action_not_resource_and_not_principal() -> None:
     others = without(statement(NotPrincipal={"AWS": "123456789012"}, Effect="Deny"), "Principal")
-    assert asked(policy(statement(), others), ALICE) is ALLOWED
-    assert asked(policy(statement(), others), S3) is DENIED
+    assert decide(policy(statement(), others), ALICE) is ALLOWED
+    assert decide(policy(statement(), others), S3) is DENIED
     no_receive = without(statement(NotAction="sqs:Receive*"), "Action")
-    assert asked(policy(no_receive)) is ALLOWED
-    assert asked(policy(no_receive), action="sqs:ReceiveMessage") is SILENT
+    assert decide(policy(no_receive)) is ALLOWED
+    assert decide(policy(no_receive), action="sqs:ReceiveMessage") is NO_MATCH
     elsewhere = without(statement(NotResource="arn:aws:sqs:*:*:secret*"), "Resource")
-    assert asked(policy(elsewhere)) is ALLOWED
-    assert asked(policy(elsewhere), resource="arn:aws:sqs:us-east-1:123456789012:secrets") is SILENT
+    assert decide(policy(elsewhere)) is ALLOWED
+    assert decide(policy(elsewhere), resource="arn:aws:sqs:us-east-1:123456789012:secrets") is NO_MATCH
 
 
 def test_an_explicit_deny_wins_wherever_it_stands() -> None:
     allow, deny = statement(), statement(Effect="Deny", Principal={"Service": "s3.amazonaws.com"})
-    assert asked(policy(allow, deny)) is DENIED
-    assert asked(policy(deny, allow)) is DENIED
-    assert asked(policy(deny, allow), ALICE) is ALLOWED
+    assert decide(policy(allow, deny)) is DENIED
+    assert decide(policy(deny, allow)) is DENIED
+    assert decide(policy(deny, allow), ALICE) is ALLOWED
 
 
 @pytest.mark.parametrize(
     ("operator", "key", "values", "holds"),
     [
-        # As S3's documentation has it for queues
+        # The example in S3's documentation of notifications
         ("ArnLike", "aws:SourceArn", "arn:aws:s3:*:*:photos", True),
         ("ArnLike", "aws:SourceArn", "arn:aws:s3:::*", True),
         ("ArnLike", "aws:SourceArn", "arn:aws:s3:::other", False),
-        ("ArnLike", "aws:SourceArn", "arn:aws:*", False),  # six parts, each by itself
+        ("ArnLike", "aws:SourceArn", "arn:aws:*", False),  # an ARN has six parts, compared one by one
         ("ArnEquals", "aws:SourceArn", "arn:aws:s3:::pho*", True),
         ("ArnNotEquals", "aws:SourceArn", BUCKET, False),
         ("ArnNotLike", "aws:SourceArn", "arn:aws:s3:::other", True),
@@ -189,27 +198,27 @@ def test_an_explicit_deny_wins_wherever_it_stands() -> None:
         ("StringNotLike", "aws:username", "${aws:missing}", True),
         ("StringLike", "aws:star", "a${*}", True),
         ("StringLike", "aws:username", "a${*}", False),
-        ("StringLike", "aws:username", "${aws:star}", False),  # a star that came with the request stands for itself
+        ("StringLike", "aws:username", "${aws:star}", False),  # a * in a value of the request is no wildcard
         ("StringLike", "aws:username", "a*${aws:missing,'e'}", True),
     ],
 )
 def test_conditions(operator: str, key: str, values: Any, holds: bool) -> None:
     text = policy(statement(Condition={operator: {key: values}}))
-    assert asked(text) is (ALLOWED if holds else SILENT)
+    assert decide(text) is (ALLOWED if holds else NO_MATCH)
 
 
 def test_all_operators_and_all_keys_must_hold() -> None:
     good, bad = {"aws:SourceAccount": "123456789012"}, {"aws:SourceAccount": "999999999999"}
     like = {"aws:SourceArn": "arn:aws:s3:*:*:photos"}
-    assert asked(policy(statement(Condition={"StringEquals": good, "ArnLike": like}))) is ALLOWED
-    assert asked(policy(statement(Condition={"StringEquals": bad, "ArnLike": like}))) is SILENT
-    assert asked(policy(statement(Condition={"StringEquals": {**good, "aws:username": "bob"}}))) is SILENT
+    assert decide(policy(statement(Condition={"StringEquals": good, "ArnLike": like}))) is ALLOWED
+    assert decide(policy(statement(Condition={"StringEquals": bad, "ArnLike": like}))) is NO_MATCH
+    assert decide(policy(statement(Condition={"StringEquals": {**good, "aws:username": "bob"}}))) is NO_MATCH
 
 
-def test_variables_came_with_the_newer_version() -> None:
+def test_only_the_newer_version_has_variables() -> None:
     said = statement(Condition={"StringEquals": {"aws:username": "${aws:username}"}})
-    assert asked(policy(said)) is ALLOWED
-    assert asked(policy(said, version="2008-10-17")) is SILENT
+    assert decide(policy(said)) is ALLOWED
+    assert decide(policy(said, version="2008-10-17")) is NO_MATCH
 
 
 @pytest.mark.parametrize(
@@ -240,18 +249,18 @@ def test_variables_came_with_the_newer_version() -> None:
         ({"Statement": [statement(Condition={"StringEquals": {"a": []}})]}, "StringEquals"),
     ],
 )
-def test_what_is_no_policy(document: Any, words: str) -> None:
+def test_an_invalid_policy_is_refused(document: Any, words: str) -> None:
     with pytest.raises(PolicyError, match=words):
-        read(document if isinstance(document, str) else json.dumps(document))
+        read_policy(document if isinstance(document, str) else json.dumps(document))
 
 
-def test_one_statement_may_stand_alone() -> None:
-    assert asked(json.dumps({"Statement": statement()})) is ALLOWED
+def test_a_single_statement_needs_no_list() -> None:
+    assert decide(json.dumps({"Statement": statement()})) is ALLOWED
 
 
-def test_what_is_public() -> None:
-    assert is_public(read(policy(statement())))
-    assert is_public(read(policy(statement(Effect="Deny"), statement(Principal={"AWS": ["123456789012", "*"]}))))
-    assert not is_public(read(policy(statement(Effect="Deny"))))
-    assert not is_public(read(policy(statement(Principal={"Service": "s3.amazonaws.com"}))))
-    assert not is_public(read(policy(statement(Condition={"StringEquals": {"aws:SourceAccount": "123456789012"}}))))
+def test_a_policy_for_everyone_is_public() -> None:
+    assert is_public(read_policy(policy(statement())))
+    assert is_public(read_policy(policy(statement(Effect="Deny"), statement(Principal={"AWS": ["123456789012", "*"]}))))
+    assert not is_public(read_policy(policy(statement(Effect="Deny"))))
+    assert not is_public(read_policy(policy(statement(Principal={"Service": "s3.amazonaws.com"}))))
+    assert not is_public(read_policy(policy(statement(Condition={"StringEquals": {"aws:SourceAccount": "123456789012"}}))))

@@ -1,1 +1,1 @@
-"""SQS on a clock that stands still until it is told to move."""
+"""SQS without a server, on a virtual clock."""

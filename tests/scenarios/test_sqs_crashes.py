@@ -1,6 +1,6 @@
-"""kill -9 of the server under load on queues: nothing acknowledged is lost, nothing deleted comes back, order and visibility hold.
+"""kill -9 of the server under load on queues: no acknowledged message is lost, no deleted one returns, order and visibility hold.
 
-`CORRAL_MESSAGES=100000 CORRAL_KILLS=20` makes it the long one.
+`CORRAL_MESSAGES=100000 CORRAL_KILLS=20` makes it a long run.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ STANDARD, FIFO = f"http://any/{ACCOUNT}/load", f"http://any/{ACCOUNT}/load.fifo"
 
 @dataclass
 class Seen:
-    """What became of one message, as its clients know it. Times are those of the client's clock."""
+    """The history of one message, as its clients know it. Times are those of the client's clock."""
 
     sent: bool = False  # acknowledged
-    received: list[tuple[float, float]] = field(default_factory=list)  # asked at, answered at
+    received: list[tuple[float, float]] = field(default_factory=list)  # (time of the request, time of the response)
     delete_asked: float | None = None
     deleted: float | None = None  # acknowledged at
 
@@ -66,7 +66,7 @@ class Ledger:
                 self._check_order(bodies)
 
     def _check_order(self, bodies: list[str]) -> None:
-        """Whoever is received has nobody before it in its group but those that were deleted or come with it."""
+        """Each earlier message of the group has been deleted or is in the same response."""
         with_it: set[str] = set()
         for body in bodies:
             _, group, number = body.split(":")
@@ -102,7 +102,7 @@ class Load:
                     return None
 
     def produce_standard(self) -> None:
-        """A batch whose answer is lost is not sent again: its messages may be there or not."""
+        """Send batches. One whose response is lost is not retried: its messages may exist or not."""
         sqs, bodies = RawSqs(self.corral), (f"s:{number}" for number in range(MESSAGES // 2))
         while batch := list(islice(bodies, 10)):
             entries = [{"Id": str(at), "MessageBody": body} for at, body in enumerate(batch)]
@@ -115,7 +115,7 @@ class Load:
             self.ledger.note_sent(batch)
 
     def produce_fifo(self) -> None:
-        """A batch whose answer is lost is sent again, with the same deduplication ids."""
+        """Send batches. One whose response is lost is retried with the same deduplication ids."""
         sqs = RawSqs(self.corral)
         bodies = (f"f:{number % GROUPS}:{number // GROUPS}" for number in range(MESSAGES // 2))
         while batch := list(islice(bodies, 10)):
@@ -142,7 +142,7 @@ class Load:
             handles = {message["Body"]: message["ReceiptHandle"] for message in received}
             self.ledger.note_received(list(handles), asked, time.monotonic(), fifo=fifo)
             if rng.random() < 0.02:
-                continue  # a worker that fails: its messages come back
+                continue  # a worker that fails: its messages become visible again
             self.ledger.note_delete(list(handles), time.monotonic(), acknowledged=False)
             entries = [{"Id": str(at), "ReceiptHandle": handle} for at, handle in enumerate(handles.values())]
             try:

@@ -1,14 +1,14 @@
-"""Nothing that is done to a queue reads it from end to end: every statement finds what it needs by an index, in its order."""
+"""No operation reads a whole queue: every SQL statement finds its rows through an index, in the order of the index."""
 
 from __future__ import annotations
 
 import json
 
-from queues.world import ACCOUNT, REGION, World
+from queues.queue_world import ACCOUNT, REGION, World
 
 FULL_SCANS = {
     "SELECT max(id) FROM message",  # the last row of the table
-    # At start alone: the queues, and each one's index.
+    # At start only: the queues, and the index of each.
     "SELECT pile, (SELECT count(*) FROM place WHERE place.pile = queue.pile) FROM queue",
     "SELECT min(at) FROM due",
     "SELECT min(expires_ms) FROM deduplication",
@@ -18,7 +18,7 @@ FULL_SCANS = {
 
 
 def everything(world: World, suffix: str) -> None:
-    """Each operation that touches messages, and whatever follows from it by time."""
+    """Call each operation that reads or writes messages, and run the reconcilers that follow."""
     fifo = {"ContentBasedDeduplication": "true"} if suffix else {}
     group = {"MessageGroupId": "g"} if suffix else {}
     attempt = {"ReceiveRequestAttemptId": "x"} if suffix else {}
@@ -59,7 +59,7 @@ def test_every_statement_finds_its_rows_by_an_index() -> None:
     world.store.connection.set_trace_callback(lambda statement: seen.setdefault(statement))
     for suffix in ("", ".fifo"):
         everything(world, suffix)
-    world.store.queues.tallies.rebuild()
+    world.store.queues.counters.rebuild()
     world.store.connection.set_trace_callback(None)
     looked_at = 0
     for statement in seen:
@@ -74,7 +74,7 @@ def test_every_statement_finds_its_rows_by_an_index() -> None:
 
 
 def test_a_receive_touches_as_many_rows_on_a_deep_queue_as_on_a_shallow_one() -> None:
-    """Counted by SQLite itself, in the steps of its machine."""
+    """SQLite itself counts the steps of its virtual machine."""
     steps = {}
     for depth in (20, 2000):
         world = World()

@@ -21,7 +21,7 @@ from botocore.parsers import create_parser
 from botocore.serialize import create_serializer
 
 from corral.aws import Request, Response, Secret
-from corral.aws.legacy import sqs_query_description
+from corral.aws.sqs_query_names import sqs_query_description
 from wire.generate import EXAMPLES
 
 SERVED = (

@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 from botocore.parsers import create_parser
 
 from corral.aws import Request, Response, WrongResult, not_served, recognise, serialize_refusal
-from corral.aws.legacy import SQS_QUERY_CODES
+from corral.aws.sqs_query_names import SQS_QUERY_CODES
 from corral.errors import ApiError, InternalFailure, api_error
 from wire.generate import Generator
 from wire.oracle import SERVED, client, comparable, model_of, protocols_of, seen, sent_by_botocore

@@ -10,9 +10,9 @@ from typing import Any
 
 import orjson
 
-from corral.aws.legacy import SQS_QUERY_CODES, sqs_query_description
 from corral.aws.s3 import with_form_upload
 from corral.aws.shapes import ServiceModel, Shape
+from corral.aws.sqs_query_names import SQS_QUERY_CODES, sqs_query_description
 
 GZIPPED = 16 + zlib.MAX_WBITS
 

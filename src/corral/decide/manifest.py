@@ -1,4 +1,4 @@
-"""What a manifest says: of an image its configuration and layers, of an index its images. The schemas are Docker's and OCI's."""
+"""Parse manifests: an image has a configuration and layers, an index has images. The schemas are Docker's and OCI's."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ OCI_IMAGE = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
 IMAGES, INDEXES = (DOCKER_IMAGE, OCI_IMAGE), (DOCKER_LIST, OCI_INDEX)
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-SIZE_MAX = 2**50  # of a layer: more than any disk has, and less than would not add up in a row
+SIZE_MAX = 2**50  # bytes of a layer: larger than any disk, and small enough that sums fit into a row
 FOREIGN = re.compile(r"application/vnd\.(docker\.image\.rootfs\.foreign|oci\.image\.layer\.nondistributable)\.")
 
 
 class NotAManifest(ValueError):
-    """The text says what is wrong with it."""
+    """The document is not a manifest that Corral accepts; the message says why."""
 
 
 def read_manifest(body: bytes, media_type: str | None) -> Manifest:
-    """`media_type`: as the client named it; None: the manifest says so itself."""
+    """Parse a manifest. `media_type` is that of the request; None if only the manifest has one."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -39,7 +39,7 @@ def read_manifest(body: bytes, media_type: str | None) -> Manifest:
         return Manifest(kind, _text(artifact_type), {}, images, subject, 0)
     if not isinstance(document.get("config"), dict):
         raise NotAManifest("The manifest has no config")
-    layers = [each for each in _list(document, "layers") if not _is_elsewhere(each)]
+    layers = [each for each in _list(document, "layers") if not _is_foreign(each)]
     sizes = {_digest(each, "layers"): _size(each) for each in layers}
     parts = {_digest(document["config"], "config"): _size(document["config"]), **sizes}
     if artifact_type is None:
@@ -48,20 +48,22 @@ def read_manifest(body: bytes, media_type: str | None) -> Manifest:
 
 
 def _kind(document: dict[str, Any], media_type: str | None) -> str:
-    """Older OCI manifests do not say what they are."""
-    said = document.get("mediaType")
-    if media_type and said and media_type != said:
-        raise NotAManifest(f"The manifest says that it is {said}, its request that it is {media_type}")
-    kind = media_type or said or (OCI_INDEX if "manifests" in document else OCI_IMAGE)
+    """The media type of a manifest. Older OCI manifests have no mediaType member, so it is derived from their other members."""
+    own = document.get("mediaType")
+    if media_type and own and media_type != own:
+        raise NotAManifest(f"The manifest has the mediaType {own}, but the request has {media_type}")
+    kind = media_type or own or (OCI_INDEX if "manifests" in document else OCI_IMAGE)
     version = document.get("schemaVersion")
     if version != 2 or kind not in (*IMAGES, *INDEXES):
         kinds = ", ".join((*IMAGES, *INDEXES))
-        raise NotAManifest(f"A manifest of schema version {version} and type {kind} is not taken; {kinds} are")
+        raise NotAManifest(
+            f"A manifest with schemaVersion {version} and type {kind} is not supported: use schemaVersion 2 and one of {kinds}"
+        )
     return str(kind)
 
 
-def _is_elsewhere(descriptor: Any) -> bool:
-    """A layer that no registry may have: its image names where to get it."""
+def _is_foreign(descriptor: Any) -> bool:
+    """A foreign layer: licences forbid to distribute it, so the manifest has a URL for it and the registry does not store it."""
     return isinstance(descriptor, dict) and bool(FOREIGN.match(str(descriptor.get("mediaType"))))
 
 
@@ -75,18 +77,20 @@ def _list(document: dict[str, Any], name: str) -> list[Any]:
 def _digest(descriptor: Any, where: str) -> str:
     digest = descriptor.get("digest") if isinstance(descriptor, dict) else None
     if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
-        raise NotAManifest(f"{where} of the manifest: {digest!r} is not a digest like sha256:0123…, with 64 hexadecimal digits")
+        raise NotAManifest(f"The digest {digest!r} in {where} of the manifest is not valid: use sha256: and 64 hexadecimal digits")
     return digest
 
 
 def _text(artifact_type: Any) -> str | None:
     if artifact_type is not None and not isinstance(artifact_type, str):
-        raise NotAManifest(f"The manifest gives itself the artifact type {artifact_type!r}")
+        raise NotAManifest(f"The artifactType {artifact_type!r} of the manifest is not a string")
     return artifact_type
 
 
 def _size(descriptor: dict[str, Any]) -> int:
     size = descriptor.get("size")
     if type(size) is not int or not 0 <= size <= SIZE_MAX:
-        raise NotAManifest(f"the manifest gives {descriptor.get('digest')} the size {size!r}")
+        raise NotAManifest(
+            f"The size {size!r} of {descriptor.get('digest')} in the manifest is not valid: use the number of its bytes"
+        )
     return size

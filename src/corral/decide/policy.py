@@ -1,7 +1,7 @@
-"""Resource policies: may this principal do this to that? Allowed, denied, or not a word on it.
+"""Resource policies: whether a policy allows a principal an action on a resource.
 
-A policy's text is read once (`read`), which also finds what AWS would refuse, and then asked (`judge`). An explicit deny
-wins over any number of allows; where no statement speaks, nothing is allowed.
+`read_policy` parses and checks the text of a policy, `evaluate` decides a request. An explicit deny overrides every allow. A
+request that no statement matches is not allowed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from corral.decide.conditions import Condition, Context, fill, holds, read_condition
+from corral.decide.policy_conditions import Context, PolicyCondition, fill, holds, read_condition
 
 VERSIONS = ("2012-10-17", "2008-10-17")
 EFFECTS = ("Allow", "Deny")
@@ -32,25 +32,25 @@ STATEMENTS_MAX = 1_000
 
 
 class PolicyError(ValueError):
-    """The document is no policy; the text says why."""
+    """The document is not a valid policy; the message says why."""
 
 
-class Verdict(Enum):
+class PolicyDecision(Enum):
     ALLOWED = "allowed"
-    DENIED = "denied"  # by a statement that says so
-    SILENT = "silent"  # no statement speaks of it: not allowed either
+    DENIED = "denied"  # explicitly, by a statement with the effect Deny
+    NO_MATCH = "no match"  # no statement matches: not allowed either (AWS calls it an implicit deny)
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks, by every name that a policy may know them by: a role's session is also its role, and its account."""
+    """The caller, with every name that a policy may use for it: a role's session matches its role and its account too."""
 
     kind: str  # of PRINCIPALS
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AccessRequest:
     principal: Principal
     action: str
     resource: str  # an ARN
@@ -58,8 +58,8 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Matched:
-    """One of the pairs X and NotX of a statement: what it names, and whether it means all others."""
+class Patterns:
+    """The values of an element X of a statement, or of NotX, which matches everything but these values."""
 
     values: tuple[str, ...]
     negated: bool = False
@@ -68,45 +68,45 @@ class Matched:
 @dataclass(frozen=True, slots=True)
 class Statement:
     allows: bool
-    actions: Matched  # in lower case
-    principals: Mapping[str, tuple[str, ...]] | None  # by kind; None: it names nobody, as in a role's own policies
-    others: bool  # NotPrincipal: it speaks of all but these
-    resources: Matched | None
-    conditions: tuple[Condition, ...]
+    actions: Patterns  # in lower case
+    principals: Mapping[str, tuple[str, ...]] | None  # by kind; None: no Principal element, as in a role's own policies
+    not_principal: bool  # the statement matches every principal but these
+    resources: Patterns | None
+    conditions: tuple[PolicyCondition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
     statements: tuple[Statement, ...]
-    has_variables: bool  # since 2012-10-17 `${…}` stands for a value of the request
+    has_variables: bool  # in version 2012-10-17, `${…}` stands for a value of the request
 
 
-def service(name: str) -> Principal:
-    """A service of AWS that acts by itself: `s3.amazonaws.com`."""
+def service_principal(name: str) -> Principal:
+    """An AWS service that acts on its own behalf: `s3.amazonaws.com`."""
     return Principal("Service", (name,))
 
 
-def judge(policy: Policy, question: Question) -> Verdict:
-    verdict = Verdict.SILENT
+def evaluate(policy: Policy, request: AccessRequest) -> PolicyDecision:
+    decision = PolicyDecision.NO_MATCH
     for statement in policy.statements:
-        if _speaks_of(policy, statement, question):
+        if _matches(policy, statement, request):
             if not statement.allows:
-                return Verdict.DENIED
-            verdict = Verdict.ALLOWED
-    return verdict
+                return PolicyDecision.DENIED
+            decision = PolicyDecision.ALLOWED
+    return decision
 
 
 def is_public(policy: Policy) -> bool:
-    """Whether it allows something to everyone, without a condition that would narrow that down."""
+    """Whether the policy allows an action to everyone without a condition."""
     return any(
-        statement.allows and not statement.others and not statement.conditions and ANYONE in _named(statement, "AWS")
+        statement.allows and not statement.not_principal and not statement.conditions and ANYONE in _names(statement, "AWS")
         for statement in policy.statements
     )
 
 
 @lru_cache(maxsize=256)
-def read(text: str) -> Policy:
-    """The policy that a text is."""
+def read_policy(text: str) -> Policy:
+    """Parse a policy; PolicyError if AWS would reject it."""
     try:
         document = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -139,39 +139,39 @@ def _statement(document: object) -> Statement:
         raise PolicyError("Missing required field Effect")
     if document["Effect"] not in EFFECTS:
         raise PolicyError(f"Invalid effect: {document['Effect']}")
-    actions = _matched(document, "Action")
+    actions = _patterns(document, "Action")
     if actions is None:
         raise PolicyError("Missing required field Action")
     if "Principal" in document and "NotPrincipal" in document:
         raise PolicyError("Principal and NotPrincipal cannot both be specified in one statement.")
-    others = "NotPrincipal" in document
-    named = document.get("NotPrincipal" if others else "Principal")
+    not_principal = "NotPrincipal" in document
+    named = document.get("NotPrincipal" if not_principal else "Principal")
     conditions = document.get("Condition", {})
     if not isinstance(conditions, dict):
-        raise PolicyError("Invalid Condition: it must be an object of operators.")
+        raise PolicyError("Invalid Condition: it must be an object whose members are operators.")
     return Statement(
         allows=document["Effect"] == "Allow",
-        actions=Matched(tuple(value.lower() for value in actions.values), actions.negated),
+        actions=Patterns(tuple(value.lower() for value in actions.values), actions.negated),
         principals=None if named is None else _principals(named),
-        others=others,
-        resources=_matched(document, "Resource"),
+        not_principal=not_principal,
+        resources=_patterns(document, "Resource"),
         conditions=tuple(_condition(operator, keys) for operator, keys in conditions.items()),
     )
 
 
-def _condition(operator: str, keys: object) -> Condition:
+def _condition(operator: str, keys: object) -> PolicyCondition:
     try:
         return read_condition(operator, keys)
     except ValueError as error:
         raise PolicyError(str(error)) from None
 
 
-def _matched(document: Mapping[str, Any], member: str) -> Matched | None:
+def _patterns(document: Mapping[str, Any], member: str) -> Patterns | None:
     if member in document and f"Not{member}" in document:
         raise PolicyError(f"{member} and Not{member} cannot both be specified in one statement.")
     negated = f"Not{member}" in document
     given = document.get(f"Not{member}" if negated else member)
-    return None if given is None else Matched(_texts(given, f"Policy has invalid {member.lower()}"), negated)
+    return None if given is None else Patterns(_texts(given, f"Policy has invalid {member.lower()}"), negated)
 
 
 def _principals(named: object) -> Mapping[str, tuple[str, ...]]:
@@ -194,26 +194,26 @@ def _texts(given: object, refusal: str) -> tuple[str, ...]:
     return tuple(values)
 
 
-def _speaks_of(policy: Policy, statement: Statement, question: Question) -> bool:
-    if not _is_one_of(statement.actions, question.action.lower(), question.context, variables=False):
+def _matches(policy: Policy, statement: Statement, request: AccessRequest) -> bool:
+    if not _contains(statement.actions, request.action.lower(), request.context, variables=False):
         return False
-    if statement.principals is not None and _is_named(statement, question.principal) == statement.others:
+    if statement.principals is not None and _is_named(statement, request.principal) == statement.not_principal:
         return False
-    context, variables = question.context, policy.has_variables
-    if statement.resources is not None and not _is_one_of(statement.resources, question.resource, context, variables=variables):
+    context, variables = request.context, policy.has_variables
+    if statement.resources is not None and not _contains(statement.resources, request.resource, context, variables=variables):
         return False
     return all(holds(condition, context, variables=variables) for condition in statement.conditions)
 
 
-def _is_one_of(matched: Matched, value: str, context: Context, *, variables: bool) -> bool:
-    patterns = (fill(text, context, variables=variables, pattern=True) for text in matched.values)
-    return any(fnmatchcase(value, pattern) for pattern in patterns) != matched.negated
+def _contains(patterns: Patterns, value: str, context: Context, *, variables: bool) -> bool:
+    filled = (fill(text, context, variables=variables, pattern=True) for text in patterns.values)
+    return any(fnmatchcase(value, pattern) for pattern in filled) != patterns.negated
 
 
 def _is_named(statement: Statement, principal: Principal) -> bool:
-    """Services too are among "everyone": policies that let S3 send to a queue are often written so."""
-    return ANYONE in _named(statement, "AWS") or any(name in principal.names for name in _named(statement, principal.kind))
+    """Principal "*" includes AWS services: policies that allow S3 to send to a queue are often written this way."""
+    return ANYONE in _names(statement, "AWS") or any(name in principal.names for name in _names(statement, principal.kind))
 
 
-def _named(statement: Statement, kind: str) -> Sequence[str]:
+def _names(statement: Statement, kind: str) -> Sequence[str]:
     return (statement.principals or {}).get(kind, ())

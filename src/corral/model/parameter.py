@@ -10,7 +10,7 @@ SECURE = "SecureString"
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One version of a parameter. The value of a SecureString is sealed (`services/ssm/sealing.py`)."""
+    """One version of a parameter. The value of a SecureString is encrypted (`services/ssm/encryption.py`)."""
 
     region: str
     name: str
@@ -19,5 +19,5 @@ class Parameter:
     value: str = field(repr=False)
     modified_at_s: float
     modified_by: str
-    details: dict[str, Any]  # Description, KeyId, AllowedPattern, Tier, Policies, DataType: those that were said
+    details: dict[str, Any]  # Description, KeyId, AllowedPattern, Tier, Policies, DataType: those that were given
     labels: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""A queue and its messages."""
+"""A queue and its messages (SQS). `queue_limits.py` has the limits."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ ID_STEP = 1024  # message ids within a microsecond
 
 @dataclass(frozen=True)
 class Queue:
-    """A queue as its row is. What its attributes mean is read from them once."""
+    """A queue's row. Values that are derived from attributes are cached: requests read them by the thousand."""
 
     id: int
     region: str
     name: str
-    pile: int  # where its messages lie
+    pile: int  # the set of its messages; a purge gives the queue a new pile
     created_ms: int
     modified_ms: int
     purged_ms: int | None
@@ -52,7 +52,7 @@ class Queue:
 
     @cached_property
     def receives_max(self) -> int | None:
-        """How often a message is received before it is a dead letter. None: as often as anybody likes."""
+        """The number of receives after which a message becomes a dead letter; None: no limit."""
         policy = self.attributes.get("RedrivePolicy")
         return int(orjson.loads(policy)["maxReceiveCount"]) if policy else None
 
@@ -62,7 +62,7 @@ class Queue:
 
     @cached_property
     def policy(self) -> dict[str, Any] | None:
-        """Who may do what with it, as the owner wrote it."""
+        """The access policy, parsed; None if the queue has none."""
         text = self.attributes.get("Policy")
         return orjson.loads(text) if text else None
 
@@ -85,15 +85,15 @@ def id_at(at_ms: int) -> int:
     return at_ms * 1000 * ID_STEP
 
 
-def sent_at_ms(message: int) -> int:
+def sent_at_ms(id: int) -> int:
     """When a message with this id was sent."""
-    return message // (1000 * ID_STEP)
+    return id // (1000 * ID_STEP)
 
 
-class Draft(NamedTuple):
-    """A message to put on a queue. A tuple, as `Message` is: they are made by the thousand."""
+class MessageDraft(NamedTuple):
+    """A message to add to a queue. A tuple, like `QueueMessage`, because thousands are created each second."""
 
-    message_id: str  # as callers know it
+    message_id: str  # MessageId of the API
     body: str
     bytes: int  # of body and attributes
     sender: str
@@ -105,8 +105,8 @@ class Draft(NamedTuple):
     attributes: str | None = None  # JSON
 
 
-class Message(NamedTuple):
-    """A message on its queue. A tuple, because that is how thousands of rows a second arrive."""
+class QueueMessage(NamedTuple):
+    """A message on its queue. A tuple, because thousands of rows are read each second and a tuple is the cheapest form."""
 
     id: int
     visible_ms: int | None
@@ -125,8 +125,8 @@ class Message(NamedTuple):
     body: str
 
 
-class Place(NamedTuple):
-    """What becomes of a message."""
+class MessageState(NamedTuple):
+    """The part of a message that changes with each receive (table `place`)."""
 
     visible_ms: int | None  # in flight or delayed until then
     receives: int
@@ -139,7 +139,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many messages a queue has."""
+    """The number of messages of a queue in each state."""
 
     visible: int
     in_flight: int
@@ -148,7 +148,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class QueueActivity:
-    """What CloudWatch says of a queue: what is there now, and what happened since this was last asked."""
+    """The data of a queue's CloudWatch metrics: its present counts, and the events since the last report."""
 
     region: str
     name: str
@@ -165,12 +165,12 @@ class QueueActivity:
 
 @dataclass(frozen=True, slots=True)
 class MoveTask:
-    """Messages on their way from a dead-letter queue to others."""
+    """A task that moves the messages of a dead-letter queue to other queues."""
 
     id: str
     source: int
     source_arn: str
-    destination_arn: str | None  # None: each to the queue from which it came
+    destination_arn: str | None  # None: each message returns to its source queue
     per_s: int | None
     status: str
     to_move: int

@@ -1,4 +1,4 @@
-"""A session: who somebody is for a while, and the keys that prove it."""
+"""Temporary credentials, and the session to which they belong."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class CredentialSession:
+    """A principal for a limited time."""
+
     access_key_id: str
     principal: str  # an ARN
     expires_at_s: int
-    task_id: str | None = None  # it lives no longer than this task
+    task_id: str | None = None  # the session ends with this task
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What the holder of a session signs with."""
+    """The keys with which a client signs requests of a session."""
 
-    session: Session
+    session: CredentialSession
     secret_key: str = field(repr=False)
     token: str = field(repr=False)

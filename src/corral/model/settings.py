@@ -16,4 +16,4 @@ class Settings:
     endpoint_url: str = "http://127.0.0.1:4566"  # the address of Corral for tasks on this machine
     session_key: bytes = field(default=b"for simulations, which no stranger can reach", repr=False)  # services/sessions.py
     alarm_timing: str = "fast"  # or "aws": alarms wait for the ends of their windows
-    secrets_key: bytes = field(default=bytes(32), repr=False)  # encrypts secrets (services/ssm)
+    secrets_key: bytes = field(default=bytes(32), repr=False)  # services/ssm/encryption.py

@@ -38,7 +38,7 @@ STATE: dict[str, Reconciler] = {
     "retention": _once_needed("queues", "expire_messages"),
     "duplicates": _once_needed("queues", "forget_duplicates"),
     "layers": _once_needed("images", "drop_unused_layers"),
-    "repositories": _once_needed("images", "clear_left"),
+    "repositories": _once_needed("images", "clear_deleted_repositories"),
     "moves": _once_needed("queues", "move_messages"),
 }
 METRICS: dict[str, Reconciler] = {

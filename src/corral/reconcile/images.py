@@ -1,24 +1,24 @@
-"""Container images: what no repository or image has any more goes, some at a time."""
+"""Container images: delete the contents of deleted repositories, and layers that no image has, some at a time."""
 
 from __future__ import annotations
 
 from corral.core import Tx
-from corral.services.ecr.pushing import LEFT, UNUSED_KEPT_S, look_at_layers, release
+from corral.services.ecr.image_storage import DELETED_REPOSITORIES, UNUSED_KEPT_S, release, schedule_layer_cleanup
 from corral.store import Store
 
 LAYERS_MAX = 200
-LEFT_MAX = 100  # images or layers
+ROWS_MAX = 100  # images and layers of a deleted repository
 
 
-def clear_left(tx: Tx[Store], _: str) -> None:
-    """What deleted repositories held: ten thousand images must not stall anybody."""
-    contents, is_more = tx.store.images.clear_left(LEFT_MAX)
+def clear_deleted_repositories(tx: Tx[Store], _: str) -> None:
+    """Delete the images and layers of deleted repositories: ten thousand images must not delay other requests."""
+    contents, is_more = tx.store.images.clear_deleted_repository(ROWS_MAX)
     release(tx, contents)
     if is_more:
-        tx.due(LEFT, tx.now_s)
+        tx.due(DELETED_REPOSITORIES, tx.now_s)
 
 
 def drop_unused_layers(tx: Tx[Store], _: str) -> None:
-    """Layers that no image has had for an hour."""
+    """Delete layers that no image has had for an hour."""
     release(tx, tx.store.images.drop_unused_layers(tx.now_s - UNUSED_KEPT_S, LAYERS_MAX))
-    look_at_layers(tx)
+    schedule_layer_cleanup(tx)

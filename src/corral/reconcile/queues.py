@@ -1,36 +1,36 @@
-"""Queues: what they no longer need goes, and message move tasks go on, some messages at a time."""
+"""Queues: delete abandoned and expired messages, forget deduplication ids, and continue message move tasks, in small steps."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from corral.core import Tx
-from corral.model.queue import Draft, MoveTask, Queue
-from corral.services.sqs.delivery import put_all
-from corral.services.sqs.moving import RUNNING
-from corral.services.sqs.naming import now_ms, queue_with_arn, wakes
+from corral.model.queue import MessageDraft, MoveTask, Queue
+from corral.services.sqs.move_tasks import RUNNING
+from corral.services.sqs.queue_names import now_ms, queue_with_arn, wait_key
+from corral.services.sqs.send_message import put_all
 from corral.store import Store
 
 ROWS_MAX = 250  # about 5 ms of work
-MOVED_MAX = 100  # about 5 ms of work; the rest follows in the next batch
-PAUSE_S = 1.0  # between two looks at what ends one by one; nobody sees it meanwhile
+MOVED_MAX = 100  # about 5 ms of work; the next batch continues
+PAUSE_S = 1.0  # between two runs, so that rows which expire one by one are deleted together; no request sees them meanwhile
 
 
 def clear_piles(tx: Tx[Store], _: str) -> None:
-    """What purged and deleted queues held: a million messages must not stall anybody."""
+    """Delete the messages of purged and deleted queues, some at a time: a million messages must not delay other requests."""
     if tx.store.queues.clear_pile(ROWS_MAX):
         tx.due("piles:", tx.now_s)
 
 
 def expire_messages(tx: Tx[Store], queue_id: str) -> None:
-    """Messages past their queue's retention. As long as a queue has messages, this looks again when the oldest is due."""
+    """Delete messages past their queue's retention. While a queue has messages, this is due again when the oldest expires."""
     store, at_ms = tx.store.queues, now_ms(tx)
     queue = store.queue_numbered(int(queue_id))
     if queue is None:
         return
     expired = store.expired(queue, at_ms, ROWS_MAX)
     for group in store.drop(queue.pile, expired, at_ms):
-        store.settle_group(queue.pile, group, at_ms)
+        store.update_group(queue.pile, group, at_ms)
     oldest_ms = store.oldest_ms(queue.pile)
     if oldest_ms is not None:
         due_s = (oldest_ms + queue.retention_ms + 1) / 1000
@@ -38,7 +38,7 @@ def expire_messages(tx: Tx[Store], queue_id: str) -> None:
 
 
 def forget_duplicates(tx: Tx[Store], _: str) -> None:
-    """What FIFO queues were sent and gave out minutes ago."""
+    """Delete expired deduplication ids and receive attempts of FIFO queues."""
     store = tx.store.queues
     dropped = store.forget_duplicates(now_ms(tx), ROWS_MAX)
     next_ms = store.next_forgotten_ms()
@@ -47,7 +47,7 @@ def forget_duplicates(tx: Tx[Store], _: str) -> None:
 
 
 def move_messages(tx: Tx[Store], task_id: str) -> None:
-    """Move some of a task's messages, as many as its rate allows by now, and come back for the rest."""
+    """Move as many messages of a task as its rate allows by now. The task is due again for the rest."""
     store, task = tx.store.queues, tx.store.queues.move_task(task_id)
     if task is None or task.status != RUNNING:
         return
@@ -70,11 +70,11 @@ def move_messages(tx: Tx[Store], task_id: str) -> None:
 
 
 def _move_some(tx: Tx[Store], source: Queue, task: MoveTask, limit: int) -> tuple[int, str | None]:
-    """How many, and why not more if something is wrong. A moved message is a new one, with a new id and age."""
+    """Move messages; return their number and the reason of a failure. A moved message is a new message, with a new id and age."""
     store, at_ms = tx.store.queues, now_ms(tx)
     if source.is_fifo:
         groups = store.ready_groups(source, limit, at_ms)
-        found = store.heads(source, groups[0], limit, at_ms) if groups else []
+        found = store.first_of_group(source, groups[0], limit, at_ms) if groups else []
     else:
         found = store.candidates(source, limit, at_ms)
     for moved, message in enumerate(found):
@@ -85,8 +85,8 @@ def _move_some(tx: Tx[Store], source: Queue, task: MoveTask, limit: int) -> tupl
         if target is None or target.is_fifo != source.is_fifo:
             return moved, "AWS.SimpleQueueService.NonExistentQueue"
         for group in store.drop(source.pile, [message.id], at_ms):
-            store.settle_group(source.pile, group, at_ms)
-        draft = Draft(
+            store.update_group(source.pile, group, at_ms)
+        draft = MessageDraft(
             message_id=tx.ids.uuid(),
             body=message.body,
             bytes=message.bytes,
@@ -98,5 +98,5 @@ def _move_some(tx: Tx[Store], source: Queue, task: MoveTask, limit: int) -> tupl
         )
         put_all(tx, target, [draft], store.new_ids(tx.now_s, 1))
     if found:
-        tx.changed(wakes(source))
+        tx.changed(wait_key(source))
     return len(found), None

@@ -14,7 +14,7 @@ from corral import aws
 from corral.clock import Clock
 from corral.server.registry.errors import Denied
 from corral.services import sessions
-from corral.services.ecr.access import access_of
+from corral.services.ecr.registry_passwords import access_of
 
 ENDED_S = 0.0  # the expiry of a stopped task's sessions
 TASKS = "ecs-tasks.amazonaws.com"  # the principal of requests that a task makes with its own secrets

@@ -33,7 +33,7 @@ from corral.server.task_endpoints import TaskEndpoints
 from corral.services.caller import Caller
 
 if TYPE_CHECKING:
-    from corral.server.registry.requests import Registry
+    from corral.server.registry.dispatch import Registry
 
 PUBLIC_ACTIONS = frozenset({"corral:Health", "s3:Preflight"})  # these requests have no signature
 WAIT_MAX_S = 60.0
@@ -134,7 +134,7 @@ class FrontDoor:
 
     @cached_property
     def _registry(self) -> Registry:
-        from corral.server.registry.requests import Registry  # imported here to shorten the server's start
+        from corral.server.registry.dispatch import Registry  # here: importing it would slow down every start
 
         return Registry(self._settings, self._state, self._ids, self._intake)
 

@@ -1,4 +1,4 @@
-"""Repositories, images, tags and layers: their only SQL. The bytes of layers are contents, as those of objects are."""
+"""Repositories, images, tags and layers: all their SQL. The bytes of a layer are a content, like those of an S3 object."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from corral.database import Database, Row
-from corral.model.image import Image, Layer, Manifest, Repository
+from corral.model.image import Layer, Manifest, RegistryImage, Repository
 
 REPOSITORY_COLUMNS = "id, region, name, created_at, about, tags"
 IMAGE_COLUMNS = (
@@ -21,13 +21,13 @@ TAGGED = {None: "", True: f" AND {HAS_TAG}", False: f" AND NOT {HAS_TAG}"}
 HELD = "SELECT 1 FROM image_part p WHERE p.repository = repository_layer.repository AND p.digest = repository_layer.digest"
 
 
-class Name(NamedTuple):
+class ImageName(NamedTuple):
     number: int  # of the image
     digest: str
-    tag: str  # empty: it has none
+    tag: str  # empty for an image without tags
 
 
-class Images:
+class RegistryImages:
     """A part of the state store: it shares the store's connection, transactions and savepoints."""
 
     def __init__(self, database: Database) -> None:
@@ -41,7 +41,7 @@ class Images:
         return _repository(row) if row else None
 
     def repositories(self, region: str, after: str, limit: int) -> list[Repository]:
-        """By name, from the one after `after` on."""
+        """Repositories sorted by name, from the first name after `after`."""
         sql = f"SELECT {REPOSITORY_COLUMNS} FROM repository WHERE region = ? AND name > ? ORDER BY name LIMIT ?"
         return [_repository(row) for row in self._database.execute(sql, (region, after, limit))]
 
@@ -51,16 +51,19 @@ class Images:
         return Repository(number, region, name, now_s, about, tags)
 
     def set_repository(self, repository: Repository) -> None:
-        """It is as this one says from now on."""
+        """Store the settings and tags of a repository."""
         sql = "UPDATE repository SET about = ?, tags = ? WHERE id = ?"
         self._database.execute(sql, (_dumps(repository.about), _dumps(repository.tags), repository.id))
 
-    def leave_repository(self, repository_id: int) -> None:
-        """It has no name from now on, so nobody finds it. What is in it goes by `clear_left`."""
+    def mark_repository_deleted(self, repository_id: int) -> None:
+        """Take away the name of a repository, so that no request finds it. `clear_deleted_repository` deletes its contents."""
         self._database.execute("UPDATE repository SET region = '', name = '#' || id WHERE id = ?", (repository_id,))
 
-    def clear_left(self, limit: int) -> tuple[list[int], bool]:
-        """Some of what a left repository holds: the contents that nobody has any more, for the caller to release; is there more?"""
+    def clear_deleted_repository(self, limit: int) -> tuple[list[int], bool]:
+        """Delete up to `limit` images and layers of a deleted repository.
+
+        Return the contents that no layer has any more, which the caller must release, and whether there may be more to delete.
+        """
         row = self._database.execute("SELECT id FROM repository WHERE region = '' LIMIT 1").fetchone()
         if row is None:
             return [], False
@@ -76,8 +79,8 @@ class Images:
 
     # Images
 
-    def image(self, repository_id: int, *, digest: str | None = None, tag: str | None = None) -> Image | None:
-        """By its digest, by its tag, or by both: then that tag must be on that image."""
+    def image(self, repository_id: int, *, digest: str | None = None, tag: str | None = None) -> RegistryImage | None:
+        """Find an image by digest, by tag, or by both: then the image must have this tag."""
         where, values = ["repository = ?"], [repository_id]
         if digest is not None:
             where.append("digest = ?")
@@ -88,40 +91,40 @@ class Images:
         row = self._database.execute(f"{IMAGE} WHERE {' AND '.join(where)}", values).fetchone()
         return _image(row) if row else None
 
-    def images(self, repository_id: int, after: int, limit: int, tagged: bool | None = None) -> list[Image]:
-        """As they were pushed, from the one after `after` on; all, those with tags, or those without."""
+    def images(self, repository_id: int, after: int, limit: int, tagged: bool | None = None) -> list[RegistryImage]:
+        """Images in the order of their push, from the first after `after`: all, those with tags, or those without."""
         sql = f"{IMAGE} WHERE repository = ? AND number > ?{TAGGED[tagged]} ORDER BY number LIMIT ?"
         return [_image(row) for row in self._database.execute(sql, (repository_id, after, limit))]
 
-    def names(self, repository_id: int, after: tuple[int, str], limit: int, tagged: bool | None = None) -> list[Name]:
-        """Each image once for each of its tags, or once without one; from the one after `after` on."""
+    def names(self, repository_id: int, after: tuple[int, str], limit: int, tagged: bool | None = None) -> list[ImageName]:
+        """Each image once for each of its tags, and an image without tags once, from the first name after `after`."""
         sql = (
             "SELECT number, image.digest, ifnull(tag, '') AS name FROM image LEFT JOIN image_tag ON image = number "
             f"WHERE image.repository = ? AND number >= ? AND (number, name) > (?, ?){TAGGED[tagged]} ORDER BY number, name LIMIT ?"
         )
-        return [Name(*row) for row in self._database.execute(sql, (repository_id, after[0], *after, limit))]
+        return [ImageName(*row) for row in self._database.execute(sql, (repository_id, after[0], *after, limit))]
 
     def tags(self, repository_id: int, after: str, limit: int) -> list[str]:
-        """In order, from the one after `after` on."""
+        """Tags in alphabetical order, from the first after `after`."""
         sql = "SELECT tag FROM image_tag WHERE repository = ? AND tag > ? ORDER BY tag LIMIT ?"
         return [tag for (tag,) in self._database.execute(sql, (repository_id, after, limit))]
 
-    def about_subject(self, repository_id: int, digest: str) -> list[Image]:
-        """The images whose subject this is."""
+    def referrers(self, repository_id: int, digest: str) -> list[RegistryImage]:
+        """The images whose subject has this digest."""
         sql = f"{IMAGE} WHERE repository = ? AND subject = ? ORDER BY number"
         return [_image(row) for row in self._database.execute(sql, (repository_id, digest))]
 
-    def manifest(self, image: Image) -> bytes:
-        """Byte by byte as it was pushed."""
+    def manifest(self, image: RegistryImage) -> bytes:
+        """The manifest, byte for byte as it was pushed."""
         return bytes(self._database.execute("SELECT manifest FROM image WHERE number = ?", (image.number,)).fetchone()[0])
 
     def indexes_with(self, repository_id: int, digest: str) -> list[str]:
-        """The digests of the images that this one is a part of."""
+        """The digests of the indexes that contain this image."""
         sql = "SELECT i.digest FROM image_part p JOIN image i ON i.number = p.image WHERE p.repository = ? AND p.digest = ?"
         return [found for (found,) in self._database.execute(sql, (repository_id, digest))]
 
     def add_image(self, repository_id: int, digest: str, manifest: Manifest, body: bytes, now_s: float) -> None:
-        """Its layers and the images it consists of must be there."""
+        """Add an image. The repository must have its layers, or its images if it is an index."""
         (number,) = self._database.execute(
             "INSERT INTO image (repository, digest, media_type, artifact_type, size, subject, pushed_at, manifest) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING number",
@@ -133,19 +136,19 @@ class Images:
         sql = "UPDATE repository_layer SET unused_since = NULL WHERE repository = ? AND digest = ?"
         self._database.executemany(sql, [(repository_id, layer) for layer in manifest.layers])
 
-    def set_tag(self, image: Image, tag: str) -> None:
-        """On this image from now on, and on no other."""
+    def set_tag(self, image: RegistryImage, tag: str) -> None:
+        """Move a tag to this image, or create it."""
         sql = "INSERT INTO image_tag VALUES (?, ?, ?) ON CONFLICT (repository, tag) DO UPDATE SET image = excluded.image"
         self._database.execute(sql, (image.repository_id, tag, image.number))
 
     def drop_tag(self, repository_id: int, tag: str) -> None:
         self._database.execute("DELETE FROM image_tag WHERE repository = ? AND tag = ?", (repository_id, tag))
 
-    def set_pulled(self, image: Image, now_s: float) -> None:
+    def set_pulled(self, image: RegistryImage, now_s: float) -> None:
         self._database.execute("UPDATE image SET pulled_at = ? WHERE number = ?", (now_s, image.number))
 
-    def drop_image(self, image: Image, now_s: float) -> None:
-        """With its tags. Its layers stay until `drop_unused_layers`: somebody may be about to push another with them."""
+    def drop_image(self, image: RegistryImage, now_s: float) -> None:
+        """Delete an image and its tags. Its layers stay until `drop_unused_layers`: a client may push another image with them."""
         layers = [(image.repository_id, digest) for (digest,) in self._database.execute(
             "SELECT digest FROM image_part WHERE image = ?", (image.number,)
         )]  # fmt: skip
@@ -157,22 +160,22 @@ class Images:
     # Layers
 
     def layer(self, repository_id: int, digest: str) -> Layer | None:
-        """None: this repository has none of that digest, though another may."""
+        """A layer of this repository; None if only other repositories have it."""
         sql = "SELECT digest, content, size FROM layer JOIN repository_layer USING (digest) WHERE repository = ? AND digest = ?"
         row = self._database.execute(sql, (repository_id, digest)).fetchone()
         return Layer(*row) if row else None
 
     def any_layer(self, digest: str) -> Layer | None:
-        """Whichever repository has it."""
+        """A layer of any repository."""
         row = self._database.execute("SELECT digest, content, size FROM layer WHERE digest = ?", (digest,)).fetchone()
         return Layer(*row) if row else None
 
     def add_layer(self, layer: Layer) -> None:
-        """New bytes. The content is counted as referred to by whoever calls."""
+        """Add a layer that no repository has yet. The caller has counted the reference to its content."""
         self._database.execute("INSERT INTO layer VALUES (?, ?, ?)", (layer.digest, layer.content, layer.size))
 
     def hold_layer(self, repository_id: int, digest: str, now_s: float) -> None:
-        """This repository has it from now on; until an image does, it counts as unused since now."""
+        """Add a layer to a repository. It counts as unused from now until an image has it."""
         self._database.execute(
             "INSERT INTO repository_layer VALUES (?, ?, ?) ON CONFLICT (repository, digest) "
             "DO UPDATE SET unused_since = excluded.unused_since WHERE unused_since IS NOT NULL",
@@ -180,24 +183,24 @@ class Images:
         )
 
     def is_unused(self, repository_id: int, digest: str) -> bool:
-        """No image of this repository has it, though the repository does."""
+        """Whether the repository has the layer, but no image of the repository does."""
         sql = "SELECT 1 FROM repository_layer WHERE repository = ? AND digest = ? AND unused_since IS NOT NULL"
         return self._database.execute(sql, (repository_id, digest)).fetchone() is not None
 
     def drop_layer(self, repository_id: int, digest: str) -> list[int]:
-        """One that no image of this repository has. The contents that nobody has any more: the caller releases them."""
+        """Remove a layer that no image of this repository has. Return the contents to release."""
         sql = "DELETE FROM repository_layer WHERE repository = ? AND digest = ? AND unused_since IS NOT NULL"
         self._database.execute(sql, (repository_id, digest))
         return self._drop_layers([digest])
 
     def first_unused_s(self) -> float | None:
-        """Since when the layer that has been unused for longest has been so."""
+        """Since when the longest unused layer has been unused."""
         sql = "SELECT min(unused_since) FROM repository_layer WHERE unused_since IS NOT NULL"
         found: float | None = self._database.execute(sql).fetchone()[0]
         return found
 
     def drop_unused_layers(self, before_s: float, limit: int) -> list[int]:
-        """Those unused since before then, some of them. The contents that nobody has any more: the caller releases them."""
+        """Remove up to `limit` layers that have been unused since before `before_s`. Return the contents to release."""
         rows = self._database.execute(
             "SELECT repository, digest FROM repository_layer WHERE unused_since <= ? ORDER BY unused_since LIMIT ?",
             (before_s, limit),
@@ -206,7 +209,7 @@ class Images:
         return self._drop_layers(digest for _, digest in rows)
 
     def _drop_layers(self, digests: Iterable[str]) -> list[int]:
-        """Those that no repository has. Their contents."""
+        """Delete those of the layers that no repository has. Return their contents."""
         sql = (
             "DELETE FROM layer WHERE digest = ? AND NOT EXISTS (SELECT 1 FROM repository_layer r WHERE r.digest = layer.digest) "
             "RETURNING content"
@@ -220,10 +223,10 @@ def _repository(row: Row) -> Repository:
     return Repository(number, region, name, created_at_s, orjson.loads(about), orjson.loads(tags))
 
 
-def _image(row: Row) -> Image:
+def _image(row: Row) -> RegistryImage:
     number, repository_id, digest, media_type, artifact_type, size, subject, pushed_at_s, pulled_at_s, tags = row
     names = tuple(orjson.loads(tags))
-    return Image(number, repository_id, digest, media_type, artifact_type, size, subject, pushed_at_s, pulled_at_s, names)
+    return RegistryImage(number, repository_id, digest, media_type, artifact_type, size, subject, pushed_at_s, pulled_at_s, names)
 
 
 def _dumps(value: Any) -> str:

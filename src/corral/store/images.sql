@@ -9,7 +9,7 @@ CREATE TABLE repository (
     UNIQUE (region, name)
 );
 
--- Repositories share layers: the same bytes are stored once.
+-- A layer is stored once, even if several repositories have it.
 CREATE TABLE layer (
     digest TEXT PRIMARY KEY,
     content INTEGER NOT NULL REFERENCES content (id),

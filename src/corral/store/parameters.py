@@ -1,4 +1,4 @@
-"""Parameters and their versions: their only SQL."""
+"""Parameters and their versions: all their SQL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LATEST = (
     "ON v.region = p.region AND v.name = p.name AND v.version = p.latest"
 )
 ONE = f"SELECT {COLUMNS} FROM parameter_version v WHERE v.region = ? AND v.name = ?"
-LAST_CHARACTER = "\U0010ffff"  # sorts after every other: the end of all names with one prefix
+LAST_CHARACTER = "\U0010ffff"  # sorts after every other character: the end of a range of names with one prefix
 
 
 class Parameters:
@@ -42,14 +42,14 @@ class Parameters:
         return int(self._database.execute(sql, (region, name)).fetchone()[0])
 
     def history(self, region: str, name: str, after: int, limit: int) -> list[Parameter]:
-        """Its versions, oldest first, from the one after `after` on."""
+        """The versions of a parameter with numbers above `after`, the oldest first."""
         rows = self._database.execute(f"{ONE} AND v.version > ? ORDER BY v.version LIMIT ?", (region, name, after, limit))
         return [_parameter(row) for row in rows]
 
     def listed(self, region: str, prefix: str, after: str, limit: int, *, slashless: int | None = None) -> list[Parameter]:
-        """The latest versions by name, of those whose names begin so, from the one after `after` on.
+        """The latest versions of the parameters whose names begin with `prefix` and follow `after`, sorted by name.
 
-        `slashless`: only those that have no slash behind so many characters, so that subfolders are left out.
+        `slashless` excludes deeper levels: names with a slash after so many characters.
         """
         flat = "" if slashless is None else f"AND instr(substr(p.name, {slashless + 1}), '/') = 0 "
         rows = self._database.execute(
@@ -59,7 +59,7 @@ class Parameters:
         return [_parameter(row) for row in rows]
 
     def put(self, parameter: Parameter) -> None:
-        """A new version, the latest from now on."""
+        """Add a version, which becomes the latest."""
         region, name, version = parameter.region, parameter.name, parameter.version
         self._database.execute(
             "INSERT INTO parameter (region, name, latest) VALUES (?, ?, ?) "
@@ -73,7 +73,7 @@ class Parameters:
         )  # fmt: skip
 
     def drop(self, region: str, name: str) -> bool:
-        """False: there was none of this name."""
+        """Delete a parameter with all its versions; False if it does not exist."""
         return self._database.execute("DELETE FROM parameter WHERE region = ? AND name = ?", (region, name)).rowcount == 1
 
     def drop_version(self, parameter: Parameter) -> None:
@@ -85,7 +85,7 @@ class Parameters:
         self._database.execute(sql, (_dumps(tuple(labels)), parameter.region, parameter.name, parameter.version))
 
     def tags(self, region: str, name: str) -> dict[str, str] | None:
-        """None: there is no such parameter."""
+        """None if the parameter does not exist."""
         row = self._database.execute("SELECT tags FROM parameter WHERE region = ? AND name = ?", (region, name)).fetchone()
         return orjson.loads(row[0]) if row else None
 

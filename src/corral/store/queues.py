@@ -1,4 +1,4 @@
-"""Queues, and the tasks that move messages between them. With `messages.py` and `groups.py`: the only SQL of SQS."""
+"""Queues and message move tasks. This file, `messages.py`, `message_groups.py` and `queue_counters.py` have all SQL of SQS."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ import orjson
 
 from corral.database import Database, Row
 from corral.model.queue import Counts, MoveTask, Queue, QueueActivity, dead_letters_arn
-from corral.store.groups import Groups
-from corral.store.tallies import Tally
+from corral.model.queue_limits import MOVE_TASKS_MAX
+from corral.store.message_groups import MessageGroups
+from corral.store.queue_counters import QueueCounter
 
 QUEUE_COLUMNS = "id, region, name, pile, created_ms, modified_ms, purged_ms, attributes, tags"
 TASK_COLUMNS = "id, source, source_arn, destination_arn, per_s, status, to_move, moved, started_ms, failure"
-ACTIVE_MS = 6 * 3_600_000  # CloudWatch hears of a queue for so long after its last use
-CACHED_MAX = 20_000  # two for each queue
-TASKS_KEPT = 10  # for each source
+ACTIVE_MS = 6 * 3_600_000  # CloudWatch gets metrics of a queue for this long after its last use
+CACHED_MAX = 20_000  # entries: two for each queue
 
 
-class Queues(Groups):
+class Queues(MessageGroups):
     """A part of the state store: it shares the store's connection, transactions and savepoints."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
-        # By region and name, and by pile. Readers keep none: nothing tells them of changes.
+        # By region and name, and by pile. A read-only connection has no cache: it is not notified of changes.
         self._cached: dict[tuple[str, str] | int, Queue] | None = None if database.reads_only else {}
         if not database.reads_only:
             (last,) = database.execute("SELECT max(id) FROM message").fetchone()
             self._last_id = last or 0
-            self.tallies.rebuild()
+            self.counters.rebuild()
 
     def _forget_on_rollback(self) -> None:
-        """Call before a row of a queue is changed: what is cached from then on may never be committed."""
+        """Clear the cache if the transaction rolls back. Call this before you change a queue's row."""
         if self._cached is not None:
             self._database.journal.on_rollback(self._cached.clear)
 
-    def _keep(self, queue: Queue) -> Queue:
+    def _cache(self, queue: Queue) -> Queue:
         if self._cached is not None:
             if len(self._cached) > CACHED_MAX:
                 self._cached.clear()
@@ -48,19 +48,19 @@ class Queues(Groups):
     def queue(self, region: str, name: str) -> Queue | None:
         if self._cached is not None and (queue := self._cached.get((region, name))) is not None:
             return queue
-        return self._found(f"SELECT {QUEUE_COLUMNS} FROM queue WHERE region = ? AND name = ?", (region, name))
+        return self._select(f"SELECT {QUEUE_COLUMNS} FROM queue WHERE region = ? AND name = ?", (region, name))
 
     def queue_numbered(self, id: int) -> Queue | None:
-        return self._found(f"SELECT {QUEUE_COLUMNS} FROM queue WHERE id = ?", (id,))
+        return self._select(f"SELECT {QUEUE_COLUMNS} FROM queue WHERE id = ?", (id,))
 
-    def _of_pile(self, pile: int) -> Queue | None:
+    def _queue_of_pile(self, pile: int) -> Queue | None:
         if self._cached is not None and (queue := self._cached.get(pile)) is not None:
             return queue
-        return self._found(f"SELECT {QUEUE_COLUMNS} FROM queue WHERE pile = ?", (pile,))
+        return self._select(f"SELECT {QUEUE_COLUMNS} FROM queue WHERE pile = ?", (pile,))
 
-    def _found(self, sql: str, values: Row) -> Queue | None:
+    def _select(self, sql: str, values: Row) -> Queue | None:
         row = self._database.execute(sql, values).fetchone()
-        return None if row is None else self._keep(_queue(row))
+        return None if row is None else self._cache(_queue(row))
 
     def add_queue(self, region: str, name: str, attributes: Mapping[str, str], tags: Mapping[str, str], now_ms: int) -> Queue:
         self._forget_on_rollback()
@@ -71,7 +71,7 @@ class Queues(Groups):
             (region, name, queue.pile, now_ms, now_ms, queue.dead_letters_arn, _dumps(attributes), _dumps(tags)),
         ).lastrowid
         assert id is not None
-        return self._keep(replace(queue, id=id))
+        return self._cache(replace(queue, id=id))
 
     def set_attributes(self, queue: Queue, attributes: Mapping[str, str], now_ms: int) -> Queue:
         self._forget_on_rollback()
@@ -79,22 +79,22 @@ class Queues(Groups):
             "UPDATE queue SET attributes = ?, dead_letters = ?, modified_ms = ? WHERE id = ?",
             (_dumps(attributes), dead_letters_arn(attributes), now_ms, queue.id),
         )
-        return self._keep(replace(queue, attributes=dict(attributes), modified_ms=now_ms))
+        return self._cache(replace(queue, attributes=dict(attributes), modified_ms=now_ms))
 
     def set_tags(self, queue: Queue, tags: Mapping[str, str]) -> None:
         self._forget_on_rollback()
         self._database.execute("UPDATE queue SET tags = ? WHERE id = ?", (_dumps(tags), queue.id))
-        self._keep(replace(queue, tags=dict(tags)))
+        self._cache(replace(queue, tags=dict(tags)))
 
     def purge_queue(self, queue: Queue, now_ms: int) -> None:
-        """Its messages are gone at once; what they leave behind is cleared later."""
-        self._leave_pile(queue)
+        """Give the queue a new, empty pile. The reconciler deletes the rows of the old pile later."""
+        self._abandon_pile(queue)
         emptied = replace(queue, pile=self._new_pile(), purged_ms=now_ms)
         self._database.execute("UPDATE queue SET pile = ?, purged_ms = ? WHERE id = ?", (emptied.pile, now_ms, queue.id))
-        self._keep(emptied)
+        self._cache(emptied)
 
     def drop_queue(self, queue: Queue) -> None:
-        self._leave_pile(queue)
+        self._abandon_pile(queue)
         self._database.execute("DELETE FROM queue WHERE id = ?", (queue.id,))
         if self._cached is not None:
             self._cached.pop((queue.region, queue.name), None)
@@ -104,10 +104,10 @@ class Queues(Groups):
         assert pile is not None
         return pile
 
-    def _leave_pile(self, queue: Queue) -> None:
+    def _abandon_pile(self, queue: Queue) -> None:
         self._forget_on_rollback()
         self._database.execute("UPDATE pile SET owned = 0 WHERE id = ?", (queue.pile,))
-        self.tallies.drop(queue.pile)
+        self.counters.drop(queue.pile)
         if self._cached is not None:
             self._cached.pop(queue.pile, None)
 
@@ -120,32 +120,32 @@ class Queues(Groups):
         return [name for (name,) in rows]
 
     def dead_letter_sources(self, region: str, arn: str, after: str, limit: int) -> list[str]:
-        """Names of the queues whose dead letters go to that one."""
+        """Names of the queues whose dead-letter queue has this ARN."""
         rows = self._database.execute(
             "SELECT name FROM queue WHERE region = ? AND dead_letters = ? AND name > ? ORDER BY name LIMIT ?",
             (region, arn, after, limit),
         )
         return [name for (name,) in rows]
 
-    # What is counted
+    # Counts and metrics
 
     def counts(self, queue: Queue, now_ms: int) -> Counts:
-        return self.tallies.of(queue.pile, now_ms).counts
+        return self.counters.of(queue.pile, now_ms).counts
 
     def activity(self, now_s: float) -> list[QueueActivity]:
-        """Of every queue with messages or used in the last hours; what happened is counted from the last time this was asked."""
+        """Metrics of every queue that has messages or was used in the last hours. Event counts start at the previous call."""
         now_ms, found = round(now_s * 1000), list[QueueActivity]()
-        for pile in self.tallies:
-            tally, queue = self.tallies.of(pile, now_ms), self._of_pile(pile)
-            if queue is None or (tally.total == 0 and tally.used_ms < now_ms - ACTIVE_MS):
-                self.tallies.drop(pile)
+        for pile in self.counters:
+            counter, queue = self.counters.of(pile, now_ms), self._queue_of_pile(pile)
+            if queue is None or (counter.total == 0 and counter.used_ms < now_ms - ACTIVE_MS):
+                self.counters.drop(pile)
                 continue
-            found.append(self._activity(queue, tally, now_ms))
-            tally.sent = tally.sent_bytes = tally.received = tally.deleted = tally.empty_receives = 0
+            found.append(self._activity(queue, counter, now_ms))
+            counter.sent = counter.sent_bytes = counter.received = counter.deleted = counter.empty_receives = 0
         return found
 
-    def _activity(self, queue: Queue, tally: Tally, now_ms: int) -> QueueActivity:
-        counts, oldest_ms = tally.counts, self.oldest_ms(queue.pile) if tally.total else None
+    def _activity(self, queue: Queue, counter: QueueCounter, now_ms: int) -> QueueActivity:
+        counts, oldest_ms = counter.counts, self.oldest_ms(queue.pile) if counter.total else None
         return QueueActivity(
             region=queue.region,
             name=queue.name,
@@ -153,28 +153,28 @@ class Queues(Groups):
             in_flight=counts.in_flight,
             delayed=counts.delayed,
             oldest_age_s=0.0 if oldest_ms is None else max(0, now_ms - oldest_ms) / 1000,
-            sent=tally.sent,
-            sent_bytes=tally.sent_bytes,
-            received=tally.received,
-            deleted=tally.deleted,
-            empty_receives=tally.empty_receives,
+            sent=counter.sent,
+            sent_bytes=counter.sent_bytes,
+            received=counter.received,
+            deleted=counter.deleted,
+            empty_receives=counter.empty_receives,
         )
 
-    # Tasks that move messages
+    # Message move tasks
 
     def move_task(self, id: str) -> MoveTask | None:
         row = self._database.execute(f"SELECT {TASK_COLUMNS} FROM move_task WHERE id = ?", (id,)).fetchone()
         return None if row is None else MoveTask(*row)
 
     def move_tasks(self, source: Queue, limit: int) -> list[MoveTask]:
-        """The latest first."""
+        """The latest task is the first."""
         rows = self._database.execute(
             f"SELECT {TASK_COLUMNS} FROM move_task WHERE source = ? ORDER BY started_ms DESC LIMIT ?", (source.id, limit)
         )
         return [MoveTask(*row) for row in rows]
 
     def add_move_task(self, task: MoveTask) -> None:
-        """Only the latest tasks of a source are kept."""
+        """Add a task, and delete the oldest tasks of the same source above the limit."""
         self._database.execute(
             f"INSERT INTO move_task ({TASK_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (task.id, task.source, task.source_arn, task.destination_arn, task.per_s, task.status, task.to_move, task.moved,
@@ -183,7 +183,7 @@ class Queues(Groups):
         self._database.execute(
             "DELETE FROM move_task WHERE source = ?1 AND started_ms < "
             "(SELECT min(started_ms) FROM (SELECT started_ms FROM move_task WHERE source = ?1 ORDER BY started_ms DESC LIMIT ?2))",
-            (task.source, TASKS_KEPT),
+            (task.source, MOVE_TASKS_MAX),
         )
 
     def change_move_task(self, task: MoveTask) -> None:

@@ -1,7 +1,7 @@
--- Queues and their messages (SQS). There are no foreign keys between messages and their places: both are written and deleted
--- together, in thousands, and checking each of them would double the cost.
+-- Queues and their messages (SQS). There are no foreign keys between messages and places: both are written and deleted together, by
+-- the thousand, and the check of each row would double the cost.
 
--- The messages of a queue are in a pile. PurgeQueue gives the queue a new pile; a reconciler empties the old one in small steps.
+-- A pile is the set of a queue's messages. A purge gives the queue a new pile; a reconciler deletes the rows of the old one in steps.
 CREATE TABLE pile (id INTEGER PRIMARY KEY AUTOINCREMENT, owned INTEGER NOT NULL DEFAULT 1 CHECK (owned IN (0, 1)));
 CREATE INDEX pile_left ON pile (id) WHERE owned = 0;
 
@@ -20,8 +20,8 @@ CREATE TABLE queue (
 );
 CREATE INDEX queue_dead_letters ON queue (region, dead_letters, name) WHERE dead_letters IS NOT NULL;
 
--- The content of messages, which never changes. Ids grow with time (microseconds, and a counter), so that all rows are appended to
--- the end of the table, and the smallest id in a pile is its oldest message.
+-- The part of a message that never changes. Ids grow with time (microseconds, and a counter within them), so new rows are appended
+-- at the end of the table, and the smallest id of a pile is its oldest message.
 CREATE TABLE message (
     id INTEGER PRIMARY KEY,
     message_id TEXT NOT NULL,
@@ -36,7 +36,7 @@ CREATE TABLE message (
     body TEXT NOT NULL
 );
 
--- The pile and the receive state of a message. The row is small because every receive writes it again.
+-- The pile and the state of a message. The row is small, because each receive writes it again; the body is not written again.
 CREATE TABLE place (
     pile INTEGER NOT NULL,
     id INTEGER NOT NULL,
@@ -53,7 +53,7 @@ CREATE INDEX place_visible ON place (pile, visible_ms, receives) WHERE visible_m
 CREATE INDEX place_group ON place (pile, group_id, id) WHERE group_id IS NOT NULL;
 CREATE INDEX place_task ON place (task_id) WHERE task_id IS NOT NULL;
 
--- A message group of a FIFO queue, and the time from which its messages can be received: not while one of them is in flight.
+-- A message group of a FIFO queue, and the time from which it may be served: none of its messages may be in flight.
 CREATE TABLE message_group (
     pile INTEGER NOT NULL,
     name TEXT NOT NULL,
@@ -62,7 +62,7 @@ CREATE TABLE message_group (
 ) WITHOUT ROWID;
 CREATE INDEX message_group_ready ON message_group (pile, ready_ms);
 
--- Deduplication ids of the last minutes in FIFO queues, also of messages that were deleted since.
+-- Deduplication ids of a FIFO queue in the last minutes, also those of deleted messages.
 CREATE TABLE deduplication (
     queue INTEGER NOT NULL,  -- ids of queues are not reused, so rows of a deleted queue simply expire
     scope TEXT NOT NULL,  -- the message group; empty: the whole queue
@@ -74,7 +74,7 @@ CREATE TABLE deduplication (
 ) WITHOUT ROWID;
 CREATE INDEX deduplication_expires ON deduplication (expires_ms);
 
--- Results of receives with an attempt id: a client that retries one gets the same messages again.
+-- The messages that a receive attempt returned, so that a client can retry a lost response.
 CREATE TABLE receive_attempt (
     queue INTEGER NOT NULL,
     attempt_id TEXT NOT NULL,

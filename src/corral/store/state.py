@@ -14,7 +14,7 @@ from corral.store.documents import Documents
 from corral.store.expiries import Expiries
 from corral.store.fleet import Fleet
 from corral.store.hosts import Hosts
-from corral.store.images import Images
+from corral.store.images import RegistryImages
 from corral.store.instances import Instances
 from corral.store.objects import Objects
 from corral.store.parameters import Parameters
@@ -53,7 +53,7 @@ class Store(Database):
         self.documents = Documents(self, self.buckets)
         self.expiries = Expiries(self)
         self.parameters = Parameters(self)
-        self.images = Images(self)
+        self.images = RegistryImages(self)
         self.scaling = ScalingRequests(self)
         if self.reads_only:
             del self.fleet  # a reader has rows only: the index belongs to the writer's thread

@@ -1,4 +1,4 @@
-"""ECR: a wording of its own, without the value.
+"""ECR: its own form of error message, without the value.
 
 Invalid parameter at 'repositoryName' failed to satisfy constraint: 'must satisfy regular expression '[a-z0-9]+...''
 """
@@ -6,8 +6,7 @@ Invalid parameter at 'repositoryName' failed to satisfy constraint: 'must satisf
 from corral.aws.constraints.tables import ConstraintTable, Limit, Violation
 from corral.aws.wire_errors import error_class
 from corral.errors import ApiError
-
-ACCOUNT_SETTINGS = ("BASIC_SCAN_TYPE_VERSION", "REGISTRY_POLICY_SCOPE", "BLOB_MOUNTING")
+from corral.model.image import ACCOUNT_SETTINGS, TAG_PATTERN
 
 
 def _wording(operation: str, violations: list[Violation]) -> ApiError:
@@ -23,11 +22,11 @@ def _wording(operation: str, violations: list[Violation]) -> ApiError:
 TABLE = ConstraintTable(
     _wording,
     {
-        "PutImage.imageTag": Limit(pattern="[a-zA-Z0-9_][a-zA-Z0-9._-]{0,299}"),
+        "PutImage.imageTag": Limit(pattern=TAG_PATTERN),
         "PutImage.imageManifest": Limit(in_bytes=True),
-        "PutLifecyclePolicy.lifecyclePolicyText": Limit(min=0),  # a shorter one is refused as JSON, which says what it lacks
-        "GetAccountSetting.name": Limit(enum=ACCOUNT_SETTINGS),
-        "PutAccountSetting.name": Limit(enum=ACCOUNT_SETTINGS),
+        "PutLifecyclePolicy.lifecyclePolicyText": Limit(min=0),  # the handler checks short texts: its message names what is missing
+        "GetAccountSetting.name": Limit(enum=tuple(ACCOUNT_SETTINGS)),
+        "PutAccountSetting.name": Limit(enum=tuple(ACCOUNT_SETTINGS)),
         "Tag.Key": Limit(
             min=1, max=128, code="InvalidTagParameterException", text="A tag key has {min} to {max} characters: '{value}'."
         ),

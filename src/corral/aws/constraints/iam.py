@@ -1,10 +1,11 @@
-"""IAM: AWS's usual wording, and a text of its own for names with wrong characters."""
+"""IAM: AWS's usual wording, and a special text for names with invalid characters."""
 
 from corral.aws.constraints.tables import ConstraintTable, Violation, usual_wording
 from corral.aws.wire_errors import error_class
 from corral.errors import ApiError
+from corral.model.iam_rules import INVALID_NAME, NAME_CHARACTERS
 
-NAME = r"[\w+=,.@-]+"
+NAME = f"{NAME_CHARACTERS}+"  # as botocore's model has it
 _usual = usual_wording("ValidationError")
 
 
@@ -12,10 +13,7 @@ def _wording(operation: str, violations: list[Violation]) -> ApiError:
     first = violations[0]
     if len(violations) > 1 or first.kind != "pattern" or first.limit.pattern != NAME:
         return _usual(operation, violations)
-    return error_class("ValidationError")(
-        f"The specified value for {first.where()} is invalid. It must contain only alphanumeric characters and/or the following: "
-        "+=,.@_-"
-    )
+    return error_class("ValidationError")(INVALID_NAME.format(member=first.where()))
 
 
 TABLE = ConstraintTable(_wording)

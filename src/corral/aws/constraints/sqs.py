@@ -1,15 +1,28 @@
-"""SQS: a text per parameter. Its model has almost no constraints.
+"""SQS: an error text per parameter. Botocore's model of SQS has almost no constraints; `model/queue_limits.py` has the numbers.
 
-The entries of a batch fail one by one, so what SendMessage checks of one message is checked with the queue, in services/sqs.
+The entries of a batch fail one by one, so the parameters of a single message are checked by its handler, in `services/sqs/`.
 """
 
-from corral.aws.constraints.tables import ConstraintTable, Limit, Unchecked, usual_wording
+from corral.aws.constraints.tables import Limit, ConstraintTable, Unchecked, usual_wording
+from corral.model.queue_limits import (
+    ACTIONS_MAX,
+    BATCH_ENTRY_ID_MAX_CHARACTERS,
+    BATCH_MAX_ENTRIES,
+    LABEL_MAX_CHARACTERS,
+    MOVE_RATE_MAX,
+    MOVE_TASKS_MAX,
+    PAGE_MAX,
+    QUEUE_NAME_MAX_CHARACTERS,
+    RECEIVE_MAX_MESSAGES,
+    VISIBILITY_MAX_S,
+    WAIT_MAX_S,
+)
 
-OF_MESSAGES = (
+MESSAGE_ATTRIBUTES = (
     "All", "SenderId", "SentTimestamp", "ApproximateReceiveCount", "ApproximateFirstReceiveTimestamp", "SequenceNumber",
     "MessageDeduplicationId", "MessageGroupId", "AWSTraceHeader", "DeadLetterQueueSourceArn",
 )  # fmt: skip
-OF_QUEUES = (
+QUEUE_ATTRIBUTES = (
     "All", "Policy", "VisibilityTimeout", "MaximumMessageSize", "MessageRetentionPeriod", "ApproximateNumberOfMessages",
     "ApproximateNumberOfMessagesNotVisible", "CreatedTimestamp", "LastModifiedTimestamp", "QueueArn",
     "ApproximateNumberOfMessagesDelayed", "DelaySeconds", "ReceiveMessageWaitTimeSeconds", "RedrivePolicy", "FifoQueue",
@@ -35,7 +48,7 @@ def _entries(name: str) -> tuple[Limit, ...]:
     return (
         Limit(min=1, code="EmptyBatchRequest", text=f"There should be at least one {name} in the request."),
         Limit(
-            max=10,
+            max=BATCH_MAX_ENTRIES,
             code="TooManyEntriesInBatchRequest",
             text="Maximum number of entries per request are {max}. You have sent {length}.",
         ),
@@ -43,32 +56,35 @@ def _entries(name: str) -> tuple[Limit, ...]:
 
 
 ENTRY_ID = Limit(
-    pattern="[A-Za-z0-9_-]{1,80}",
+    pattern=f"[A-Za-z0-9_-]{{1,{BATCH_ENTRY_ID_MAX_CHARACTERS}}}",
     code="InvalidBatchEntryId",
-    text="A batch entry id can only contain alphanumeric characters, hyphens and underscores. It can be at most 80 letters long.",
+    text="A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
+    f"It can be at most {BATCH_ENTRY_ID_MAX_CHARACTERS} letters long.",
 )
 QUEUE_ARN = Limit(
-    pattern=r"arn:[a-z-]+:sqs:[a-z0-9-]+:\d{12}:[A-Za-z0-9_-]{1,80}(\.fifo)?",
+    pattern=rf"arn:[a-z-]+:sqs:[a-z0-9-]+:\d{{12}}:[A-Za-z0-9_-]{{1,{QUEUE_NAME_MAX_CHARACTERS}}}(\.fifo)?",
     text="You must use this format to specify the {name}: arn:<partition>:<service>:<region>:<account-id>:<resource-id>",
 )
-PAGE = Limit(min=1, max=1000, text=_invalid("MaxResults", "MaxResults must be an integer between {min} and {max}."))
+PAGE = Limit(min=1, max=PAGE_MAX, text=_invalid("MaxResults", "MaxResults must be an integer between {min} and {max}."))
 
 TABLE = ConstraintTable(
     usual_wording("InvalidParameterValue"),
     {
         "CreateQueue.Attributes<key>": _unknown(),
         "SetQueueAttributes.Attributes<key>": _unknown(),
-        "GetQueueAttributes.AttributeNames[]": _unknown(*OF_QUEUES),
-        "ReceiveMessage.AttributeNames[]": _unknown(*OF_MESSAGES, *OF_QUEUES[1:]),  # those of queues are ignored
-        "ReceiveMessage.MessageSystemAttributeNames[]": _unknown(*OF_MESSAGES),
+        "GetQueueAttributes.AttributeNames[]": _unknown(*QUEUE_ATTRIBUTES),
+        "ReceiveMessage.AttributeNames[]": _unknown(*MESSAGE_ATTRIBUTES, *QUEUE_ATTRIBUTES[1:]),  # SQS ignores the latter
+        "ReceiveMessage.MessageSystemAttributeNames[]": _unknown(*MESSAGE_ATTRIBUTES),
         "ReceiveMessage.MaxNumberOfMessages": Limit(
-            min=1, max=10, text=_invalid("MaxNumberOfMessages", "Must be between {min} and {max}, if provided.")
+            min=1,
+            max=RECEIVE_MAX_MESSAGES,
+            text=_invalid("MaxNumberOfMessages", "Must be between {min} and {max}, if provided."),
         ),
         "ReceiveMessage.VisibilityTimeout": Limit(
-            min=0, max=43_200, text=_invalid("VisibilityTimeout", "Must be between {min} and {max}, if provided.")
+            min=0, max=VISIBILITY_MAX_S, text=_invalid("VisibilityTimeout", "Must be between {min} and {max}, if provided.")
         ),
         "ReceiveMessage.WaitTimeSeconds": Limit(
-            min=0, max=20, text=_invalid("WaitTimeSeconds", "Must be >= {min} and <= {max}, if provided.")
+            min=0, max=WAIT_MAX_S, text=_invalid("WaitTimeSeconds", "Must be >= {min} and <= {max}, if provided.")
         ),
         "SendMessage.MessageSystemAttributes<key>": Limit(text="Message system attribute name '{value}' is invalid."),
         "SendMessageBatchRequestEntry.MessageSystemAttributes<key>": Unchecked("an entry of a batch fails alone"),
@@ -79,24 +95,27 @@ TABLE = ConstraintTable(
         "DeleteMessageBatchRequestEntry.Id": ENTRY_ID,
         "ChangeMessageVisibilityBatchRequestEntry.Id": ENTRY_ID,
         "StartMessageMoveTask.MaxNumberOfMessagesPerSecond": Limit(
-            min=1, max=500, text=_invalid("MaxNumberOfMessagesPerSecond", "Must be between {min} and {max}.")
+            min=1, max=MOVE_RATE_MAX, text=_invalid("MaxNumberOfMessagesPerSecond", "Must be between {min} and {max}.")
         ),
         "*.SourceArn": QUEUE_ARN,
         "*.DestinationArn": QUEUE_ARN,
         "ListMessageMoveTasks.MaxResults": Limit(
-            min=1, max=10, text=_invalid("MaxResults", "Must be between {min} and {max}, if provided.")
+            min=1, max=MOVE_TASKS_MAX, text=_invalid("MaxResults", "Must be between {min} and {max}, if provided.")
         ),
         "ListQueues.MaxResults": PAGE,
         "ListDeadLetterSourceQueues.MaxResults": PAGE,
         "AddPermission.Label": Limit(
-            pattern="[A-Za-z0-9_-]{1,80}",
-            text=_invalid("Label", "Label can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length."),
+            pattern=f"[A-Za-z0-9_-]{{1,{LABEL_MAX_CHARACTERS}}}",
+            text=_invalid(
+                "Label",
+                f"Label can only include alphanumeric characters, hyphens, or underscores. 1 to {LABEL_MAX_CHARACTERS} in length.",
+            ),
         ),
         "AddPermission.AWSAccountIds": Limit(min=1, text=_invalid("PrincipalId", "Unable to verify.")),
         "AddPermission.AWSAccountIds[]": Limit(pattern="[0-9]{12}", text=_invalid("PrincipalId", "Unable to verify.", "[{value}]")),
         "AddPermission.Actions": (
             Limit(min=1, text="The request must contain the parameter Actions."),
-            Limit(max=7, code="OverLimit", status=403, text="{length} Actions were found, maximum allowed is {max}."),
+            Limit(max=ACTIONS_MAX, code="OverLimit", status=403, text="{length} Actions were found, maximum allowed is {max}."),
         ),
         "AddPermission.Actions[]": Limit(
             enum=ACTIONS,

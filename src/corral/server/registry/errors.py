@@ -1,4 +1,4 @@
-"""What the registry refuses, under the codes of OCI's distribution specification: Docker shows them in small letters."""
+"""Errors of the registry, with the codes of OCI's distribution specification."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Denied = api_error("DENIED", 403)
 DigestInvalid = api_error("DIGEST_INVALID", 400)
 ManifestInvalid = api_error("MANIFEST_INVALID", 400)
 NameInvalid = api_error("NAME_INVALID", 400)
-PageUnknown = api_error("UNSUPPORTED", 404)
+PathUnknown = api_error("UNSUPPORTED", 404)
 RangeInvalid = api_error("RANGE_INVALID", 416)
 SizeInvalid = api_error("SIZE_INVALID", 400)
 TagInvalid = api_error("TAG_INVALID", 400)
@@ -24,8 +24,8 @@ TooManyRequests = api_error("TOOMANYREQUESTS", 429)
 Unauthorized = api_error("UNAUTHORIZED", 401)
 Unsupported = api_error("UNSUPPORTED", 405)
 
-# What services/ecr/ refuses has ECR's names. Docker has others for the same.
-_OF_ECR = {
+# Errors of services/ecr/ have ECR's codes; these are the codes of the specification for them.
+_CODES_OF_ECR = {
     "ImageDigestDoesNotMatchException": ("DIGEST_INVALID", 400),
     "ImageNotFoundException": ("MANIFEST_UNKNOWN", 404),
     "ImageTagAlreadyExistsException": ("TAG_INVALID", 400),
@@ -37,7 +37,7 @@ _OF_ECR = {
 }
 
 
-def refusal(error: ApiError) -> aws.Response:
-    code, status = _OF_ECR.get(error.code, (error.code, error.status))
+def error_response(error: ApiError) -> aws.Response:
+    code, status = _CODES_OF_ECR.get(error.code, (error.code, error.status))
     body = orjson.dumps({"errors": [{"code": code if code.isupper() else "UNKNOWN", "message": error.message, "detail": None}]})
     return aws.Response(status, [("Content-Type", "application/json"), VERSION, *error.headers.items()], body)

@@ -1,109 +1,80 @@
-"""The registry's requests: who makes them, and which page they ask for.
-
-The password says who asks and which region's repositories are meant (`services/ecr/access.py`): the address is the same for all.
-"""
+"""A parsed request to the registry: its route, its caller and its query."""
 
 from __future__ import annotations
 
-from base64 import b64decode
-from collections.abc import Awaitable, Callable
+import re
 from dataclasses import dataclass
+from urllib.parse import parse_qsl, unquote
 
 from corral import aws
-from corral.errors import ApiError
-from corral.ids import Ids
-from corral.model.settings import Settings
-from corral.server.authentication import Authentication
-from corral.server.intake import Intake, Receive
-from corral.server.lanes import Lane
-from corral.server.registry.asked import Asked, page_of, query_of
-from corral.server.registry.errors import VERSION, Unauthorized, Unsupported, refusal
-from corral.server.registry.layers import Layers
-from corral.server.registry.manifests import Manifests
+from corral.decide.manifest import DIGEST
+from corral.server.intake import Receive
+from corral.server.registry.errors import DigestInvalid, NameInvalid, PathUnknown
 from corral.services.caller import Caller
-from corral.services.ecr.access import USER
-from corral.services.ecr.naming import RepositoryNotFoundException
-from corral.store import Store
+from corral.services.ecr.image_names import region_prefix
+from corral.services.ecr.repository_names import NAME, NAME_MAX_CHARACTERS
 
-Handler = Callable[[Asked], Awaitable[aws.Response]]
+PAGE_MAX = 1000  # names in one response
 
-
-class Registry:
-    def __init__(self, settings: Settings, state: Lane[Store], ids: Ids, intake: Intake) -> None:
-        layers, manifests = Layers(state, settings, ids, intake), Manifests(state, settings, ids)
-        self.pages: dict[str, dict[str, Handler]] = {
-            "": {"GET": _welcome, "HEAD": _welcome},
-            "_catalog": {"GET": manifests.catalog},
-            "tags": {"GET": manifests.tags},
-            "referrers": {"GET": manifests.referrers},
-            "manifests": {
-                "HEAD": manifests.show,
-                "GET": manifests.read,
-                "PUT": manifests.put,
-                "DELETE": manifests.delete,
-            },
-            "blobs": {"HEAD": layers.show, "GET": layers.read, "DELETE": layers.delete},
-            "blobs/uploads": {
-                "POST": layers.begin,
-                "GET": layers.progress,
-                "PATCH": layers.send,
-                "PUT": layers.finish,
-                "DELETE": layers.cancel,
-            },
-        }
-
-    def exchange(self, head: aws.Request, receive: Receive) -> RegistryRequest:
-        return RegistryRequest(head, receive, self)
+_PATH = re.compile(r"/v2/(.+)/(manifests|blobs/uploads|blobs|tags|referrers)/([^/]*)")
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
+class RegistryRoute:
+    """A parsed path."""
+
+    kind: str  # "", "_catalog", "manifests", "blobs", "blobs/uploads", "tags" or "referrers"
+    name: str = ""  # of the repository
+    reference: str = ""  # a tag, a digest or the id of an upload; may be empty
+
+
+@dataclass(frozen=True, slots=True)
 class RegistryRequest:
-    """An exchange with the registry."""
-
     head: aws.Request
     receive: Receive
-    registry: Registry
+    route: RegistryRoute
+    caller: Caller
+    query: dict[str, str]
 
     @property
-    def action(self) -> str:
-        return f"registry:{self.head.method}"
+    def name(self) -> str:
+        return self.route.name
 
-    async def authenticate(self, authentication: Authentication) -> aws.Identity:
-        headers = self.head.headers
-        identity = authentication.registry_password(_password(headers.get("authorization", "")))
-        if identity is None:
-            host = headers.get("host", "localhost")
-            login = f"aws ecr get-login-password | docker login --username {USER} --password-stdin {host}"
-            error = Unauthorized(f"Log in first: {login}")
-            error.headers["WWW-Authenticate"] = f'Basic realm="http://{host}/",service="ecr.amazonaws.com"'
-            raise error
-        return identity
-
-    async def run(self, caller: Caller) -> aws.Response:
-        head = self.head
-        page = page_of(head.path, caller.region)
-        handler = self.registry.pages[page.kind].get(head.method)
-        if handler is None:
-            raise Unsupported(f"{head.method} of {head.path} means nothing here.")
-        try:
-            return await handler(Asked(head, self.receive, page, caller, query_of(head.query)))
-        except RepositoryNotFoundException as error:
-            create = f"aws ecr create-repository --repository-name {page.name} --region {caller.region}"
-            raise RepositoryNotFoundException(f"{error.message}. Create it with: {create}") from None
-
-    def refuse(self, error: ApiError) -> aws.Response:
-        return refusal(error)
+    @property
+    def reference(self) -> str:
+        return self.route.reference
 
 
-async def _welcome(_: Asked) -> aws.Response:
-    return aws.Response(200, [VERSION, ("Content-Type", "application/json")], b"{}")
+def route_of(path: str, region: str) -> RegistryRoute:
+    path = unquote(path)
+    if path in ("/v2", "/v2/"):
+        return RegistryRoute("")
+    if path == "/v2/_catalog":
+        return RegistryRoute("_catalog")
+    if path.endswith("/blobs/uploads"):
+        path += "/"  # clients send both forms
+    found = _PATH.fullmatch(path)
+    if found is None:
+        raise PathUnknown(f"The registry has no path {path}.")
+    name, kind, reference = plain_name(found[1], region), found[2], found[3]
+    if len(name) > NAME_MAX_CHARACTERS or not NAME.fullmatch(name):
+        raise NameInvalid(
+            f"{name!r} is not a valid name of a repository: use up to {NAME_MAX_CHARACTERS} lower-case letters, digits and . _ - /"
+        )
+    return RegistryRoute(kind, name, reference)
 
 
-def _password(authorization: str) -> str:
-    """The password of Docker's user in basic authentication; empty if there is none."""
-    scheme, _, encoded = authorization.partition(" ")
-    try:
-        user, _, password = b64decode(encoded.strip(), validate=True).decode().partition(":")
-    except ValueError:
-        return ""
-    return password if scheme.lower() == "basic" and user == USER else ""
+def plain_name(name: str, region: str) -> str:
+    """The name of a repository at ECR. Hosts put the region before it, because an engine would mix up the images of two regions."""
+    return name.removeprefix(f"{region_prefix(region)}/")
+
+
+def query_of(text: str) -> dict[str, str]:
+    return dict(parse_qsl(text, keep_blank_values=True))
+
+
+def digest_of(text: str) -> str:
+    """The text, checked to be a digest."""
+    if not DIGEST.fullmatch(text):
+        raise DigestInvalid(f"{text!r} is not a digest: use sha256: and 64 hexadecimal digits.")
+    return text

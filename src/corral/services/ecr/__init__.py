@@ -1,1 +1,1 @@
-"""Amazon ECR: repositories and images. The registry that Docker pushes to is `server/registry.py`; both work on the same rows."""
+"""Amazon ECR: repositories and images. Docker pushes to the registry (`server/registry/`), which works on the same rows."""

@@ -1,6 +1,6 @@
-"""The operations of ECR, and who serves them."""
+"""The operations of ECR and their handlers."""
 
-from corral.services.ecr import images, policies, registries, repositories, tags
+from corral.services.ecr import images, policies, registry_settings, repositories
 
 HANDLERS = {
     "CreateRepository": repositories.create_repository,
@@ -16,18 +16,18 @@ HANDLERS = {
     "BatchDeleteImage": images.batch_delete_image,
     "BatchCheckLayerAvailability": images.batch_check_layer_availability,
     **policies.HANDLERS,
-    "DescribeRegistry": registries.describe_registry,
-    "PutReplicationConfiguration": registries.put_replication_configuration,
-    "PutRegistryPolicy": registries.put_registry_policy,
-    "GetRegistryPolicy": registries.get_registry_policy,
-    "DeleteRegistryPolicy": registries.delete_registry_policy,
-    "GetRegistryScanningConfiguration": registries.get_registry_scanning_configuration,
-    "PutRegistryScanningConfiguration": registries.put_registry_scanning_configuration,
-    "DescribeImageScanFindings": registries.describe_image_scan_findings,
-    "GetAccountSetting": registries.get_account_setting,
-    "PutAccountSetting": registries.put_account_setting,
-    "TagResource": tags.tag_resource,
-    "UntagResource": tags.untag_resource,
-    "ListTagsForResource": tags.list_tags_for_resource,
+    "DescribeRegistry": registry_settings.describe_registry,
+    "PutReplicationConfiguration": registry_settings.put_replication_configuration,
+    "PutRegistryPolicy": registry_settings.put_registry_policy,
+    "GetRegistryPolicy": registry_settings.get_registry_policy,
+    "DeleteRegistryPolicy": registry_settings.delete_registry_policy,
+    "GetRegistryScanningConfiguration": registry_settings.get_registry_scanning_configuration,
+    "PutRegistryScanningConfiguration": registry_settings.put_registry_scanning_configuration,
+    "DescribeImageScanFindings": registry_settings.describe_image_scan_findings,
+    "GetAccountSetting": registry_settings.get_account_setting,
+    "PutAccountSetting": registry_settings.put_account_setting,
+    "TagResource": repositories.tag_resource,
+    "UntagResource": repositories.untag_resource,
+    "ListTagsForResource": repositories.list_tags_for_resource,
 }
 HEAVY = frozenset({"ListImages", "DescribeImages", "BatchGetImage"})

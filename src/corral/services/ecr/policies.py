@@ -1,4 +1,4 @@
-"""Texts that a repository or the registry keeps: policies. They are checked and shown, and nobody acts on them."""
+"""Lifecycle policies and access policies of repositories: checked, stored and returned, but not enforced."""
 
 from __future__ import annotations
 
@@ -11,75 +11,75 @@ import orjson
 from corral.core import Tx
 from corral.errors import ApiError, api_error
 from corral.services.caller import Caller
-from corral.services.ecr import lifecycle
-from corral.services.ecr.naming import identity, meant, violated
+from corral.services.ecr.lifecycle_policies import check_lifecycle_policy
+from corral.services.ecr.repository_names import identity, requested_repository, violated
 from corral.store import Store
 
 LifecyclePolicyNotFoundException = api_error("LifecyclePolicyNotFoundException")
 RepositoryPolicyNotFoundException = api_error("RepositoryPolicyNotFoundException")
 
-Handler = Callable[[Tx[Store], dict[str, Any], Caller], dict[str, Any]]
+PolicyHandler = Callable[[Tx[Store], dict[str, Any], Caller], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """One kind of text of a repository, and the operations that put, show and remove it."""
+class PolicyKind:
+    """One kind of policy of a repository, and the operations that put, get and delete it."""
 
-    member: str  # of requests and replies, and of what is kept
+    member: str  # of requests, of responses and of the stored settings
     put: str
     get: str
     delete: str
     check: Callable[[str], None]
-    word: str  # "Repository policy": in messages
+    title: str  # in error messages: "Repository policy"
     missing: type[ApiError]
 
 
-def check_policy(text: str, word: str) -> None:
-    """Refuse what is not a JSON object. What it allows is not enforced: whoever has this Corral's keys may do everything."""
+def check_policy(text: str, owner: str) -> None:
+    """Raise an error if the policy of a repository or of the registry is not a JSON object with a Statement."""
     try:
         policy = orjson.loads(text)
     except orjson.JSONDecodeError:
         policy = None
     if not isinstance(policy, dict) or "Statement" not in policy:
-        raise violated("PolicyText", f"Invalid {word} policy provided")
+        raise violated("PolicyText", f"Invalid {owner} policy provided")
 
 
-TEXTS = (
-    Text(
+POLICY_KINDS = (
+    PolicyKind(
         "lifecyclePolicyText", "PutLifecyclePolicy", "GetLifecyclePolicy", "DeleteLifecyclePolicy",
-        lifecycle.check, "Lifecycle policy", LifecyclePolicyNotFoundException,
+        check_lifecycle_policy, "Lifecycle policy", LifecyclePolicyNotFoundException,
     ),
-    Text(
+    PolicyKind(
         "policyText", "SetRepositoryPolicy", "GetRepositoryPolicy", "DeleteRepositoryPolicy",
         lambda text: check_policy(text, "repository"), "Repository policy", RepositoryPolicyNotFoundException,
     ),
 )  # fmt: skip
 
 
-def handlers(text: Text) -> dict[str, Handler]:
+def handlers(kind: PolicyKind) -> dict[str, PolicyHandler]:
     def put(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        repository, given = meant(tx, params, caller), params[text.member]
-        text.check(given)
-        tx.store.images.set_repository(replace(repository, about={**repository.about, text.member: given}))
-        return {**identity(caller, repository), text.member: given}
+        repository, given = requested_repository(tx, params, caller), params[kind.member]
+        kind.check(given)
+        tx.store.images.set_repository(replace(repository, about={**repository.about, kind.member: given}))
+        return {**identity(caller, repository), kind.member: given}
 
     def get(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        repository = meant(tx, params, caller)
-        if text.member not in repository.about:
-            raise text.missing(
-                f"{text.word} does not exist for the repository with name '{repository.name}' in the registry with id "
+        repository = requested_repository(tx, params, caller)
+        if kind.member not in repository.about:
+            raise kind.missing(
+                f"{kind.title} does not exist for the repository with name '{repository.name}' in the registry with id "
                 f"'{caller.account}'"
             )
-        return {**identity(caller, repository), text.member: repository.about[text.member]}
+        return {**identity(caller, repository), kind.member: repository.about[kind.member]}
 
     def delete(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-        reply = get(tx, params, caller)
-        repository = meant(tx, params, caller)
-        left = {key: value for key, value in repository.about.items() if key != text.member}
+        response = get(tx, params, caller)
+        repository = requested_repository(tx, params, caller)
+        left = {key: value for key, value in repository.about.items() if key != kind.member}
         tx.store.images.set_repository(replace(repository, about=left))
-        return reply
+        return response
 
-    return {text.put: put, text.get: get, text.delete: delete}
+    return {kind.put: put, kind.get: get, kind.delete: delete}
 
 
-HANDLERS = {operation: handler for text in TEXTS for operation, handler in handlers(text).items()}
+HANDLERS = {operation: handler for kind in POLICY_KINDS for operation, handler in handlers(kind).items()}

@@ -1,4 +1,4 @@
-"""Repositories, and passwords for the registry that they are in."""
+"""Operations on repositories and their tags, and GetAuthorizationToken."""
 
 from __future__ import annotations
 
@@ -10,106 +10,132 @@ from corral.core import Tx
 from corral.errors import api_error
 from corral.model.image import Repository
 from corral.services.caller import Caller
-from corral.services.ecr import access
-from corral.services.ecr.naming import (
+from corral.services.ecr import registry_passwords
+from corral.services.ecr.image_storage import drop_repository
+from corral.services.ecr.repository_names import (
     PAGES,
     RepositoryNotFoundException,
     arn,
     check_unpaged,
+    find,
     identity,
-    meant,
-    registry,
+    registry_address,
+    requested_repository,
     violated,
 )
-from corral.services.ecr.pushing import drop_repository
-from corral.services.ecr.tags import RULES
+from corral.services.tags import TagRules
 from corral.store import Store
 
+InvalidTagParameterException = api_error("InvalidTagParameterException")
 RepositoryAlreadyExistsException = api_error("RepositoryAlreadyExistsException")
 RepositoryNotEmptyException = api_error("RepositoryNotEmptyException")
+TooManyTagsException = api_error("TooManyTagsException")
 
 WILDCARDS_MAX = 2  # in a filter
 WITH_EXCLUSION = "_WITH_EXCLUSION"
 MUTABILITY, FILTERS = "imageTagMutability", "imageTagMutabilityExclusionFilters"
 SCANNING, ENCRYPTION = "imageScanningConfiguration", "encryptionConfiguration"
-SHOWN = (MUTABILITY, FILTERS, SCANNING, ENCRYPTION)  # of what was said of a repository
+DESCRIBED = (MUTABILITY, FILTERS, SCANNING, ENCRYPTION)  # the settings in the description of a repository
+TAG_RULES = TagRules(
+    InvalidTagParameterException,
+    errors={"count": TooManyTagsException},
+    texts={"count": "A repository has at most {max} tags."},
+    any_character=True,
+)
 
 
 def create_repository(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     name = params["repositoryName"]
     if params.get("registryId", caller.account) != caller.account:
-        raise violated("registryId", f"repositories can only be made in the registry with id '{caller.account}'")
+        raise violated("registryId", f"repositories can only be created in the registry with id '{caller.account}'")
     encryption = params.get(ENCRYPTION, {"encryptionType": "AES256"})
     about = {**_mutability({MUTABILITY: "MUTABLE", **params}), SCANNING: _scanning(params), ENCRYPTION: encryption}
-    tags = RULES.read(params.get("tags", []))
+    tags = TAG_RULES.read(params.get("tags", []))
     if tx.store.images.repository(caller.region, name) is not None:
         raise RepositoryAlreadyExistsException(
             f"The repository with name '{name}' already exists in the registry with id '{caller.account}'"
         )
-    return {"repository": _shown(tx, caller, tx.store.images.add_repository(caller.region, name, tx.now_s, about, tags))}
+    return {"repository": _description(tx, caller, tx.store.images.add_repository(caller.region, name, tx.now_s, about, tags))}
 
 
 def describe_repositories(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """By name. Of those that are asked for by name each must be there."""
+    """List repositories, or describe those that the request names: all of them must exist."""
     if (names := params.get("repositoryNames")) is not None:
         check_unpaged(params, "repositoryNames")
-        named = [meant(tx, {**params, "repositoryName": name}, caller) for name in dict.fromkeys(names)]
-        return {"repositories": [_shown(tx, caller, each) for each in named]}
+        named = [requested_repository(tx, {**params, "repositoryName": name}, caller) for name in dict.fromkeys(names)]
+        return {"repositories": [_description(tx, caller, each) for each in named]}
     if params.get("registryId", caller.account) != caller.account:
-        raise RepositoryNotFoundException(f"There is no registry with id '{params['registryId']}' here")
+        raise RepositoryNotFoundException(f"The registry with id '{params['registryId']}' does not exist")
 
     def listed(after: str, limit: int) -> list[tuple[str, Repository]]:
         return [(each.name, each) for each in tx.store.images.repositories(caller.region, after, limit)]
 
     page, token = PAGES.page(params, listed)
-    return {"repositories": [_shown(tx, caller, each) for each in page], **token}
+    return {"repositories": [_description(tx, caller, each) for each in page], **token}
 
 
 def delete_repository(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    repository = meant(tx, params, caller)
+    repository = requested_repository(tx, params, caller)
     if not params.get("force") and tx.store.images.images(repository.id, 0, 1):
         raise RepositoryNotEmptyException(
             f"The repository with name '{repository.name}' in registry with id '{caller.account}' cannot be deleted because it "
             "still contains images"
         )
     drop_repository(tx, repository)
-    return {"repository": _shown(tx, caller, repository)}
+    return {"repository": _description(tx, caller, repository)}
 
 
 def put_image_tag_mutability(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    repository = meant(tx, params, caller)
-    said = _mutability(params)
-    kept = {key: value for key, value in repository.about.items() if key != FILTERS}
-    tx.store.images.set_repository(replace(repository, about=kept | said))
-    return {**identity(caller, repository), **said}
+    repository = requested_repository(tx, params, caller)
+    changed = _mutability(params)
+    others = {key: value for key, value in repository.about.items() if key != FILTERS}
+    tx.store.images.set_repository(replace(repository, about=others | changed))
+    return {**identity(caller, repository), **changed}
 
 
 def put_image_scanning_configuration(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Kept and shown. Nothing is scanned here, and nothing looks as if it were."""
-    repository = meant(tx, params, caller)
-    said = {SCANNING: _scanning(params)}
-    tx.store.images.set_repository(replace(repository, about=repository.about | said))
-    return {**identity(caller, repository), **said}
+    """Stored and returned only: Corral does not scan images, and no response suggests that it does."""
+    repository = requested_repository(tx, params, caller)
+    changed = {SCANNING: _scanning(params)}
+    tx.store.images.set_repository(replace(repository, about=repository.about | changed))
+    return {**identity(caller, repository), **changed}
 
 
 def get_authorization_token(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     registries = params.get("registryIds", [caller.account])
     if set(registries) != {caller.account}:
-        raise violated("registryIds", f"the only registry here is the one with id '{caller.account}'")
-    until_s = int(tx.now_s) + access.LIFETIME_S
-    password = access.password(tx.settings.session_key, access.Access(caller.principal, caller.region, until_s, caller.task_id))
-    token = b64encode(f"{access.USER}:{password}".encode()).decode()
-    data = {"authorizationToken": token, "expiresAt": until_s, "proxyEndpoint": f"http://{registry(tx, caller)}"}
+        raise violated("registryIds", f"the only registry is the one with id '{caller.account}'")
+    until_s = int(tx.now_s) + registry_passwords.LIFETIME_S
+    access = registry_passwords.RegistryAccess(caller.principal, caller.region, until_s, caller.task_id)
+    password = registry_passwords.password(tx.settings.session_key, access)
+    token = b64encode(f"{registry_passwords.USER}:{password}".encode()).decode()
+    data = {"authorizationToken": token, "expiresAt": until_s, "proxyEndpoint": f"http://{registry_address(tx, caller)}"}
     return {"authorizationData": [data] * len(registries)}
 
 
-def _shown(tx: Tx[Store], caller: Caller, repository: Repository) -> dict[str, Any]:
+def tag_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    repository = _tagged(tx, params, caller)
+    tx.store.images.set_repository(replace(repository, tags=TAG_RULES.merge(repository.tags, TAG_RULES.read(params["tags"]))))
+    return {}
+
+
+def untag_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    repository = _tagged(tx, params, caller)
+    tx.store.images.set_repository(replace(repository, tags=TAG_RULES.remove(repository.tags, params["tagKeys"])))
+    return {}
+
+
+def list_tags_for_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    return {"tags": TAG_RULES.shown(_tagged(tx, params, caller).tags)}
+
+
+def _description(tx: Tx[Store], caller: Caller, repository: Repository) -> dict[str, Any]:
     return {
         **identity(caller, repository),
         "repositoryArn": arn(caller, repository.name),
-        "repositoryUri": f"{registry(tx, caller)}/{repository.name}",
+        "repositoryUri": f"{registry_address(tx, caller)}/{repository.name}",
         "createdAt": repository.created_at_s,
-        **{key: repository.about[key] for key in SHOWN if key in repository.about},
+        **{key: repository.about[key] for key in DESCRIBED if key in repository.about},
     }
 
 
@@ -118,13 +144,20 @@ def _scanning(params: dict[str, Any]) -> dict[str, bool]:
 
 
 def _mutability(params: dict[str, Any]) -> dict[str, Any]:
-    """Which tags may move, by ECR's rules."""
-    said, filters = params[MUTABILITY], params.get(FILTERS)
-    if (filters is not None) != said.endswith(WITH_EXCLUSION):
+    """The tag mutability of a request, checked by ECR's rules."""
+    mutability, filters = params[MUTABILITY], params.get(FILTERS)
+    if (filters is not None) != mutability.endswith(WITH_EXCLUSION):
         both = f"IMMUTABLE{WITH_EXCLUSION} and MUTABLE{WITH_EXCLUSION}"
-        raise violated(FILTERS, f"must be given with {both}, and with nothing else")
+        raise violated(FILTERS, f"is required with {both}, and not allowed with other values")
     if filters is None:
-        return {MUTABILITY: said}
+        return {MUTABILITY: mutability}
     if any(each["filter"].count("*") > WILDCARDS_MAX for each in filters):
         raise violated("filter", f"must have at most {WILDCARDS_MAX} wildcards")
-    return {MUTABILITY: said, FILTERS: filters}
+    return {MUTABILITY: mutability, FILTERS: filters}
+
+
+def _tagged(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Repository:
+    given, own = params["resourceArn"], arn(caller, "")
+    if not given.startswith(own):
+        raise violated("resourceArn", f"Invalid ARN: {given} is not the ARN of a repository of this account and region, {own}NAME")
+    return find(tx, caller, given.removeprefix(own))

@@ -24,7 +24,7 @@ def secrets_of(tx: Tx[Store], task: Task, container: dict[str, Any]) -> tuple[di
     wanted = [*container.get("secrets", ()), *options]
     if not wanted:
         return {}, None
-    from corral.services.ssm.naming import find  # only here: few have secrets
+    from corral.services.ssm.parameter_names import find  # only here: few have secrets
     from corral.services.ssm.parameters import plain_value
 
     values, missing = dict[str, str](), list[str]()

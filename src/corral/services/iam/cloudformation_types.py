@@ -1,4 +1,4 @@
-"""IAM's resources in CloudFormation templates. Users and groups are not served."""
+"""CloudFormation types of IAM. Users and groups are not served."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def _text(document: Any) -> str:
 
 
 def _request(properties: Properties) -> Params:
-    """Properties as a request: policy documents are text."""
+    """The properties as parameters of a request, with policy documents as text."""
     if properties.get("Users") or properties.get("Groups"):
         raise InvalidInputException("Corral does not serve IAM users and groups: attach the policy to Roles.")
     return {name: _text(value) if name in DOCUMENTS else value for name, value in properties.items()}
 
 
 def _changed(old: Properties, new: Properties, member: str) -> tuple[list[Any], list[Any]]:
-    """The elements of a list that are gone, and those that are new."""
+    """The elements that a list property has lost, and those that it has gained."""
     before, after = old.get(member) or [], new.get(member) or []
     return [each for each in before if each not in after], [each for each in after if each not in before]
 
@@ -69,7 +69,7 @@ def _managed_request(properties: Properties) -> Params:
 
 
 def _set_managed(tx: Tx[Store], caller: Caller, policy: Document, old: Properties, new: Properties) -> None:
-    """A changed document is a new default version; the oldest version makes room for it."""
+    """Store a changed document as the new default version; at the limit, delete the oldest other version."""
     arn = policy["Arn"]
     if old and "PolicyDocument" in new and old.get("PolicyDocument") != new["PolicyDocument"]:
         if len(policy["_versions"]) >= VERSIONS_MAX:
@@ -102,7 +102,7 @@ def _empty_profile(tx: Tx[Store], caller: Caller, profile: Document, properties:
     put(tx, caller, INSTANCE_PROFILE, {**profile, "_roles": []})
 
 
-# Inline policies: AWS::IAM::Policy is put on several roles, AWS::IAM::RolePolicy on one.
+# Inline policies: AWS::IAM::Policy belongs to several roles, AWS::IAM::RolePolicy to one.
 
 
 def _create_policy(tx: Tx[Store], caller: Caller, properties: Properties) -> str:

@@ -1,4 +1,4 @@
-"""IAM's operations."""
+"""The operations of IAM and their handlers."""
 
 from __future__ import annotations
 

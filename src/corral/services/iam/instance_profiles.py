@@ -1,4 +1,4 @@
-"""Instance profiles."""
+"""Instance profiles and their roles."""
 
 from __future__ import annotations
 

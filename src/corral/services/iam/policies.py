@@ -1,6 +1,6 @@
 """Managed policies, their versions, and the roles they are attached to.
 
-AWS's own policies are known by their ARN alone: they can be attached and listed, and have no document here.
+AWS's own policies are known by their ARN only: they can be attached and listed, but Corral does not have their documents.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _aws_policy(policy_arn: str) -> Document:
 
 
 def find_policy(tx: Tx[Store], params: Params, caller: Caller) -> Document:
-    """A policy of AWS or one made here."""
+    """A policy of AWS, or one of this account."""
     policy_arn = params["PolicyArn"]
     if policy_arn.startswith(AWS_POLICY) and NAME.fullmatch(policy_arn.rpartition("/")[2]):
         return _aws_policy(policy_arn)
@@ -105,7 +105,7 @@ def get_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
 
 
 def list_policies(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """Own policies, and those of AWS that are attached to something: the others are not known here by name."""
+    """List the policies of this account, and those of AWS that are attached to a role: Corral does not know the others."""
     attached = attachments(tx, caller)
     known = {policy["PolicyName"]: policy for policy in every(tx, caller, POLICY)} if params.get("Scope") != "AWS" else {}
     if params.get("Scope") != "Local":

@@ -8,6 +8,7 @@ from urllib.parse import quote
 import orjson
 
 from corral.core import Tx
+from corral.model.iam_rules import SESSION_MIN_S
 from corral.services.caller import Caller
 from corral.services.iam.style import (
     IAM,
@@ -24,7 +25,7 @@ from corral.services.pagination import among
 from corral.services.stored_resources import Document, Params, ResourceType, Update, create, find, put, response_view
 from corral.store import Store
 
-SERVICE_ROLES = {  # service → the end of the role's name, where it is not the service's name
+SERVICE_ROLES = {  # service → the suffix of the role's name, where it differs from the service's name
     "autoscaling.amazonaws.com": "AutoScaling",
     "batch.amazonaws.com": "Batch",
     "ecs.amazonaws.com": "ECS",
@@ -59,7 +60,11 @@ ROLE = ResourceType(
     many="Roles",
     new=identity_of("AROA", "role", "RoleId"),
     members=("AssumeRolePolicyDocument", "Description", "MaxSessionDuration", "PermissionsBoundary"),
-    defaults={"MaxSessionDuration": 3600, "_inline": {}, "_attached": []},  # policies by name; ARNs of policies
+    defaults={
+        "MaxSessionDuration": SESSION_MIN_S,
+        "_inline": {},
+        "_attached": [],
+    },  # inline policies by name; ARNs of managed policies
     unlisted=("Tags", "PermissionsBoundary", "RoleLastUsed"),
     check=check,
     check_delete=_role_removable,
@@ -81,7 +86,7 @@ ROLE = ResourceType(
 
 
 def find_role(tx: Tx[Store], name: str) -> Document | None:
-    """A stored role, for STS."""
+    """A role, for STS; None if IAM does not have it."""
     return tx.store.stored.get(IAM.service, ROLE.name, "", name)
 
 

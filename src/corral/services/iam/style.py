@@ -1,4 +1,4 @@
-"""How IAM names its ids, errors, pages and tags, and what it checks."""
+"""IAM's ids, errors, pages, tags and checks of names, paths and policy documents."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import orjson
 
 from corral.core import Tx
 from corral.errors import api_error
+from corral.model.iam_rules import INVALID_NAME, NAME_CHARACTERS, SESSION_MAX_S, SESSION_MIN_S
 from corral.services.caller import Caller
 from corral.services.pagination import Pagination
 from corral.services.stored_resources import Document, Params, Selects, ServiceStyle
@@ -24,7 +25,7 @@ MalformedPolicyDocumentException = api_error("MalformedPolicyDocumentException")
 NoSuchEntityException = api_error("NoSuchEntityException", 404)
 ValidationError = api_error("ValidationError")
 
-NAME = re.compile(r"[\w+=,.@-]{1,128}", re.ASCII)
+NAME = re.compile(NAME_CHARACTERS + "{1,128}", re.ASCII)
 PATH = re.compile(r"/|/[!-\x7f]{0,510}/")
 NAME_MEMBERS = ("RoleName", "PolicyName", "InstanceProfileName")
 DOCUMENT_MEMBERS = ("AssumeRolePolicyDocument", "PolicyDocument")
@@ -43,16 +44,13 @@ MISSING = {
 def check(params: Params) -> None:
     for member in NAME_MEMBERS:
         if member in params and not NAME.fullmatch(params[member]):
-            raise ValidationError(
-                f"The specified value for {_lower(member)} is invalid. It must contain only alphanumeric characters and/or the "
-                "following: +=,.@_-"
-            )
+            raise ValidationError(INVALID_NAME.format(member=_lower(member)))
     if not PATH.fullmatch(params.get("Path", "/")):
         raise ValidationError(
             "The specified value for path is invalid. It must begin and end with / and contain only ASCII characters."
         )
-    if not 3600 <= params.get("MaxSessionDuration", 3600) <= 43_200:
-        raise ValidationError("The requested MaxSessionDuration must be between 3600 and 43200 seconds.")
+    if not SESSION_MIN_S <= params.get("MaxSessionDuration", SESSION_MIN_S) <= SESSION_MAX_S:
+        raise ValidationError(f"The requested MaxSessionDuration must be between {SESSION_MIN_S} and {SESSION_MAX_S} seconds.")
     for member in DOCUMENT_MEMBERS:
         if member in params:
             _check_policy(params[member])
@@ -67,7 +65,7 @@ def _check_policy(text: str) -> None:
         raise MalformedPolicyDocumentException("Syntax errors in policy: it has no Statement.")
 
 
-def identity_of(prefix: str, word: str, member: str) -> Callable[[Tx[Store], Params, Caller], Document]:
+def identity_of(prefix: str, kind: str, member: str) -> Callable[[Tx[Store], Params, Caller], Document]:
     """Id, ARN and date of a new resource: `AROA…`, `arn:aws:iam::ACCOUNT:role/PATH/NAME`."""
 
     def identity(tx: Tx[Store], params: Params, caller: Caller) -> Document:
@@ -75,7 +73,7 @@ def identity_of(prefix: str, word: str, member: str) -> Callable[[Tx[Store], Par
         return {
             "Path": path,
             member: prefix + b32encode(bytes.fromhex(tx.ids.hex32())).decode()[:17],
-            "Arn": f"arn:aws:iam::{caller.account}:{word}{path}{params[member.removesuffix('Id') + 'Name']}",
+            "Arn": f"arn:aws:iam::{caller.account}:{kind}{path}{params[member.removesuffix('Id') + 'Name']}",
             "CreateDate": tx.now_s,
         }
 

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from corral.core import Tx
-from corral.decide.policy import PolicyError, is_public, read
+from corral.decide.policy import PolicyError, is_public, read_policy
 from corral.errors import ApiError, api_error
 from corral.model.objects import BUCKET_ENCRYPTION, ENABLED, Bucket
 from corral.services.caller import Caller
@@ -45,7 +45,7 @@ def _missing(code: str, message: str) -> Callable[[], ApiError]:
 def _policy(tx: Tx[Store], bucket: Bucket, params: Params, caller: Caller) -> Any:
     text = params["Policy"]
     try:
-        policy = read(text)
+        policy = read_policy(text)
     except PolicyError as error:
         raise MalformedPolicy(str(error)) from None
     for statement in policy.statements:
@@ -69,7 +69,7 @@ def _policy_status(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, A
     found = current(tx, existing_bucket(tx, params, caller), POLICY)
     if found is None:
         raise _NO_POLICY()
-    return {"PolicyStatus": {"IsPublic": is_public(read(found))}}
+    return {"PolicyStatus": {"IsPublic": is_public(read_policy(found))}}
 
 
 def _encryption(tx: Tx[Store], bucket: Bucket, params: Params, caller: Caller) -> Any:

@@ -16,15 +16,15 @@ import orjson
 
 from corral.core import Tx
 from corral.decide.notifications import Notification, ambiguous, matching
-from corral.decide.policy import PolicyError, Question, Verdict, judge, read, service
+from corral.decide.policy import AccessRequest, PolicyDecision, PolicyError, evaluate, read_policy, service_principal
 from corral.model.objects import Bucket, Version
 from corral.model.queue import Queue
 from corral.services.caller import Caller
 from corral.services.s3.documents import Document, Params
 from corral.services.s3.errors import InvalidArgument
 from corral.services.s3.naming import owner
-from corral.services.sqs.delivery import deliver
-from corral.services.sqs.naming import queue_with_arn
+from corral.services.sqs.queue_names import queue_with_arn
+from corral.services.sqs.send_message import deliver
 from corral.store import Store
 
 KIND = "BucketNotificationConfiguration"
@@ -138,10 +138,11 @@ def _refusal(bucket: Bucket, queue: Queue, arn: str, caller: Caller) -> str | No
         return "FIFO SQS queues are not supported"
     context = {"aws:sourcearn": (f"arn:aws:s3:::{bucket.name}",), "aws:sourceaccount": (caller.account,)}
     try:
-        verdict = judge(read(queue.attributes.get("Policy", "")), Question(service(SENDER), "sqs:SendMessage", arn, context))
+        request = AccessRequest(service_principal(SENDER), "sqs:SendMessage", arn, context)
+        decision = evaluate(read_policy(queue.attributes.get("Policy", "")), request)
     except PolicyError:  # it has none
-        verdict = Verdict.SILENT
-    if verdict is not Verdict.ALLOWED:
+        decision = PolicyDecision.NO_MATCH
+    if decision is not PolicyDecision.ALLOWED:
         return "Permissions on the destination queue do not allow S3 to publish notifications from this bucket"
     return None
 

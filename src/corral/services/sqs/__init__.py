@@ -1,1 +1,1 @@
-"""SQS: queues, and messages that are there from the moment they are sent."""
+"""SQS: standard and FIFO queues. A message is durable before the response to its SendMessage is sent."""

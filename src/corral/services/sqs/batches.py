@@ -1,4 +1,4 @@
-"""Batches: up to ten entries, each of which succeeds or fails by itself."""
+"""Batch requests: up to ten entries, each of which succeeds or fails independently of the others."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from typing import Any
 from corral.errors import ApiError, api_error
 
 BatchEntryIdsNotDistinct = api_error("BatchEntryIdsNotDistinct")
-EmptyBatchRequest = api_error("EmptyBatchRequest")
-InvalidBatchEntryId = api_error("InvalidBatchEntryId")
-TooManyEntriesInBatchRequest = api_error("TooManyEntriesInBatchRequest")
 
-Entry = dict[str, Any]
+BatchEntry = dict[str, Any]
 
 
-def check_ids(entries: list[Entry]) -> None:
+def check_ids(entries: list[BatchEntry]) -> None:
     seen = set()
     for entry in entries:
         if entry["Id"] in seen:
@@ -23,16 +20,16 @@ def check_ids(entries: list[Entry]) -> None:
         seen.add(entry["Id"])
 
 
-def each_of(entries: list[Entry], do: Callable[[Entry], Entry]) -> dict[str, list[Entry]]:
-    """Do something with each entry; `do` refuses before it changes anything."""
+def run_batch(entries: list[BatchEntry], run: Callable[[BatchEntry], BatchEntry]) -> dict[str, list[BatchEntry]]:
+    """Run each entry and collect the results. `run` must raise its ApiError before it changes anything."""
     successful, failed = [], []
     for entry in entries:
         try:
-            successful.append({"Id": entry["Id"], **do(entry)})
+            successful.append({"Id": entry["Id"], **run(entry)})
         except ApiError as error:
             failed.append(failure(entry, error))
     return {"Successful": successful, "Failed": failed}
 
 
-def failure(entry: Entry, error: ApiError) -> Entry:
+def failure(entry: BatchEntry, error: ApiError) -> BatchEntry:
     return {"Id": entry["Id"], "SenderFault": error.status < 500, "Code": error.code, "Message": error.message}

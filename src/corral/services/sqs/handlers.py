@@ -1,6 +1,6 @@
-"""The operations of SQS, and who serves them."""
+"""The operations of SQS and their handlers."""
 
-from corral.services.sqs import deleting, moving, permissions, queues, receiving, sending, tags
+from corral.services.sqs import message_receipts, move_tasks, queues, receive_message, send_message
 
 HANDLERS = {
     "CreateQueue": queues.create_queue,
@@ -10,20 +10,20 @@ HANDLERS = {
     "GetQueueAttributes": queues.get_queue_attributes,
     "SetQueueAttributes": queues.set_queue_attributes,
     "PurgeQueue": queues.purge_queue,
-    "TagQueue": tags.tag_queue,
-    "UntagQueue": tags.untag_queue,
-    "ListQueueTags": tags.list_queue_tags,
-    "AddPermission": permissions.add_permission,
-    "RemovePermission": permissions.remove_permission,
-    "SendMessage": sending.send_message,
-    "SendMessageBatch": sending.send_message_batch,
-    "ReceiveMessage": receiving.receive_message,
-    "DeleteMessage": deleting.delete_message,
-    "DeleteMessageBatch": deleting.delete_message_batch,
-    "ChangeMessageVisibility": deleting.change_message_visibility,
-    "ChangeMessageVisibilityBatch": deleting.change_message_visibility_batch,
+    "TagQueue": queues.tag_queue,
+    "UntagQueue": queues.untag_queue,
+    "ListQueueTags": queues.list_queue_tags,
+    "AddPermission": queues.add_permission,
+    "RemovePermission": queues.remove_permission,
+    "SendMessage": send_message.send_message,
+    "SendMessageBatch": send_message.send_message_batch,
+    "ReceiveMessage": receive_message.receive_message,
+    "DeleteMessage": message_receipts.delete_message,
+    "DeleteMessageBatch": message_receipts.delete_message_batch,
+    "ChangeMessageVisibility": message_receipts.change_message_visibility,
+    "ChangeMessageVisibilityBatch": message_receipts.change_message_visibility_batch,
     "ListDeadLetterSourceQueues": queues.list_dead_letter_source_queues,
-    "StartMessageMoveTask": moving.start_message_move_task,
-    "CancelMessageMoveTask": moving.cancel_message_move_task,
-    "ListMessageMoveTasks": moving.list_message_move_tasks,
+    "StartMessageMoveTask": move_tasks.start_message_move_task,
+    "CancelMessageMoveTask": move_tasks.cancel_message_move_task,
+    "ListMessageMoveTasks": move_tasks.list_message_move_tasks,
 }

@@ -1,46 +1,50 @@
-"""Queues: made, found, listed, changed, purged and deleted."""
+"""Operations on queues: create, find, list, configure, purge and delete; their tags and their permissions."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import orjson
+
 from corral.core import Tx
-from corral.model.queue import queue_arn
+from corral.model.queue import Queue, queue_arn
+from corral.model.queue_limits import PAGE_MAX, PURGE_INTERVAL_S
 from corral.services.caller import Caller
 from corral.services.pagination import Pagination, names
-from corral.services.sqs.attributes import (
+from corral.services.sqs.queue_attributes import (
+    attribute_values,
     changed_attributes,
     check_attributes,
     check_throughput,
     initial_attributes,
-    shown_attributes,
 )
-from corral.services.sqs.naming import (
+from corral.services.sqs.queue_names import (
     InvalidAttributeValue,
     InvalidParameterValue,
     PurgeQueueInProgress,
-    QueueDoesNotExist,
     QueueNameExists,
     arn_of,
     check_name,
+    invalid,
+    no_such_queue,
     now_ms,
     queue_at,
     url_of,
-    wakes,
+    wait_key,
 )
-from corral.services.sqs.tags import RULES
+from corral.services.tags import TagRules
 from corral.store import Store
 
-PAGES = Pagination(InvalidParameterValue, "MaxResults", "NextToken", "NextToken", default=1000, only_with_limit=True)
-PURGE_EVERY_MS = 60_000
+PAGES = Pagination(InvalidParameterValue, "MaxResults", "NextToken", "NextToken", default=PAGE_MAX, only_with_limit=True)
+TAG_RULES = TagRules(InvalidParameterValue, texts={"count": "Too many tags: a queue has at most {max}."}, any_character=True)
 
 
 def create_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """A queue may be made anew as soon as it is deleted: nothing has to spread here first, as it has on AWS."""
+    """Create a queue, or return the existing one if it has the same attributes. A deleted queue can be created again at once."""
     name, given, tags = params["QueueName"], params.get("Attributes", {}), params.get("tags", {})
     fifo = "FifoQueue" in given
     check_name(name, fifo=fifo)
-    RULES.check(tags)
+    TAG_RULES.check(tags)
     check_attributes(tx, given, fifo=fifo, arn=queue_arn(caller.region, caller.account, name))
     attributes = initial_attributes(given, fifo=fifo)
     check_throughput(attributes)
@@ -58,7 +62,7 @@ def delete_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[
     queue = queue_at(tx, params, caller)
     tx.store.queues.drop_queue(queue)
     tx.due("piles:", tx.now_s)
-    tx.changed(wakes(queue))  # who waits for its messages hears that it is gone
+    tx.changed(wait_key(queue))  # long polls of this queue end with QueueDoesNotExist
     return {}
 
 
@@ -66,7 +70,7 @@ def get_queue_url(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
     owned = params.get("QueueOwnerAWSAccountId", caller.account) == caller.account
     queue = tx.store.queues.queue(caller.region, params["QueueName"]) if owned else None
     if queue is None:
-        raise QueueDoesNotExist("The specified queue does not exist.")
+        raise no_such_queue()
     return {"QueueUrl": url_of(tx, caller, queue.name)}
 
 
@@ -87,7 +91,7 @@ def list_dead_letter_source_queues(tx: Tx[Store], params: dict[str, Any], caller
 
 
 def get_queue_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    found = shown_attributes(tx, queue_at(tx, params, caller), params.get("AttributeNames", []))
+    found = attribute_values(tx, queue_at(tx, params, caller), params.get("AttributeNames", []))
     return {"Attributes": found} if found else {}
 
 
@@ -106,8 +110,77 @@ def set_queue_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) 
 
 def purge_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     queue = queue_at(tx, params, caller)
-    if queue.purged_ms is not None and now_ms(tx) - PURGE_EVERY_MS < queue.purged_ms <= now_ms(tx):
-        raise PurgeQueueInProgress(f"Only one PurgeQueue operation on {queue.name} is allowed every 60 seconds.")
+    if queue.purged_ms is not None and now_ms(tx) - 1000 * PURGE_INTERVAL_S < queue.purged_ms <= now_ms(tx):
+        raise PurgeQueueInProgress(f"Only one PurgeQueue operation on {queue.name} is allowed every {PURGE_INTERVAL_S} seconds.")
     tx.store.queues.purge_queue(queue, now_ms(tx))
     tx.due("piles:", tx.now_s)
     return {}
+
+
+# Tags
+
+
+def tag_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    queue = queue_at(tx, params, caller)
+    TAG_RULES.check(params["Tags"])
+    tx.store.queues.set_tags(queue, TAG_RULES.merge(queue.tags, params["Tags"]))
+    return {}
+
+
+def untag_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    queue = queue_at(tx, params, caller)
+    tx.store.queues.set_tags(queue, TAG_RULES.remove(queue.tags, params["TagKeys"]))
+    return {}
+
+
+def list_queue_tags(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    queue = queue_at(tx, params, caller)
+    return {"Tags": dict(queue.tags)} if queue.tags else {}
+
+
+# Permissions: statements of the queue's policy, identified by their labels
+
+
+def add_permission(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    queue, label, accounts, actions = queue_at(tx, params, caller), params["Label"], params["AWSAccountIds"], params["Actions"]
+    arn = arn_of(tx, queue)
+    policy = queue.policy or {"Version": "2008-10-17", "Id": f"{arn}/SQSDefaultPolicy", "Statement": []}
+    statements = _statements(policy)
+    if any(statement.get("Sid") == label for statement in statements):
+        raise invalid(label, "Label", "Already exists.")
+    statement = {
+        "Sid": label,
+        "Effect": "Allow",
+        "Principal": {"AWS": _one_or_many([f"arn:aws:iam::{account}:root" for account in accounts])},
+        "Action": _one_or_many([f"SQS:{action}" for action in actions]),
+        "Resource": arn,
+    }
+    _set_policy(tx, queue, {**policy, "Statement": [*statements, statement]})
+    return {}
+
+
+def remove_permission(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    queue, label = queue_at(tx, params, caller), params["Label"]
+    policy = queue.policy or {}
+    statements = _statements(policy)
+    left = [statement for statement in statements if statement.get("Sid") != label]
+    if len(left) == len(statements):
+        raise invalid(label, "Label", "can't find label.")
+    _set_policy(tx, queue, {**policy, "Statement": left} if left else None)
+    return {}
+
+
+def _statements(policy: dict[str, Any]) -> list[dict[str, Any]]:
+    statements = policy.get("Statement", [])
+    return statements if isinstance(statements, list) else [statements]
+
+
+def _one_or_many(values: list[str]) -> str | list[str]:
+    return values[0] if len(values) == 1 else values
+
+
+def _set_policy(tx: Tx[Store], queue: Queue, policy: dict[str, Any] | None) -> None:
+    attributes = {name: value for name, value in queue.attributes.items() if name != "Policy"}
+    if policy is not None:
+        attributes["Policy"] = orjson.dumps(policy).decode()
+    tx.store.queues.set_attributes(queue, attributes, now_ms(tx))

@@ -1,1 +1,1 @@
-"""AWS Systems Manager: the Parameter Store, and what the plugin of execute-command asks."""
+"""AWS Systems Manager: the Parameter Store, and the operation that AWS's session-manager-plugin needs."""

@@ -1,6 +1,17 @@
-"""The operations of Systems Manager, and who serves them."""
+"""The operations of Systems Manager and their handlers."""
 
-from corral.services.ssm import labels, listing, parameters, sessions, tags
+from typing import Any
+
+from corral.core import Tx
+from corral.services.caller import Caller
+from corral.services.ssm import listing, parameters
+from corral.store import Store
+
+
+def resume_session(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """The session-manager-plugin calls this when it has lost its connection. The session has ended by then: there is no token."""
+    return {"SessionId": params["SessionId"]}
+
 
 HANDLERS = {
     "PutParameter": parameters.put_parameter,
@@ -11,10 +22,10 @@ HANDLERS = {
     "DeleteParameters": parameters.delete_parameters,
     "GetParametersByPath": listing.get_parameters_by_path,
     "DescribeParameters": listing.describe_parameters,
-    "LabelParameterVersion": labels.label_parameter_version,
-    "UnlabelParameterVersion": labels.unlabel_parameter_version,
-    "AddTagsToResource": tags.add_tags_to_resource,
-    "RemoveTagsFromResource": tags.remove_tags_from_resource,
-    "ListTagsForResource": tags.list_tags_for_resource,
-    "ResumeSession": sessions.resume_session,
+    "LabelParameterVersion": parameters.label_parameter_version,
+    "UnlabelParameterVersion": parameters.unlabel_parameter_version,
+    "AddTagsToResource": parameters.add_tags_to_resource,
+    "RemoveTagsFromResource": parameters.remove_tags_from_resource,
+    "ListTagsForResource": parameters.list_tags_for_resource,
+    "ResumeSession": resume_session,
 }

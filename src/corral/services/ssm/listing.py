@@ -1,4 +1,4 @@
-"""Listings: by path with values, and all of them without; both filtered and in pages."""
+"""GetParametersByPath, which returns values, and DescribeParameters, which does not: both with filters and pages."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from corral.core import Tx
 from corral.errors import api_error
 from corral.model.parameter import Parameter
 from corral.services.caller import Caller
-from corral.services.ssm import public
-from corral.services.ssm.naming import (
+from corral.services.ssm import public_parameters
+from corral.services.ssm.parameter_names import (
     LEVELS_MAX,
     NAME,
     PAGES,
@@ -18,7 +18,7 @@ from corral.services.ssm.naming import (
     ValidationException,
     arn,
 )
-from corral.services.ssm.parameters import metadata, shown
+from corral.services.ssm.parameters import metadata, parameter_response
 from corral.store import Store
 
 InvalidFilterKey = api_error("InvalidFilterKey")
@@ -27,10 +27,10 @@ InvalidFilterValue = api_error("InvalidFilterValue")
 
 BY_PATH_MAX = 10
 DESCRIBED_MAX = 50
-SCANNED_AT_ONCE = 100
-SCANNED_MAX = 1_000  # in one call: a filter that finds little answers with a short page and a token
+SCAN_CHUNK = 100  # parameters read at a time
+SCANNED_MAX = 1_000  # parameters read for one request: a filter that matches few returns a short page and a token
 
-# Key → the options that it may have, the first by default.
+# Filter key → its options. The first one is the default.
 OPTIONS = {
     "Name": ("Equals", "BeginsWith", "Contains"),
     "Type": ("Equals", "BeginsWith"),
@@ -44,8 +44,8 @@ OPTIONS = {
 DESCRIBED_BY = ("Name", "Type", "KeyId", "Path", "Tier", "DataType", "tag")
 WITHIN_PATH = ("Type", "KeyId", "Label")
 
-Filters = list[tuple[str, str, list[str]]]  # (key, option, values)
-Source = Callable[[str, int], list[Parameter]]  # (after, limit) → by name
+ParameterFilters = list[tuple[str, str, list[str]]]  # (key, option, values)
+Source = Callable[[str, int], list[Parameter]]  # (after, limit) → the parameters after that name, sorted by name
 
 
 def get_parameters_by_path(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def get_parameters_by_path(tx: Tx[Store], params: dict[str, Any], caller: Caller
     page, token = _page(tx, params, source, limit, rest)
     if labels:
         page = [version for parameter in page if (version := _labelled(tx, parameter, labels)) is not None]
-    return {"Parameters": [shown(tx, caller, parameter, params) for parameter in page], **token}
+    return {"Parameters": [parameter_response(tx, caller, parameter, params) for parameter in page], **token}
 
 
 def describe_parameters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -67,17 +67,17 @@ def describe_parameters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -
     old = [{**each, "Option": "BeginsWith" if each["Key"] == "Name" else "Equals"} for each in params.get("Filters", ())]
     filters = _filters(params.get("ParameterFilters") or old, DESCRIBED_BY)
 
-    def all_of_them(after: str, count: int) -> list[Parameter]:
+    def all_parameters(after: str, count: int) -> list[Parameter]:
         return tx.store.parameters.listed(caller.region, "", after, count)
 
     limit = params.get("MaxResults", DESCRIBED_MAX)
-    page, token = ([], dict[str, str]()) if params.get("Shared") else _page(tx, params, all_of_them, limit, filters)
+    page, token = ([], dict[str, str]()) if params.get("Shared") else _page(tx, params, all_parameters, limit, filters)
     described = [{**metadata(each), "ARN": arn(caller.account, each.region, each.name)} for each in page]
     return {"Parameters": described, **token}
 
 
 def _path(path: str) -> str:
-    """It ends in a slash."""
+    """The path, checked, with a slash at its end."""
     if not path.startswith("/") or not NAME.fullmatch(path) or "//" in path:
         raise ValidationException(
             "The parameter doesn't meet the parameter name requirements. The parameter name must begin with a forward slash "
@@ -91,29 +91,29 @@ def _path(path: str) -> str:
 
 
 def _under(tx: Tx[Store], region: str, path: str, *, recursive: bool) -> Source:
-    if public.is_public(path):
-        among = [each for each in public.under(region, path) if recursive or "/" not in each.name[len(path) :]]
+    if public_parameters.is_public(path):
+        among = [each for each in public_parameters.under(region, path) if recursive or "/" not in each.name[len(path) :]]
         return lambda after, count: [each for each in among if each.name > after][:count]
-    prefix = "" if path == "/" else path  # names without a slash are at the root, too
+    prefix = "" if path == "/" else path  # names without a slash are at the root too
     slashless = None if recursive else len(path)
     return lambda after, count: tx.store.parameters.listed(region, prefix, after, count, slashless=slashless)
 
 
 def _page(
-    tx: Tx[Store], params: dict[str, Any], source: Source, limit: int, filters: Filters
+    tx: Tx[Store], params: dict[str, Any], source: Source, limit: int, filters: ParameterFilters
 ) -> tuple[list[Parameter], dict[str, str]]:
     after, found = PAGES.after(params), list[Parameter]()
-    at_once = SCANNED_AT_ONCE if filters else limit + 1
-    for _ in range(0, SCANNED_MAX, at_once):
-        looked = source(after, at_once)
-        for parameter in looked:
+    chunk = SCAN_CHUNK if filters else limit + 1
+    for _ in range(0, SCANNED_MAX, chunk):
+        scanned = source(after, chunk)
+        for parameter in scanned:
             if _matches(tx, parameter, filters):
                 if len(found) == limit:
                     return found, PAGES.more(found[-1].name)
                 found.append(parameter)
-        if len(looked) < at_once:
+        if len(scanned) < chunk:
             return found, {}
-        after = looked[-1].name
+        after = scanned[-1].name
     return found, PAGES.more(after)
 
 
@@ -125,8 +125,8 @@ def _labelled(tx: Tx[Store], parameter: Parameter, labels: list[list[str]]) -> P
     return None
 
 
-def _filters(given: list[dict[str, Any]], allowed: tuple[str, ...]) -> Filters:
-    filters: Filters = []
+def _filters(given: list[dict[str, Any]], allowed: tuple[str, ...]) -> ParameterFilters:
+    filters: ParameterFilters = []
     for each in given:
         key = "tag" if each["Key"].startswith("tag:") else each["Key"]
         if key not in allowed:
@@ -145,7 +145,7 @@ def _filters(given: list[dict[str, Any]], allowed: tuple[str, ...]) -> Filters:
     return filters
 
 
-def _matches(tx: Tx[Store], parameter: Parameter, filters: Filters) -> bool:
+def _matches(tx: Tx[Store], parameter: Parameter, filters: ParameterFilters) -> bool:
     return all(_matches_one(tx, parameter, key, option, values) for key, option, values in filters)
 
 

@@ -1,33 +1,47 @@
-"""Parameters: put, read by name, version or label, and deleted."""
+"""Operations on single parameters: put, get and delete, and their labels and tags. `listing.py` has the lists."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from corral.core import Tx
 from corral.errors import ApiError, api_error
 from corral.model.parameter import SECURE, Parameter
 from corral.services.caller import Caller
-from corral.services.ssm import public, rules
-from corral.services.ssm.naming import (
+from corral.services.ssm import parameter_rules, public_parameters
+from corral.services.ssm.encryption import CannotDecrypt, decrypt, encrypt
+from corral.services.ssm.parameter_names import (
     PAGES,
     ValidationException,
     arn,
     check_new_name,
     find,
-    own,
+    find_own,
+    no_such_version,
 )
-from corral.services.ssm.sealing import Unreadable, seal, unseal
-from corral.services.ssm.tags import RULES as TAG_RULES
+from corral.services.tags import TagRules
 from corral.store import Store
 
 InvalidKeyId = api_error("InvalidKeyId")
+InvalidResourceId = api_error("InvalidResourceId")
+InvalidResourceType = api_error("InvalidResourceType")
 ParameterAlreadyExists = api_error("ParameterAlreadyExists")
 ParameterMaxVersionLimitExceeded = api_error("ParameterMaxVersionLimitExceeded")
+ParameterVersionLabelLimitExceeded = api_error("ParameterVersionLabelLimitExceeded")
+TooManyTagsError = api_error("TooManyTagsError")
 
 VERSIONS_MAX = 100
-KEPT = ("Description", "AllowedPattern")
+LABELS_MAX = 10  # of one version
+LABEL = re.compile(r"(?!aws|ssm|[0-9])[a-zA-Z0-9_.\-]{1,100}", re.IGNORECASE)
+STORED_AS_GIVEN = ("Description", "AllowedPattern")
 DEFAULT_KEY = "alias/aws/ssm"
+TAG_RULES = TagRules(
+    ValidationException,
+    errors={"count": TooManyTagsError},
+    texts={"count": "A parameter has at most {max} tags."},
+    any_character=True,  # botocore's model has the pattern
+)
 
 
 def put_parameter(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -44,13 +58,13 @@ def put_parameter(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
         raise ParameterAlreadyExists(
             "The parameter already exists. To overwrite this value, set the overwrite option in the request to true."
         )
-    kind = rules.type_of(params, before)
-    details = {key: params[key] for key in KEPT if key in params}
+    kind = parameter_rules.type_of(params, before)
+    details = {key: params[key] for key in STORED_AS_GIVEN if key in params}
     if kind == SECURE:
         details["KeyId"] = params.get("KeyId") or (before.details.get("KeyId") if before else None) or DEFAULT_KEY
-    details |= rules.checked(params, kind, before)
+    details |= parameter_rules.checked_details(params, kind, before)
     if kind == SECURE:
-        value = seal(tx.settings.secrets_key, value, arn(caller.account, caller.region, name))
+        value = encrypt(tx.settings.secrets_key, value, arn(caller.account, caller.region, name))
     version = before.version + 1 if before else 1
     if before is not None:
         _make_room(tx, before)
@@ -62,11 +76,11 @@ def put_parameter(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
 
 def get_parameter(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     found, selector = find(tx, caller, params["Name"])
-    return {"Parameter": shown(tx, caller, found, params, selector)}
+    return {"Parameter": parameter_response(tx, caller, found, params, selector)}
 
 
 def get_parameters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Those that are there, each once; names that mean nothing are told apart, and are no error."""
+    """The parameters that exist, each once. Names that are not found are returned as InvalidParameters, without an error."""
     found, invalid = list[dict[str, Any]](), list[str]()
     for name in dict.fromkeys(params["Names"]):
         try:
@@ -74,12 +88,12 @@ def get_parameters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
         except ApiError:
             invalid.append(name)
         else:
-            found.append(shown(tx, caller, parameter, params, selector))
+            found.append(parameter_response(tx, caller, parameter, params, selector))
     return {"Parameters": found, "InvalidParameters": invalid}
 
 
 def get_parameter_history(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    name = own(tx, caller, params["Name"]).name
+    name = find_own(tx, caller, params["Name"]).name
 
     def listed(after: str, limit: int) -> list[tuple[str, Parameter]]:
         if not (after or "0").isdecimal():
@@ -95,20 +109,22 @@ def get_parameter_history(tx: Tx[Store], params: dict[str, Any], caller: Caller)
 
 
 def delete_parameter(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    tx.store.parameters.drop(caller.region, own(tx, caller, params["Name"]).name)
+    tx.store.parameters.drop(caller.region, find_own(tx, caller, params["Name"]).name)
     return {}
 
 
 def delete_parameters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     deleted, invalid = list[str](), list[str]()
     for name in dict.fromkeys(params["Names"]):
-        gone = not public.is_public(name) and tx.store.parameters.drop(caller.region, name)
+        gone = not public_parameters.is_public(name) and tx.store.parameters.drop(caller.region, name)
         (deleted if gone else invalid).append(name)
     return {"DeletedParameters": deleted, "InvalidParameters": invalid}
 
 
-def shown(tx: Tx[Store], caller: Caller, parameter: Parameter, params: dict[str, Any], selector: str = "") -> dict[str, Any]:
-    """A parameter with its value, as the Get operations show it."""
+def parameter_response(
+    tx: Tx[Store], caller: Caller, parameter: Parameter, params: dict[str, Any], selector: str = ""
+) -> dict[str, Any]:
+    """A parameter with its value, as in the responses of the Get operations."""
     return {
         "Name": parameter.name,
         "Type": parameter.type,
@@ -136,15 +152,15 @@ def metadata(parameter: Parameter) -> dict[str, Any]:
 
 
 def plain_value(tx: Tx[Store], account: str, parameter: Parameter) -> str:
-    """What was put, whatever its type. InvalidKeyId when a SecureString does not open."""
+    """The value as it was put, whatever its type. InvalidKeyId if a SecureString cannot be decrypted."""
     if parameter.type != SECURE:
         return parameter.value
     try:
-        return unseal(tx.settings.secrets_key, parameter.value, arn(account, parameter.region, parameter.name))
-    except Unreadable:
+        return decrypt(tx.settings.secrets_key, parameter.value, arn(account, parameter.region, parameter.name))
+    except CannotDecrypt:
         raise InvalidKeyId(
-            f"The value of {parameter.name} cannot be decrypted: it was sealed with another key than the data folder has now "
-            "(secrets.json). Restore that file, or put the parameter again."
+            f"The value of {parameter.name} cannot be decrypted: it was encrypted with another key than "
+            "the one in secrets.json of the data folder. Restore that file, or put the parameter again."
         ) from None
 
 
@@ -153,7 +169,7 @@ def _value(tx: Tx[Store], caller: Caller, parameter: Parameter, params: dict[str
 
 
 def _make_room(tx: Tx[Store], before: Parameter) -> None:
-    """The oldest version goes, unless somebody has put a label on it."""
+    """Delete the oldest version when the limit is reached; an error if that version has a label."""
     if tx.store.parameters.count(before.region, before.name) < VERSIONS_MAX:
         return
     oldest = tx.store.parameters.oldest(before.region, before.name)
@@ -165,3 +181,67 @@ def _make_room(tx: Tx[Store], before: Parameter) -> None:
             "label to another version of the parameter, and try again."
         )
     tx.store.parameters.drop_version(oldest)
+
+
+# Labels: names for versions. A label is on one version of its parameter at a time.
+
+
+def label_parameter_version(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    version = _version(tx, caller, params["Name"], params.get("ParameterVersion"))
+    valid = [label for label in dict.fromkeys(params["Labels"]) if LABEL.fullmatch(label)]
+    labels = tuple(dict.fromkeys((*version.labels, *valid)))
+    if len(labels) > LABELS_MAX:
+        raise ParameterVersionLabelLimitExceeded(
+            f"A parameter version can have maximum {LABELS_MAX} labels. Move one or more labels to another version and try again."
+        )
+    for label in valid:
+        holder = tx.store.parameters.labelled(version.region, version.name, label)
+        if holder is not None and holder.version != version.version:
+            tx.store.parameters.set_labels(holder, (other for other in holder.labels if other != label))
+    tx.store.parameters.set_labels(version, labels)
+    return {"InvalidLabels": [label for label in params["Labels"] if label not in valid], "ParameterVersion": version.version}
+
+
+def unlabel_parameter_version(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    version = _version(tx, caller, params["Name"], params["ParameterVersion"])
+    removed = [label for label in params["Labels"] if label in version.labels]
+    tx.store.parameters.set_labels(version, (label for label in version.labels if label not in removed))
+    return {"RemovedLabels": removed, "InvalidLabels": [label for label in params["Labels"] if label not in removed]}
+
+
+def _version(tx: Tx[Store], caller: Caller, name: str, number: int | None) -> Parameter:
+    latest = find_own(tx, caller, name)
+    if number is None or number == latest.version:
+        return latest
+    found = tx.store.parameters.version(caller.region, name, number)
+    if found is None:
+        raise no_such_version("version", str(number), name)
+    return found
+
+
+# Tags
+
+
+def add_tags_to_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    tags = TAG_RULES.merge(_tags(tx, params, caller), TAG_RULES.read(params["Tags"]))
+    tx.store.parameters.set_tags(caller.region, params["ResourceId"], tags)
+    return {}
+
+
+def remove_tags_from_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    left = TAG_RULES.remove(_tags(tx, params, caller), params["TagKeys"])
+    tx.store.parameters.set_tags(caller.region, params["ResourceId"], left)
+    return {}
+
+
+def list_tags_for_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    return {"TagList": TAG_RULES.shown(_tags(tx, params, caller))}
+
+
+def _tags(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, str]:
+    if params["ResourceType"] != "Parameter":
+        raise InvalidResourceType(f"{params['ResourceType']} is not a valid resource type: Corral serves the type Parameter only.")
+    tags = tx.store.parameters.tags(caller.region, params["ResourceId"])
+    if tags is None:
+        raise InvalidResourceId(f"The resource ID is not valid: there is no parameter {params['ResourceId']}.")
+    return tags

@@ -1,0 +1,182 @@
+"""Conditions of a policy: their operators, the rules for missing and multiple values, and variables in their values."""
+
+from __future__ import annotations
+
+import re
+from calendar import timegm
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from ipaddress import ip_address, ip_network
+
+Context = Mapping[str, Sequence[str]]  # a condition key in lower case → its values in the request
+Test = Callable[[str, str], bool]  # (value in the policy, value of the request)
+
+IF_EXISTS = "IfExists"
+FOR_ALL, FOR_ANY = "ForAllValues:", "ForAnyValue:"
+VARIABLE = re.compile(r"\$\{\s*([^},]+?)\s*(?:,\s*'([^']*)'\s*)?\}")
+SPECIAL = re.compile(r"[*?\[]")  # in patterns
+LITERALS = ("*", "?", "$")  # ${*} is a literal *
+DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:T(\d\d):(\d\d)(?::(\d\d)(?:\.\d+)?)?(?:Z|([+-])(\d\d):?(\d\d)))?")
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyCondition:
+    """One operator and its keys, all of which must hold."""
+
+    test: Test
+    negated: bool  # the condition holds if no value matches
+    if_exists: bool
+    set_of: str  # FOR_ALL, FOR_ANY or ""
+    keys: tuple[tuple[str, tuple[str, ...]], ...]
+    patterns: bool  # * and ? in its values are wildcards
+    null: bool  # it tests whether the request has the key
+
+
+def _arn_like(pattern: str, value: str) -> bool:
+    """Compare ARNs part by part: a wildcard does not match a colon, except in the last part."""
+    patterns, values = pattern.split(":", 5), value.split(":", 5)
+    return len(patterns) == len(values) == 6 and all(map(fnmatchcase, values, patterns))
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")  # equal to nothing, and neither less nor greater
+
+
+def _seconds(text: str) -> float:
+    """A date in ISO 8601 form, or in seconds since 1970."""
+    found = DATE.fullmatch(text)
+    if found is None:
+        return _number(text)
+    year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
+    if not 1 <= month <= 12:
+        return float("nan")
+    zone = (int(found[8]) * 3600 + int(found[9]) * 60) * (-1 if found[7] == "-" else 1) if found[7] else 0
+    return float(timegm((year, month, day, hour, minute, second)) - zone)
+
+
+def _in_network(network: str, address: str) -> bool:
+    try:
+        return ip_address(address) in ip_network(network, strict=False)
+    except ValueError:
+        return False
+
+
+def _comparisons(read: Callable[[str], float], kind: str) -> dict[str, Test]:
+    return {
+        f"{kind}Equals": lambda expected, actual: read(actual) == read(expected),
+        f"{kind}LessThan": lambda expected, actual: read(actual) < read(expected),
+        f"{kind}LessThanEquals": lambda expected, actual: read(actual) <= read(expected),
+        f"{kind}GreaterThan": lambda expected, actual: read(actual) > read(expected),
+        f"{kind}GreaterThanEquals": lambda expected, actual: read(actual) >= read(expected),
+    }
+
+
+TESTS: dict[str, Test] = {
+    "StringEquals": lambda expected, actual: expected == actual,
+    "StringEqualsIgnoreCase": lambda expected, actual: expected.lower() == actual.lower(),
+    "StringLike": lambda expected, actual: fnmatchcase(actual, expected),
+    **_comparisons(_number, "Numeric"),
+    **_comparisons(_seconds, "Date"),
+    "Bool": lambda expected, actual: expected.lower() == actual.lower(),
+    "BinaryEquals": lambda expected, actual: expected == actual,
+    "IpAddress": _in_network,
+    "ArnEquals": _arn_like,
+    "ArnLike": _arn_like,
+}
+NEGATED = {
+    "StringNotEquals": "StringEquals",
+    "StringNotEqualsIgnoreCase": "StringEqualsIgnoreCase",
+    "StringNotLike": "StringLike",
+    "NumericNotEquals": "NumericEquals",
+    "DateNotEquals": "DateEquals",
+    "NotIpAddress": "IpAddress",
+    "ArnNotEquals": "ArnEquals",
+    "ArnNotLike": "ArnLike",
+}
+BY_LOWER_CASE = {name.lower(): name for name in (*TESTS, *NEGATED, "Null")}
+PATTERNS = ("StringLike", "ArnEquals", "ArnLike")
+
+
+def read_condition(operator: str, keys: object) -> PolicyCondition:
+    """Parse one operator of a policy's Condition; ValueError if it is invalid."""
+    set_of = next((each for each in (FOR_ALL, FOR_ANY) if operator.lower().startswith(each.lower())), "")
+    operator_name = operator[len(set_of) :]
+    if_exists = operator_name.lower().endswith(IF_EXISTS.lower())
+    name = BY_LOWER_CASE.get((operator_name[: -len(IF_EXISTS)] if if_exists else operator_name).lower())
+    if name is None:
+        raise ValueError(f"Invalid Condition type : {operator}")
+    if not isinstance(keys, dict):
+        raise ValueError(f"Invalid Condition: {operator} must be an object whose members are condition keys.")
+    positive = NEGATED.get(name, name)
+    return PolicyCondition(
+        test=TESTS.get(positive, TESTS["Bool"]),
+        negated=name in NEGATED,
+        if_exists=if_exists,
+        set_of=set_of,
+        keys=tuple((key.lower(), _values(operator, given)) for key, given in keys.items()),
+        patterns=positive in PATTERNS,
+        null=name == "Null",
+    )
+
+
+def holds(condition: PolicyCondition, context: Context, *, variables: bool) -> bool:
+    """Whether the request meets the condition for every key."""
+    return all(
+        _key_holds(
+            condition, [fill(text, context, variables=variables, pattern=condition.patterns) for text in expected], context.get(key)
+        )
+        for key, expected in condition.keys
+    )
+
+
+def fill(text: str, context: Context, *, variables: bool, pattern: bool) -> str:
+    """Replace the variables of a text. In a pattern, which is for `fnmatch`, values of the request are escaped."""
+    if not variables or "${" not in text:
+        return text.replace("[", "[[]") if pattern else text
+    filled, at = list[str](), 0
+    for found in VARIABLE.finditer(text):
+        before, value = text[at : found.start()], _value(found, context)
+        filled += [before.replace("[", "[[]"), SPECIAL.sub(r"[\g<0>]", value)] if pattern else [before, value]
+        at = found.end()
+    rest = text[at:]
+    return "".join((*filled, rest.replace("[", "[[]") if pattern else rest))
+
+
+def _value(found: re.Match[str], context: Context) -> str:
+    """The value of a variable. If the request has none and there is no default, the variable stays as it is and matches nothing."""
+    name, default = found.groups()
+    if name in LITERALS:
+        return str(name)
+    values = context.get(name.lower(), ())
+    return values[0] if len(values) == 1 else found[0] if default is None else default
+
+
+def _key_holds(condition: PolicyCondition, expected: Sequence[str], actual: Sequence[str] | None) -> bool:
+    if condition.null:
+        return ("true" if actual is None else "false") in (value.lower() for value in expected)
+    if not actual:
+        return condition.if_exists or condition.set_of == FOR_ALL or (condition.negated and condition.set_of != FOR_ANY)
+    matches = (any(condition.test(value, one) for value in expected) for one in actual)
+    if condition.set_of == FOR_ALL:
+        return all(match != condition.negated for match in matches)
+    if condition.set_of == FOR_ANY:
+        return any(match != condition.negated for match in matches)
+    return any(matches) != condition.negated
+
+
+def _values(operator: str, given: object) -> tuple[str, ...]:
+    values = given if isinstance(given, list) else [given]
+    found = tuple(_text(value) for value in values)
+    if not found or None in found:
+        raise ValueError(f"Invalid Condition: the values of {operator} must be strings, numbers or booleans.")
+    return tuple(value for value in found if value is not None)
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, str | int | float) else None

@@ -1,0 +1,109 @@
+"""The registry's requests: authentication, and the handler for each path and method.
+
+The password names the caller and the region of the repositories (`services/ecr/registry_passwords.py`): the address does not.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from corral import aws
+from corral.errors import ApiError
+from corral.ids import Ids
+from corral.model.settings import Settings
+from corral.server.authentication import Authentication
+from corral.server.intake import Intake, Receive
+from corral.server.lanes import Lane
+from corral.server.registry.errors import VERSION, Unauthorized, Unsupported, error_response
+from corral.server.registry.layers import Layers
+from corral.server.registry.manifests import Manifests
+from corral.server.registry.requests import RegistryRequest, query_of, route_of
+from corral.services.caller import Caller
+from corral.services.ecr.registry_passwords import USER
+from corral.services.ecr.repository_names import RepositoryNotFoundException
+from corral.store import Store
+
+RegistryHandler = Callable[[RegistryRequest], Awaitable[aws.Response]]
+
+
+class Registry:
+    def __init__(self, settings: Settings, state: Lane[Store], ids: Ids, intake: Intake) -> None:
+        layers, manifests = Layers(state, settings, ids, intake), Manifests(state, settings, ids)
+        self.handlers: dict[str, dict[str, RegistryHandler]] = {
+            "": {"GET": _welcome, "HEAD": _welcome},
+            "_catalog": {"GET": manifests.catalog},
+            "tags": {"GET": manifests.tags},
+            "referrers": {"GET": manifests.referrers},
+            "manifests": {
+                "HEAD": manifests.show,
+                "GET": manifests.read,
+                "PUT": manifests.put,
+                "DELETE": manifests.delete,
+            },
+            "blobs": {"HEAD": layers.show, "GET": layers.read, "DELETE": layers.delete},
+            "blobs/uploads": {
+                "POST": layers.begin,
+                "GET": layers.progress,
+                "PATCH": layers.send,
+                "PUT": layers.finish,
+                "DELETE": layers.cancel,
+            },
+        }
+
+    def exchange(self, head: aws.Request, receive: Receive) -> RegistryExchange:
+        return RegistryExchange(head, receive, self)
+
+
+@dataclass(slots=True, eq=False)
+class RegistryExchange:
+    """One request to the registry, for the front door."""
+
+    head: aws.Request
+    receive: Receive
+    registry: Registry
+
+    @property
+    def action(self) -> str:
+        return f"registry:{self.head.method}"
+
+    async def authenticate(self, authentication: Authentication) -> aws.Identity:
+        headers = self.head.headers
+        identity = authentication.registry_password(_password(headers.get("authorization", "")))
+        if identity is None:
+            host = headers.get("host", "localhost")
+            login = f"aws ecr get-login-password | docker login --username {USER} --password-stdin {host}"
+            error = Unauthorized(f"Log in first: {login}")
+            error.headers["WWW-Authenticate"] = f'Basic realm="http://{host}/",service="ecr.amazonaws.com"'
+            raise error
+        return identity
+
+    async def run(self, caller: Caller) -> aws.Response:
+        head = self.head
+        route = route_of(head.path, caller.region)
+        handler = self.registry.handlers[route.kind].get(head.method)
+        if handler is None:
+            raise Unsupported(f"The registry does not serve {head.method} for {head.path}.")
+        try:
+            return await handler(RegistryRequest(head, self.receive, route, caller, query_of(head.query)))
+        except RepositoryNotFoundException as error:
+            create = f"aws ecr create-repository --repository-name {route.name} --region {caller.region}"
+            raise RepositoryNotFoundException(f"{error.message}. Create it with: {create}") from None
+
+    def refuse(self, error: ApiError) -> aws.Response:
+        return error_response(error)
+
+
+async def _welcome(_: RegistryRequest) -> aws.Response:
+    return aws.Response(200, [VERSION, ("Content-Type", "application/json")], b"{}")
+
+
+def _password(authorization: str) -> str:
+    """The password in an Authorization header with Docker's user name; empty if there is none."""
+    scheme, _, encoded = authorization.partition(" ")
+    try:
+        user, _, password = b64decode(encoded.strip(), validate=True).decode().partition(":")
+    except ValueError:
+        return ""
+    return password if scheme.lower() == "basic" and user == USER else ""

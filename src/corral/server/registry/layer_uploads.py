@@ -1,0 +1,133 @@
+"""Uploads of layers, over one request or several. A layer is durable only when it is complete.
+
+An upload that fails, that gets no request for an hour, or that is open when the server stops leaves nothing: Docker sends the layer
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from corral.errors import ServiceUnavailable
+from corral.ids import Ids
+from corral.model.blob import Arrived
+from corral.server.intake import Intake, Receive, Work
+from corral.server.registry.errors import BlobUploadInvalid, BlobUploadUnknown, SizeInvalid, TooManyRequests
+
+SHA256 = "SHA256"
+UPLOADS_MAX = 256
+IDLE_MAX_S = 3600.0  # an upload that has been idle for this long is dropped
+EVICTABLE_S = 60.0  # when there are too many uploads, one that has been idle for this long is dropped for a new one
+
+log = logging.getLogger("corral")
+
+
+@dataclass(slots=True, eq=False)
+class LayerUpload:
+    id: str
+    repository_id: int
+    work: Work | None = None  # None until the first bytes arrive
+    size: int = 0
+    is_busy: bool = False  # a request is sending
+    idle_since_s: float = 0.0  # by the event loop's clock
+    idle_timer: asyncio.TimerHandle | None = field(default=None, repr=False)
+
+
+class LayerUploads:
+    def __init__(self, intake: Intake, ids: Ids) -> None:
+        self._intake = intake
+        self._ids = ids
+        self._open: dict[str, LayerUpload] = {}
+        self._dropping: set[asyncio.Task[None]] = set()
+
+    def open(self, repository_id: int) -> LayerUpload:
+        if len(self._open) >= UPLOADS_MAX:
+            self._make_room()
+        upload = LayerUpload(self._ids.uuid(), repository_id)
+        self._open[upload.id] = upload
+        self._mark_idle(upload)
+        return upload
+
+    def find(self, upload_id: str, repository_id: int) -> LayerUpload:
+        """An open upload to which no other request is sending."""
+        upload = self._open.get(upload_id)
+        if upload is None or upload.repository_id != repository_id:
+            why = "This upload does not exist: it was completed, it failed, or it was idle for an hour. Begin a new upload."
+            raise BlobUploadUnknown(why)
+        if upload.is_busy:
+            raise BlobUploadInvalid("Another request is sending to this upload. Wait for it to finish.")
+        return upload
+
+    async def take(self, upload: LayerUpload, receive: Receive, announced: int | None) -> None:
+        """Add the bytes of a request; `announced` is their number by Content-Range. Any failure drops the upload."""
+        async with self._sending(upload):
+            await self._take(upload, receive, announced)
+
+    async def finish(self, upload: LayerUpload, receive: Receive, announced: int | None) -> Arrived:
+        """Add the last bytes and complete the blob. The caller must give it an owner, or call `Intake.erase`."""
+        async with self._sending(upload):
+            work = await self._take(upload, receive, announced)
+            arrived, _ = await work.end()
+        self._close(upload)
+        return arrived
+
+    async def drop(self, upload: LayerUpload) -> None:
+        """Delete an upload and its bytes."""
+        self._close(upload)
+        if upload.work is not None:
+            await upload.work.stop()
+
+    async def _take(self, upload: LayerUpload, receive: Receive, announced: int | None) -> Work:
+        if upload.work is None:
+            upload.work = await self._intake.begin({SHA256})
+        count = await self._intake.take(receive, upload.work)
+        if announced is not None and count != announced:
+            raise SizeInvalid(f"The chunk has {count} bytes, but its Content-Range has {announced}. Begin a new upload.")
+        upload.size += count
+        return upload.work
+
+    @asynccontextmanager
+    async def _sending(self, upload: LayerUpload) -> AsyncIterator[None]:
+        upload.is_busy = True
+        try:
+            yield
+        except OSError as error:
+            log.exception("a layer could not be written")
+            await self.drop(upload)
+            raise ServiceUnavailable(f"Nothing was stored: the bytes could not be written ({error.strerror or error}).") from None
+        except BaseException:
+            await self.drop(upload)
+            raise
+        upload.is_busy = False
+        self._mark_idle(upload)
+
+    def _close(self, upload: LayerUpload) -> None:
+        self._open.pop(upload.id, None)
+        if upload.idle_timer is not None:
+            upload.idle_timer.cancel()
+
+    def _mark_idle(self, upload: LayerUpload) -> None:
+        loop = asyncio.get_running_loop()
+        upload.idle_since_s = loop.time()
+        if upload.idle_timer is not None:
+            upload.idle_timer.cancel()
+        upload.idle_timer = loop.call_later(IDLE_MAX_S, self._drop_idle, upload)
+
+    def _drop_idle(self, upload: LayerUpload) -> None:
+        if not upload.is_busy:
+            self._close(upload)  # at once, because a new upload takes its place
+            task = asyncio.get_running_loop().create_task(self.drop(upload))
+            self._dropping.add(task)
+            task.add_done_callback(self._dropping.discard)
+
+    def _make_room(self) -> None:
+        """Drop the upload that has been idle for longest: a client that was killed during a push leaves such uploads."""
+        idle = [upload for upload in self._open.values() if not upload.is_busy]
+        oldest = min(idle, key=lambda upload: upload.idle_since_s, default=None)
+        if oldest is None or asyncio.get_running_loop().time() < oldest.idle_since_s + EVICTABLE_S:
+            raise TooManyRequests(f"{UPLOADS_MAX} uploads are open, which is the maximum. Push fewer layers at a time.")
+        self._drop_idle(oldest)

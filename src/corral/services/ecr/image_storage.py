@@ -1,0 +1,144 @@
+"""Add and delete images and layers: the steps that ECR's API and the registry share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from hashlib import sha256
+from typing import NamedTuple
+
+from corral.core import Tx
+from corral.decide.manifest import NotAManifest, read_manifest
+from corral.model.blob import Arrived
+from corral.model.image import Layer, Manifest, RegistryImage, Repository
+from corral.model.objects import Part
+from corral.services.ecr.repository_names import (
+    ImageDigestDoesNotMatchException,
+    ImageTagAlreadyExistsException,
+    InvalidParameterException,
+    LayersNotFoundException,
+    ReferencedImagesNotFoundException,
+)
+from corral.services.s3.contents import thrown_away
+from corral.store import Store
+
+UNUSED_LAYERS = "layers:"  # key of the reconciler that deletes layers which no image has
+UNUSED_KEPT_S = 3600.0  # a push sends the layers first and the image that has them last
+DELETED_REPOSITORIES = "repositories:"  # key of the reconciler that deletes the contents of deleted repositories
+MANIFEST_MAX_BYTES = 4 * 1024 * 1024
+
+
+class PushedImage(NamedTuple):
+    image: RegistryImage
+    existed: bool  # with this tag too: nothing has changed
+
+
+def put_image(
+    tx: Tx[Store], repository: Repository, body: bytes, media_type: str | None, tag: str | None, digest: str | None = None
+) -> PushedImage:
+    """Add an image whose layers or images the repository has, and set its tag. `digest` is the digest that the client expects."""
+    found = f"sha256:{sha256(body).hexdigest()}"
+    if digest is not None and digest != found:
+        raise ImageDigestDoesNotMatchException(f"The digest of the manifest is {found}, but the request has {digest}.")
+    try:
+        manifest = read_manifest(body, media_type)
+    except NotAManifest as error:
+        raise InvalidParameterException(f"Invalid parameter at 'imageManifest': {error}.") from None
+    images = tx.store.images
+    image = images.image(repository.id, digest=found)
+    existed = image is not None and (tag is None or tag in image.tags)
+    if tag is not None and not existed:
+        _check_tag(tx, repository, tag)
+    if image is None:
+        size = _size_of_parts(tx, repository, manifest)
+        images.add_image(repository.id, found, replace(manifest, size=size), body, tx.now_s)
+        image = images.image(repository.id, digest=found)
+        assert image is not None
+    if tag is not None and not existed:
+        images.set_tag(image, tag)
+        image = images.image(repository.id, digest=found)
+        assert image is not None
+    return PushedImage(image, existed)
+
+
+def is_immutable(repository: Repository, tag: str) -> bool:
+    """Whether a tag of this repository must not move to another image."""
+    mutability = repository.about.get("imageTagMutability", "MUTABLE")
+    filters = repository.about.get("imageTagMutabilityExclusionFilters", ())
+    excluded = mutability.endswith("_WITH_EXCLUSION") and any(fnmatchcase(tag, each["filter"]) for each in filters)
+    return bool(mutability.startswith("IMMUTABLE") != excluded)
+
+
+def _check_tag(tx: Tx[Store], repository: Repository, tag: str) -> None:
+    if is_immutable(repository, tag) and tx.store.images.image(repository.id, tag=tag) is not None:
+        raise ImageTagAlreadyExistsException(
+            f"The image tag '{tag}' already exists in the '{repository.name}' repository and cannot be overwritten because "
+            "the tag is immutable."
+        )
+
+
+def _size_of_parts(tx: Tx[Store], repository: Repository, manifest: Manifest) -> int:
+    """Bytes of all layers, or of the largest image of an index, as on ECR. An error if a layer or image is missing."""
+    images = tx.store.images
+    if missing := [digest for digest in manifest.layers if images.layer(repository.id, digest) is None]:
+        raise LayersNotFoundException(
+            f"Layers with digests '{', '.join(missing)}' required for pushing image into repository with name "
+            f"'{repository.name}' do not exist"
+        )
+    parts = {digest: images.image(repository.id, digest=digest) for digest in manifest.images}
+    if missing := [digest for digest, part in parts.items() if part is None]:
+        raise ReferencedImagesNotFoundException(
+            f"Images with digests '{', '.join(missing)}' required for pushing image into repository with name "
+            f"'{repository.name}' do not exist"
+        )
+    return max((part.size for part in parts.values() if part is not None), default=manifest.size)
+
+
+def drop_image(tx: Tx[Store], image: RegistryImage) -> None:
+    """Delete an image and its tags. Its layers are deleted later, unless another image has them."""
+    tx.store.images.drop_image(image, tx.now_s)
+    schedule_layer_cleanup(tx)
+
+
+def add_layer(tx: Tx[Store], repository: Repository, digest: str, arrived: Arrived) -> Layer:
+    """Add an uploaded layer to a repository. If the registry has a layer with this digest already, the new bytes are discarded."""
+    part = Part(1, arrived.blob, arrived.size, "", {}, tx.now_s)
+    content = tx.store.objects.add_content(part)
+    layer = tx.store.images.any_layer(digest)
+    if layer is None:
+        layer = Layer(digest, content, arrived.size)
+        tx.store.images.add_layer(layer)
+    else:
+        thrown_away(tx, tx.store.objects.release(content))
+    hold_layer(tx, repository, layer)
+    return layer
+
+
+def hold_layer(tx: Tx[Store], repository: Repository, layer: Layer) -> None:
+    """Add an existing layer to a repository."""
+    tx.store.images.hold_layer(repository.id, layer.digest, tx.now_s)
+    schedule_layer_cleanup(tx)
+
+
+def drop_layer(tx: Tx[Store], repository: Repository, digest: str) -> None:
+    """Delete a layer at once; no image of this repository may have it."""
+    release(tx, tx.store.images.drop_layer(repository.id, digest))
+
+
+def drop_repository(tx: Tx[Store], repository: Repository) -> None:
+    """Delete a repository. The reconciler deletes its images and layers later, some at a time."""
+    tx.store.images.mark_repository_deleted(repository.id)
+    tx.mark(DELETED_REPOSITORIES)
+
+
+def schedule_layer_cleanup(tx: Tx[Store]) -> None:
+    """Make the reconciler due when the first unused layer is old enough to be deleted."""
+    since_s = tx.store.images.first_unused_s()
+    if since_s is not None:
+        tx.due(UNUSED_LAYERS, max(since_s + UNUSED_KEPT_S, tx.now_s))
+
+
+def release(tx: Tx[Store], contents: list[int]) -> None:
+    """Release contents that no layer has any more."""
+    released = [tx.store.objects.release(content) for content in contents]
+    thrown_away(tx, any(released))

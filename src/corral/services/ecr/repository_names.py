@@ -1,0 +1,81 @@
+"""Names, ARNs and addresses of repositories, and the errors that several operations of ECR raise."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+from corral.core import Tx
+from corral.errors import ApiError, api_error
+from corral.model.image import Repository
+from corral.services.caller import Caller
+from corral.services.pagination import Pagination
+from corral.store import Store
+
+ImageAlreadyExistsException = api_error("ImageAlreadyExistsException")
+ImageDigestDoesNotMatchException = api_error("ImageDigestDoesNotMatchException")
+ImageNotFoundException = api_error("ImageNotFoundException")
+ImageTagAlreadyExistsException = api_error("ImageTagAlreadyExistsException")
+InvalidParameterException = api_error("InvalidParameterException")
+LayersNotFoundException = api_error("LayersNotFoundException")
+ReferencedImagesNotFoundException = api_error("ReferencedImagesNotFoundException")
+RepositoryNotFoundException = api_error("RepositoryNotFoundException")
+
+NAME = re.compile(r"(?:[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*/)*[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*")
+NAME_MAX_CHARACTERS = 256
+PAGES = Pagination(InvalidParameterException)
+THIS_MACHINE = re.compile(r"localhost|127\..*|::1|169\.254\.170\.2")  # as its programs and its containers address it
+
+
+def find(tx: Tx[Store], caller: Caller, name: str) -> Repository:
+    """The repository of this name in the caller's region."""
+    found = tx.store.images.repository(caller.region, name)
+    if found is None:
+        raise _no_repository(name, caller.account)
+    return found
+
+
+def requested_repository(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Repository:
+    """The repository that a request names. The only registry is that of the caller's account."""
+    name = params["repositoryName"]
+    if params.get("registryId", caller.account) != caller.account:
+        raise _no_repository(name, params["registryId"])
+    return find(tx, caller, name)
+
+
+def identity(caller: Caller, repository: Repository) -> dict[str, Any]:
+    """The members with which most responses begin."""
+    return {"registryId": caller.account, "repositoryName": repository.name}
+
+
+def arn(caller: Caller, name: str) -> str:
+    return f"arn:aws:ecr:{caller.region}:{caller.account}:repository/{name}"
+
+
+def registry_address(tx: Tx[Store], caller: Caller) -> str:
+    """Host and port by which the caller's Docker reaches the registry.
+
+    Docker trusts a registry without TLS on localhost only, and stores a login under the address that was given. So every name of
+    this machine becomes `localhost`. The port is always included: Docker would look for "box/name" on Docker Hub.
+    """
+    address = urlsplit(caller.endpoint_url or tx.settings.endpoint_url)
+    host = address.hostname or "localhost"
+    host = "localhost" if THIS_MACHINE.fullmatch(host) else f"[{host}]" if ":" in host else host
+    return f"{host}:{address.port or 80}"
+
+
+def check_unpaged(params: dict[str, Any], named: str, *others: str) -> None:
+    """A request that names its items returns all of them, so it must not have the members of a paged list."""
+    for member in ("nextToken", "maxResults", *others):
+        if member in params:
+            raise violated(member, f"cannot be used together with {named}")
+
+
+def violated(member: str, rule: str) -> ApiError:
+    return InvalidParameterException(f"Invalid parameter at '{member}' failed to satisfy constraint: '{rule}'")
+
+
+def _no_repository(name: str, registry_id: str) -> ApiError:
+    why = f"The repository with name '{name}' does not exist in the registry with id '{registry_id}'"
+    return RepositoryNotFoundException(why)

@@ -1,0 +1,130 @@
+"""Receipt handles, and the operations that take one: DeleteMessage and ChangeMessageVisibility, alone and in batches."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, NamedTuple
+
+from corral.core import Tx
+from corral.model.queue import Queue
+from corral.model.queue_limits import IN_FLIGHT_MAX, VISIBILITY_MAX_S
+from corral.services.caller import Caller
+from corral.services.sqs.batches import BatchEntry, check_ids, run_batch
+from corral.services.sqs.queue_names import (
+    InvalidParameterValue,
+    MessageNotInflight,
+    ReceiptHandleIsInvalid,
+    invalid,
+    now_ms,
+    queue_at,
+    wait_key,
+)
+from corral.store import Store
+
+HANDLE = struct.Struct(">QQQI")  # queue, pile, message, receive count
+NO_QUEUE = (1 << 64) - 1
+
+
+class Receipt(NamedTuple):
+    pile: int
+    id: int
+    receives: int
+
+
+def handle_of(queue: Queue, id: int, receives: int) -> str:
+    return HANDLE.pack(queue.id, queue.pile, id, receives).hex()
+
+
+def receipt_of(queue: Queue, handle: str) -> Receipt:
+    """Decode a handle. Its pile differs from the queue's if the queue has been purged since: then the message is gone."""
+    try:
+        queue_id, pile, id, receives = HANDLE.unpack(bytes.fromhex(handle))
+    except (ValueError, struct.error):
+        queue_id = NO_QUEUE
+    if queue_id != queue.id:
+        raise ReceiptHandleIsInvalid(f'The input receipt handle "{handle}" is not a valid receipt handle.')
+    return Receipt(pile, id, receives)
+
+
+def delete_message(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    queue = queue_at(tx, params, caller)
+    _delete(tx, queue, [_to_delete(tx, queue, params["ReceiptHandle"])])
+    return {}
+
+
+def delete_message_batch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    queue, entries, ids = queue_at(tx, params, caller), params["Entries"], list[int | None]()
+    check_ids(entries)
+
+    def delete(entry: BatchEntry) -> BatchEntry:
+        ids.append(_to_delete(tx, queue, entry["ReceiptHandle"]))
+        return {}
+
+    response = run_batch(entries, delete)
+    _delete(tx, queue, ids)
+    return response
+
+
+def change_message_visibility(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    _change(tx, queue_at(tx, params, caller), params["ReceiptHandle"], params["VisibilityTimeout"])
+    return {}
+
+
+def change_message_visibility_batch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    queue, entries = queue_at(tx, params, caller), params["Entries"]
+    check_ids(entries)
+
+    def change(entry: BatchEntry) -> BatchEntry:
+        _change(tx, queue, entry["ReceiptHandle"], entry.get("VisibilityTimeout", queue.visibility_ms // 1000))
+        return {}
+
+    return run_batch(entries, change)
+
+
+def _to_delete(tx: Tx[Store], queue: Queue, handle: str) -> int | None:
+    """The message to delete; None if it no longer exists.
+
+    A standard queue accepts any handle of the message, even after another consumer has received it: a successful delete is
+    final. A FIFO queue accepts the latest handle only, and only while the message is in flight.
+    """
+    receipt = receipt_of(queue, handle)
+    if receipt.pile != queue.pile:
+        return None
+    if queue.is_fifo:
+        state = tx.store.queues.message_state(receipt.pile, receipt.id)
+        if state is None:
+            return None
+        if state.receives != receipt.receives or not state.is_in_flight(now_ms(tx)):
+            raise invalid(handle, "ReceiptHandle", "The receipt handle has expired.")
+    return receipt.id
+
+
+def _delete(tx: Tx[Store], queue: Queue, ids: list[int | None]) -> None:
+    store, at_ms, existing = tx.store.queues, now_ms(tx), [id for id in ids if id is not None]
+    store.count_deleted(queue.pile, len(ids), at_ms)
+    if store.counts(queue, at_ms).in_flight >= IN_FLIGHT_MAX:
+        tx.changed(wait_key(queue))  # another message may be received
+    for group in store.drop(queue.pile, existing, at_ms):
+        store.update_group(queue.pile, group, at_ms)
+        tx.changed(wait_key(queue))  # the next message of the group may be received
+
+
+def _change(tx: Tx[Store], queue: Queue, handle: str, timeout_s: int) -> None:
+    if not 0 <= timeout_s <= VISIBILITY_MAX_S:
+        raise invalid(timeout_s, "VisibilityTimeout", f"Must be between 0 and {VISIBILITY_MAX_S}, if provided.")
+    receipt, store, at_ms = receipt_of(queue, handle), tx.store.queues, now_ms(tx)
+    state = store.message_state(receipt.pile, receipt.id) if receipt.pile == queue.pile else None
+    if state is None or state.receives != receipt.receives:
+        raise invalid(handle, "ReceiptHandle", "Message does not exist or is not available for visibility timeout change.")
+    if not state.is_in_flight(at_ms):
+        raise MessageNotInflight(f"The message referred to by {handle} isn't in flight.")
+    until_ms = at_ms + 1000 * timeout_s
+    if state.received_ms is not None and until_ms > state.received_ms + 1000 * VISIBILITY_MAX_S:
+        raise InvalidParameterValue(f"Total VisibilityTimeout for the message is beyond the limit [{VISIBILITY_MAX_S} seconds]")
+    store.set_visible_from(receipt.pile, receipt.id, until_ms, at_ms)
+    if state.group_id is not None:
+        store.update_group(receipt.pile, state.group_id, at_ms)
+    if timeout_s:
+        tx.changes_at(wait_key(queue), until_ms / 1000)
+    else:
+        tx.changed(wait_key(queue))

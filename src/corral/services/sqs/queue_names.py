@@ -1,0 +1,94 @@
+"""Names, URLs and ARNs of queues, and the errors that several operations of SQS raise."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from corral.core import Tx
+from corral.errors import ApiError, api_error
+from corral.model.queue import Queue, queue_arn
+from corral.model.queue_limits import QUEUE_NAME_MAX_CHARACTERS
+from corral.services.caller import Caller
+from corral.store import Store
+
+InvalidAddress = api_error("InvalidAddress")
+InvalidAttributeName = api_error("InvalidAttributeName")
+InvalidAttributeValue = api_error("InvalidAttributeValue")
+InvalidMessageContents = api_error("InvalidMessageContents")
+InvalidParameterValue = api_error("InvalidParameterValue")
+MessageNotInflight = api_error("MessageNotInflight")
+MissingParameter = api_error("MissingParameter")
+OverLimit = api_error("OverLimit", 403)
+PurgeQueueInProgress = api_error("PurgeQueueInProgress", 403)
+QueueDoesNotExist = api_error("QueueDoesNotExist")
+QueueNameExists = api_error("QueueNameExists")
+ReceiptHandleIsInvalid = api_error("ReceiptHandleIsInvalid", 404)
+ResourceNotFoundException = api_error("ResourceNotFoundException", 404)
+UnsupportedOperation = api_error("UnsupportedOperation")
+
+NOT_FOR_THIS_TYPE = "The request include parameter that is not valid for this queue type."  # AWS's text
+
+FIFO = ".fifo"
+NAME_PATTERN = f"[A-Za-z0-9_-]{{1,{QUEUE_NAME_MAX_CHARACTERS}}}"
+QUEUE_NAME = re.compile(NAME_PATTERN)
+QUEUE_ARN = re.compile(rf"arn:[a-z-]+:sqs:([a-z0-9-]+):(\d{{12}}):({NAME_PATTERN}(?:\.fifo)?)")
+
+
+def check_name(name: str, *, fifo: bool) -> None:
+    if fifo:
+        base = name.removesuffix(FIFO)
+        if not (name.endswith(FIFO) and len(name) <= QUEUE_NAME_MAX_CHARACTERS and QUEUE_NAME.fullmatch(base)):
+            raise InvalidParameterValue(
+                "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, "
+                f"must end with .fifo suffix and be 1 to {QUEUE_NAME_MAX_CHARACTERS} in length."
+            )
+    elif not QUEUE_NAME.fullmatch(name):
+        raise InvalidParameterValue(
+            f"Can only include alphanumeric characters, hyphens, or underscores. 1 to {QUEUE_NAME_MAX_CHARACTERS} in length"
+        )
+
+
+def queue_at(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Queue:
+    """The queue that a request's QueueUrl names. The host in the URL is ignored: a client may reach Corral by several names."""
+    account, _, name = params["QueueUrl"].rstrip("/").rpartition("/")
+    if not account:
+        raise InvalidAddress(f"The address {params['QueueUrl']} is not valid for this endpoint.")
+    queue = tx.store.queues.queue(caller.region, name) if account.endswith(caller.account) else None
+    if queue is None:
+        raise no_such_queue()
+    return queue
+
+
+def queue_with_arn(tx: Tx[Store], arn: str) -> Queue | None:
+    """The queue with this ARN, in any region; None if this account has no such queue."""
+    found = QUEUE_ARN.fullmatch(arn)
+    if found is None or found[2] != tx.settings.account:
+        return None
+    return tx.store.queues.queue(found[1], found[3])
+
+
+def arn_of(tx: Tx[Any], queue: Queue) -> str:
+    return queue_arn(queue.region, tx.settings.account, queue.name)
+
+
+def url_of(tx: Tx[Any], caller: Caller, name: str) -> str:
+    """The URL of a queue, with the host that the client used: some SDKs send later requests to the host of the QueueUrl."""
+    return f"{caller.endpoint_url or tx.settings.endpoint_url}/{caller.account}/{name}"
+
+
+def now_ms(tx: Tx[Any]) -> int:
+    return round(tx.now_s * 1000)
+
+
+def wait_key(queue: Queue) -> str:
+    """The key that a long poll of this queue waits for, and that each change which may release a message marks as changed."""
+    return f"queue:{queue.id}"
+
+
+def no_such_queue() -> ApiError:
+    return QueueDoesNotExist("The specified queue does not exist.")
+
+
+def invalid(value: object, parameter: str, reason: str) -> ApiError:
+    return InvalidParameterValue(f"Value {value} for parameter {parameter} is invalid. Reason: {reason}")

@@ -1,0 +1,196 @@
+"""ReceiveMessage: return visible messages, or wait for them (a long poll)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import md5
+from typing import Any
+
+from corral.core import Tx, Wait
+from corral.model.queue import Queue, QueueMessage, sent_at_ms
+from corral.model.queue_limits import DEDUPLICATION_MS, IN_FLIGHT_MAX
+from corral.services.caller import Caller
+from corral.services.sqs.message_content import digest, load_attributes, select_attributes
+from corral.services.sqs.message_receipts import handle_of
+from corral.services.sqs.queue_names import (
+    NOT_FOR_THIS_TYPE,
+    OverLimit,
+    arn_of,
+    invalid,
+    now_ms,
+    queue_at,
+    queue_with_arn,
+    wait_key,
+)
+from corral.services.sqs.send_message import sequence_number
+from corral.store import Store
+from corral.store.messages import RECEIVE_MAX_BYTES
+
+CLEARED_MAX = 100  # expired messages and dead letters that one transaction removes before it yields: about 5 ms of work
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveRequest:
+    count: int
+    until_ms: int  # end of the visibility timeout
+    task_id: str | None
+
+
+def receive_message(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    queue, store, at_ms = queue_at(tx, params, caller), tx.store.queues, now_ms(tx)
+    request, wait_s = _receive_request(params, queue, caller, at_ms), _wait_s(params, queue)
+    names = _system_names(params)
+    received, cleared = _received_before(tx, queue, params, request), 0
+    full = store.counts(queue, at_ms).in_flight >= IN_FLIGHT_MAX
+    while not received and not full and cleared < CLEARED_MAX:
+        received, now_cleared = _from_groups(tx, queue, request) if queue.is_fifo else _from_queue(tx, queue, request)
+        if not now_cleared:
+            break
+        cleared += now_cleared
+    if not received:
+        if full and not wait_s and not queue.is_fifo:
+            raise OverLimit(f"Too many messages are in flight: a queue has at most {IN_FLIGHT_MAX}.")
+        if wait_s and not tx.final:
+            again_s = tx.now_s if cleared >= CLEARED_MAX else _next_visible_s(tx, queue)
+            raise Wait([wait_key(queue)], tx.now_s + wait_s, again_s=again_s, in_turn=True, keep=cleared > 0)
+        store.count_empty_receive(queue.pile, at_ms)
+        return {}
+    tx.changes_at(wait_key(queue), request.until_ms / 1000)
+    if queue.is_fifo and (attempt_id := params.get("ReceiveRequestAttemptId")):
+        given = [(message.id, message.receives) for message in received]
+        store.remember_received(queue, attempt_id, given, at_ms + DEDUPLICATION_MS)
+        tx.due("duplicates:", (at_ms + DEDUPLICATION_MS) / 1000)
+    wanted = params.get("MessageAttributeNames", [])
+    return {"Messages": [_response_of(queue, message, names, wanted) for message in received]}
+
+
+def _receive_request(params: dict[str, Any], queue: Queue, caller: Caller, at_ms: int) -> ReceiveRequest:
+    count, visibility_s = params.get("MaxNumberOfMessages", 1), params.get("VisibilityTimeout")
+    until_ms = at_ms + (queue.visibility_ms if visibility_s is None else 1000 * visibility_s)
+    return ReceiveRequest(count, until_ms, caller.task_id)
+
+
+def _wait_s(params: dict[str, Any], queue: Queue) -> int:
+    wait_s: int | None = params.get("WaitTimeSeconds")
+    return queue.wait_s if wait_s is None else wait_s
+
+
+def _system_names(params: dict[str, Any]) -> frozenset[str]:
+    """AttributeNames is the older name of MessageSystemAttributeNames."""
+    return frozenset(params.get("MessageSystemAttributeNames", ())) | frozenset(params.get("AttributeNames", ()))
+
+
+def _from_queue(tx: Tx[Store], queue: Queue, request: ReceiveRequest) -> tuple[list[QueueMessage], int]:
+    """Messages of a standard queue, and the number of expired messages and dead letters that were removed."""
+    store, at_ms = tx.store.queues, now_ms(tx)
+    candidates = store.candidates(queue, request.count, at_ms)
+    live, cleared = _clear(tx, queue, candidates)
+    return (store.mark_received(queue, live, at_ms, request.until_ms, request.task_id) if live else []), cleared
+
+
+def _from_groups(tx: Tx[Store], queue: Queue, request: ReceiveRequest) -> tuple[list[QueueMessage], int]:
+    """Messages of a FIFO queue: all available ones of the group that has waited longest, then those of the next group."""
+    store, at_ms = tx.store.queues, now_ms(tx)
+    received: list[QueueMessage] = []
+    cleared = 0
+    for group in store.ready_groups(queue, request.count, at_ms):
+        candidates = store.first_of_group(queue, group, request.count - len(received), at_ms)
+        live, cleared_here = _clear(tx, queue, candidates)
+        if live:
+            received += store.mark_received(queue, live, at_ms, request.until_ms, request.task_id)
+        store.update_group(queue.pile, group, at_ms)
+        cleared += cleared_here
+        if len(received) == request.count or sum(message.bytes for message in received) > RECEIVE_MAX_BYTES:
+            break
+    return received, cleared
+
+
+def _clear(tx: Tx[Store], queue: Queue, candidates: list[QueueMessage]) -> tuple[list[QueueMessage], int]:
+    """Delete expired candidates and move dead letters to their queue. Return the others, and how many were removed."""
+    at_ms, most = now_ms(tx), queue.receives_max
+    oldest = queue.oldest_kept_id(at_ms)
+    if all(message.id >= oldest and (most is None or message.receives < most) for message in candidates):
+        return candidates, 0
+    target = queue_with_arn(tx, queue.dead_letters_arn) if queue.dead_letters_arn else None
+    live, expired, dead = list[QueueMessage](), list[int](), 0
+    for message in candidates:
+        if message.id < oldest:
+            expired.append(message.id)
+        elif target is not None and most is not None and message.receives >= most:
+            _move_to_dead_letters(tx, queue, target, message)
+            dead += 1
+        else:
+            live.append(message)
+    tx.store.queues.drop(queue.pile, expired, at_ms)
+    return live, len(expired) + dead
+
+
+def _move_to_dead_letters(tx: Tx[Store], queue: Queue, target: Queue, message: QueueMessage) -> None:
+    """A dead letter of a standard queue keeps its age. One of a FIFO queue becomes the last message of its group."""
+    store, at_ms = tx.store.queues, now_ms(tx)
+    id = store.new_ids(tx.now_s, 1)[0] if queue.is_fifo else message.id
+    store.move_to_dead_letters(queue, target, message, arn_of(tx, queue), id, at_ms)
+    if message.group_id is not None and target.is_fifo:
+        store.update_group(target.pile, message.group_id, at_ms)
+    tx.due(f"retention:{target.id}", (sent_at_ms(id) + target.retention_ms) / 1000)
+    tx.changed(wait_key(target))
+
+
+def _received_before(tx: Tx[Store], queue: Queue, params: dict[str, Any], request: ReceiveRequest) -> list[QueueMessage]:
+    """The messages of an earlier attempt with the same ReceiveRequestAttemptId, so that a client can retry a lost response.
+
+    Empty if any of these messages has been deleted, received again or become visible since.
+    """
+    attempt_id = params.get("ReceiveRequestAttemptId")
+    if attempt_id is None:
+        return []
+    if not queue.is_fifo:
+        raise invalid(attempt_id, "ReceiveRequestAttemptId", NOT_FOR_THIS_TYPE)
+    store, at_ms = tx.store.queues, now_ms(tx)
+    given = store.received_before(queue, attempt_id, at_ms)
+    found = store.in_flight(queue, given, at_ms) if given else []
+    if not given or len(found) != len(given):
+        return []
+    for message in found:
+        store.set_visible_from(queue.pile, message.id, request.until_ms, at_ms)
+    for group in dict.fromkeys(message.group_id for message in found):
+        assert group is not None
+        store.update_group(queue.pile, group, at_ms)
+    return found
+
+
+def _next_visible_s(tx: Tx[Store], queue: Queue) -> float | None:
+    """When the next message becomes visible without a request: the end of a delay or of a visibility timeout."""
+    store, at_ms = tx.store.queues, now_ms(tx)
+    found = store.next_ready_ms(queue, at_ms) if queue.is_fifo else store.next_visible_ms(queue, at_ms)
+    return None if found is None else found / 1000
+
+
+def _response_of(queue: Queue, message: QueueMessage, names: frozenset[str], wanted: list[str]) -> dict[str, Any]:
+    response: dict[str, Any] = {
+        "MessageId": message.message_id,
+        "ReceiptHandle": handle_of(queue, message.id, message.receives),
+        "MD5OfBody": md5(message.body.encode(), usedforsecurity=False).hexdigest(),
+        "Body": message.body,
+    }
+    if names and (attributes := _system_attributes(queue, message, names)):
+        response["Attributes"] = attributes
+    if wanted and message.attributes and (selected := select_attributes(load_attributes(message.attributes), wanted)):
+        response["MessageAttributes"] = selected
+        response["MD5OfMessageAttributes"] = digest(selected)
+    return response
+
+
+def _system_attributes(queue: Queue, message: QueueMessage, names: frozenset[str]) -> dict[str, str]:
+    found = {
+        "SenderId": message.sender,
+        "SentTimestamp": str(message.sent_ms),
+        "ApproximateReceiveCount": str(message.receives_before + message.receives),
+        "ApproximateFirstReceiveTimestamp": str(message.first_received_ms),
+        "SequenceNumber": sequence_number(message.id) if queue.is_fifo else None,
+        "MessageDeduplicationId": message.deduplication_id,
+        "MessageGroupId": message.group_id,
+        "AWSTraceHeader": message.trace,
+        "DeadLetterQueueSourceArn": message.source_arn,
+    }
+    return {name: value for name, value in found.items() if value is not None and ("All" in names or name in names)}

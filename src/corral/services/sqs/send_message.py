@@ -1,0 +1,213 @@
+"""SendMessage and SendMessageBatch, and the steps that every new message passes.
+
+`deliver` is the entry for other services, such as S3's notifications. `put_all` is the one for message move tasks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from hashlib import md5, sha256
+from typing import Any
+
+from corral.core import Tx
+from corral.errors import ApiError, api_error
+from corral.model.queue import MessageDraft, Queue
+from corral.model.queue_limits import BATCH_MAX_BYTES, DEDUPLICATION_MS, DELAY_MAX_S, FIFO_ID_MAX_CHARACTERS
+from corral.services.caller import Caller
+from corral.services.sqs.batches import BatchEntry, check_ids, failure
+from corral.services.sqs.message_content import (
+    TRACE_HEADER,
+    attributes_size,
+    check_attributes,
+    check_body,
+    digest,
+    dump_attributes,
+    trace_header,
+)
+from corral.services.sqs.queue_names import (
+    NOT_FOR_THIS_TYPE,
+    InvalidParameterValue,
+    MissingParameter,
+    invalid,
+    no_such_queue,
+    now_ms,
+    queue_at,
+    queue_with_arn,
+    wait_key,
+)
+from corral.services.sts import user_id
+from corral.store import Store
+
+BatchRequestTooLong = api_error("BatchRequestTooLong")
+
+FIFO_ID = re.compile(r"[A-Za-z0-9!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]" + f"{{1,{FIFO_ID_MAX_CHARACTERS}}}")
+
+
+def send_message(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    queue = queue_at(tx, params, caller)
+    draft, response = _draft(tx, queue, params, user_id(tx, caller))
+    return _sent(queue, response, *put(tx, queue, [draft])[0])
+
+
+def send_message_batch(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    queue, entries = queue_at(tx, params, caller), params["Entries"]
+    check_ids(entries)
+    _check_size(sum(len(entry["MessageBody"].encode("utf-8", "surrogatepass")) for entry in entries))
+    sender, good, failed = user_id(tx, caller), list[tuple[BatchEntry, MessageDraft, dict[str, Any]]](), []
+    for entry in entries:
+        try:
+            good.append((entry, *_draft(tx, queue, entry, sender)))
+        except ApiError as error:
+            failed.append(failure(entry, error))
+    _check_size(sum(draft.bytes for _, draft, _ in good))  # including message attributes
+    sent = put(tx, queue, [draft for _, draft, _ in good]) if good else []
+    return {
+        "Successful": [{"Id": entry["Id"], **_sent(queue, response, *ids)} for (entry, _, response), ids in zip(good, sent)],
+        "Failed": failed,
+    }
+
+
+def _check_size(size: int) -> None:
+    if size > BATCH_MAX_BYTES:
+        raise BatchRequestTooLong(f"Batch requests cannot be longer than {BATCH_MAX_BYTES} bytes. You have sent {size} bytes.")
+
+
+def _draft(tx: Tx[Store], queue: Queue, params: dict[str, Any], sender: str) -> tuple[MessageDraft, dict[str, Any]]:
+    """The message as it will be stored, and the members of the response that describe it."""
+    body, attributes = params["MessageBody"], params.get("MessageAttributes")
+    system_attributes = params.get("MessageSystemAttributes")
+    check_body(body)
+    data = body.encode()
+    response, size, stored, trace = {"MD5OfMessageBody": md5(data, usedforsecurity=False).hexdigest()}, len(data), None, None
+    if attributes:
+        check_attributes(attributes)
+        size += attributes_size(attributes)
+        stored = dump_attributes(attributes)
+        response["MD5OfMessageAttributes"] = digest(attributes)
+    if system_attributes:
+        trace = trace_header(system_attributes)
+        response["MD5OfMessageSystemAttributes"] = digest({TRACE_HEADER: system_attributes[TRACE_HEADER]})
+    if size > queue.message_max_bytes:
+        reason = f"Message must be shorter than {queue.message_max_bytes} bytes."
+        raise InvalidParameterValue(f"One or more parameters are invalid. Reason: {reason}")
+    delay_ms, group_id, deduplication_id = _delay_ms(queue, params), None, None
+    if queue.is_fifo or "MessageGroupId" in params or "MessageDeduplicationId" in params:
+        group_id, deduplication_id = _fifo_ids(queue, params)
+        deduplication_id = deduplication_id_for(queue, body, deduplication_id, group_id)
+    return MessageDraft(tx.ids.uuid(), body, size, sender, delay_ms, group_id, deduplication_id, trace, None, stored), response
+
+
+def _sent(queue: Queue, response: dict[str, Any], message_id: str, id: int) -> dict[str, Any]:
+    response["MessageId"] = message_id
+    if queue.is_fifo:
+        response["SequenceNumber"] = sequence_number(id)
+    return response
+
+
+def _delay_ms(queue: Queue, params: dict[str, Any]) -> int:
+    delay_s = params.get("DelaySeconds")
+    if delay_s is None:
+        return queue.delay_ms
+    if not 0 <= delay_s <= DELAY_MAX_S:
+        raise invalid(delay_s, "DelaySeconds", f"DelaySeconds must be >= 0 and <= {DELAY_MAX_S}.")
+    if queue.is_fifo and delay_s:
+        raise invalid(delay_s, "DelaySeconds", NOT_FOR_THIS_TYPE)
+    return queue.delay_ms if queue.is_fifo else 1000 * int(delay_s)
+
+
+def _fifo_ids(queue: Queue, params: dict[str, Any]) -> tuple[str | None, str | None]:
+    """Group id and deduplication id of a message. A standard queue accepts a group id too: it names a tenant (fair queues)."""
+    group_id, deduplication_id = params.get("MessageGroupId"), params.get("MessageDeduplicationId")
+    if deduplication_id is not None and not queue.is_fifo:
+        raise invalid(deduplication_id, "MessageDeduplicationId", NOT_FOR_THIS_TYPE)
+    for value, parameter in ((group_id, "MessageGroupId"), (deduplication_id, "MessageDeduplicationId")):
+        if value is not None and not FIFO_ID.fullmatch(value):
+            reason = (
+                f"{parameter} can only include alphanumeric and punctuation characters. 1 to {FIFO_ID_MAX_CHARACTERS} in length."
+            )
+            raise invalid(value, parameter, reason)
+    return group_id, deduplication_id
+
+
+# New messages of any origin
+
+
+def deliver(
+    tx: Tx[Store], queue: Queue | str, body: str, *, sender: str, group_id: str | None = None, deduplication_id: str | None = None
+) -> str:
+    """Send a message on behalf of another service, and return its MessageId. `queue` is a queue or its ARN.
+
+    The caller must check the queue's policy first (`Queue.policy`). A FIFO queue requires `group_id`.
+    """
+    found = queue_with_arn(tx, queue) if isinstance(queue, str) else queue
+    if found is None:
+        raise no_such_queue()
+    draft = MessageDraft(
+        tx.ids.uuid(),
+        body,
+        len(body.encode()),
+        sender,
+        delay_ms=found.delay_ms,
+        group_id=group_id,
+        deduplication_id=deduplication_id_for(found, body, deduplication_id, group_id),
+    )
+    return put(tx, found, [draft])[0][0]
+
+
+def deduplication_id_for(queue: Queue, body: str, given: str | None, group_id: str | None) -> str | None:
+    """The id by which a FIFO queue detects duplicates; None for a standard queue."""
+    if not queue.is_fifo:
+        return None
+    if not group_id:
+        raise MissingParameter("The request must contain the parameter MessageGroupId.")
+    if given is None:
+        if queue.attributes.get("ContentBasedDeduplication") != "true":
+            raise InvalidParameterValue(
+                "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
+            )
+        return sha256(body.encode()).hexdigest()
+    return given
+
+
+def put(tx: Tx[Store], queue: Queue, drafts: Sequence[MessageDraft]) -> list[tuple[str, int]]:
+    """Add messages to a queue in this order, and return (message id, id) of each.
+
+    A duplicate on a FIFO queue is not added: its ids are those of the earlier message.
+    """
+    ids = tx.store.queues.new_ids(tx.now_s, len(drafts))
+    if not queue.is_fifo:
+        put_all(tx, queue, drafts, ids)
+        return [(draft.message_id, id) for draft, id in zip(drafts, ids)]
+    store, at_ms, fresh, results = tx.store.queues, now_ms(tx), list[tuple[MessageDraft, int]](), list[tuple[str, int]]()
+    for draft, id in zip(drafts, ids):
+        assert draft.group_id is not None and draft.deduplication_id is not None
+        scope = draft.group_id if queue.attributes.get("DeduplicationScope") == "messageGroup" else ""
+        before = store.sent_before(queue, scope, draft.deduplication_id, at_ms)
+        if before is None:
+            store.remember_sent(queue, scope, draft.deduplication_id, draft.message_id, id, at_ms + DEDUPLICATION_MS)
+            fresh.append((draft, id))
+        results.append(before or (draft.message_id, id))
+    if fresh:
+        tx.due("duplicates:", tx.now_s + DEDUPLICATION_MS / 1000)
+        put_all(tx, queue, [draft for draft, _ in fresh], [id for _, id in fresh])
+    return results
+
+
+def put_all(tx: Tx[Store], queue: Queue, drafts: Sequence[MessageDraft], ids: Sequence[int]) -> None:
+    """Add messages to a queue without looking for duplicates."""
+    store, at_ms = tx.store.queues, now_ms(tx)
+    was_empty = store.put(queue, drafts, ids, at_ms)
+    if queue.is_fifo:
+        store.open_groups(queue, drafts, at_ms)
+    if was_empty:  # else the reconciler is already due for the oldest message
+        tx.due(f"retention:{queue.id}", tx.now_s + queue.retention_ms / 1000)
+    for delay_ms in {draft.delay_ms for draft in drafts}:
+        if delay_ms:
+            tx.changes_at(wait_key(queue), (at_ms + delay_ms) / 1000)
+        else:
+            tx.changed(wait_key(queue))
+
+
+def sequence_number(id: int) -> str:
+    return f"1{id:019d}"

@@ -1,0 +1,115 @@
+"""Names and ARNs of parameters, look-up by name, version or label, and the errors that several operations raise."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from corral.core import Tx
+from corral.errors import ApiError, api_error
+from corral.model.parameter import Parameter
+from corral.services.caller import Caller
+from corral.services.pagination import Pagination
+from corral.services.ssm import public_parameters
+from corral.store import Store
+
+AccessDeniedException = api_error("AccessDeniedException")
+HierarchyLevelLimitExceededException = api_error("HierarchyLevelLimitExceededException")
+InvalidNextToken = api_error("InvalidNextToken")
+ParameterNotFound = api_error("ParameterNotFound")
+ParameterVersionNotFound = api_error("ParameterVersionNotFound")
+ValidationException = api_error("ValidationException")
+
+PAGES = Pagination(InvalidNextToken, "MaxResults", "NextToken", "NextToken", default=50, largest=50)
+NAME = re.compile(r"[a-zA-Z0-9_.\-/]+")
+RESERVED = ("aws", "ssm")
+LEVELS_MAX = 15
+ARN_MAX_CHARACTERS = 1011
+SUB_PATHS = (
+    "If formed as a path, it can consist of sub-paths divided by slash symbol; each sub-path can be formed as a mix of "
+    "letters, numbers and the following 3 symbols .-_"
+)
+
+
+class ParameterReference(NamedTuple):
+    """A parameter as a request names it."""
+
+    region: str
+    name: str
+    selector: str  # ":3" for a version, ":stable" for a label, or empty
+
+
+def arn(account: str, region: str, name: str) -> str:
+    owner = "" if public_parameters.is_public(name) else account
+    return f"arn:aws:ssm:{region}:{owner}:parameter/{name.removeprefix('/')}"
+
+
+def check_new_name(caller: Caller, name: str) -> None:
+    """Raise the error that AWS would raise for the name of a new parameter."""
+    first = name.removeprefix("/")
+    if first.lower().startswith(RESERVED):
+        if name.count("/") > 1 and first.lower().startswith("aws"):
+            raise AccessDeniedException(f"No access to reserved parameter name: {name}.")
+        reserved = '"ssm"' if name.count("/") > 1 else '"aws" or "ssm"'
+        raise ValidationException(f"Parameter name: can't be prefixed with {reserved} (case-insensitive). {SUB_PATHS}")
+    if not NAME.fullmatch(name) or name.endswith("/") or "//" in name:
+        raise ValidationException(f'Parameter name: can\'t be prefixed with "ssm" (case-insensitive). {SUB_PATHS}')
+    if "/" in name and not name.startswith("/"):
+        raise ValidationException("Parameter name must be a fully qualified name.")
+    if name.count("/") > LEVELS_MAX:
+        raise HierarchyLevelLimitExceededException(f"A parameter name may have at most {LEVELS_MAX} levels.")
+    if len(arn(caller.account, caller.region, name)) > ARN_MAX_CHARACTERS:
+        raise ValidationException(f"Parameter ARN can't be longer than {ARN_MAX_CHARACTERS} characters.")
+
+
+def parse_reference(caller: Caller, given: str) -> ParameterReference:
+    """Parse a name or an ARN, optionally with a version or a label after a colon. The parameter may not exist."""
+    region, name = caller.region, given
+    if given.startswith("arn:"):
+        parts = given.split(":", 5)
+        if len(parts) != 6 or parts[2] != "ssm" or not parts[5].startswith("parameter/"):
+            raise ValidationException(f"Invalid parameter ARN: {given}")
+        region, name = parts[3], parts[5].removeprefix("parameter")
+        if parts[4] not in ("", caller.account):
+            raise ParameterNotFound(f"Parameter {given} not found.")
+    name, colon, selector = name.partition(":")
+    return ParameterReference(region, name, colon + selector)
+
+
+def find(tx: Tx[Store], caller: Caller, given: str) -> tuple[Parameter, str]:
+    """The version that a name refers to, and the selector in the name."""
+    region, name, selector = parse_reference(caller, given)
+    found = _latest(tx, region, name)
+    if found is None and given.startswith("arn:"):  # /name and name have the same ARN
+        found = _latest(tx, region, name.removeprefix("/"))
+    if found is None:
+        raise ParameterNotFound(f"Parameter {given} not found.")
+    if not selector:
+        return found, ""
+    selected = selector[1:]
+    if selected.isdecimal():
+        number = int(selected)
+        kind, version = "version", found if found.version == number else tx.store.parameters.version(region, found.name, number)
+    else:
+        kind, version = "label", tx.store.parameters.labelled(region, found.name, selected)
+    if version is None:
+        raise no_such_version(kind, selected, found.name)
+    return version, selector
+
+
+def no_such_version(kind: str, selected: str, name: str) -> ApiError:
+    return ParameterVersionNotFound(f"Systems Manager could not find {kind} {selected} of {name}. Verify the {kind} and try again.")
+
+
+def find_own(tx: Tx[Store], caller: Caller, name: str) -> Parameter:
+    """The latest version of a parameter that the caller may change."""
+    if public_parameters.is_public(name):
+        raise AccessDeniedException(f"No access to reserved parameter name: {name}.")
+    found = tx.store.parameters.latest(caller.region, name)
+    if found is None:
+        raise ParameterNotFound(f"Parameter {name} not found.")
+    return found
+
+
+def _latest(tx: Tx[Store], region: str, name: str) -> Parameter | None:
+    return public_parameters.find(region, name) if public_parameters.is_public(name) else tx.store.parameters.latest(region, name)

@@ -1,0 +1,101 @@
+"""Checks of a new version of a parameter: type, tier, size, pattern, data type and policies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from corral.decide.pattern import Pattern, PatternError
+from corral.errors import api_error
+from corral.model.parameter import Parameter
+from corral.services.ssm.parameter_names import ValidationException
+
+HierarchyTypeMismatchException = api_error("HierarchyTypeMismatchException")
+IncompatiblePolicyException = api_error("IncompatiblePolicyException")
+InvalidAllowedPatternException = api_error("InvalidAllowedPatternException")
+InvalidPolicyTypeException = api_error("InvalidPolicyTypeException")
+ParameterPatternMismatchException = api_error("ParameterPatternMismatchException")
+PoliciesLimitExceededException = api_error("PoliciesLimitExceededException")
+
+POLICIES = ("Expiration", "ExpirationNotification", "NoChangeNotification")
+STANDARD_MAX_BYTES, ADVANCED_MAX_BYTES = 4096, 8192  # AWS's messages say characters
+POLICIES_MAX = 10
+
+
+def type_of(params: dict[str, Any], before: Parameter | None) -> str:
+    """The type of a new version. A parameter's type cannot change, so a request for an existing parameter may omit it."""
+    given = params.get("Type")
+    if given is None and before is None:
+        raise ValidationException("A parameter type is required when you create a parameter.")
+    if before is not None and given not in (None, before.type):
+        raise HierarchyTypeMismatchException(
+            f"The parameter is of type {before.type}, and a parameter's type can't be changed. Create a new, unique parameter."
+        )
+    return str(given or (before.type if before else ""))
+
+
+def checked_details(params: dict[str, Any], kind: str, before: Parameter | None) -> dict[str, Any]:
+    """Check a version, and return its tier, data type and policies. Error messages never contain the value: it may be secret."""
+    value = params["Value"]
+    if params.get("KeyId") and kind != "SecureString":
+        raise ValidationException("KeyId is required for SecureString type parameter only.")
+    _check_pattern(params.get("AllowedPattern"), value)
+    policies = _policies(params.get("Policies"))
+    return {"Tier": _tier(params, value, bool(policies), before), "DataType": params.get("DataType", "text"), "Policies": policies}
+
+
+def _tier(params: dict[str, Any], value: str, has_policies: bool, before: Parameter | None) -> str:
+    given = params.get("Tier") or (before.details["Tier"] if before else "Standard")
+    size = len(value.encode())
+    if given == "Intelligent-Tiering":
+        was_advanced = before is not None and before.details["Tier"] == "Advanced"
+        given = "Advanced" if size > STANDARD_MAX_BYTES or has_policies or was_advanced else "Standard"
+    if given == "Standard" and before is not None and before.details["Tier"] == "Advanced":
+        raise ValidationException(
+            "This parameter uses the advanced-parameter tier. You can't downgrade a parameter from the advanced-parameter tier "
+            "to the standard-parameter tier. If necessary, you can delete the advanced parameter and recreate it as a standard "
+            "parameter."
+        )
+    if given == "Standard" and has_policies:
+        raise ValidationException("Parameter policies are supported by parameters of the advanced-parameter tier only.")
+    if given == "Standard" and size > STANDARD_MAX_BYTES:
+        raise ValidationException(
+            f"Standard tier parameters support a maximum parameter value of {STANDARD_MAX_BYTES} characters. To create a larger "
+            "parameter value, upgrade the parameter to use the advanced-parameter tier."
+        )
+    if size > ADVANCED_MAX_BYTES:
+        raise ValidationException(f"Advanced tier parameters support a maximum parameter value of {ADVANCED_MAX_BYTES} characters.")
+    return str(given)
+
+
+def _check_pattern(text: str | None, value: str) -> None:
+    if not text:
+        return
+    try:
+        pattern = Pattern(text)
+    except PatternError as error:
+        raise InvalidAllowedPatternException(f"The request does not meet the regular expression requirement: {error}.") from None
+    if not pattern.matches(value):
+        raise ParameterPatternMismatchException(f"Parameter value, cannot be validated against allowedPattern: {text}")
+
+
+def _policies(text: str | None) -> list[tuple[str, str]]:
+    """(type, text) of each policy. Policies are stored but have no effect."""
+    if not text or text == "{}":
+        return []
+    try:
+        given = orjson.loads(text)
+    except ValueError:
+        given = None
+    if not isinstance(given, list) or not all(isinstance(policy, dict) for policy in given):
+        raise ValidationException("Policies must be a JSON list of objects with Type, Version and Attributes.")
+    kinds = [policy.get("Type") for policy in given]
+    if len(kinds) > POLICIES_MAX:
+        raise PoliciesLimitExceededException(f"A parameter has at most {POLICIES_MAX} policies.")
+    for kind in kinds:
+        if kind not in POLICIES:
+            raise InvalidPolicyTypeException(f"The policy type is not supported: {kind}. Use one of {', '.join(POLICIES)}.")
+    if kinds.count("Expiration") > 1:
+        raise IncompatiblePolicyException("A parameter has at most one policy of type Expiration.")
+    return [(policy["Type"], orjson.dumps(policy).decode()) for policy in given]
