@@ -22,7 +22,7 @@ from corral.aws.faults import WrongResult
 from corral.aws.form import NESTING_MAX, PARAMETERS_MAX
 from corral.aws.http import BODY_MAX_BYTES, Request, Response
 from corral.aws.recognise import Call, not_served, presumed_protocol, recognise, recognise_head, serialize_refusal
-from corral.aws.s3 import as_meant
+from corral.aws.s3 import normalize_s3_request
 from corral.aws.s3_signatures import PostPolicy, verify_head, verify_post_policy
 from corral.aws.sigv4 import Identity, Lookup, Secret, verify
 
@@ -40,7 +40,7 @@ __all__ = [
     "Response",
     "Secret",
     "WrongResult",
-    "as_meant",
+    "normalize_s3_request",
     "not_served",
     "presumed_protocol",
     "recognise",

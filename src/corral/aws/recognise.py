@@ -21,7 +21,7 @@ from corral.aws.http import Request, Response, plain_body
 from corral.aws.models import service_model
 from corral.aws.protocols import PROTOCOLS, Compiled, Located, Parse, Serialize
 from corral.aws.routes import route
-from corral.aws.s3 import as_meant
+from corral.aws.s3 import normalize_s3_request
 from corral.aws.serialize.errors import serialize_error
 from corral.aws.shapes import OperationModel, Shape
 from corral.errors import ApiError
@@ -257,7 +257,7 @@ def _from_path(request: Request, service: Service) -> Call:
     if protocol in ("rest-json", "rest-xml"):
         try:
             if service.name == "s3":
-                request = as_meant(request)
+                request = normalize_s3_request(request)
             found = route(service.name, protocol, request)
         except Misfit as misfit:
             misfit.kind = "argument"

@@ -23,11 +23,11 @@ from corral.model.settings import Settings
 from corral.server.authentication import ANONYMOUS, Authentication
 from corral.server.calls import Calls, ServiceCall
 from corral.server.connection import HEADERS_MAX_BYTES, Connection, headers_too_large
-from corral.server.intake import ClientGone, Intake, Receive, whole_body
+from corral.server.cors import BucketCors, Preflight
 from corral.server.lanes import Lane
-from corral.server.origins import Origins, Preflight
 from corral.server.own_pages import OwnPages
 from corral.server.registry import is_for_registry
+from corral.server.request_body import BodyReceiver, ClientGone, Receive, whole_body
 from corral.server.s3_requests import S3Request, S3Requests
 from corral.server.task_endpoints import TaskEndpoints
 from corral.services.caller import Caller
@@ -78,7 +78,7 @@ class FrontDoor:
         lanes: Mapping[str, Lane[Any]],
         authentication: Authentication,
         ids: Ids,
-        intake: Intake,
+        intake: BodyReceiver,
         status: Callable[[Tx[Any]], dict[str, Any]],
         task_endpoints: TaskEndpoints,
     ) -> None:
@@ -88,7 +88,7 @@ class FrontDoor:
         self._ids = ids
         self._intake = intake
         self._calls = Calls(settings, lanes, ids)
-        self._origins = Origins(lanes["state"], settings, ids)
+        self._origins = BucketCors(lanes["state"], settings, ids)
         self._s3 = S3Requests(settings, lanes, ids, intake, self._calls, self._origins)
         self._task_endpoints = task_endpoints
         self._own_pages = OwnPages(lanes["state"], status)

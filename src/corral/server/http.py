@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -15,13 +15,12 @@ from corral.clock import Clock
 from corral.server.channel import MESSAGE_MAX_BYTES, Channel, websocket
 from corral.server.connection import BoundedHttp
 from corral.server.front_door import FrontDoor
-from corral.server.intake import ClientGone, end_body
-from corral.server.sending import Send, Sender
+from corral.server.request_body import ClientGone, Receive, end_body
+from corral.server.response_sender import Send, Sender
 
 DATE_S = 1.0  # the precision of the Date header
 
 Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 
 class App:

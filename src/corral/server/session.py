@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from corral.channel.messages import KNOWS_ENDS, Kind, Message, NotAMessage, pack
 from corral.channel.terminal import CODE, ERRORS, EXIT, HEAD, INPUT, NO_MORE, OUTPUT, SIZE, WINDOW, frame
 from corral.clock import Clock
 from corral.ids import Ids
+from corral.server.response_sender import Send
 
 AGENT_VERSION = "3.0.0.0"  # as an SSM agent's: clients look at it to know what it can do
 PAYLOAD_MAX_BYTES = 16 * 1024
@@ -32,8 +32,6 @@ SIZED_WITHIN_S = 1.0
 DEFAULT_SIZE = (24, 80)
 SIDE_MAX = 0xFFFF
 CUT = "The session was ended: the container has stopped, or its host has."
-
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 class Ended(Exception):

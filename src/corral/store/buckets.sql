@@ -1,4 +1,4 @@
--- What is said of buckets beside their objects, and what lifecycle rules will do.
+-- The documents (configurations) of buckets, and the schedule of lifecycle rules.
 CREATE TABLE bucket_document (
     bucket INTEGER NOT NULL REFERENCES bucket (id) ON DELETE CASCADE,
     kind TEXT NOT NULL,
@@ -8,7 +8,7 @@ CREATE TABLE bucket_document (
     PRIMARY KEY (bucket, kind, name)
 ) WITHOUT ROWID;
 
--- When a key or an upload is to be looked at. What changes it meanwhile only moves that time: the look reads everything anew.
+-- When to evaluate the lifecycle rules of a key or an upload. The evaluation reads the current state, so an early one does no harm.
 CREATE TABLE expiry (
     bucket INTEGER NOT NULL REFERENCES bucket (id) ON DELETE CASCADE,
     key BLOB NOT NULL,
@@ -18,7 +18,7 @@ CREATE TABLE expiry (
 ) WITHOUT ROWID;
 CREATE INDEX expiry_at ON expiry (at);
 
--- A bucket whose rules have changed is walked through, some keys at a time.
+-- A walk through a bucket whose rules have changed, which schedules some keys per transaction.
 CREATE TABLE expiry_walk (
     bucket INTEGER PRIMARY KEY REFERENCES bucket (id) ON DELETE CASCADE,
     upload INTEGER NOT NULL,  -- the last one that was looked at, by number

@@ -1,4 +1,4 @@
--- Buckets, objects and uploads (S3): everything but the bytes, which are files (blobs/).
+-- Buckets, objects and uploads (S3). Their bytes are files (blobs/).
 -- Keys are blobs of UTF-8, so that they are compared byte by byte, as S3 lists them.
 CREATE TABLE bucket (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -10,7 +10,7 @@ CREATE TABLE bucket (
     has_notifications INTEGER NOT NULL DEFAULT 0  -- documents (bucket_document) that act on objects
 );
 
--- The bytes of an object, which its copies share, or of an upload. With no reference left its parts' files are to be removed.
+-- The bytes of an object, which its copies share, or of an upload. Without references, the files of its parts are garbage.
 CREATE TABLE content (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     refs INTEGER NOT NULL CHECK (refs >= 0)
@@ -44,7 +44,7 @@ CREATE TABLE object_version (
 );
 CREATE INDEX object_version_age ON object_version (bucket, key, number DESC);
 CREATE UNIQUE INDEX object_version_id ON object_version (bucket, key, id);
--- What ListObjects sees; also the guard that a key has one current object at most.
+-- The index of ListObjects. It also guarantees that a key has at most one current object.
 CREATE UNIQUE INDEX object_current ON object_version (bucket, key) WHERE latest = 1 AND content IS NOT NULL;
 CREATE INDEX object_version_upload ON object_version (upload_id) WHERE upload_id IS NOT NULL;
 

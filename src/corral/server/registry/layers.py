@@ -11,14 +11,14 @@ from corral import aws
 from corral.core import Tx
 from corral.decide.byte_range import Unsatisfiable, span_of
 from corral.ids import Ids
-from corral.model.blob import Arrived, Slice
+from corral.model.blob import Slice, StoredBlob
 from corral.model.image import Layer
 from corral.model.settings import Settings
-from corral.server.intake import Intake
 from corral.server.lanes import Lane
 from corral.server.registry.asked import Asked, digest_of, plain_name
 from corral.server.registry.errors import VERSION, BlobUnknown, Denied, DigestInvalid, RangeInvalid
 from corral.server.registry.uploads import SHA256, Upload, Uploads
+from corral.server.request_body import BodyReceiver
 from corral.services.caller import Caller
 from corral.services.ecr.naming import find
 from corral.services.ecr.pushing import add_layer, drop_layer, hold_layer
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Layers:
-    def __init__(self, state: Lane[Store], settings: Settings, ids: Ids, intake: Intake) -> None:
+    def __init__(self, state: Lane[Store], settings: Settings, ids: Ids, intake: BodyReceiver) -> None:
         self._state = state
         self._settings = settings
         self._ids = ids
@@ -93,7 +93,7 @@ class Layers:
         if found != digest:
             await self._intake.erase([arrived.blob])
             raise DigestInvalid(f"The bytes that came have the digest {found}, not {digest}. Nothing of them is kept.")
-        await self._intake.give(arrived, self._state, partial(_add, asked.caller, asked.name, digest))
+        await self._intake.commit(arrived, self._state, partial(_add, asked.caller, asked.name, digest))
         return _made(asked.name, digest)
 
     def _upload(self, asked: Asked) -> Upload:
@@ -198,5 +198,5 @@ def _mount(caller: Caller, name: str, digest: str, source: str, tx: Tx[Store]) -
     return layer
 
 
-def _add(caller: Caller, name: str, digest: str, arrived: Arrived, tx: Tx[Store]) -> None:
+def _add(caller: Caller, name: str, digest: str, arrived: StoredBlob, tx: Tx[Store]) -> None:
     add_layer(tx, find(tx, caller, name), digest, arrived)

@@ -16,10 +16,10 @@ from corral.decide.manifest import OCI_INDEX
 from corral.ids import Ids
 from corral.model.image import Image
 from corral.model.settings import Settings
-from corral.server.intake import Receive, next_piece
 from corral.server.lanes import Lane
 from corral.server.registry.asked import PAGE_MAX, Asked, digest_of
 from corral.server.registry.errors import VERSION, Denied, ManifestInvalid, SizeInvalid, TagInvalid
+from corral.server.request_body import Receive, next_piece
 from corral.services.caller import Caller
 from corral.services.ecr.naming import ImageNotFoundException, find
 from corral.services.ecr.pushing import MANIFEST_MAX_BYTES, drop_image, put_image

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from corral.errors import ServiceUnavailable
 from corral.ids import Ids
-from corral.model.blob import Arrived
-from corral.server.intake import Intake, Receive, Work
+from corral.model.blob import StoredBlob
 from corral.server.registry.errors import BlobUploadInvalid, BlobUploadUnknown, SizeInvalid, TooManyRequests
+from corral.server.request_body import BodyReceiver, Receive, ThreadedBlobWriter
 
 SHA256 = "SHA256"
 UPLOADS_MAX = 256
@@ -29,7 +29,7 @@ log = logging.getLogger("corral")
 class Upload:
     id: str
     repository_id: int
-    work: Work | None = None  # there once the first bytes are
+    work: ThreadedBlobWriter | None = None  # there once the first bytes are
     size: int = 0
     is_busy: bool = False  # a request is sending
     silent_since_s: float = 0.0  # by the event loop's clock
@@ -37,7 +37,7 @@ class Upload:
 
 
 class Uploads:
-    def __init__(self, intake: Intake, ids: Ids) -> None:
+    def __init__(self, intake: BodyReceiver, ids: Ids) -> None:
         self._intake = intake
         self._ids = ids
         self._open: dict[str, Upload] = {}
@@ -66,7 +66,7 @@ class Uploads:
         async with self._sending(upload):
             await self._take(upload, receive, announced)
 
-    async def finish(self, upload: Upload, receive: Receive, announced: int | None) -> Arrived:
+    async def finish(self, upload: Upload, receive: Receive, announced: int | None) -> StoredBlob:
         """The last bytes of it, if any, and it is whole: a row must follow, or `Intake.erase`."""
         async with self._sending(upload):
             work = await self._take(upload, receive, announced)
@@ -80,7 +80,7 @@ class Uploads:
         if upload.work is not None:
             await upload.work.stop()
 
-    async def _take(self, upload: Upload, receive: Receive, announced: int | None) -> Work:
+    async def _take(self, upload: Upload, receive: Receive, announced: int | None) -> ThreadedBlobWriter:
         if upload.work is None:
             upload.work = await self._intake.begin({SHA256})
         count = await self._intake.take(receive, upload.work)

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from corral.core import Tx
 from corral.decide.manifest import NotAManifest, read_manifest
-from corral.model.blob import Arrived
+from corral.model.blob import GARBAGE, StoredBlob
 from corral.model.image import Image, Layer, Manifest, Repository
-from corral.model.objects import Part
+from corral.model.objects import ContentPart
 from corral.services.ecr.naming import (
     ImageDigestDoesNotMatchException,
     ImageTagAlreadyExistsException,
@@ -19,7 +19,6 @@ from corral.services.ecr.naming import (
     LayersNotFoundException,
     ReferencedImagesNotFoundException,
 )
-from corral.services.s3.contents import thrown_away
 from corral.store import Store
 
 UNUSED = "layers:"  # the key under which layers that no image has are looked at
@@ -100,16 +99,16 @@ def drop_image(tx: Tx[Store], image: Image) -> None:
     look_at_layers(tx)
 
 
-def add_layer(tx: Tx[Store], repository: Repository, digest: str, arrived: Arrived) -> Layer:
+def add_layer(tx: Tx[Store], repository: Repository, digest: str, arrived: StoredBlob) -> Layer:
     """Bytes that have come for this repository. Those that are here already are kept once."""
-    part = Part(1, arrived.blob, arrived.size, "", {}, tx.now_s)
+    part = ContentPart(1, arrived.blob, arrived.size, "", {}, tx.now_s)
     content = tx.store.objects.add_content(part)
     layer = tx.store.images.any_layer(digest)
     if layer is None:
         layer = Layer(digest, content, arrived.size)
         tx.store.images.add_layer(layer)
-    else:
-        thrown_away(tx, tx.store.objects.release(content))
+    elif tx.store.objects.release(content):
+        tx.changed(GARBAGE)
     hold_layer(tx, repository, layer)
     return layer
 
@@ -140,5 +139,6 @@ def look_at_layers(tx: Tx[Store]) -> None:
 
 def release(tx: Tx[Store], contents: list[int]) -> None:
     """Let go of contents that no layer has any more."""
-    there_is_some = [tx.store.objects.release(content) for content in contents]
-    thrown_away(tx, any(there_is_some))
+    released = [tx.store.objects.release(content) for content in contents]
+    if any(released):
+        tx.changed(GARBAGE)

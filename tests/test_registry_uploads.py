@@ -1,4 +1,4 @@
-"""Layers on their way in that nobody goes on with, on a clock of the test's own."""
+"""Abandoned uploads of layers, on an event loop with a virtual clock."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 from corral.blobs import Blobs
 from corral.errors import ServiceUnavailable
 from corral.ids import SeededIds
-from corral.server.intake import ClientGone, Intake
 from corral.server.registry.errors import BlobUploadUnknown, TooManyRequests
 from corral.server.registry.uploads import GIVES_WAY_S, SILENT_MAX_S, UPLOADS_MAX, Upload, Uploads
+from corral.server.request_body import BodyReceiver, ClientGone
 from eventually import soon
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """Its clock goes on when it is told to, too."""
+    """An event loop whose clock the test can advance."""
 
     ahead_s = 0.0
 
@@ -44,11 +44,11 @@ def arriving(tmp_path: Path) -> Callable[[], list[str]]:
 @pytest.fixture
 def uploads(tmp_path: Path) -> Uploads:
     ids = SeededIds(Random(0))
-    return Uploads(Intake(Blobs(tmp_path / "blobs", ids)), ids)
+    return Uploads(BodyReceiver(Blobs(tmp_path / "blobs", ids)), ids)
 
 
 def sends(*pieces: bytes, gone: bool = False) -> Callable[[], Awaitable[dict[str, Any]]]:
-    """What a web server hands on of a request's body; perhaps its client is gone before the end."""
+    """A `receive` that returns these pieces of a body; the client may disconnect before the end."""
     messages = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces]
     messages.append({"type": "http.disconnect"} if gone else {"type": "http.request", "body": b""})
     coming = iter(messages)
@@ -59,12 +59,12 @@ def sends(*pieces: bytes, gone: bool = False) -> Callable[[], Awaitable[dict[str
     return receive
 
 
-def test_an_hour_of_silence(loop: Loop, uploads: Uploads, arriving: Callable[[], list[str]]):
+def test_an_upload_ends_after_an_hour_of_silence(loop: Loop, uploads: Uploads, arriving: Callable[[], list[str]]):
     async def go() -> None:
         upload = uploads.open(1)
         loop.ahead_s += SILENT_MAX_S - 10
         await uploads.take(upload, sends(b"some"), None)
-        loop.ahead_s += SILENT_MAX_S - 10  # counted from the last word
+        loop.ahead_s += SILENT_MAX_S - 10  # counted from the last bytes
         await asyncio.sleep(0)
         assert uploads.find(upload.id, 1) is upload
         assert len(arriving()) == 1
@@ -76,7 +76,7 @@ def test_an_hour_of_silence(loop: Loop, uploads: Uploads, arriving: Callable[[],
     loop.run_until_complete(go())
 
 
-def test_the_oldest_gives_way(loop: Loop, uploads: Uploads):
+def test_the_oldest_upload_is_dropped(loop: Loop, uploads: Uploads):
     async def go() -> None:
         opened: list[Upload] = []
         for _ in range(UPLOADS_MAX):
@@ -93,7 +93,7 @@ def test_the_oldest_gives_way(loop: Loop, uploads: Uploads):
     loop.run_until_complete(go())
 
 
-def test_a_client_that_goes(loop: Loop, uploads: Uploads, arriving: Callable[[], list[str]]):
+def test_a_client_that_disconnects(loop: Loop, uploads: Uploads, arriving: Callable[[], list[str]]):
     async def go() -> None:
         upload = uploads.open(1)
         await uploads.take(upload, sends(b"some"), None)
@@ -109,7 +109,7 @@ def test_a_client_that_goes(loop: Loop, uploads: Uploads, arriving: Callable[[],
 def test_a_folder_that_cannot_be_written(loop: Loop, uploads: Uploads, tmp_path: Path):
     async def go() -> None:
         upload, other = uploads.open(1), uploads.open(1)
-        await uploads.take(other, sends(b"some"), None)  # folders come with the first blob
+        await uploads.take(other, sends(b"some"), None)  # the first blob creates the folders
         await uploads.drop(other)
         os.rmdir(tmp_path / "blobs" / "arriving")
         with pytest.raises(ServiceUnavailable, match="Nothing was stored"):
