@@ -28,7 +28,7 @@ from corral.services.s3.errors import (
     InvalidTargetBucketForLogging,
     MalformedPolicy,
     malformed_xml,
-    unsupported,
+    no_object_lock,
 )
 from corral.services.s3.lifecycle import begin_walk, validate_lifecycle
 from corral.services.s3.lookup import existing_bucket
@@ -265,7 +265,7 @@ def _validate_replication(tx: Tx[Store], bucket: Bucket, params: dict[str, Any],
 
 def _validate_object_lock(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
     """Refused, because a stored lock that does not protect anything would be worse than none."""
-    raise unsupported("object-lock", "Corral does not support object lock")
+    raise no_object_lock("object-lock")
 
 
 ACCESS_BLOCK = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")

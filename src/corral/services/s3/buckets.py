@@ -19,6 +19,7 @@ from corral.services.s3.errors import (
     InvalidBucketName,
     InvalidLocationConstraint,
     malformed_xml,
+    no_object_lock,
     unsupported,
 )
 from corral.services.s3.lookup import bucket_arn, existing_bucket, owner
@@ -40,7 +41,7 @@ def create_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
     name = params["Bucket"]
     _check_name(name)
     if params.get("ObjectLockEnabledForBucket"):
-        raise unsupported("x-amz-bucket-object-lock-enabled", "Corral does not support object lock")
+        raise no_object_lock("x-amz-bucket-object-lock-enabled")
     region = _region(params.get("CreateBucketConfiguration", {}).get("LocationConstraint"), caller.region)
     is_new = tx.store.buckets.add(name, region, tx.now_s)
     if not is_new and (region, caller.region) != (FIRST_REGION, FIRST_REGION):  # in us-east-1 a second create succeeds, as on S3

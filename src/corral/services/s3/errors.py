@@ -78,5 +78,9 @@ def precondition_failed(condition: str) -> ApiError:
     return PreconditionFailed("At least one of the pre-conditions you specified did not hold", Condition=condition)
 
 
+def no_object_lock(header: str) -> ApiError:
+    return unsupported(header, "Corral does not support object lock")
+
+
 def unsupported(header: str, why: str) -> ApiError:
     return NotImplementedHere(f"A header you provided implies functionality that is not implemented: {why}", Header=header)
