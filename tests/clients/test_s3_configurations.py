@@ -196,9 +196,9 @@ def statement(**members: Any) -> str:
         ("put_bucket_website", {"WebsiteConfiguration": {"IndexDocument": {"Suffix": "a/b"}}}, "InvalidArgument"),
         ("put_bucket_logging", {"BucketLoggingStatus": {"LoggingEnabled": {"TargetBucket": "none-such", "TargetPrefix": ""}}},
          "InvalidTargetBucketForLogging"),
-        ("put_bucket_request_payment", {"RequestPaymentConfiguration": {"Payer": "Nobody"}}, "MalformedXML"),
+        ("put_bucket_request_payment", {"RequestPaymentConfiguration": {"Payer": "Unknown"}}, "MalformedXML"),
         ("put_bucket_accelerate_configuration", {"AccelerateConfiguration": {"Status": "Faster"}}, "MalformedXML"),
-        ("put_bucket_ownership_controls", {"OwnershipControls": {"Rules": [{"ObjectOwnership": "Nobody"}]}}, "MalformedXML"),
+        ("put_bucket_ownership_controls", {"OwnershipControls": {"Rules": [{"ObjectOwnership": "Unknown"}]}}, "MalformedXML"),
         ("put_bucket_encryption", {"ServerSideEncryptionConfiguration": {"Rules": [
             {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "rot13"}}]}}, "MalformedXML"),
         ("put_bucket_encryption", {"ServerSideEncryptionConfiguration": {"Rules": [
