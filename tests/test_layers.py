@@ -19,7 +19,7 @@ from corral.core import Command, Core, Tx
 from corral.decide.manifest import DOCKER_IMAGE
 from corral.errors import ApiError
 from corral.ids import SeededIds
-from corral.model.blob import Arrived
+from corral.model.blob import StoredBlob
 from corral.model.image import RegistryImage, Repository
 from corral.model.settings import Settings
 from corral.reconcile import STATE
@@ -66,7 +66,7 @@ class World:
     def push(self, name: str, layer: str) -> str:
         """The name of the file with the bytes of a layer."""
         self.blobs += 1
-        arrived, repository = Arrived(f"{self.blobs:032x}", 1, {}), self.repository(name)
+        arrived, repository = StoredBlob(f"{self.blobs:032x}", 1, {}), self.repository(name)
         self.ask(lambda tx: image_storage.add_layer(tx, repository, digest_of(layer), arrived))
         return arrived.blob
 
@@ -148,7 +148,7 @@ def test_many_layers_are_deleted_in_several_transactions(world: World):
 
     def push_all(tx: Tx[Store]) -> None:
         for number in range(500):
-            image_storage.add_layer(tx, repository, digest_of(str(number)), Arrived(f"{number:032x}", 1, {}))
+            image_storage.add_layer(tx, repository, digest_of(str(number)), StoredBlob(f"{number:032x}", 1, {}))
 
     world.ask(push_all)
     world.clock.advance(2 * HOUR_S)

@@ -1,4 +1,4 @@
-"""Lifecycle rules at work, on a clock of our own: what expires, when, and at what cost."""
+"""Lifecycle rules on a virtual clock: what expires, when, and at what cost."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from corral.clock import VirtualClock
 from corral.core import Command, Core, Tx
-from corral.decide.expiry import DAY_S, judge, midnight_after
+from corral.decide.expiry import DAY_S, evaluate_key, midnight_after
 from corral.errors import ApiError
 from corral.ids import SeededIds
-from corral.model.blob import MD5, Arrived
+from corral.model.blob import MD5, StoredBlob
 from corral.model.settings import Settings
 from corral.reconcile import STATE
-from corral.reconcile.objects import REMOVALS_MAX, VERSIONS_MAX
+from corral.reconcile.object_expiry import REMOVALS_MAX, VERSIONS_MAX
 from corral.services.caller import Caller
 from corral.services.s3 import handlers as s3
 from corral.services.s3 import lifecycle
@@ -60,7 +60,7 @@ class World:
         return answer
 
     def put(self, key: str, size: int = 1, **params: Any) -> Any:
-        arrived = Arrived(f"{self.store.objects.next_number():032x}", size, {MD5: b"m" * 16, "CRC64NVME": b"c" * 8})
+        arrived = StoredBlob(f"{self.store.objects.next_number():032x}", size, {MD5: b"m" * 16, "CRC64NVME": b"c" * 8})
         return self.ask("PutObject", Key=key, Body=arrived, ContentLength=size, **params)
 
     def rules(self, *rules: dict[str, Any]) -> None:
@@ -68,7 +68,7 @@ class World:
         self.ask("PutBucketLifecycleConfiguration", LifecycleConfiguration={"Rules": given})
 
     def until(self, at_s: float) -> int:
-        """Let time pass, and do all that is due by then and at once after it; how many transactions that took."""
+        """Advance the clock and run everything that is due; the number of transactions."""
         batches = 0
         while True:
             due_s = self.core.next_due_s()
@@ -93,7 +93,7 @@ class World:
 
 
 def day(number: float) -> float:
-    """Midnight after so many days from the first one on."""
+    """The midnight this number of days after the first one."""
     return midnight_after(NOON) + number * DAY_S
 
 
@@ -112,7 +112,7 @@ def test_objects_expire_at_midnight() -> None:
     assert world.store.expiries.next_s() is None
 
 
-def test_an_object_that_is_written_again_begins_again() -> None:
+def test_an_overwritten_object_gets_a_new_expiry() -> None:
     world = World()
     world.rules({"Expiration": {"Days": 1}})
     world.put("a")
@@ -154,7 +154,7 @@ def test_a_date() -> None:
     assert world.listed() == []
 
 
-def test_rules_that_are_off_gone_or_other() -> None:
+def test_disabled_deleted_and_changed_rules() -> None:
     world = World()
     world.put("a")
     world.rules({"Expiration": {"Days": 1}, "Status": "Disabled"})
@@ -171,14 +171,14 @@ def test_rules_that_are_off_gone_or_other() -> None:
     assert world.listed() == []
 
 
-def test_what_is_said_to_expire_does() -> None:
+def test_objects_expire_at_the_date_in_the_response() -> None:
     world = World()
     world.rules({"ID": "a rule/1", "Expiration": {"Days": 1}})
     said = 'expiry-date="Sun, 06 Oct 2024 00:00:00 GMT", rule-id="a%20rule/1"'
     assert world.put("a")["Expiration"] == said
     assert world.ask("HeadObject", Key="a")["Expiration"] == said
     assert world.ask("GetObject", Key="a")["Expiration"] == said
-    assert day(1) == 1_728_172_800  # that very date
+    assert day(1) == 1_728_172_800  # the date above
 
 
 def test_versions() -> None:
@@ -192,7 +192,7 @@ def test_versions() -> None:
     assert world.listed() == []
     world.until(day(4) - 1)
     assert world.versions() == ["m", "v"]
-    world.until(day(4))  # what was hidden is gone, and the marker, which is older than a day, hides nothing any more
+    world.until(day(4))  # the hidden version is gone, and the marker is older than a day and hides nothing
     assert world.versions() == []
 
 
@@ -203,12 +203,12 @@ def test_newer_noncurrent_versions_are_kept() -> None:
         world.put("a")
     world.until(day(5))
     assert world.versions() == ["v"] * 3
-    world.put("a")  # now one of them has two newer ones before it
+    world.put("a")  # now one version has two newer noncurrent ones
     world.until(day(6))
     assert world.versions() == ["v"] * 3
 
 
-def test_markers_that_hide_nothing() -> None:
+def test_delete_markers_without_versions() -> None:
     world = World(versions=True)
     world.rules({"Expiration": {"ExpiredObjectDeleteMarker": True}})
     made = world.put("a")["VersionId"]
@@ -226,11 +226,11 @@ def test_a_key_with_very_many_versions() -> None:
     for _ in range(3 * VERSIONS_MAX):
         world.put("a")
     world.rules({"NoncurrentVersionExpiration": {"NoncurrentDays": 1, "NewerNoncurrentVersions": 5}})
-    assert world.until(day(1)) > 2  # some at a time
+    assert world.until(day(1)) > 2  # several transactions
     assert len(world.versions()) == 6
 
 
-def test_uploads_that_nobody_completes() -> None:
+def test_unfinished_uploads_are_aborted() -> None:
     world = World()
     old = world.ask("CreateMultipartUpload", Key="in/a")
     world.ask("CreateMultipartUpload", Key="out/a")
@@ -246,11 +246,11 @@ def test_uploads_that_nobody_completes() -> None:
     assert world.store.expiries.next_s() is None
 
 
-def test_an_upload_that_is_completed_is_left_alone() -> None:
+def test_a_completed_upload_is_not_aborted() -> None:
     world = World()
     world.rules({"AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}})
     upload = world.ask("CreateMultipartUpload", Key="a")["UploadId"]
-    arrived = Arrived("f" * 32, 3, {MD5: b"m" * 16, "CRC64NVME": b"c" * 8})
+    arrived = StoredBlob("f" * 32, 3, {MD5: b"m" * 16, "CRC64NVME": b"c" * 8})
     part = world.ask("UploadPart", Key="a", UploadId=upload, PartNumber=1, Body=arrived, ContentLength=3)
     parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
     world.ask("CompleteMultipartUpload", Key="a", UploadId=upload, MultipartUpload=parts)
@@ -259,7 +259,7 @@ def test_an_upload_that_is_completed_is_left_alone() -> None:
     assert world.listed() == ["a"]
 
 
-def test_others_are_told() -> None:
+def test_expiry_sends_notifications() -> None:
     world = World()
     statement = {"Effect": "Allow", "Principal": {"Service": "s3.amazonaws.com"}, "Action": "sqs:SendMessage", "Resource": "*"}
     attributes = {"Policy": json.dumps({"Statement": statement}), "MessageRetentionPeriod": "1209600"}
@@ -303,7 +303,7 @@ def test_many_objects_expire_in_many_small_transactions() -> None:
 
 
 @pytest.mark.parametrize("versions", [False, True])
-def test_the_cost_is_that_of_what_expires(versions: bool) -> None:
+def test_the_cost_depends_on_what_expires(versions: bool) -> None:
     def statements(others: int) -> int:
         world = World(versions=versions)
         world.rules(
@@ -330,7 +330,7 @@ def test_the_cost_is_that_of_what_expires(versions: bool) -> None:
     assert statements(300) == statements(3)
 
 
-# Every key at every midnight, against only those that are due
+# Compare with an evaluation of every key at every midnight
 
 
 operations = st.lists(
@@ -356,27 +356,29 @@ RULES: list[list[dict[str, Any]]] = [
 
 
 class Whole(World):
-    """And what a look at everything would leave to be done."""
+    """A world that can find the keys that a full evaluation would still expire."""
 
     def left_undone(self) -> list[str]:
         found = []
         for key in "abc":
             versions = self.store.expiries.oldest_versions(self.bucket_id, key, 1000)[::-1]
             if versions:
-                judged = [lifecycle.as_judged(version) for version in versions]
-                rules = self.core.batch([Command(lambda tx: lifecycle.rules_of(tx, self.bucket_id), lambda answer: None)]).answers[
-                    0
-                ][1]
-                judgement = judge(rules, key, judged, self.clock.now_s())
-                if judgement.expire is not None or judgement.drop:
+                candidates = [lifecycle.candidate(version) for version in versions]
+                rules = self.core.batch(
+                    [Command(lambda tx: lifecycle.enabled_rules(tx, self.bucket_id), lambda answer: None)]
+                ).answers[0][1]
+                decision = evaluate_key(rules, key, candidates, self.clock.now_s())
+                if decision.expire is not None or decision.drop:
                     found.append(key)
         return found
 
 
 @settings(max_examples=150, deadline=None)
-@example([("days", 3), ("versioning", "Suspended"), ("rules", 5), ("put", "a", ""), ("days", 2)])  # a marker made on the very date
+@example(
+    [("days", 3), ("versioning", "Suspended"), ("rules", 5), ("put", "a", ""), ("days", 2)]
+)  # a marker created on the rule's date
 @given(operations)
-def test_nothing_that_is_due_is_overlooked(steps: list[tuple[Any, ...]]) -> None:
+def test_nothing_that_is_due_is_missed(steps: list[tuple[Any, ...]]) -> None:
     world = Whole()
     world.rules(*RULES[0])
     for step in steps:

@@ -27,6 +27,11 @@ def api_error(code: str, status: int = 400) -> type[ApiError]:
     return type(code, (ApiError,), {"code": code, "status": status})
 
 
+# Texts of S3 errors that both its constraint table (aws/) and its handlers (services/) raise.
+S3_FILTER_RULE_NAME = "filter rule name must be either prefix or suffix"
+S3_MALFORMED_XML = "The XML you provided was not well-formed or did not validate against our published schema"
+S3_UNKNOWN_ACL = "The canned ACL is unknown."
+
 InternalFailure = api_error("InternalFailure", 500)
 ServiceUnavailable = api_error("ServiceUnavailable", 503)
 

@@ -1,4 +1,4 @@
-"""S3's checksums: known answers, any way of feeding them, and how those of parts become one."""
+"""S3's checksums: known values, computation in pieces, and combination of the checksums of parts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.blobs.checksums import ALGORITHMS, HEADERS, checksum, checksum_text, composite, full_object
+from corral.blobs.checksums import ALGORITHMS, CHECKSUM_HEADERS, checksum, checksum_text, composite, full_object
 from wire.oracle import model_of
 
 # The check values of the CRC catalogue for "123456789", and FIPS 180's for "abc".
@@ -30,14 +30,14 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("algorithm, data, answer", [(*question, answer) for question, answer in KNOWN.items()])
-def test_known_answers(algorithm: str, data: bytes, answer: str) -> None:
+def test_known_values(algorithm: str, data: bytes, answer: str) -> None:
     running = checksum(algorithm)
     running.update(data)
     assert running.digest().hex() == answer
 
 
 @given(pieces=st.lists(st.binary(max_size=300), max_size=6))
-def test_pieces_are_the_whole(pieces: list[bytes]) -> None:
+def test_checksums_do_not_depend_on_pieces(pieces: list[bytes]) -> None:
     for algorithm in (*ALGORITHMS, "MD5"):
         whole, running = checksum(algorithm), checksum(algorithm)
         whole.update(b"".join(pieces))
@@ -47,7 +47,7 @@ def test_pieces_are_the_whole(pieces: list[bytes]) -> None:
 
 
 @given(parts=st.lists(st.binary(max_size=300), max_size=6))
-def test_crcs_of_parts_make_that_of_the_whole(parts: list[bytes]) -> None:
+def test_crcs_of_parts_combine_to_that_of_the_whole(parts: list[bytes]) -> None:
     for algorithm in ("CRC32", "CRC32C", "CRC64NVME"):
         whole = checksum(algorithm)
         whole.update(b"".join(parts))
@@ -61,10 +61,10 @@ def test_a_composite_is_the_checksum_of_checksums() -> None:
     assert b64decode(checksum_text(digests[0])) == digests[0]
 
 
-def test_the_headers_are_the_models() -> None:
+def test_the_headers_are_in_the_model() -> None:
     members = model_of("s3").shape_for("PutObjectRequest").members.values()
     modelled = {member.serialization.get("name", "").lower() for member in members}
-    assert set(HEADERS) <= modelled
+    assert set(CHECKSUM_HEADERS) <= modelled
     assert set(ALGORITHMS) <= set(model_of("s3").shape_for("ChecksumAlgorithm").enum)
 
 

@@ -1,4 +1,4 @@
-"""What tests of S3 share."""
+"""Helpers for the tests of S3 and the registry."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ def new_bucket(s3: Any, *, versions: bool = False) -> str:
 
 @contextmanager
 def refused(code: str, status: int | None = None, **members: Any) -> Iterator[Any]:
-    """The typed error, its status, and further members of it."""
+    """Expect a typed error with this code, status and members."""
     with pytest.raises(ClientError) as raised:
         yield raised
-    said = raised.value.response
-    assert said["Error"]["Code"] == code, said
-    assert status is None or said["ResponseMetadata"]["HTTPStatusCode"] == status
-    assert {name: said["Error"].get(name) for name in members} == members
+    response = raised.value.response
+    assert response["Error"]["Code"] == code, response
+    assert status is None or response["ResponseMetadata"]["HTTPStatusCode"] == status
+    assert {name: response["Error"].get(name) for name in members} == members
 
 
 def files(corral: Corral) -> list[Path]:
-    """All that lies in the folder of blobs, also what is still arriving."""
+    """All files in the folder of blobs, including unfinished ones."""
     return [Path(folder) / name for folder, _, names in os.walk(corral.data / "blobs") for name in names]
 
 
-def settled(corral: Corral, count: int) -> None:
-    """Nothing is thrown away at once: wait until so many files are left."""
+def wait_for_blobs(corral: Corral, count: int) -> None:
+    """Wait until the garbage collection has left this number of files."""
     eventually(lambda: len(files(corral)) == count, f"{count} blobs, not {[str(file) for file in files(corral)]}")

@@ -16,7 +16,7 @@ from botocore.auth import HmacV1QueryAuth, S3SigV4Auth, S3SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from clients.s3_help import MIB, files, new_bucket, settled
+from clients.s3_help import MIB, files, new_bucket, wait_for_blobs
 from corral.services.ecr.registry_passwords import RegistryAccess, password
 from harness import REGION, Corral, eventually
 from raw_registry import OCI_INDEX, Registry, digest_of, half_sent, image_of, index_of, new_repository, part, password_of
@@ -212,7 +212,7 @@ def test_a_layer_with_a_wrong_digest(corral: Corral, registry: Registry, name: s
     assert (answer.status, answer.code) == (400, "DIGEST_INVALID")
     assert digest_of(LAYER) in answer.message
     assert registry("GET", f"/v2/{name}/blobs/{wrong}").status == 404
-    settled(corral, before)
+    wait_for_blobs(corral, before)
 
 
 @pytest.mark.parametrize("digest", ["", "sha256:12", "sha512:" + 128 * "0", "latest"])
@@ -229,7 +229,7 @@ def test_a_cancelled_upload(corral: Corral, registry: Registry, name: str):
     assert len(files(corral)) == before + 1
     assert registry("DELETE", place).status == 204
     assert registry("GET", place).code == "BLOB_UPLOAD_UNKNOWN"
-    settled(corral, before)
+    wait_for_blobs(corral, before)
 
 
 def test_an_upload_belongs_to_its_repository(corral: Corral, registry: Registry, name: str):
@@ -275,7 +275,7 @@ def test_the_same_layer_is_stored_once(corral: Corral, registry: Registry, name:
     with ThreadPoolExecutor(len(names)) as pool:
         digests = list(pool.map(lambda each: Registry(corral, password).push(each, data), names))
     assert set(digests) == {digest_of(data)}
-    settled(corral, before + 1)
+    wait_for_blobs(corral, before + 1)
     for each in set(names):
         assert registry("GET", f"/v2/{each}/blobs/{digests[0]}").body == data
 
@@ -289,7 +289,7 @@ def test_delete_a_layer(corral: Corral, registry: Registry, name: str):
     registry("DELETE", f"/v2/{name}/manifests/{digest_of(manifest)}")
     assert registry("DELETE", f"/v2/{name}/blobs/{digest}").status == 202
     assert registry("DELETE", f"/v2/{name}/blobs/{digest}").code == "BLOB_UNKNOWN"
-    settled(corral, before + 1)  # the configuration is kept for an hour
+    wait_for_blobs(corral, before + 1)  # the configuration is kept for an hour
 
 
 # Failed uploads
@@ -304,7 +304,7 @@ def test_a_cut_upload_leaves_nothing(corral: Corral, registry: Registry, name: s
         assert connection.sock is not None
         connection.sock.shutdown(socket.SHUT_RDWR)
         eventually(lambda: registry("GET", place).status == 404)
-    settled(corral, before)
+    wait_for_blobs(corral, before)
 
 
 def test_kill_9_during_an_upload(own_corral: Callable[..., Corral]):

@@ -1,4 +1,4 @@
-"""Bodies that stream: in bounded memory, checked on the way, and leaving nothing behind when they are cut or wrong."""
+"""Streamed bodies: memory is bounded, they are verified, and interrupted or wrong ones leave nothing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from botocore.httpchecksum import AwsChunkedWrapper, Crc32Checksum
 
-from clients.s3_help import MIB, files, new_bucket, refused, settled
-from corral.blobs.checksums import ALGORITHMS, HEADERS, checksum, checksum_text
+from clients.s3_help import MIB, files, new_bucket, refused, wait_for_blobs
+from corral.blobs.checksums import ALGORITHMS, CHECKSUM_HEADERS, checksum, checksum_text
 from eventually import eventually
 from harness import Corral
 
@@ -27,7 +27,7 @@ UNSIGNED_CHUNKS = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 
 
 class Raw:
-    """A connection on which requests are signed by hand and sent as one likes."""
+    """A raw connection with hand-signed requests."""
 
     def __init__(self, corral: Corral) -> None:
         self.host, self.keys = corral.url.removeprefix("http://"), corral.keys
@@ -62,7 +62,7 @@ class Raw:
         return b"%x;chunk-signature=%s\r\n%s\r\n" % (len(data), shown.encode(), data)
 
     def answer(self) -> tuple[int, str, bytes]:
-        """(status, head, body) of one answer."""
+        """(status, head, body) of one response."""
         while b"\r\n\r\n" not in self.rest:
             self._more()
         head, _, self.rest = self.rest.partition(b"\r\n\r\n")
@@ -101,7 +101,7 @@ def raw(corral):
 
 
 def nothing_new(corral: Corral, before: list[Path]) -> None:
-    """Of what was there some may go: older bodies of the same key."""
+    """No new file. Older bodies of the same key may be deleted."""
     eventually(lambda: set(files(corral)) <= set(before), "no file is left behind")
 
 
@@ -131,7 +131,7 @@ def test_a_wrong_chunk_signature_is_refused(corral, s3, bucket, raw):
     eventually(lambda: files(corral) != before, "it arrives")
     raw.socket.sendall(raw.chunk(os.urandom(MIB), wrong=True))
     nothing_new(corral, before)
-    raw.socket.sendall(raw.chunk(os.urandom(MIB)))  # it is not cut off in the middle: it would not hear why
+    raw.socket.sendall(raw.chunk(os.urandom(MIB)))  # the server reads the rest, so that the client sees the error
     raw.socket.sendall(raw.chunk(b""))
     status, _, body = raw.answer()
     assert (status, b"SignatureDoesNotMatch" in body) == (403, True)
@@ -146,7 +146,7 @@ def test_a_trailing_checksum(corral, s3, bucket, size):
         raw, before = Raw(corral), files(corral)
         sent = data if right else bytes([data[0] ^ 1]) + data[1:]
         wrapper = AwsChunkedWrapper(io.BytesIO(sent), checksum_cls=Crc32Checksum, checksum_name="x-amz-checksum-crc32")
-        body = wrapper.read().replace(b"\r\n" + sent[:8], b"\r\n" + data[:8], 1)  # what arrives is not what was summed up
+        body = wrapper.read().replace(b"\r\n" + sent[:8], b"\r\n" + data[:8], 1)  # the received bytes do not match the checksum
         raw.head(
             "PUT", f"/{bucket}/trailer", UNSIGNED_CHUNKS, content_encoding="aws-chunked", x_amz_trailer="x-amz-checksum-crc32",
             x_amz_decoded_content_length=str(size), content_length=str(len(body)),
@@ -186,17 +186,17 @@ def test_a_checksum_in_the_head(corral, s3, bucket, algorithm, size):
         s3.put_object(Bucket=bucket, Key="wrong", Body=data, **malformed)
 
 
-def test_what_is_sent_without_a_checksum_gets_one(corral, bucket, raw):
+def test_a_body_without_a_checksum_gets_one(corral, bucket, raw):
     raw.head("PUT", f"/{bucket}/plain", content_length=str(len(TEXT)))
     raw.socket.sendall(TEXT)
     running = checksum("CRC64NVME")
     running.update(TEXT)
     assert f"x-amz-checksum-crc64nvme: {checksum_text(running.digest())}".lower() in raw.answer()[1]
-    assert set(HEADERS.values()) == set(ALGORITHMS)
+    assert set(CHECKSUM_HEADERS.values()) == set(ALGORITHMS)
 
 
 @pytest.mark.parametrize("size", [len(TEXT), 3 * MIB])
-def test_another_body_than_was_signed(corral, bucket, raw, size):
+def test_a_body_other_than_the_signed_one_is_refused(corral, bucket, raw, size):
     before = files(corral)
     raw.head("PUT", f"/{bucket}/x", hashlib.sha256(b"signed").hexdigest(), content_length=str(size))
     raw.socket.sendall(b"y" * size)
@@ -222,7 +222,7 @@ def test_a_refusal_comes_before_the_body(corral, s3, bucket, raw):
     missing.socket.close()
 
 
-def test_a_body_is_asked_for(corral, s3, bucket, raw):
+def test_expect_100_continue(corral, s3, bucket, raw):
     raw.head("PUT", f"/{bucket}/asked", content_length=str(len(TEXT)), expect="100-continue")
     assert raw.answer()[0] == 100
     raw.socket.sendall(TEXT)
@@ -241,7 +241,7 @@ def test_a_connection_outlives_a_small_refusal(corral, s3, bucket, raw):
     assert raw.answer()[0] == 200
 
 
-def test_requests_may_be_pipelined_behind_large_answers(corral, s3, bucket, raw):
+def test_requests_may_be_pipelined_behind_large_responses(corral, s3, bucket, raw):
     large = os.urandom(5 * MIB)
     s3.put_object(Bucket=bucket, Key="large", Body=large)
     s3.put_object(Bucket=bucket, Key="small", Body=TEXT)
@@ -274,8 +274,8 @@ def test_requests_may_be_pipelined_behind_large_bodies(corral, s3, bucket, raw):
     assert raw.answer()[2] == TEXT
 
 
-def test_slow_senders_hold_up_nobody(corral, s3, bucket):
-    """There are far fewer threads than senders who have stopped in the middle."""
+def test_slow_senders_do_not_block_others(corral, s3, bucket):
+    """There are far fewer threads than stalled senders."""
     body, senders = os.urandom(2 * MIB), [Raw(corral) for _ in range(24)]
     before = files(corral)
     for number, sender in enumerate(senders):
@@ -305,7 +305,7 @@ def test_a_cut_connection_leaves_nothing(corral, s3, bucket, sent):
         s3.head_object(Bucket=bucket, Key="cut")
 
 
-def test_whoever_reads_a_deleted_object_reads_on(own_corral):
+def test_a_download_continues_after_the_object_is_deleted(own_corral):
     corral = own_corral("none").start()
     s3 = corral.client("s3")
     bucket, part = new_bucket(s3), os.urandom(12 * MIB)
@@ -321,10 +321,10 @@ def test_whoever_reads_a_deleted_object_reads_on(own_corral):
     s3.put_object(Bucket=bucket, Key="x", Body=TEXT)
     s3.delete_object(Bucket=bucket, Key="x")
     assert first + body.read() == part * 3
-    settled(corral, 0)
+    wait_for_blobs(corral, 0)
 
 
-def test_a_reader_who_goes_away(corral, s3, bucket):
+def test_a_reader_that_disconnects(corral, s3, bucket):
     s3.put_object(Bucket=bucket, Key="large", Body=os.urandom(20 * MIB))
     for _ in range(20):
         raw = Raw(corral)
@@ -337,8 +337,8 @@ def test_a_reader_who_goes_away(corral, s3, bucket):
     assert s3.head_object(Bucket=bucket, Key="large")["ContentLength"] == 20 * MIB
 
 
-def test_slow_readers_hold_up_nobody(corral, s3, bucket):
-    """More of them than there are threads."""
+def test_slow_readers_do_not_block_others(corral, s3, bucket):
+    """There are more readers than threads."""
     s3.put_object(Bucket=bucket, Key="large", Body=os.urandom(20 * MIB))
     slow = [Raw(corral) for _ in range(12)]
     for raw in slow:
@@ -390,8 +390,8 @@ def test_a_gibibyte_in_little_memory(own_corral):
     raw.socket.close()
 
 
-def test_many_at_once(s3, bucket):
-    """Small puts and gets from several threads, all of them right."""
+def test_many_concurrent_requests(s3, bucket):
+    """Small puts and gets from several threads."""
     wrong: list[str] = []
 
     def work(name: int) -> None:
@@ -410,7 +410,7 @@ def test_many_at_once(s3, bucket):
     assert s3.list_objects_v2(Bucket=bucket, Prefix="many/")["KeyCount"] == 60
 
 
-def test_what_a_crash_has_left_is_swept_away(own_corral):
+def test_files_that_a_crash_left_are_removed_at_the_next_start(own_corral):
     corral = own_corral("none").start()
     s3 = corral.client("s3")
     bucket = new_bucket(s3)
@@ -419,7 +419,7 @@ def test_what_a_crash_has_left_is_swept_away(own_corral):
     kept = set(files(corral))
     corral.kill("corral.server")
     orphans = [f"{number:032x}" for number in (0, 1 << 127, 255 << 120)]
-    for name in orphans:  # whole, but without a row
+    for name in orphans:  # complete files without a row
         (corral.data / "blobs" / name[0] / name[1] / name).write_bytes(b"orphan")
     (corral.data / "blobs" / "arriving" / ("a" * 32)).write_bytes(b"half")
     corral.start()

@@ -1,4 +1,4 @@
-"""What a bucket may be told beside its objects, through real clients."""
+"""Bucket configurations and ACLs, through real clients."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIFECYCLE = {"Rules": [{"ID": "old", "Status": "Enabled", "Filter": {"Prefix": "
                         "Transitions": [{"Days": 10, "StorageClass": "GLACIER"}]}]}  # fmt: skip
 ALL_OPEN = dict.fromkeys(("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets"), False)
 DOCUMENTS: list[tuple[str, str, str, dict[str, Any], dict[str, Any], str | dict[str, Any]]] = [
-    # what; put's and get's name; put's members; get's answer; and before and after: an error or an answer
+    # name of put and get; delete; members of put; response of get; get without a configuration: an error or a response
     ("policy", "bucket_policy", "bucket_policy", {"Policy": json.dumps({"Statement": [READ_BY_ANYONE]})},
      {"Policy": json.dumps({"Statement": [READ_BY_ANYONE]})}, "NoSuchBucketPolicy"),
     ("cors", "bucket_cors", "bucket_cors", {"CORSConfiguration": {"CORSRules": [RULE]}}, {"CORSRules": [RULE]},
@@ -55,7 +55,7 @@ DOCUMENTS: list[tuple[str, str, str, dict[str, Any], dict[str, Any], str | dict[
 @pytest.mark.parametrize(
     ("put", "delete", "given", "shown", "none"), [each[1:] for each in DOCUMENTS], ids=[each[0] for each in DOCUMENTS]
 )
-def test_kept_shown_and_removed(s3: Any, put: str, delete: str, given: Any, shown: Any, none: Any) -> None:
+def test_put_get_and_delete(s3: Any, put: str, delete: str, given: Any, shown: Any, none: Any) -> None:
     def is_bare() -> None:
         if isinstance(none, str):
             refused(none, getattr(s3, f"get_{put}"))
@@ -86,9 +86,7 @@ def answer(s3: Any, call: str, **params: Any) -> Any:
          {"PublicAccessBlockConfiguration": dict.fromkeys(ALL_OPEN, True)}, "NoSuchPublicAccessBlockConfiguration"),
     ],
 )  # fmt: skip
-def test_what_every_bucket_has_until_it_is_taken_away(
-    s3: Any, name: str, given: Any, shown: Any, default: Any, missing: str
-) -> None:
+def test_defaults_that_can_be_deleted(s3: Any, name: str, given: Any, shown: Any, default: Any, missing: str) -> None:
     assert answer(s3, f"get_{name}") == default
     getattr(s3, f"delete_{name}")(Bucket="configured")
     refused(missing, getattr(s3, f"get_{name}"))
@@ -96,7 +94,7 @@ def test_what_every_bucket_has_until_it_is_taken_away(
     assert answer(s3, f"get_{name}") == shown
 
 
-def test_what_is_empty_by_default(s3: Any) -> None:
+def test_configurations_that_are_empty_by_default(s3: Any) -> None:
     assert answer(s3, "get_bucket_logging") == {}
     assert answer(s3, "get_bucket_accelerate_configuration") == {}
     assert answer(s3, "get_bucket_notification_configuration") == {}
@@ -114,7 +112,7 @@ def test_what_is_empty_by_default(s3: Any) -> None:
     assert answer(s3, "get_bucket_abac") == {"AbacStatus": {"Status": "Enabled"}}
 
 
-def test_replication_is_kept_for_buckets_with_versions(client: Client) -> None:
+def test_replication_needs_versioning(client: Client) -> None:
     s3 = client("s3")
     s3.create_bucket(Bucket="replicated")
     rule = {"ID": "all", "Status": "Enabled", "Prefix": "", "Destination": {"Bucket": "arn:aws:s3:::elsewhere"}}
@@ -131,10 +129,10 @@ def test_replication_is_kept_for_buckets_with_versions(client: Client) -> None:
         s3.get_bucket_replication(Bucket="replicated")
 
 
-def test_there_is_no_object_lock(s3: Any) -> None:
+def test_object_lock_is_refused(s3: Any) -> None:
     refused("ObjectLockConfigurationNotFoundError", s3.get_object_lock_configuration)
     error = refused("NotImplemented", s3.put_object_lock_configuration, ObjectLockConfiguration={"ObjectLockEnabled": "Enabled"})
-    assert "no object lock" in str(error)
+    assert "does not support object lock" in str(error)
 
 
 STORED = {"S3BucketDestination": {"Format": "CSV", "Bucket": "arn:aws:s3:::configured"}}
@@ -198,21 +196,21 @@ def statement(**members: Any) -> str:
         ("put_bucket_website", {"WebsiteConfiguration": {"IndexDocument": {"Suffix": "a/b"}}}, "InvalidArgument"),
         ("put_bucket_logging", {"BucketLoggingStatus": {"LoggingEnabled": {"TargetBucket": "none-such", "TargetPrefix": ""}}},
          "InvalidTargetBucketForLogging"),
-        ("put_bucket_request_payment", {"RequestPaymentConfiguration": {"Payer": "Nobody"}}, "MalformedXML"),
+        ("put_bucket_request_payment", {"RequestPaymentConfiguration": {"Payer": "Unknown"}}, "MalformedXML"),
         ("put_bucket_accelerate_configuration", {"AccelerateConfiguration": {"Status": "Faster"}}, "MalformedXML"),
-        ("put_bucket_ownership_controls", {"OwnershipControls": {"Rules": [{"ObjectOwnership": "Nobody"}]}}, "MalformedXML"),
+        ("put_bucket_ownership_controls", {"OwnershipControls": {"Rules": [{"ObjectOwnership": "Unknown"}]}}, "MalformedXML"),
         ("put_bucket_encryption", {"ServerSideEncryptionConfiguration": {"Rules": [
             {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "rot13"}}]}}, "MalformedXML"),
         ("put_bucket_encryption", {"ServerSideEncryptionConfiguration": {"Rules": [
             {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256", "KMSMasterKeyID": "k"}}]}}, "InvalidArgument"),
     ],
 )  # fmt: skip
-def test_refused(s3: Any, call: str, params: dict[str, Any], code: str) -> None:
+def test_invalid_configurations_are_refused(s3: Any, call: str, params: dict[str, Any], code: str) -> None:
     refused(code, getattr(s3, call), **params)
 
 
 def lifecycle(**members: Any) -> dict[str, Any]:
-    """A rule; members that are None are left out."""
+    """A rule without the members that are None."""
     rule = {"Status": "Enabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": 1}, **members}
     return {name: value for name, value in rule.items() if value is not None}
 
@@ -247,7 +245,7 @@ TAG = {"Key": "a", "Value": "b"}
         ([lifecycle(Filter={"Tag": TAG}, Expiration={"ExpiredObjectDeleteMarker": True})], "InvalidRequest"),
     ],
 )
-def test_lifecycles_that_are_refused(s3: Any, rules: list[dict[str, Any]], code: str) -> None:
+def test_invalid_lifecycle_rules_are_refused(s3: Any, rules: list[dict[str, Any]], code: str) -> None:
     refused(code, s3.put_bucket_lifecycle_configuration, LifecycleConfiguration={"Rules": rules})
 
 
@@ -264,7 +262,7 @@ def test_whether_a_policy_is_public(client: Client) -> None:
     assert s3.get_bucket_policy_status(Bucket="opened")["PolicyStatus"] == {"IsPublic": False}
 
 
-def test_a_bucket_that_is_made_again_remembers_nothing(client: Client) -> None:
+def test_a_recreated_bucket_has_no_old_configuration(client: Client) -> None:
     s3 = client("s3")
     s3.create_bucket(Bucket="again")
     s3.put_bucket_tagging(Bucket="again", Tagging={"TagSet": [TAG]})
@@ -276,7 +274,7 @@ def test_a_bucket_that_is_made_again_remembers_nothing(client: Client) -> None:
         s3.get_bucket_tagging(Bucket="again")
 
 
-def test_what_is_said_when_a_bucket_is_made(client: Client) -> None:
+def test_configurations_in_create_bucket(client: Client) -> None:
     s3 = client("s3")
     s3.create_bucket(Bucket="made", ObjectOwnership="ObjectWriter", CreateBucketConfiguration={"Tags": [TAG]})
     assert s3.get_bucket_ownership_controls(Bucket="made")["OwnershipControls"] == {"Rules": [{"ObjectOwnership": "ObjectWriter"}]}
@@ -295,7 +293,7 @@ def permissions(acl: dict[str, Any]) -> set[tuple[str, str]]:
     return {(name(grant["Grantee"]), grant["Permission"]) for grant in acl["Grants"]}
 
 
-def test_lists_of_buckets(client: Client) -> None:
+def test_acls_of_buckets(client: Client) -> None:
     s3 = client("s3")
     s3.create_bucket(Bucket="listed", ACL="public-read")
     assert permissions(s3.get_bucket_acl(Bucket="listed")) == {("owner", "FULL_CONTROL"), ("AllUsers", "READ")}
@@ -317,7 +315,7 @@ def test_lists_of_buckets(client: Client) -> None:
             s3.put_bucket_acl(Bucket="listed", **params)
 
 
-def test_lists_of_objects(client: Client) -> None:
+def test_acls_of_objects(client: Client) -> None:
     s3 = client("s3")
     s3.create_bucket(Bucket="objects-listed")
     s3.put_object(Bucket="objects-listed", Key="a", Body=b"a")

@@ -1,4 +1,4 @@
-"""Lifecycle rules on a real server: with dates that have passed, for nobody waits for midnight here."""
+"""Lifecycle rules on a real server. They use past dates, so that the tests need not wait for midnight."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from clients.s3_help import files, new_bucket, settled
+from clients.s3_help import files, new_bucket, wait_for_blobs
 from eventually import eventually
 from harness import Corral
 
@@ -33,11 +33,11 @@ def test_objects_expire_with_their_files(own_corral: Callable[..., Corral]) -> N
     rules = {"Rules": [rule("old/", Expiration={"Date": YESTERDAY})]}
     s3.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration=rules)
     eventually(lambda: keys(s3, bucket) == ["kept"], "only what is kept is left")
-    settled(corral, 1)
+    wait_for_blobs(corral, 1)
     assert s3.get_object(Bucket=bucket, Key="kept")["Body"].read() == b"x"
 
 
-def test_versions_get_a_marker(corral: Corral) -> None:
+def test_expired_versions_get_a_delete_marker(corral: Corral) -> None:
     s3 = corral.client("s3")
     bucket = new_bucket(s3, versions=True)
     made = s3.put_object(Bucket=bucket, Key="a", Body=b"x")["VersionId"]
@@ -48,7 +48,7 @@ def test_versions_get_a_marker(corral: Corral) -> None:
     assert len(s3.list_object_versions(Bucket=bucket)["DeleteMarkers"]) == 1
 
 
-def test_what_is_promised_is_shown(corral: Corral) -> None:
+def test_responses_show_the_expiry_date(corral: Corral) -> None:
     s3 = corral.client("s3")
     bucket = new_bucket(s3)
     rules = {"Rules": [rule("a", Expiration={"Days": 2}, AbortIncompleteMultipartUpload={"DaysAfterInitiation": 3})]}

@@ -1,4 +1,4 @@
-"""Listings: order, prefixes, delimiters, pages; and what they cost."""
+"""Listings: order, prefixes, delimiters and pages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def bucket(s3):
 
 
 def expected(prefix: str, delimiter: str, after: str = "") -> list[str]:
-    """Keys and common prefixes in the order of their bytes, by the definition."""
+    """The expected keys and common prefixes, sorted by their bytes."""
     found = set()
     for key in KEYS:
         if key.startswith(prefix):
@@ -59,7 +59,7 @@ def test_starting_after(s3, bucket, after):
     assert found(s3.list_objects_v2(Bucket=bucket, StartAfter=after, Delimiter="/")) == expected("", "/", after)
 
 
-def test_what_a_listing_says(s3, bucket):
+def test_the_members_of_a_listing(s3, bucket):
     page = s3.list_objects_v2(Bucket=bucket, MaxKeys=2, FetchOwner=True)
     assert (page["Name"], page["MaxKeys"], page["IsTruncated"], page["KeyCount"]) == (bucket, 2, True, 2)
     first = page["Contents"][0]
@@ -79,7 +79,7 @@ def test_what_a_listing_says(s3, bucket):
 
 
 def test_keys_in_plain_xml(corral, bucket):
-    """Without encoding-type=url, which boto3 adds by itself."""
+    """Without encoding-type=url, which boto3 adds automatically."""
     s3 = corral.client("s3")
     s3.meta.events.unregister("before-parameter-build.s3.ListObjectsV2", unique_id=None, handler=_url_encoding())
     assert found(s3.list_objects_v2(Bucket=bucket)) == expected("", "")
@@ -91,7 +91,7 @@ def _url_encoding():
     return set_list_objects_encoding_type_url
 
 
-def test_versions_in_pages_that_are_deleted_on_the_way(s3):
+def test_pages_of_versions_that_are_deleted_in_between(s3):
     bucket = new_bucket(s3, versions=True)
     for round_ in range(3):
         for key in ("a", "b/1", "b/2"):

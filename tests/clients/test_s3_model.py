@@ -1,4 +1,4 @@
-"""A bucket and a dict get the same random requests, by real boto3, and must agree on everything."""
+"""A stateful test: a bucket and a dict get the same random requests through boto3, and must always agree."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from clients.s3_help import MIB, files, new_bucket, refused, settled
+from clients.s3_help import MIB, files, new_bucket, refused, wait_for_blobs
 from harness import Corral
 
 EXAMPLES = int(os.environ.get("CORRAL_EXAMPLES", "1"))
-PART = b"5" * (5 * MIB)  # the smallest that may have another behind it
+PART = b"5" * (5 * MIB)  # the minimum size of a part that is not the last
 KEYS = st.sampled_from(["a", "a/1", "a/2", "a/b/1", "b", "b/", "é", "~"])
 BODIES = st.one_of(st.binary(max_size=40), st.sampled_from([b"x" * 70_000, b"y" * 300_000]))
 PAGES = st.integers(1, 3)
@@ -25,7 +25,7 @@ PAGES = st.integers(1, 3)
 
 @dataclass
 class Known:
-    """A version as the model has it."""
+    """A version in the model."""
 
     id: str
     body: bytes | None  # None: a delete marker
@@ -40,10 +40,10 @@ class Bucket(RuleBasedStateMachine):
     def begin(self) -> None:
         self.name = new_bucket(self.s3)
         self.versioning = ""
-        self.versions: dict[str, list[Known]] = {}  # the newest first
+        self.versions: dict[str, list[Known]] = {}  # newest first
         self.uploads: dict[str, tuple[str, dict[int, bytes]]] = {}
 
-    # The model's own rules
+    # The model
 
     def _add(self, key: str, body: bytes | None, metadata: dict[str, str], answer: dict[str, Any]) -> None:
         there = self.versions.setdefault(key, [])
@@ -60,7 +60,7 @@ class Bucket(RuleBasedStateMachine):
     def _latest(self, key: str) -> Known | None:
         return self._current().get(key)
 
-    # What is asked of both
+    # Requests to both
 
     @rule(status=st.sampled_from(["Enabled", "Suspended"]))
     def set_versioning(self, status: str) -> None:
@@ -213,21 +213,21 @@ class Bucket(RuleBasedStateMachine):
 
     @invariant()
     def versions_are_readable(self) -> None:
-        """One that is not the latest, each time: all of them would take long."""
+        """Reads one older version each time, because reading all would take too long."""
         older = [(key, each) for key, there in getattr(self, "versions", {}).items() for each in there[1:] if each.body is not None]
         for key, each in older[-1:]:
             got = self.s3.get_object(Bucket=self.name, Key=key, VersionId=each.id)
             assert got["Body"].read() == each.body
 
     def teardown(self) -> None:
-        """Everything is removed again, and no file is left."""
+        """Delete everything; no file may be left."""
         for upload_id, (key, _) in self.uploads.items():
             self.s3.abort_multipart_upload(Bucket=self.name, Key=key, UploadId=upload_id)
         doomed = [{"Key": key, "VersionId": each.id} for key, there in self.versions.items() for each in there]
         if doomed:
             assert "Errors" not in self.s3.delete_objects(Bucket=self.name, Delete={"Objects": doomed})
         self.s3.delete_bucket(Bucket=self.name)
-        settled(self.corral, 0)
+        wait_for_blobs(self.corral, 0)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Events of a bucket as messages of a queue, through real clients."""
+"""Event notifications to queues, through real clients."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ CREATED, REMOVED = "s3:ObjectCreated:*", "s3:ObjectRemoved:*"
 
 
 def policy_for(bucket: str, arn: str, **members: Any) -> str:
-    """As S3's documentation has it."""
+    """A queue policy as in S3's documentation."""
     condition = {"ArnLike": {"aws:SourceArn": f"arn:aws:s3:*:*:{bucket}"}, "StringEquals": {"aws:SourceAccount": ACCOUNT}}
     statement = {"Effect": "Allow", "Principal": {"Service": "s3.amazonaws.com"}, "Action": "SQS:SendMessage", "Resource": arn}
     return json.dumps({"Version": "2012-10-17", "Statement": [{**statement, "Condition": condition, **members}]})
 
 
-class Told:
-    """A bucket and a queue that may be told of its events."""
+class NotifiedQueue:
+    """A bucket and a queue whose policy allows the bucket's events."""
 
     def __init__(self, corral: Corral) -> None:
         self.name = f"told-{next(NUMBERS)}"
@@ -41,7 +41,7 @@ class Told:
         self.sqs.set_queue_attributes(QueueUrl=self.url, Attributes={"Policy": policy_for(self.name, self.arn, **members)})
 
     def configure(self, *events: str, **filters: str) -> None:
-        """And take the test message away."""
+        """Configure notifications, and remove the test message from the queue."""
         part: dict[str, Any] = {"QueueArn": self.arn, "Events": list(events or (CREATED,)), "Id": "all"}
         if filters:
             part["Filter"] = {"Key": {"FilterRules": [{"Name": name, "Value": value} for name, value in filters.items()]}}
@@ -52,7 +52,7 @@ class Told:
         self.s3.put_bucket_notification_configuration(Bucket=self.name, NotificationConfiguration=configuration, **params)
 
     def messages(self) -> list[dict[str, Any]]:
-        """All that are in the queue now: a message is there when the call that caused it has returned."""
+        """All messages in the queue. A message is there when the call that caused it has returned."""
         found: list[dict[str, Any]] = []
         while batch := self.sqs.receive_message(QueueUrl=self.url, MaxNumberOfMessages=10).get("Messages", []):
             found += [json.loads(message["Body"]) for message in batch]
@@ -68,22 +68,22 @@ class Told:
 
 
 @pytest.fixture
-def told(corral: Corral) -> Iterator[Told]:
-    yield Told(corral)
+def notified(corral: Corral) -> Iterator[NotifiedQueue]:
+    yield NotifiedQueue(corral)
 
 
-def test_a_record_says_all_that_s3_says(told: Told) -> None:
-    told.configure()
-    etag = told.s3.put_object(Bucket=told.name, Key="a folder/ü+1.txt", Body=b"hello")["ETag"]
-    (record,) = told.records()
+def test_a_record_has_all_members_of_s3s(notified: NotifiedQueue) -> None:
+    notified.configure()
+    etag = notified.s3.put_object(Bucket=notified.name, Key="a folder/ü+1.txt", Body=b"hello")["ETag"]
+    (record,) = notified.records()
     about = record["s3"].pop("object")
     assert about.pop("sequencer")
     assert about == {"key": "a+folder/%C3%BC%2B1.txt", "size": 5, "eTag": etag.strip('"')}
-    owner = told.s3.list_buckets()["Owner"]["ID"]
+    owner = notified.s3.list_buckets()["Owner"]["ID"]
     assert record["s3"] == {
         "s3SchemaVersion": "1.0",
         "configurationId": "all",
-        "bucket": {"name": told.name, "ownerIdentity": {"principalId": owner}, "arn": f"arn:aws:s3:::{told.name}"},
+        "bucket": {"name": notified.name, "ownerIdentity": {"principalId": owner}, "arn": f"arn:aws:s3:::{notified.name}"},
     }
     assert record["eventVersion"] == "2.1"
     assert record["eventSource"] == "aws:s3"
@@ -95,19 +95,19 @@ def test_a_record_says_all_that_s3_says(told: Told) -> None:
     assert record["userIdentity"]["principalId"]
 
 
-def test_the_test_message(told: Told) -> None:
-    told.put({"QueueConfigurations": [{"QueueArn": told.arn, "Events": [CREATED]}]})
-    (message,) = told.messages()
+def test_the_test_message(notified: NotifiedQueue) -> None:
+    notified.put({"QueueConfigurations": [{"QueueArn": notified.arn, "Events": [CREATED]}]})
+    (message,) = notified.messages()
     assert message["Service"] == "Amazon S3"
     assert message["Event"] == "s3:TestEvent"
-    assert message["Bucket"] == told.name
+    assert message["Bucket"] == notified.name
     assert message["Time"].endswith("Z")
     assert message["RequestId"]
 
 
-def test_every_way_to_make_and_remove_an_object(told: Told) -> None:
-    told.configure(CREATED, REMOVED)
-    s3, bucket = told.s3, told.name
+def test_every_way_to_create_and_remove_an_object(notified: NotifiedQueue) -> None:
+    notified.configure(CREATED, REMOVED)
+    s3, bucket = notified.s3, notified.name
     s3.put_object(Bucket=bucket, Key="a", Body=b"1")
     s3.copy_object(Bucket=bucket, Key="b", CopySource={"Bucket": bucket, "Key": "a"})
     upload = s3.create_multipart_upload(Bucket=bucket, Key="c")["UploadId"]
@@ -117,7 +117,7 @@ def test_every_way_to_make_and_remove_an_object(told: Told) -> None:
     s3.delete_object(Bucket=bucket, Key="a")
     s3.delete_object(Bucket=bucket, Key="never was")
     s3.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": "b"}, {"Key": "c"}]})
-    found = told.records()
+    found = notified.records()
     assert sorted((record["eventName"], record["s3"]["object"]["key"]) for record in found) == [
         ("ObjectCreated:CompleteMultipartUpload", "c"),
         ("ObjectCreated:Copy", "b"),
@@ -132,64 +132,64 @@ def test_every_way_to_make_and_remove_an_object(told: Told) -> None:
     assert len(made) == len(removed)
 
 
-def test_versions(told: Told) -> None:
-    told.configure(CREATED, REMOVED)
-    s3, bucket = told.s3, told.name
+def test_versions(notified: NotifiedQueue) -> None:
+    notified.configure(CREATED, REMOVED)
+    s3, bucket = notified.s3, notified.name
     s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
     made = s3.put_object(Bucket=bucket, Key="a", Body=b"1")["VersionId"]
     marker = s3.delete_object(Bucket=bucket, Key="a")["VersionId"]
     s3.delete_object(Bucket=bucket, Key="a", VersionId=made)
-    found = {record["eventName"]: record["s3"]["object"]["versionId"] for record in told.records()}
+    found = {record["eventName"]: record["s3"]["object"]["versionId"] for record in notified.records()}
     assert found == {"ObjectCreated:Put": made, "ObjectRemoved:DeleteMarkerCreated": marker, "ObjectRemoved:Delete": made}
 
 
-def test_a_large_file_of_the_aws_command_is_no_put(told: Told, corral: Corral, tmp_path: Path) -> None:
-    """The command uploads it in parts, so whoever listens for Put alone hears nothing: people are surprised by it on AWS too."""
-    told.configure("s3:ObjectCreated:Put")
+def test_a_large_file_of_the_aws_command_is_not_a_put(notified: NotifiedQueue, corral: Corral, tmp_path: Path) -> None:
+    """The command uploads a large file in parts, so a notification for Put alone does not match, as on AWS."""
+    notified.configure("s3:ObjectCreated:Put")
     large, small = tmp_path / "large", tmp_path / "small"
     large.write_bytes(bytes(9 * 1024 * 1024))
     small.write_bytes(b"small")
-    corral.aws("s3", "cp", "--quiet", str(large), f"s3://{told.name}/large")
-    corral.aws("s3", "cp", "--quiet", str(small), f"s3://{told.name}/small")
-    assert told.events() == [("ObjectCreated:Put", "small")]
+    corral.aws("s3", "cp", "--quiet", str(large), f"s3://{notified.name}/large")
+    corral.aws("s3", "cp", "--quiet", str(small), f"s3://{notified.name}/small")
+    assert notified.events() == [("ObjectCreated:Put", "small")]
 
 
-def test_prefix_and_suffix(told: Told) -> None:
-    told.configure(prefix="images/", Suffix=".jpg")
+def test_prefix_and_suffix(notified: NotifiedQueue) -> None:
+    notified.configure(prefix="images/", Suffix=".jpg")
     for key in ("images/a.jpg", "images/a.png", "a.jpg", "images/b c.jpg"):
-        told.s3.put_object(Bucket=told.name, Key=key, Body=b"")
-    assert sorted(told.events()) == [("ObjectCreated:Put", "images/a.jpg"), ("ObjectCreated:Put", "images/b c.jpg")]
+        notified.s3.put_object(Bucket=notified.name, Key=key, Body=b"")
+    assert sorted(notified.events()) == [("ObjectCreated:Put", "images/a.jpg"), ("ObjectCreated:Put", "images/b c.jpg")]
 
 
-def test_tags(told: Told) -> None:
-    told.configure("s3:ObjectTagging:*")
-    told.s3.put_object(Bucket=told.name, Key="a", Body=b"")
-    told.s3.put_object_tagging(Bucket=told.name, Key="a", Tagging={"TagSet": [{"Key": "x", "Value": "y"}]})
-    told.s3.delete_object_tagging(Bucket=told.name, Key="a")
-    assert sorted(told.events()) == [("ObjectTagging:Delete", "a"), ("ObjectTagging:Put", "a")]
+def test_tags(notified: NotifiedQueue) -> None:
+    notified.configure("s3:ObjectTagging:*")
+    notified.s3.put_object(Bucket=notified.name, Key="a", Body=b"")
+    notified.s3.put_object_tagging(Bucket=notified.name, Key="a", Tagging={"TagSet": [{"Key": "x", "Value": "y"}]})
+    notified.s3.delete_object_tagging(Bucket=notified.name, Key="a")
+    assert sorted(notified.events()) == [("ObjectTagging:Delete", "a"), ("ObjectTagging:Put", "a")]
 
 
-def test_what_did_not_happen_is_not_told(told: Told) -> None:
-    told.configure(CREATED, REMOVED)
-    told.s3.put_object(Bucket=told.name, Key="a", Body=b"1")
+def test_failed_requests_send_no_message(notified: NotifiedQueue) -> None:
+    notified.configure(CREATED, REMOVED)
+    notified.s3.put_object(Bucket=notified.name, Key="a", Body=b"1")
     with pytest.raises(ClientError, match="PreconditionFailed"):
-        told.s3.put_object(Bucket=told.name, Key="a", Body=b"2", IfNoneMatch="*")
-    assert told.events() == [("ObjectCreated:Put", "a")]
+        notified.s3.put_object(Bucket=notified.name, Key="a", Body=b"2", IfNoneMatch="*")
+    assert notified.events() == [("ObjectCreated:Put", "a")]
 
 
-def test_a_waiting_reader_hears_at_once(told: Told) -> None:
-    told.configure()
-    told.s3.put_object(Bucket=told.name, Key="a", Body=b"1")
-    answer = told.sqs.receive_message(QueueUrl=told.url, WaitTimeSeconds=20)
+def test_a_long_poll_returns_at_once(notified: NotifiedQueue) -> None:
+    notified.configure()
+    notified.s3.put_object(Bucket=notified.name, Key="a", Body=b"1")
+    answer = notified.sqs.receive_message(QueueUrl=notified.url, WaitTimeSeconds=20)
     assert len(answer["Messages"]) == 1
 
 
-# What is refused
+# Refused configurations
 
 
-def refused(told: Told, configuration: dict[str, Any], words: str) -> dict[str, Any]:
+def refused(notified: NotifiedQueue, configuration: dict[str, Any], words: str) -> dict[str, Any]:
     with pytest.raises(ClientError) as error:
-        told.put(configuration)
+        notified.put(configuration)
     assert error.value.response["Error"]["Code"] == "InvalidArgument"
     assert words in json.dumps(error.value.response["Error"])
     return error.value.response["Error"]
@@ -210,35 +210,35 @@ def queues(*parts: dict[str, Any], arn: str) -> dict[str, Any]:
         {"Condition": {"StringEquals": {"aws:SourceAccount": "999999999999"}}},
     ],
 )
-def test_a_queue_must_allow_it_when_it_is_configured(told: Told, members: dict[str, Any]) -> None:
-    told.allow(**members)
-    error = refused(told, queues({}, arn=told.arn), "Unable to validate the following destination configurations")
+def test_the_queue_policy_must_allow_s3_at_configuration(notified: NotifiedQueue, members: dict[str, Any]) -> None:
+    notified.allow(**members)
+    error = refused(notified, queues({}, arn=notified.arn), "Unable to validate the following destination configurations")
     assert "Permissions on the destination queue do not allow S3" in json.dumps(error)
-    assert told.arn in json.dumps(error)
-    assert told.messages() == []
-    assert "QueueConfigurations" not in told.s3.get_bucket_notification_configuration(Bucket=told.name)
+    assert notified.arn in json.dumps(error)
+    assert notified.messages() == []
+    assert "QueueConfigurations" not in notified.s3.get_bucket_notification_configuration(Bucket=notified.name)
 
 
-def test_a_queue_may_allow_everyone_with_a_condition(told: Told) -> None:
-    told.allow(Principal="*", Action="sqs:*")
-    told.configure()
+def test_the_queue_policy_may_allow_everyone_with_a_condition(notified: NotifiedQueue) -> None:
+    notified.allow(Principal="*", Action="sqs:*")
+    notified.configure()
 
 
-def test_a_queue_must_still_allow_it_when_it_happens(told: Told) -> None:
-    told.configure()
-    told.allow(Effect="Deny")
-    told.s3.put_object(Bucket=told.name, Key="a", Body=b"")
-    assert told.messages() == []
-    told.allow()
-    told.s3.put_object(Bucket=told.name, Key="b", Body=b"")
-    assert told.events() == [("ObjectCreated:Put", "b")]
+def test_the_queue_policy_must_allow_s3_at_each_event(notified: NotifiedQueue) -> None:
+    notified.configure()
+    notified.allow(Effect="Deny")
+    notified.s3.put_object(Bucket=notified.name, Key="a", Body=b"")
+    assert notified.messages() == []
+    notified.allow()
+    notified.s3.put_object(Bucket=notified.name, Key="b", Body=b"")
+    assert notified.events() == [("ObjectCreated:Put", "b")]
 
 
-def test_a_queue_that_is_gone_does_not_keep_anybody_from_writing(told: Told) -> None:
-    told.configure()
-    told.sqs.delete_queue(QueueUrl=told.url)
-    told.s3.put_object(Bucket=told.name, Key="a", Body=b"")
-    assert told.s3.get_object(Bucket=told.name, Key="a")["Body"].read() == b""
+def test_writes_succeed_when_the_queue_is_deleted(notified: NotifiedQueue) -> None:
+    notified.configure()
+    notified.sqs.delete_queue(QueueUrl=notified.url)
+    notified.s3.put_object(Bucket=notified.name, Key="a", Body=b"")
+    assert notified.s3.get_object(Bucket=notified.name, Key="a")["Body"].read() == b""
 
 
 @pytest.mark.parametrize(
@@ -254,48 +254,48 @@ def test_a_queue_that_is_gone_does_not_keep_anybody_from_writing(told: Told) -> 
          "Configuration is ambiguously defined"),
     ],
 )  # fmt: skip
-def test_refused(told: Told, parts: list[dict[str, Any]], words: str) -> None:
-    refused(told, queues(*parts, arn=told.arn), words)
+def test_invalid_configurations(notified: NotifiedQueue, parts: list[dict[str, Any]], words: str) -> None:
+    refused(notified, queues(*parts, arn=notified.arn), words)
 
 
-def test_fifo_queues_and_other_regions_are_refused(told: Told, client: Callable[..., Any]) -> None:
-    told.sqs.create_queue(QueueName=f"{told.name}.fifo", Attributes={"FifoQueue": "true"})
-    refused(told, queues({}, arn=f"{told.arn}.fifo"), "FIFO SQS queues are not supported")
-    client("sqs", "eu-west-1").create_queue(QueueName=told.name)
-    refused(told, queues({}, arn=told.arn.replace("us-east-1", "eu-west-1")), "region is not valid")
+def test_fifo_queues_and_other_regions_are_refused(notified: NotifiedQueue, client: Callable[..., Any]) -> None:
+    notified.sqs.create_queue(QueueName=f"{notified.name}.fifo", Attributes={"FifoQueue": "true"})
+    refused(notified, queues({}, arn=f"{notified.arn}.fifo"), "FIFO SQS queues are not supported")
+    client("sqs", "eu-west-1").create_queue(QueueName=notified.name)
+    refused(notified, queues({}, arn=notified.arn.replace("us-east-1", "eu-west-1")), "region is not valid")
 
 
-def test_topics_and_functions_are_not_here(told: Told) -> None:
+def test_topics_and_functions_are_refused(notified: NotifiedQueue) -> None:
     topic = {"TopicConfigurations": [{"Id": "t", "TopicArn": f"arn:aws:sns:us-east-1:{ACCOUNT}:t", "Events": [CREATED]}]}
     function = {"Id": "f", "LambdaFunctionArn": f"arn:aws:lambda:us-east-1:{ACCOUNT}:function:f", "Events": [REMOVED]}
-    refused(told, topic, "Corral has no SNS topics")
-    refused(told, {"LambdaFunctionConfigurations": [function]}, "Corral has no Lambda functions")
+    refused(notified, topic, "Corral has no SNS topics")
+    refused(notified, {"LambdaFunctionConfigurations": [function]}, "Corral has no Lambda functions")
     both = {**topic, "LambdaFunctionConfigurations": [function], "EventBridgeConfiguration": {}}
-    told.put(both, SkipDestinationValidation=True)
-    shown = told.s3.get_bucket_notification_configuration(Bucket=told.name)
+    notified.put(both, SkipDestinationValidation=True)
+    shown = notified.s3.get_bucket_notification_configuration(Bucket=notified.name)
     del shown["ResponseMetadata"]
     assert shown == both
-    told.s3.put_object(Bucket=told.name, Key="a", Body=b"")
+    notified.s3.put_object(Bucket=notified.name, Key="a", Body=b"")
 
 
-def test_who_is_told_later_is_not_tried_now(told: Told) -> None:
-    told.allow(Effect="Deny")
-    told.put(queues({}, arn=told.arn), SkipDestinationValidation=True)
-    assert told.messages() == []
-    told.allow()
-    told.s3.put_object(Bucket=told.name, Key="a", Body=b"")
-    assert told.events() == [("ObjectCreated:Put", "a")]
+def test_skipped_destination_validation(notified: NotifiedQueue) -> None:
+    notified.allow(Effect="Deny")
+    notified.put(queues({}, arn=notified.arn), SkipDestinationValidation=True)
+    assert notified.messages() == []
+    notified.allow()
+    notified.s3.put_object(Bucket=notified.name, Key="a", Body=b"")
+    assert notified.events() == [("ObjectCreated:Put", "a")]
 
 
-def test_an_empty_configuration_ends_it(told: Told) -> None:
-    told.configure()
-    told.put({})
-    told.s3.put_object(Bucket=told.name, Key="a", Body=b"")
-    assert told.messages() == []
+def test_an_empty_configuration_stops_notifications(notified: NotifiedQueue) -> None:
+    notified.configure()
+    notified.put({})
+    notified.s3.put_object(Bucket=notified.name, Key="a", Body=b"")
+    assert notified.messages() == []
 
 
-def test_from_the_aws_command(told: Told, aws: Callable[..., Any]) -> None:
-    configuration = json.dumps(queues({"Id": "x"}, arn=told.arn))
-    aws("s3api", "put-bucket-notification-configuration", "--bucket", told.name, "--notification-configuration", configuration)
-    shown = aws("s3api", "get-bucket-notification-configuration", "--bucket", told.name)
-    assert shown == queues({"Id": "x"}, arn=told.arn)
+def test_from_the_aws_command(notified: NotifiedQueue, aws: Callable[..., Any]) -> None:
+    configuration = json.dumps(queues({"Id": "x"}, arn=notified.arn))
+    aws("s3api", "put-bucket-notification-configuration", "--bucket", notified.name, "--notification-configuration", configuration)
+    shown = aws("s3api", "get-bucket-notification-configuration", "--bucket", notified.name)
+    assert shown == queues({"Id": "x"}, arn=notified.arn)

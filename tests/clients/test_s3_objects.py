@@ -1,4 +1,4 @@
-"""Buckets and objects, as boto3 and the aws command know them."""
+"""Buckets and objects, through boto3 and the aws command."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_bucket(s3, client, aws):
         europe.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
     with refused("IllegalLocationConstraintException"):
         europe.create_bucket(Bucket="another-one")
-    client("s3", region="US").create_bucket(Bucket=f"{name}-us")  # no region: it is told which to sign for, and tries again
+    client("s3", region="US").create_bucket(Bucket=f"{name}-us")  # not a region: the error names the right one, and boto3 retries
     assert s3.get_bucket_location(Bucket=f"{name}-us")["LocationConstraint"] is None
     with refused("InvalidLocationConstraint"):
         s3.create_bucket(Bucket="another-one", CreateBucketConfiguration={"LocationConstraint": "us-east-1"})
@@ -57,7 +57,7 @@ def test_a_bucket(s3, client, aws):
 
 
 @pytest.mark.parametrize("name", ["ab", "Upper", "under_score", "a..b", "1.2.3.4", "-start", "end-", "a.-b", "xn--x", "x-s3alias"])
-def test_names_that_are_none(s3, name):
+def test_invalid_bucket_names(s3, name):
     with refused("InvalidBucketName", 400, BucketName=name):
         s3.create_bucket(Bucket=name)
 
@@ -76,7 +76,7 @@ def test_an_object(s3, bucket):
     with refused("BucketNotEmpty", 409, BucketName=bucket):
         s3.delete_bucket(Bucket=bucket)
     s3.delete_object(Bucket=bucket, Key="fox")
-    s3.delete_object(Bucket=bucket, Key="fox")  # what is not there may be deleted
+    s3.delete_object(Bucket=bucket, Key="fox")  # deleting a missing key succeeds
     with refused("NoSuchKey", 404, Key="fox"):
         s3.get_object(Bucket=bucket, Key="fox")
     with refused("404", 404):
@@ -127,7 +127,7 @@ def test_a_key_that_is_too_long(s3, bucket):
         s3.put_object(Bucket=bucket, Key="é" * 513)
 
 
-def test_what_is_kept_beside_the_bytes(s3, bucket):
+def test_stored_headers_and_metadata(s3, bucket):
     kept = {
         "CacheControl": "no-cache",
         "ContentDisposition": 'attachment; filename="x"',
@@ -180,7 +180,7 @@ def test_a_range(s3, bucket, header, part):
     assert s3.head_object(Bucket=bucket, Key="fox", Range=header)["ContentLength"] == len(part)
 
 
-def test_ranges_that_are_none(s3, bucket):
+def test_invalid_and_unsatisfiable_ranges(s3, bucket):
     s3.put_object(Bucket=bucket, Key="fox", Body=TEXT)
     for ignored in ("bytes=5-4", "lines=1-2", "bytes=0-1,3-4", "bytes=-"):
         got = s3.get_object(Bucket=bucket, Key="fox", Range=ignored)
@@ -190,7 +190,7 @@ def test_ranges_that_are_none(s3, bucket):
             s3.get_object(Bucket=bucket, Key="fox", Range=nothing)
 
 
-def test_conditions_of_reading(s3, bucket):
+def test_conditional_reads(s3, bucket):
     etag = s3.put_object(Bucket=bucket, Key="fox", Body=TEXT)["ETag"]
     modified = s3.head_object(Bucket=bucket, Key="fox")["LastModified"]
     before, after = modified - HOUR, modified + HOUR
@@ -206,7 +206,7 @@ def test_conditions_of_reading(s3, bucket):
         {"IfNoneMatch": '"other"'},
         {"IfModifiedSince": before},
         {"IfUnmodifiedSince": after},
-        {"IfMatch": etag, "IfUnmodifiedSince": before},  # the ETag says more
+        {"IfMatch": etag, "IfUnmodifiedSince": before},  # the ETag takes precedence
         {"IfNoneMatch": '"other"', "IfModifiedSince": after},
     ):
         assert get(**holds) == TEXT
@@ -221,7 +221,7 @@ def test_conditions_of_reading(s3, bucket):
             s3.head_object(Bucket=bucket, Key="fox", **failed)
 
 
-def test_conditions_of_writing(s3, bucket):
+def test_conditional_writes(s3, bucket):
     with refused("NoSuchKey", 404):
         s3.put_object(Bucket=bucket, Key="x", Body=b"1", IfMatch='"e"')
     first = s3.put_object(Bucket=bucket, Key="x", Body=b"1", IfNoneMatch="*")["ETag"]
@@ -253,7 +253,7 @@ def test_copies(s3, bucket):
     assert done["CopyObjectResult"]["ETag"] == etag
     got = s3.get_object(Bucket=other, Key="to")
     assert (got["Body"].read(), got["Metadata"], got["ContentType"], got["TagCount"]) == (TEXT, {"a": "1"}, "text/plain", 1)
-    assert "StorageClass" not in got  # it is the request's, not the source's
+    assert "StorageClass" not in got  # it comes from the request, not from the source
     s3.copy_object(
         Bucket=other,
         Key="to",
@@ -281,12 +281,12 @@ def test_copies(s3, bucket):
     with refused("PreconditionFailed", 412):
         s3.copy_object(Bucket=other, Key="to", CopySource=source, CopySourceIfMatch='"other"')
     s3.copy_object(Bucket=other, Key="to", CopySource=source, CopySourceIfMatch=etag)
-    s3.delete_object(Bucket=bucket, Key="from")  # the bytes are shared, and stay as long as somebody has them
+    s3.delete_object(Bucket=bucket, Key="from")  # the bytes are shared, and stay while an object refers to them
     assert s3.get_object(Bucket=other, Key="to")["Body"].read() == TEXT
 
 
-def test_the_etag_of_what_kms_would_encrypt_is_no_md5(s3, bucket):
-    """As S3's: it says nothing of the bytes, and differs from put to put. A Content-MD5 is held against them all the same."""
+def test_the_etag_with_a_kms_key_is_not_an_md5(s3, bucket):
+    """As on S3, the ETag is random and differs from put to put. Content-MD5 is still verified."""
     md5 = hashlib.md5(TEXT)
     kms = {"Bucket": bucket, "Body": TEXT, "ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "alias/mine"}
     first, second = (s3.put_object(Key=key, ContentMD5=b64encode(md5.digest()).decode(), **kms)["ETag"] for key in "ab")
@@ -313,7 +313,7 @@ def test_the_etag_of_what_kms_would_encrypt_is_no_md5(s3, bucket):
     assert s3.get_object(Bucket=bucket, Key="parts")["Body"].read() == TEXT
 
 
-def test_objects_have_the_encryption_of_their_bucket_if_they_ask_for_none(s3, bucket):
+def test_objects_get_the_default_encryption_of_their_bucket(s3, bucket):
     assert "ServerSideEncryption" not in s3.put_object(Bucket=bucket, Key="before", Body=TEXT), "nothing was said, nothing is done"
     rule = {"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": "k"}, "BucketKeyEnabled": True}
     s3.put_bucket_encryption(Bucket=bucket, ServerSideEncryptionConfiguration={"Rules": [rule]})
@@ -339,13 +339,13 @@ def test_a_copy_with_another_checksum(s3, bucket):
     assert (got["ChecksumSHA256"], got["Body"].read()) == (done["ChecksumSHA256"], TEXT)
 
 
-def test_many_deleted_at_once(s3, bucket):
+def test_delete_objects(s3, bucket):
     for at in range(3):
         s3.put_object(Bucket=bucket, Key=f"k{at}")
     done = s3.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": "k0"}, {"Key": "nothing"}, {"Key": "x" * 1025}]})
     assert [each["Key"] for each in done["Deleted"]] == ["k0", "nothing"]
     assert [(each["Key"], each["Code"]) for each in done["Errors"]] == [("x" * 1025, "KeyTooLongError")]
-    many = [{"Key": "k0"}] * 250  # more than one command takes
+    many = [{"Key": "k0"}] * 250  # more than fit into one command
     assert [each["Key"] for each in s3.delete_objects(Bucket=bucket, Delete={"Objects": many})["Deleted"]] == ["k0"] * 250
     done = s3.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": "k1", "ETag": '"other"'}, {"Key": "k2"}], "Quiet": True})
     assert "Deleted" not in done and [each["Code"] for each in done["Errors"]] == ["PreconditionFailed"]
@@ -394,8 +394,8 @@ def test_presigned_urls(corral, bucket, version):
     assert raised.value.code == 403 and b"SignatureDoesNotMatch" in raised.value.read()
 
 
-def test_a_bucket_in_the_name_of_the_host(corral, bucket):
-    """`bucket.localhost:PORT`, which need not resolve anywhere: the Host header decides."""
+def test_virtual_host_urls(corral, bucket):
+    """`bucket.localhost:PORT` need not resolve: the Host header decides."""
     s3 = corral.client("s3", s3={"addressing_style": "path"})
     s3.put_object(Bucket=bucket, Key="fox", Body=TEXT)
     port = corral.url.rpartition(":")[2]
@@ -418,13 +418,13 @@ def test_the_aws_command(corral, aws, bucket, tmp_path):
     assert (tmp_path / "got").read_bytes() == TEXT
 
 
-def test_what_is_not_served_says_so(s3, bucket):
+def test_operations_that_are_not_served(s3, bucket):
     with refused("NotImplemented", 501):
         s3.get_object_torrent(Bucket=bucket, Key="a")
 
 
-def test_what_no_header_can_hold(corral, s3, bucket):
-    """A URL may be signed for values of headers that HTTP does not have."""
+def test_characters_that_no_header_can_have(corral, s3, bucket):
+    """A presigned URL can set response headers to values that HTTP does not allow."""
     s3.put_object(Bucket=bucket, Key="x", Body=TEXT)
     url = s3.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "x", "ResponseContentType": "a\x00b\x7fc"})
     with urllib.request.urlopen(url) as answer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clients.s3_help import new_bucket, refused, settled
+from clients.s3_help import new_bucket, refused, wait_for_blobs
 from harness import Corral
 
 
@@ -13,7 +13,7 @@ def s3(client):
     return client("s3")
 
 
-def test_versioning_is_told(s3):
+def test_get_bucket_versioning(s3):
     bucket = new_bucket(s3)
     assert "Status" not in s3.get_bucket_versioning(Bucket=bucket)
     for status in ("Enabled", "Suspended"):
@@ -23,7 +23,7 @@ def test_versioning_is_told(s3):
         s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Off"})
 
 
-def test_versions_come_and_go(s3):
+def test_adding_and_removing_versions(s3):
     bucket = new_bucket(s3, versions=True)
 
     def put(body: bytes) -> str:
@@ -59,7 +59,7 @@ def test_versions_come_and_go(s3):
         s3.delete_bucket(Bucket=bucket)
 
 
-def test_a_null_version_is_the_only_one_of_its_kind(s3):
+def test_a_key_has_at_most_one_null_version(s3):
     bucket = new_bucket(s3)
     assert "VersionId" not in s3.put_object(Bucket=bucket, Key="x", Body=b"before")
     s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
@@ -106,17 +106,17 @@ def test_tags_of_a_version(s3):
 
 
 def test_files_follow_the_versions(own_corral):
-    """One for each content that a version has, and none for those that are gone."""
+    """There is one file per content that a version refers to."""
     corral: Corral = own_corral("none").start()
     s3 = corral.client("s3")
     bucket = new_bucket(s3, versions=True)
     ids = [s3.put_object(Bucket=bucket, Key="x", Body=str(at).encode())["VersionId"] for at in range(3)]
     s3.copy_object(Bucket=bucket, Key="copy", CopySource=f"{bucket}/x?versionId={ids[0]}")
-    settled(corral, 3)
+    wait_for_blobs(corral, 3)
     for at in ids[:2]:
         s3.delete_object(Bucket=bucket, Key="x", VersionId=at)
-    settled(corral, 2)  # that of the copy is one of them
+    wait_for_blobs(corral, 2)  # one of them is shared with the copy
     for page in s3.get_paginator("list_object_versions").paginate(Bucket=bucket):
         for each in page["Versions"]:
             s3.delete_object(Bucket=bucket, Key=each["Key"], VersionId=each["VersionId"])
-    settled(corral, 0)
+    wait_for_blobs(corral, 0)

@@ -1,4 +1,4 @@
-"""Which bytes a Range header means."""
+"""The Range header."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from corral.decide.byte_range import Unsatisfiable, span_of
         ("bytes=-", 10, None),
         ("bytes=0-1,4-5", 10, None),
         ("rows=0-1", 10, None),
-        ("bytes=٣-", 10, None),  # digits, but not of ours
+        ("bytes=٣-", 10, None),  # digits, but not ASCII
         ("bytes=" + "9" * 30 + "-", 10, None),
     ],
 )
-def test_a_span(header, size, span):
+def test_ranges(header, size, span):
     assert span_of(header, size) == span
 
 
@@ -34,13 +34,13 @@ NOTHING = [("bytes=10-", 10), ("bytes=10-20", 10), ("bytes=-0", 10), ("bytes=0-"
 
 
 @pytest.mark.parametrize(("header", "size"), NOTHING)
-def test_there_are_no_such_bytes(header, size):
+def test_unsatisfiable_ranges(header, size):
     with pytest.raises(Unsatisfiable):
         span_of(header, size)
 
 
 @given(first=st.integers(0, 50), last=st.integers(0, 50), size=st.integers(0, 50))
-def test_a_span_is_what_a_slice_is(first, last, size):
+def test_a_range_is_a_slice(first, last, size):
     body = bytes(range(size))
     try:
         span = span_of(f"bytes={first}-{last}", size)

@@ -1,4 +1,4 @@
-"""Lifecycle rules: what goes, and when."""
+"""Lifecycle rules: what expires, and when."""
 
 from __future__ import annotations
 
@@ -8,21 +8,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.decide.expiry import DAY_S, Filter, Rule, Version, abortion, expiry, judge, midnight_after
+from corral.decide.expiry import (
+    DAY_S,
+    CandidateVersion,
+    LifecycleFilter,
+    LifecycleRule,
+    abort_time,
+    evaluate_key,
+    expiry_time,
+    midnight_after,
+)
 
-NOON = 20_000 * DAY_S + DAY_S / 2  # of some day
-MIDNIGHT = 20_001 * DAY_S  # after it
-ALL = Filter()
+NOON = 20_000 * DAY_S + DAY_S / 2  # of an arbitrary day
+MIDNIGHT = 20_001 * DAY_S  # the next one
+ALL = LifecycleFilter()
 
 
-def rule(which: Filter = ALL, since_s: float = 0.0, **members: object) -> Rule:
-    return Rule("rule", which, since_s, **members)  # type: ignore[arg-type]
+def rule(which: LifecycleFilter = ALL, since_s: float = 0.0, **members: object) -> LifecycleRule:
+    return LifecycleRule("rule", which, since_s, **members)  # type: ignore[arg-type]
 
 
 def version(
     name: str = "v1", at_s: float = NOON, size: int = 10, tags: dict[str, str] | None = None, marker: bool = False
-) -> Version:
-    return Version(name, at_s, size, tags or {}, marker)
+) -> CandidateVersion:
+    return CandidateVersion(name, at_s, size, tags or {}, marker)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +44,7 @@ def version(
     ],
 )
 def test_days_end_at_the_next_midnight(created_s: float, days: int, expires_s: float) -> None:
-    found = expiry([rule(days=days)], "a", version(at_s=created_s))
+    found = expiry_time([rule(days=days)], "a", version(at_s=created_s))
     assert found is not None
     assert found[0] == expires_s
 
@@ -43,14 +52,14 @@ def test_days_end_at_the_next_midnight(created_s: float, days: int, expires_s: f
 @pytest.mark.parametrize(
     ("since_s", "created_s", "expires_s"),
     [
-        (0, NOON, MIDNIGHT),  # a date to come
-        (NOON + DAY_S, NOON, MIDNIGHT),  # past when the rule was put: what was there goes at once
+        (0, NOON, MIDNIGHT),  # a date in the future
+        (NOON + DAY_S, NOON, MIDNIGHT),  # a date before the rule: older versions expire at once
         (NOON + 2 * DAY_S, NOON + DAY_S, MIDNIGHT),
-        (NOON + DAY_S, NOON + 2 * DAY_S, MIDNIGHT + 2 * DAY_S),  # what came after that lasts until the night
+        (NOON + DAY_S, NOON + 2 * DAY_S, MIDNIGHT + 2 * DAY_S),  # newer versions expire at the next midnight
     ],
 )
 def test_dates(since_s: float, created_s: float, expires_s: float) -> None:
-    found = expiry([rule(since_s=since_s, date_s=MIDNIGHT)], "a", version(at_s=created_s))
+    found = expiry_time([rule(since_s=since_s, date_s=MIDNIGHT)], "a", version(at_s=created_s))
     assert found is not None
     assert found[0] == expires_s
 
@@ -59,32 +68,35 @@ def test_dates(since_s: float, created_s: float, expires_s: float) -> None:
     ("which", "selected"),
     [
         (ALL, True),
-        (Filter("logs/"), True),
-        (Filter("tmp/"), False),
-        (Filter(tags=(("stage", "test"),)), True),
-        (Filter(tags=(("stage", "prod"),)), False),
-        (Filter(tags=(("stage", "test"), ("team", "x"))), False),
-        (Filter(larger_than=9), True),
-        (Filter(larger_than=10), False),
-        (Filter(smaller_than=11), True),
-        (Filter(smaller_than=10), False),
-        (Filter("logs/", (("stage", "test"),), 9, 11), True),
+        (LifecycleFilter("logs/"), True),
+        (LifecycleFilter("tmp/"), False),
+        (LifecycleFilter(tags=(("stage", "test"),)), True),
+        (LifecycleFilter(tags=(("stage", "prod"),)), False),
+        (LifecycleFilter(tags=(("stage", "test"), ("team", "x"))), False),
+        (LifecycleFilter(larger_than=9), True),
+        (LifecycleFilter(larger_than=10), False),
+        (LifecycleFilter(smaller_than=11), True),
+        (LifecycleFilter(smaller_than=10), False),
+        (LifecycleFilter("logs/", (("stage", "test"),), 9, 11), True),
     ],
 )
-def test_filters(which: Filter, selected: bool) -> None:
-    found = expiry([rule(which, days=1)], "logs/a", version(tags={"stage": "test"}))
+def test_filters(which: LifecycleFilter, selected: bool) -> None:
+    found = expiry_time([rule(which, days=1)], "logs/a", version(tags={"stage": "test"}))
     assert (found is not None) is selected
 
 
 def test_the_earliest_rule_wins() -> None:
     soon, late = rule(days=1), rule(days=9)
-    assert expiry([late, soon], "a", version()) == (MIDNIGHT + DAY_S, soon)
+    assert expiry_time([late, soon], "a", version()) == (MIDNIGHT + DAY_S, soon)
 
 
-def test_uploads_that_nobody_completes() -> None:
-    assert abortion([rule(Filter("in/"), abort_days=2)], "in/a", NOON) == (MIDNIGHT + 2 * DAY_S, rule(Filter("in/"), abort_days=2))
-    assert abortion([rule(Filter("in/"), abort_days=2)], "out/a", NOON) is None
-    assert abortion([rule(days=1)], "in/a", NOON) is None
+def test_unfinished_uploads() -> None:
+    assert abort_time([rule(LifecycleFilter("in/"), abort_days=2)], "in/a", NOON) == (
+        MIDNIGHT + 2 * DAY_S,
+        rule(LifecycleFilter("in/"), abort_days=2),
+    )
+    assert abort_time([rule(LifecycleFilter("in/"), abort_days=2)], "out/a", NOON) is None
+    assert abort_time([rule(days=1)], "in/a", NOON) is None
 
 
 LATER = NOON + 10 * DAY_S
@@ -97,7 +109,7 @@ LATER = NOON + 10 * DAY_S
         ([rule(days=1)], [version()], NOON, False, "", MIDNIGHT + DAY_S),
         ([rule(days=1)], [version()], MIDNIGHT + DAY_S, True, "", None),
         ([rule(noncurrent_days=1)], [version()], LATER, False, "", None),
-        # noncurrent ones: since the next newer one was made
+        # noncurrent versions: counted from the creation of the next newer one
         ([rule(noncurrent_days=1)], [version("v2"), version("v1", NOON - DAY_S)], NOON, False, "", MIDNIGHT + DAY_S),
         ([rule(noncurrent_days=1)], [version("v2"), version("v1", 0)], MIDNIGHT + DAY_S, False, "v1", None),
         ([rule(days=1)], [version("v2"), version("v1", 0)], LATER, True, "", None),
@@ -118,13 +130,13 @@ LATER = NOON + 10 * DAY_S
             MIDNIGHT + 2 * DAY_S,
         ),
         ([rule(noncurrent_days=1)], [version("v2"), version("v1", 0, marker=True)], LATER, False, "v1", None),
-        # delete markers: only those that hide nothing
+        # delete markers: only without versions behind them
         ([rule(days=1)], [version("m", marker=True), version("v1", 0)], LATER, False, "", None),
         ([rule(lone_markers=True)], [version("m", marker=True), version("v1", 0)], LATER, False, "", None),
         ([rule(lone_markers=True)], [version("m", marker=True)], NOON, False, "", MIDNIGHT),
         ([rule(lone_markers=True)], [version("m", marker=True)], MIDNIGHT, False, "m", None),
         ([rule(days=3)], [version("m", marker=True)], MIDNIGHT + 3 * DAY_S, False, "m", None),
-        ([rule(Filter(tags=(("a", "b"),)), days=3)], [version("m", marker=True)], LATER, False, "", None),
+        ([rule(LifecycleFilter(tags=(("a", "b"),)), days=3)], [version("m", marker=True)], LATER, False, "", None),
         (
             [rule(lone_markers=True, noncurrent_days=1)],
             [version("m", marker=True), version("v1", 0)],
@@ -133,14 +145,19 @@ LATER = NOON + 10 * DAY_S
             "v1 m",
             None,
         ),
-        # an object that is current does not expire because older ones do
+        # the current version does not expire because older ones do
         ([rule(lone_markers=True, noncurrent_days=1)], [version("v2"), version("v1", 0)], LATER, False, "v1", None),
     ],
 )
-def test_what_becomes_of_a_key(
-    rules: Sequence[Rule], versions: Sequence[Version], now_s: float, expires: bool, drops: str, next_s: float | None
+def test_decisions_for_a_key(
+    rules: Sequence[LifecycleRule],
+    versions: Sequence[CandidateVersion],
+    now_s: float,
+    expires: bool,
+    drops: str,
+    next_s: float | None,
 ) -> None:
-    found = judge(rules, "a", versions, now_s)
+    found = evaluate_key(rules, "a", versions, now_s)
     assert (found.expire is not None, list(found.drop), found.next_s) == (expires, drops.split(), next_s)
 
 
@@ -160,11 +177,11 @@ any_versions = st.lists(st.tuples(st.integers(0, 40), st.booleans()), min_size=1
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(any_rule, max_size=3), any_versions, st.integers(0, 300))
-def test_nothing_happens_before_the_time_that_was_named(rules: list[Rule], versions: list[Version], hours: int) -> None:
-    """Asked again at any time before `next_s`, it says the same; at that time it does something."""
+def test_nothing_changes_before_next_s(rules: list[LifecycleRule], versions: list[CandidateVersion], hours: int) -> None:
+    """An evaluation before `next_s` gives the same decision; at `next_s` it removes something."""
     now_s = NOON + 40 * 3600
-    first = judge(rules, "a", versions, now_s)
-    then = judge(rules, "a", versions, now_s + hours * 3600)
+    first = evaluate_key(rules, "a", versions, now_s)
+    then = evaluate_key(rules, "a", versions, now_s + hours * 3600)
     same = (first.expire, first.drop) == (then.expire, then.drop)
     if first.next_s is None or now_s + hours * 3600 < first.next_s:
         assert same
@@ -172,15 +189,15 @@ def test_nothing_happens_before_the_time_that_was_named(rules: list[Rule], versi
         assert not same or first.next_s <= now_s
 
 
-def test_of_very_many_versions_the_oldest_are_enough() -> None:
+def test_the_oldest_of_very_many_versions_are_enough() -> None:
     chain = [version(f"v{number}", NOON + number) for number in range(9, -1, -1)]
     rules = [rule(noncurrent_days=1, newer_noncurrent=7)]
-    assert judge(rules, "a", chain, LATER).drop == ("v1", "v0")
-    assert judge(rules, "a", chain[6:], LATER, current=chain[0], unseen=6).drop == ("v1", "v0")
-    assert judge(rules, "a", chain[6:], LATER, current=version("m", marker=True), unseen=6).drop == ("v1", "v0")
-    assert judge([rule(days=1)], "a", chain[6:], LATER, current=chain[0], unseen=6).expire is not None
+    assert evaluate_key(rules, "a", chain, LATER).drop == ("v1", "v0")
+    assert evaluate_key(rules, "a", chain[6:], LATER, current=chain[0], unseen=6).drop == ("v1", "v0")
+    assert evaluate_key(rules, "a", chain[6:], LATER, current=version("m", marker=True), unseen=6).drop == ("v1", "v0")
+    assert evaluate_key([rule(days=1)], "a", chain[6:], LATER, current=chain[0], unseen=6).expire is not None
 
 
-def test_midnight_is_after() -> None:
+def test_midnight_after_a_midnight_is_the_next_one() -> None:
     assert midnight_after(MIDNIGHT) == MIDNIGHT + DAY_S
     assert midnight_after(MIDNIGHT - 0.001) == MIDNIGHT

@@ -1,12 +1,12 @@
-"""Conditions of requests: which of them forbid to go on."""
+"""Preconditions of requests: which one fails."""
 
 from __future__ import annotations
 
 import pytest
 
-from corral.decide.preconditions import Conditions, failed, matches
+from corral.decide.preconditions import Conditions, etag_matches, failed_condition
 
-AT_S = 1_000.5  # when the object was made; headers have whole seconds
+AT_S = 1_000.5  # when the object was modified; headers have whole seconds
 
 
 @pytest.mark.parametrize(
@@ -33,8 +33,8 @@ AT_S = 1_000.5  # when the object was made; headers have whole seconds
     ],
 )
 def test_conditions(conditions, header):
-    assert failed(conditions, "e", AT_S) == header
+    assert failed_condition(conditions, "e", AT_S) == header
 
 
-def test_an_etag_of_parts():
-    assert matches('"0123-7"', "0123-7") and not matches('"0123"', "0123-7")
+def test_the_etag_of_a_multipart_object():
+    assert etag_matches('"0123-7"', "0123-7") and not etag_matches('"0123"', "0123-7")

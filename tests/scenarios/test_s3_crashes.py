@@ -1,4 +1,4 @@
-"""kill -9 and full disks in the middle of uploads: what was acknowledged is there, nothing is there in half, no file is lost."""
+"""kill -9 and full disks during uploads: acknowledged objects exist, no object is partial, and no file is orphaned."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ ALLOW = {"Effect": "Allow", "Principal": {"Service": "s3.amazonaws.com"}, "Actio
 
 
 def content_of(key: str) -> bytes:
-    """Some are larger than a socket takes at once, so that a kill finds them half sent."""
+    """Some bodies are larger than a socket buffer, so that a kill interrupts them."""
     seed = random.Random(key)
     return seed.randbytes(seed.choice([10, 5_000, 300_000, MIB]))
 
 
 def rows_of(corral: Corral) -> tuple[set[str], int]:
-    """(blobs that rows refer to, how many of them are garbage)"""
+    """(blobs that rows refer to, number of garbage blobs among them)"""
     with closing(sqlite3.connect(f"file:{corral.data}/state.db?mode=ro", uri=True)) as state:
         blobs = {blob for (blob,) in state.execute("SELECT blob FROM content_part")}
         (garbage,) = state.execute(
@@ -72,7 +72,7 @@ class Load:
         return self._local.s3
 
     def work(self, number: int) -> None:
-        """One object, in one piece or in parts; some are deleted again. What fails is left as it is."""
+        """Put one object, at once or in parts, and delete some of them again. Failed requests are not retried."""
         key = f"{number:04d}"
         self.up.wait()
         try:
@@ -85,7 +85,7 @@ class Load:
                     self.deleted.add(key)
         except (BotoCoreError, ClientError) as error:
             status = error.response["ResponseMetadata"]["HTTPStatusCode"] if isinstance(error, ClientError) else 500
-            assert status >= 500, error  # a refusal would be an answer, and there is no reason for one
+            assert status >= 500, error  # a 4xx error would be wrong: the requests are valid
         with self._lock:
             self.done += 1
 
@@ -139,7 +139,7 @@ def test_kill_9_in_uploads(own_corral: Callable[..., Corral]) -> None:
     there = {each["Key"] for page in pages for each in page.get("Contents", [])}
     assert load.acknowledged - load.deleted <= there | {key for key in load.acknowledged if int(key) % 5 == 0}
     assert not there & load.deleted
-    for key in there:  # also those whose answer was lost: they are there as a whole
+    for key in there:  # also objects whose response was lost: they are complete
         found = s3.get_object(Bucket="crashing", Key=key)["Body"].read()
         assert hashlib.sha256(found).digest() == hashlib.sha256(whole_of(key)).digest(), key
 
@@ -147,7 +147,7 @@ def test_kill_9_in_uploads(own_corral: Callable[..., Corral]) -> None:
     while batch := sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages"):
         events += [json.loads(message["Body"]) for message in batch]
     heard = [record["s3"]["object"]["key"] for event in events for record in event.get("Records", ())]
-    assert len(heard) == len(set(heard))  # an object and its message are one transaction
+    assert len(heard) == len(set(heard))  # one transaction writes an object and its message
     assert load.acknowledged | there <= set(heard)
     assert set(heard) <= {f"{number:04d}" for number in range(OBJECTS)}
 
@@ -157,8 +157,8 @@ def test_kill_9_in_uploads(own_corral: Callable[..., Corral]) -> None:
     assert len(rows_of(corral)[0]) == sum(2 if in_parts(key) else 1 for key in there)
 
 
-def test_connections_that_are_cut(own_corral: Callable[..., Corral]) -> None:
-    """In the middle of an object, of a part and of a form: nothing of them is there, and what was there stays."""
+def test_interrupted_connections(own_corral: Callable[..., Corral]) -> None:
+    """Disconnect during an object, a part and a form: nothing of them is stored, and existing objects stay."""
     corral = own_corral("none").start()
     s3 = corral.client("s3")
     s3.create_bucket(Bucket="cut")
@@ -188,7 +188,7 @@ def test_connections_that_are_cut(own_corral: Callable[..., Corral]) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A data folder of 48 MiB, if this user may mount one."""
+    """A data folder of 48 MiB, if the user is allowed to mount one."""
     folder = tmp_path / "small"
     folder.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", folder], capture_output=True)
@@ -244,10 +244,12 @@ def test_aws_s3_sync_of_2000_files(own_corral: Callable[..., Corral], tmp_path: 
         file = up / f"folder {number % 50}" / f"{number}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{number}\n" * (number % 100))
-        os.utime(file, (1e9, 1e9))  # S3 tells whole seconds: one written and sent within the same would seem newer than its object
+        os.utime(
+            file, (1e9, 1e9)
+        )  # S3 has whole seconds: a file written and uploaded within the same second would seem newer than its object
     corral.aws("s3", "sync", "--quiet", str(up), "s3://synced/deep/er")
     corral.aws("s3", "sync", "--quiet", "s3://synced/deep/er", str(down))
     sent = {file.relative_to(up): file.read_bytes() for file in up.rglob("*.txt")}
     assert {file.relative_to(down): file.read_bytes() for file in down.rglob("*.txt")} == sent
     assert len(sent) == 2_000
-    assert corral.aws("s3", "sync", "--dryrun", str(up), "s3://synced/deep/er") is None  # nothing is left to do
+    assert corral.aws("s3", "sync", "--dryrun", str(up), "s3://synced/deep/er") is None  # nothing to upload

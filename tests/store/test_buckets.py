@@ -1,4 +1,4 @@
-"""Buckets are remembered, and nobody is told of one as it was, or as it never came to be."""
+"""The cache of buckets never returns an old state, nor one that was rolled back."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def test_a_reader_sees_what_was_committed(tmp_path: Path) -> None:
     writer.commit()
     assert (versioning(writer), versioning(reader)) == ("Enabled", "Enabled")
     writer.begin()
-    writer.documents.put(bucket.id, "BucketEncryption", KMS, 2.0)
-    writer.documents.put(bucket.id, "BucketLifecycleConfiguration", {"Rules": [1]}, 2.0)
+    writer.bucket_documents.put(bucket.id, "BucketEncryption", KMS, 2.0)
+    writer.bucket_documents.put(bucket.id, "BucketLifecycleConfiguration", {"Rules": [1]}, 2.0)
     writer.commit()
     for store in (writer, reader):
         found = store.buckets.get("b")
         assert found is not None
         assert (found.encryption, found.has_lifecycle) == (KMS, True)
     writer.begin()
-    writer.documents.drop(bucket.id, "BucketEncryption")
+    writer.bucket_documents.drop(bucket.id, "BucketEncryption")
     writer.buckets.drop(bucket.id)
     writer.commit()
     assert (versioning(writer), versioning(reader)) == (None, None)
@@ -51,7 +51,7 @@ def test_a_reader_sees_what_was_committed(tmp_path: Path) -> None:
     writer.close()
 
 
-def test_what_a_snapshot_shows_is_not_remembered_for_what_comes_after_it(tmp_path: Path) -> None:
+def test_a_snapshot_does_not_fill_the_cache_for_later_snapshots(tmp_path: Path) -> None:
     writer = new(tmp_path)
     reader, bucket = writer.reader(), writer.buckets.get("b")
     assert bucket is not None
@@ -67,7 +67,7 @@ def test_what_a_snapshot_shows_is_not_remembered_for_what_comes_after_it(tmp_pat
     writer.close()
 
 
-def test_what_is_taken_back_was_never_there(tmp_path: Path) -> None:
+def test_rolled_back_changes_are_not_cached(tmp_path: Path) -> None:
     writer = new(tmp_path)
     bucket = writer.buckets.get("b")
     assert bucket is not None

@@ -1,4 +1,4 @@
-"""What a listing costs: it grows with what it finds, not with what it passes over."""
+"""The cost of listings: it depends on the entries that they return, not on those that they skip."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from corral.model.objects import Part, Version
+from corral.model.objects import ContentPart, ObjectVersion
 from corral.store import Store
 
 
 def filled(keys: list[str], *, older: int = 0) -> tuple[Store, int]:
-    """A bucket with one current object for each key, and so many older versions of each."""
+    """A bucket with one current object for each key, and this number of older versions of each."""
     store = Store(None)
     store.begin()
     store.buckets.add("b", "r", 1.0)
@@ -20,14 +20,14 @@ def filled(keys: list[str], *, older: int = 0) -> tuple[Store, int]:
     for key in keys:
         for at in range(older + 1):
             number = store.objects.next_number()
-            content = store.objects.add_content(Part(1, f"blob{number}", 1, "e", {}, 1.0))
-            store.objects.add_version(bucket.id, Version(number, key, f"{at}", True, content, 1, "e", 1.0, {}))
+            content = store.objects.add_content(ContentPart(1, f"blob{number}", 1, "e", {}, 1.0))
+            store.objects.add_version(bucket.id, ObjectVersion(number, key, f"{at}", True, content, 1, "e", 1.0, {}))
     store.commit()
     return store, bucket.id
 
 
 def steps(store: Store, work: Callable[[], object]) -> int:
-    """How many steps SQLite's machine makes, in hundreds."""
+    """The steps of SQLite's virtual machine, in hundreds."""
     made = [0]
 
     def count() -> int:
@@ -55,13 +55,13 @@ def test_a_common_prefix_costs_one_seek(kind: str):
     assert cost(3_000) <= cost(10) + 5
 
 
-def test_older_versions_are_passed_over():
+def test_older_versions_cost_nothing():
     def cost(older: int) -> int:
         store, bucket_id = filled([f"{at}" for at in range(10)], older=older)
 
         def work() -> None:
             page = store.objects.objects(bucket_id, prefix="", delimiter="", after="", limit=10)
-            assert [version.key for version in page.found if isinstance(version, Version)] == [str(at) for at in range(10)]
+            assert [version.key for version in page.found if isinstance(version, ObjectVersion)] == [str(at) for at in range(10)]
             latest = store.objects.latest(bucket_id, "5")
             assert latest is not None and latest.id == str(older)
 
@@ -70,7 +70,7 @@ def test_older_versions_are_passed_over():
     assert cost(300) <= cost(0) + 5
 
 
-def test_a_page_from_the_middle_costs_what_one_from_the_start_costs():
+def test_a_page_in_the_middle_costs_as_much_as_the_first():
     store, bucket_id = filled([f"{at:05}" for at in range(3_000)])
 
     def page(after: str) -> None:
@@ -79,13 +79,13 @@ def test_a_page_from_the_middle_costs_what_one_from_the_start_costs():
     assert steps(store, lambda: page("02900")) <= steps(store, lambda: page("")) + 5
 
 
-def test_a_copy_keeps_the_bytes_and_the_last_one_drops_them():
+def test_bytes_are_garbage_when_the_last_copy_is_dropped():
     store, bucket_id = filled(["a"])
     store.begin()
     first = store.objects.latest(bucket_id, "a")
     assert first is not None and first.content is not None
     store.objects.refer_to(first.content)
-    copy = Version(store.objects.next_number(), "b", "0", True, first.content, 1, "e", 1.0, {})
+    copy = ObjectVersion(store.objects.next_number(), "b", "0", True, first.content, 1, "e", 1.0, {})
     store.objects.add_version(bucket_id, copy)
     assert store.objects.drop_version(bucket_id, first) is False
     assert store.objects.garbage(10) == []
@@ -96,12 +96,12 @@ def test_a_copy_keeps_the_bytes_and_the_last_one_drops_them():
     store.rollback()
 
 
-def test_dropping_garbage_costs_what_is_dropped():
+def test_the_cost_of_dropping_garbage_depends_on_the_garbage():
     def cost(count: int) -> int:
         store, bucket_id = filled([f"{kind}{at:05}" for kind in ("gone", "kept") for at in range(count)])
         store.begin()
         for version in store.objects.objects(bucket_id, prefix="gone", delimiter="", after="", limit=count).found:
-            assert isinstance(version, Version)
+            assert isinstance(version, ObjectVersion)
             store.objects.drop_version(bucket_id, version)
 
         def work() -> None:

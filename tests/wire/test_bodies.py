@@ -15,9 +15,9 @@ from botocore.httpchecksum import AwsChunkedWrapper, Crc32Checksum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.aws import Request, RequestBody, Response, Secret, recognise_head, verify_head
+from corral.aws import RequestBody, Request, Response, Secret, recognise_head, verify_head
 from corral.aws.request_body import LINE_MAX_BYTES, ChunkedBody, ChunkSigner, PlainBody
-from corral.blobs.checksums import HEADERS, checksum, checksum_text
+from corral.blobs.checksums import CHECKSUM_HEADERS, checksum, checksum_text
 from corral.errors import ApiError
 from wire import oracle
 from wire.generate import EXAMPLES
@@ -266,10 +266,10 @@ def test_what_boto3_uploads_over_tls_is_read(algorithm: str | None, size: int) -
     made.put_object(Bucket="b", Key="k", Body=io.BytesIO(payload), **({"ChecksumAlgorithm": algorithm} if algorithm else {}))
     [(read_payload, trailers)] = read_back
     [(name, value)] = trailers.items()
-    expected = checksum(HEADERS[name])
+    expected = checksum(CHECKSUM_HEADERS[name])
     expected.update(payload)
     assert (read_payload, value) == (payload, checksum_text(expected.digest()))
-    assert HEADERS[name] == (algorithm or "CRC32")
+    assert CHECKSUM_HEADERS[name] == (algorithm or "CRC32")
 
 
 def test_a_plain_body_is_compared_with_its_hash() -> None:

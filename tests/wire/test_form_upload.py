@@ -1,4 +1,4 @@
-"""Forms in pieces of any size: fields and file come out as they went in, and memory stays bounded."""
+"""Form uploads in pieces of any size: fields and file are parsed exactly, in bounded memory."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def read(body: bytes, size: int, content_type: str = TYPE) -> tuple[FormUpload, 
     st.lists(st.sampled_from([b"\r\n", b"--", b"xyz", b"\r", b"\n--xy", b"data"]), max_size=8).map(b"".join),
     st.integers(1, 40),
 )
-def test_what_went_in_comes_out(fields: dict[str, str], file: bytes, size: int) -> None:
-    file = file.replace(b"\r\n--xyz", b"")  # a boundary is chosen so that it does not occur
+def test_any_form_in_pieces_of_any_size(fields: dict[str, str], file: bytes, size: int) -> None:
+    file = file.replace(b"\r\n--xyz", b"")  # a client chooses a boundary that does not occur in the file
     values = {name: value for name, value in fields.items() if "\r\n--" not in value and name != "file"}
     upload, payload = read(form(*values.items(), file=file), size)
     assert upload.fields == {name.lower(): value for name, value in values.items()}
     assert (payload, upload.filename) == (file, "a.txt")
 
 
-def test_as_a_real_client_sends_it() -> None:
+def test_a_form_of_a_real_client() -> None:
     fields = {
         "Key": "ü ${filename}",
         "policy": "cG9saWN5",
@@ -54,7 +54,7 @@ def test_as_a_real_client_sends_it() -> None:
     assert (payload, upload.filename) == (b"\0\r\n--" * 1000, "my file.bin")
 
 
-def test_what_follows_the_file_is_not_looked_at() -> None:
+def test_fields_after_the_file_are_ignored() -> None:
     late = b'--xyz\r\nContent-Disposition: form-data; name="acl"\r\n\r\npublic-read\r\n'
     upload, payload = read(form(("key", "a"), after=late), 10)
     assert (upload.fields, payload) == ({"key": "a"}, b"content")
@@ -65,7 +65,7 @@ def test_what_follows_the_file_is_not_looked_at() -> None:
     [
         (form(("key", "a"), file=None), "IncorrectNumberOfFilesInPostRequest"),
         (b"", "IncorrectNumberOfFilesInPostRequest"),
-        (form(("key", "a"))[:-12], "MalformedPOSTRequest"),  # cut within the file
+        (form(("key", "a"))[:-12], "MalformedPOSTRequest"),  # ends inside the file
         (b"--xyz\r\nContent-Type: text/plain\r\n\r\nx\r\n--xyz--\r\n", "MalformedPOSTRequest"),
         (b"--xyz\r\nContent-Disposition: attachment\r\n\r\nx\r\n--xyz--\r\n", "MalformedPOSTRequest"),
         (b"--xyz\r\nX: " + b"y" * 5000, "MalformedPOSTRequest"),
@@ -74,14 +74,14 @@ def test_what_follows_the_file_is_not_looked_at() -> None:
     ],
 )
 @pytest.mark.parametrize("size", [1, 100])
-def test_refused(body: bytes, code: str, size: int) -> None:
+def test_malformed_forms_are_refused(body: bytes, code: str, size: int) -> None:
     with pytest.raises(ApiError) as refused:
         read(body, size)
     assert refused.value.code == code
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "multipart/form-data", "multipart/form-data; boundary=", ""])
-def test_only_forms(content_type: str) -> None:
+def test_other_content_types_are_refused(content_type: str) -> None:
     with pytest.raises(ApiError) as refused:
         FormUpload(content_type)
     assert refused.value.code == "PreconditionFailed"

@@ -1,4 +1,4 @@
-"""What S3's model does not say: addresses, keys, streams, forms, and the odd forms of its answers."""
+"""S3 on the wire, where the model is silent: addresses, keys, streams, forms and the roots of responses."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_odd_keys(operation: str, key: str) -> None:
         ("GET", "/b", "inventory&id=x", {}, "GetBucketInventoryConfiguration"),
         ("PUT", "/b/k", "partNumber=1&uploadId=x&x-id=UploadPart", {}, "UploadPart"),
         ("PUT", "/b/k", "partNumber=1&uploadId=x", {"x-amz-copy-source": "b/k"}, "UploadPartCopy"),
-        ("PUT", "/b/k", "x-amz-copy-source=b%2Fk", {}, "CopyObject"),  # a presigned URL may carry its headers
+        ("PUT", "/b/k", "x-amz-copy-source=b%2Fk", {}, "CopyObject"),  # a presigned URL can carry headers
         ("POST", "/b/k", "uploadId=x", {}, "CompleteMultipartUpload"),
         ("POST", "/b/", "delete", {"content-type": "application/xml"}, "DeleteObjects"),
         ("DELETE", "/b/k", "uploadId=x", {}, "AbortMultipartUpload"),
@@ -106,7 +106,7 @@ def test_odd_keys(operation: str, key: str) -> None:
         ("POST", "/b", "", {"content-type": "multipart/form-data; boundary=x"}, "PostObject"),
     ],
 )
-def test_what_selects_the_operation(method: str, path: str, query: str, headers: dict[str, str], operation: str) -> None:
+def test_recognition_of_operations(method: str, path: str, query: str, headers: dict[str, str], operation: str) -> None:
     request = Request(method, path, query, SCOPE | headers, b"")
     found = recognise_head(request)
     assert found is not None
@@ -114,7 +114,7 @@ def test_what_selects_the_operation(method: str, path: str, query: str, headers:
 
 
 @pytest.mark.parametrize("method, path", [("PATCH", "/b/k"), ("POST", "/"), ("POST", "/b/k"), ("DELETE", "/"), ("HEAD", "/")])
-def test_what_s3_does_not_have(method: str, path: str) -> None:
+def test_unknown_operations(method: str, path: str) -> None:
     with pytest.raises(ApiError) as caught:
         asked(method, path)
     assert (caught.value.code, caught.value.status) == ("MethodNotAllowed", 405)
@@ -123,7 +123,7 @@ def test_what_s3_does_not_have(method: str, path: str) -> None:
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_head_tells_what_streams() -> None:
+def test_streaming_is_known_from_the_head() -> None:
     put = recognise_head(Request("PUT", "/b/k", "", SCOPE | {"content-length": "5000000000"}, b""))
     assert put is not None
     assert (put.streams_in, put.streams_out) == ("Body", None)
@@ -151,14 +151,14 @@ def test_other_services_are_recognised_with_their_bodies(headers: dict[str, str]
     assert recognise_head(Request("POST", "/", "", headers, b"")) is None
 
 
-def test_an_aws_chunked_body_hides_nothing() -> None:
+def test_headers_of_an_aws_chunked_body_are_restored() -> None:
     headers = {"content-encoding": "aws-chunked", "x-amz-decoded-content-length": "5", "content-length": "90"}
     assert asked("PUT", "/b/k", headers=headers).params() == {"Bucket": "b", "Key": "k", "ContentLength": 5}
     headers["content-encoding"] = "gzip, aws-chunked"
     assert asked("PUT", "/b/k", headers=headers).params()["ContentEncoding"] == "gzip"
 
 
-def test_what_a_handler_gives_to_stream_comes_back() -> None:
+def test_a_streamed_body_is_passed_through() -> None:
     call = asked("GET", "/b/k")
     stream = object()
     result = {"Body": stream, "ContentLength": 7, "ContentType": "text/plain", "ETag": '"x"', "Metadata": {"a": "b"}}
@@ -171,7 +171,7 @@ def test_what_a_handler_gives_to_stream_comes_back() -> None:
     assert call.serialize({"Body": b"bytes"}, "r") == Response(200, [("x-amz-request-id", "r"), ("x-amz-id-2", "r")], b"bytes")
     with pytest.raises(WrongResult):
         call.serialize({"Body": b"", "Bodies": stream}, "r")
-    with pytest.raises(WrongResult):  # what does not stream must be what the model says
+    with pytest.raises(WrongResult):  # a body that is not streamed must have the type of the model
         asked("GET", "/b", "policy").serialize({"Policies": stream}, "r")
 
 
@@ -189,7 +189,7 @@ def test_a_form_upload_is_recognised_without_a_signature() -> None:
     assert call.serialize({"StatusCode": 204, "ETagHeader": '"e"'}, "r").body == b""
 
 
-# --- answers ----------------------------------------------------------------------------------------------------------
+# --- responses --------------------------------------------------------------------------------------------------------
 
 
 def s3(answer: Any) -> Any:
@@ -220,7 +220,7 @@ def test_the_location_of_a_bucket(region: str | None) -> None:
         ("GET", "/b", "tagging", {}, {"TagSet": []}, "Tagging"),
     ],
 )
-def test_the_root_of_an_answer(
+def test_the_root_element_of_a_response(
     method: str, path: str, query: str, headers: dict[str, str], result: dict[str, Any], root: str
 ) -> None:
     response = asked(method, path, query, headers).serialize(result, "r")
@@ -235,7 +235,7 @@ def test_grantees_have_their_type_as_an_attribute() -> None:
     assert b'<Grantee xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xsi:type="CanonicalUser"><ID>o</ID>' in body
 
 
-def test_operations_without_an_answer() -> None:
+def test_operations_without_a_response_body() -> None:
     assert asked("DELETE", "/b/k").serialize({"VersionId": "v"}, "r") == Response(
         204, [("x-amz-request-id", "r"), ("x-amz-id-2", "r"), ("x-amz-version-id", "v")], b""
     )
@@ -244,7 +244,7 @@ def test_operations_without_an_answer() -> None:
         asked("PUT", "/b", "versioning").serialize({"Status": "Enabled"}, "r")
 
 
-def test_an_error_is_s3s_own() -> None:
+def test_errors_have_s3s_form() -> None:
     error = api_error("NoSuchKey", 404)("The specified key does not exist.", Key="a<b", BucketName=None)
     response = asked("GET", "/b/k").serialize_error(error, "request-1")
     assert response.status == 404
@@ -310,7 +310,7 @@ def test_xml_as_clients_write_it() -> None:
         b"<a:Tagging><TagSet/></a:Tagging>",
     ],
 )
-def test_xml_that_is_wrong(body: bytes) -> None:
+def test_invalid_xml(body: bytes) -> None:
     with pytest.raises(ApiError) as caught:
         tagging(body)
     assert (caught.value.code, caught.value.status) == ("MalformedXML", 400)
@@ -325,20 +325,20 @@ def test_xml_that_is_wrong(body: bytes) -> None:
         ("prefix=%ff", {}, "InvalidArgument"),
     ],
 )
-def test_arguments_that_are_wrong(query: str, headers: dict[str, str], code: str) -> None:
+def test_invalid_arguments(query: str, headers: dict[str, str], code: str) -> None:
     with pytest.raises(ApiError) as caught:
         asked("GET", "/b", query, headers).params()
     assert caught.value.code == code
 
 
-def test_a_date_that_is_none_is_ignored_where_http_says_so() -> None:
+def test_an_invalid_date_is_ignored_as_http_requires() -> None:
     headers = {"if-modified-since": "yesterday", "if-unmodified-since": "Wed, 21 Oct 2015 07:28:00 GMT"}
     assert asked("GET", "/b/k", headers=headers).params() == {"Bucket": "b", "Key": "k", "IfUnmodifiedSince": 1445412480.0}
     with pytest.raises(ApiError):
         asked("PUT", "/b/k", headers={"x-amz-object-lock-retain-until-date": "tomorrow"}).params()
 
 
-def test_headers_may_come_in_a_presigned_url() -> None:
+def test_headers_in_a_presigned_url() -> None:
     query = "X-Amz-Algorithm=x&X-Amz-Signature=y&X-Amz-Checksum-Mode=ENABLED&x-amz-expected-bucket-owner=1&X-Amz-Security-Token=t"
     assert asked("GET", "/b/k", query).params() == {
         "Bucket": "b",
@@ -347,6 +347,6 @@ def test_headers_may_come_in_a_presigned_url() -> None:
         "ExpectedBucketOwner": "1",
     }
     call = asked("GET", "/b/k", query, {"x-amz-checksum-mode": "other"})
-    assert call.params()["ChecksumMode"] == "other"  # a header of its own wins
+    assert call.params()["ChecksumMode"] == "other"  # a real header wins
     query = "X-Amz-Signature=y&x-amz-checksum-crc32=AAAAAA%3D%3D&x-amz-sdk-checksum-algorithm=CRC32&x-amz-storage-class=STANDARD"
     assert asked("PUT", "/b/k", query).params() == {"Bucket": "b", "Key": "k", "StorageClass": "STANDARD"}

@@ -1,4 +1,4 @@
-"""boto3 presigns, we verify: URLs of both versions, and the policies of forms; whatever is changed after that is refused."""
+"""Presigned URLs of both versions and policies of forms, made by boto3. Every later change must be refused."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ CALLS: list[tuple[str, str, str, dict[str, Any], dict[str, str]]] = [
 @pytest.mark.parametrize("key, token", [("AKPLAIN", None), ("ASTOKEN", TOKEN)])
 @pytest.mark.parametrize("version", ["s3", "s3v4"])
 @pytest.mark.parametrize("call, method, operation, params, headers", CALLS)
-def test_what_boto3_presigns_is_accepted(
+def test_presigned_urls_of_boto3_are_accepted(
     call: str, method: str, operation: str, params: dict[str, Any], headers: dict[str, str],
     version: str, key: str, token: str | None, endpoint: str,
 ) -> None:  # fmt: skip
@@ -104,7 +104,7 @@ def test_what_boto3_presigns_is_accepted(
     assert {name: read[name] for name in expected} == expected
 
 
-def test_the_headers_of_an_old_url_count_even_if_only_the_url_has_them() -> None:
+def test_headers_in_the_query_of_a_version_2_url() -> None:
     url = s3("s3").generate_presigned_url("put_object", {"Bucket": "b", "Key": "k", "ACL": "private", "Metadata": {"a": "b"}})
     request = as_fetched("PUT", url)
     check(request)
@@ -143,7 +143,7 @@ TAMPERED: dict[str, Callable[[Request], Request]] = {
 
 
 @pytest.mark.parametrize("change", TAMPERED.values(), ids=TAMPERED)
-def test_every_change_of_an_old_url_is_refused(change: Callable[[Request], Request]) -> None:
+def test_every_change_of_a_version_2_url_is_refused(change: Callable[[Request], Request]) -> None:
     params = {"Bucket": "bucket", "Key": "a", "VersionId": "1"}
     request = as_fetched("GET", s3("s3", "ASTOKEN", TOKEN).generate_presigned_url("get_object", params))
     check(request)
@@ -151,7 +151,7 @@ def test_every_change_of_an_old_url_is_refused(change: Callable[[Request], Reque
 
 
 @pytest.mark.parametrize("version", ["s3", "s3v4"])
-def test_a_url_ends(version: str) -> None:
+def test_a_url_expires(version: str) -> None:
     url = s3(version).generate_presigned_url("get_object", {"Bucket": "b", "Key": "k"}, ExpiresIn=600)
     request, now_s = as_fetched("GET", url), time.time()
     check(request, now_s + 590)
@@ -162,7 +162,7 @@ def test_a_url_ends(version: str) -> None:
         refusal(replace(request, query=request.query.replace("xpires=", f"xpires={odd}&a=")))
 
 
-def test_the_codes_of_s3() -> None:
+def test_the_error_codes_of_s3() -> None:
     url = s3("s3").generate_presigned_url("get_object", {"Bucket": "b", "Key": "k"})
     request = as_fetched("GET", url)
     assert refusal(in_query("AKPLAIN", "AKNOBODY")(request)).code == "InvalidAccessKeyId"
@@ -170,7 +170,7 @@ def test_the_codes_of_s3() -> None:
     assert refusal(replace(request, query="")).code == "AccessDenied"
 
 
-def test_the_old_signature_in_a_header_is_refused_by_name() -> None:
+def test_a_version_2_signature_in_a_header_is_refused() -> None:
     request = AWSRequest("GET", BY_IP + "/b/k")
     HmacV1Auth(Credentials("AKPLAIN", SECRET)).add_auth(request)
     error = refusal(as_received(request.prepare()))
@@ -187,7 +187,7 @@ def form(version: str, key: str = "AKPLAIN", token: str | None = None) -> dict[s
 
 @pytest.mark.parametrize("key, token", [("AKPLAIN", None), ("ASTOKEN", TOKEN)])
 @pytest.mark.parametrize("version", ["s3", "s3v4"])
-def test_the_policies_that_boto3_makes(version: str, key: str, token: str | None) -> None:
+def test_policies_of_boto3_are_accepted(version: str, key: str, token: str | None) -> None:
     policy = verify_post_policy(form(version, key, token), lookup, time.time())
     assert (policy.identity.access_key_id, policy.identity.service) == (key, "s3")
     assert ["content-length-range", 0, 9] in policy.conditions
@@ -222,7 +222,7 @@ def test_a_policy_that_was_changed_is_refused(version: str) -> None:
         assert caught.value.code == code, change
 
 
-def test_a_policy_ends_and_must_be_one() -> None:
+def test_expired_and_malformed_policies() -> None:
     with pytest.raises(ApiError, match="Policy expired"):
         verify_post_policy(form("s3v4"), lookup, time.time() + 3700)
     for text in (

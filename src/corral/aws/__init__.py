@@ -21,7 +21,7 @@ from corral.aws.form_encoding import NESTING_MAX, PARAMETERS_MAX
 from corral.aws.http import BODY_MAX_BYTES, Request, Response
 from corral.aws.recognition import ApiCall, not_served, presumed_protocol, recognise, recognise_head, serialize_refusal
 from corral.aws.request_body import PlainBody, RequestBody
-from corral.aws.s3 import as_meant
+from corral.aws.s3 import normalize_s3_request
 from corral.aws.s3_signatures import PostPolicy, verify_head, verify_post_policy
 from corral.aws.sigv4 import Identity, Secret, SecretLookup, verify
 from corral.aws.wire_errors import WrongResult
@@ -40,7 +40,7 @@ __all__ = [
     "Secret",
     "SecretLookup",
     "WrongResult",
-    "as_meant",
+    "normalize_s3_request",
     "not_served",
     "presumed_protocol",
     "recognise",

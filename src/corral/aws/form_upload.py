@@ -1,7 +1,7 @@
-"""A browser's form on its way in (multipart/form-data): its fields are kept, its file streams.
+"""Parses a browser's form (multipart/form-data): stores its fields, and streams its file.
 
-Written by hand, because little of the format is needed and all of it bounded: fields come first, one file follows, and what
-comes after the file is not looked at. Every multipart library would want the same decisions around it.
+Written by hand, because S3 needs little of the format, and all of it bounded: the fields first, then one file; everything after the
+file is ignored. A multipart library would need the same decisions in the code around it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from corral.aws.wire_errors import error_class
 from corral.errors import ApiError
 
-FIELDS_MAX_BYTES = 20 * 1024  # all that stands before the file; S3's own bound
+FIELDS_MAX_BYTES = 20 * 1024  # everything before the file; S3's limit
 PART_HEAD_MAX_BYTES = 4096
 BOUNDARY = re.compile(r"""multipart/form-data\s*;(?:.*;)?\s*boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))\s*(?:;.*)?""", re.I)
 NAME = re.compile(r"""(?:^|;)\s*name=(?:"((?:[^"\\]|\\.)*)"|([^\s;]+))""", re.I)
@@ -20,23 +20,23 @@ FILE = "file"
 
 
 class FormUpload:
-    """Fed with what arrives, it gives back the bytes of the file. `fields` are complete once `has_file`."""
+    """A parser that is fed the body and returns the bytes of the file. `fields` are complete once `has_file` is true."""
 
     def __init__(self, content_type: str) -> None:
         found = BOUNDARY.fullmatch(content_type)
         if found is None:
             message = "Bucket POST must be of the enclosure-type multipart/form-data"
             raise error_class("PreconditionFailed", 412)(message)
-        self.fields: dict[str, str] = {}  # by their names in lower case
+        self.fields: dict[str, str] = {}  # names are in lower case
         self.has_file = False
         self.filename = ""
         self._delimiter = b"\r\n--" + (found[1] or found[2]).encode("latin-1")
-        self._buffer = b"\r\n"  # so that the first delimiter is like all others
+        self._buffer = b"\r\n"  # so that the first delimiter looks like the others
         self._before_file = 0
         self._file_ended = False
 
     def feed(self, data: bytes) -> bytes:
-        """The bytes of the file in the next bytes."""
+        """Parse the next bytes of the body, and return the bytes of the file among them."""
         if self._file_ended:
             return b""
         self._buffer += data
@@ -53,7 +53,7 @@ class FormUpload:
         return self._take_file()
 
     def finish(self) -> dict[str, str]:
-        """The end of the body: the file must have ended before it."""
+        """Check at the end of the body that the file is complete."""
         if not self.has_file:
             raise _no_file()
         if not self._file_ended:
@@ -61,7 +61,7 @@ class FormUpload:
         return {}
 
     def _take_part(self) -> bool:
-        """One field from the buffer, or the head of the file; False: not all of it is there yet."""
+        """Parse one field or the head of the file from the buffer; False: it is not complete yet."""
         at = self._buffer.find(self._delimiter)
         if at < 0:
             return False
@@ -109,7 +109,7 @@ class FormUpload:
             self._file_ended = True
             payload, self._buffer = self._buffer[:at], b""
             return payload
-        keep = min(len(self._buffer), len(self._delimiter) - 1)  # it may be the beginning of the end
+        keep = min(len(self._buffer), len(self._delimiter) - 1)  # the end of the buffer may be the start of a delimiter
         payload, self._buffer = self._buffer[: len(self._buffer) - keep], self._buffer[len(self._buffer) - keep :]
         return payload
 

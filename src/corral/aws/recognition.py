@@ -20,7 +20,7 @@ from corral.aws.http import Request, Response, decompressed_body
 from corral.aws.models import service_model
 from corral.aws.protocols import PROTOCOLS, CompiledShapes, LocatedParams, Parse, Serialize
 from corral.aws.rest_routes import route
-from corral.aws.s3 import as_meant
+from corral.aws.s3 import normalize_s3_request
 from corral.aws.serialize.errors import serialize_error
 from corral.aws.shapes import OperationModel, Shape
 from corral.aws.wire_errors import ParseError, to_api_error, unknown_operation, unrecognised_request, unserved_operation
@@ -256,7 +256,7 @@ def _from_path(request: Request, service: AwsService) -> ApiCall:
     if protocol in ("rest-json", "rest-xml"):
         try:
             if service.name == "s3":
-                request = as_meant(request)
+                request = normalize_s3_request(request)
             found = route(service.name, protocol, request)
         except ParseError as error:
             error.kind = "argument"

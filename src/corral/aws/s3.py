@@ -1,4 +1,4 @@
-"""What S3 has on the wire that its model does not say: addresses, names of answers, hoisted headers, form uploads."""
+"""S3 on the wire, where botocore's model is silent: addresses, root elements, headers in presigned URLs, form uploads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from corral.aws.http import AWS_CHUNKED, Request, encodings
 XML_NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 DECODED_LENGTH = "x-amz-decoded-content-length"
 
-# The root element of an answer, where it is neither the payload member nor `<Operation>Result`.
+# The root element of a response, where it is neither the payload member nor `<Operation>Result`.
 ROOTS = {
     "GetBucketAccelerateConfiguration": "AccelerateConfiguration",
     "GetBucketAcl": "AccessControlPolicy",
@@ -45,19 +45,19 @@ ROOTS = {
 }
 UNWRAPPED = {"GetBucketLocation": "LocationConstraint"}  # the root element holds the member's text itself
 
-# Of a presigned URL of version 4: these are no headers. Version 2 has its token in lower case, and that is one.
+# Query parameters of a presigned URL of version 4 that are not headers. Version 2 passes its token in lower case, as a header.
 _SIGNATURE_PARAMETERS = frozenset(
     f"X-Amz-{name}"
     for name in ("Algorithm", "Content-Sha256", "Credential", "Date", "Expires", "Security-Token", "Signature", "SignedHeaders")
 )
-# A checksum in a URL says nothing of the body that is sent to it: the URL was made before. S3 takes no notice.
+# S3 ignores checksums in a presigned URL, because the URL is made before the body is known.
 _CHECKSUM = re.compile(r"x-amz-(checksum-(crc32|crc32c|crc64nvme|sha1|sha256)|sdk-checksum-algorithm)")
 _VIRTUAL_HOSTS = (re.compile(r"(.+)\.s3[.-].+"), re.compile(r"(.+)\.localhost"))
 _PATH_STYLE = re.compile(r"s3(?:[.-].*)?")
 
 
 def root_name(operation: str) -> str:
-    """The root element of an operation's answer."""
+    """The root element of an operation's response."""
     return ROOTS.get(operation, f"{operation}Result")
 
 
@@ -71,10 +71,10 @@ def bucket_of_host(host: str) -> str | None:
     return None
 
 
-def as_meant(request: Request) -> Request:
-    """The request in path style, with every header where the model has it.
+def normalize_s3_request(request: Request) -> Request:
+    """The request in path style, with all its headers, and with the length and encoding of the decoded body.
 
-    A presigned URL may carry `x-amz-*` headers in its query string, and an aws-chunked body hides its real length and encoding.
+    A presigned URL can carry `x-amz-*` headers in its query string, and an aws-chunked body has other values in its headers.
     """
     headers = request.headers
     bucket = bucket_of_host(headers.get("host", ""))
@@ -95,16 +95,16 @@ def _unchunked(headers: dict[str, str]) -> dict[str, str]:
     if DECODED_LENGTH in headers:
         headers["content-length"] = headers[DECODED_LENGTH]
     if "content-encoding" in headers:
-        kept = [encoding for encoding in encodings(headers["content-encoding"]) if encoding.lower() != AWS_CHUNKED]
-        if kept:
-            headers["content-encoding"] = ",".join(kept)
+        others = [encoding for encoding in encodings(headers["content-encoding"]) if encoding.lower() != AWS_CHUNKED]
+        if others:
+            headers["content-encoding"] = ",".join(others)
         else:
             del headers["content-encoding"]
     return headers
 
 
 def with_form_upload(description: Mapping[str, Any]) -> dict[str, Any]:
-    """S3's description with PostObject in it: an upload by a browser's form, which is documented but not modelled."""
+    """S3's model with PostObject, the upload by a browser's form, which AWS documents but does not model."""
     operation = {
         "name": "PostObject",
         "http": {"method": "POST", "requestUri": "/{Bucket}"},
@@ -112,7 +112,7 @@ def with_form_upload(description: Mapping[str, Any]) -> dict[str, Any]:
         "output": {"shape": "PostObjectOutput"},
     }
     text = {"shape": "BucketName"}
-    asked = {
+    request_shape = {
         "type": "structure",
         "required": ["Bucket", "ContentType"],
         "members": {
@@ -122,7 +122,7 @@ def with_form_upload(description: Mapping[str, Any]) -> dict[str, Any]:
         },
         "payload": "Form",
     }
-    answered = {
+    response_shape = {
         "type": "structure",
         "members": {
             "StatusCode": {"shape": "PostObjectStatus", "location": "statusCode"},
@@ -135,7 +135,7 @@ def with_form_upload(description: Mapping[str, Any]) -> dict[str, Any]:
             "ETag": text,
         },
     }
-    shapes = {"PostObjectRequest": asked, "PostObjectOutput": answered, "PostObjectStatus": {"type": "integer"}}
+    shapes = {"PostObjectRequest": request_shape, "PostObjectOutput": response_shape, "PostObjectStatus": {"type": "integer"}}
     return {
         "metadata": description["metadata"],
         "operations": {**description["operations"], "PostObject": operation},

@@ -1,4 +1,4 @@
-"""The ways in which only S3 is signed: heads whose bodies follow, presigned URLs of version 2, and policies of forms."""
+"""Signatures that only S3 has: heads whose bodies follow, presigned URLs of version 2, and policies of forms."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ import orjson
 from corral.aws.form_encoding import pairs_from_text
 from corral.aws.http import Request
 from corral.aws.parse.text import blob_from_base64
-from corral.aws.request_body import ChunkedBody, ChunkSigner, PlainBody, RequestBody
-from corral.aws.s3 import DECODED_LENGTH, as_meant
+from corral.aws.s3 import DECODED_LENGTH, normalize_s3_request
 from corral.aws.sigv4 import (
     ALGORITHM,
     MISMATCH,
@@ -40,12 +39,12 @@ from corral.aws.wire_errors import ParseError, error_class
 SIGNED_CHUNKS = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
 SIGNED_CHUNKS_AND_TRAILER = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"
 UNSIGNED_CHUNKS_AND_TRAILER = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
-OBJECT_MAX_BYTES = 1 << 50  # a bound on what a length may say; services have their own
+LENGTH_MAX_BYTES = 1 << 50  # bounds the number in a length header; the service has its own limits
 
 _CHUNKED = frozenset({SIGNED_CHUNKS, SIGNED_CHUNKS_AND_TRAILER, UNSIGNED_CHUNKS_AND_TRAILER})
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NUMBER = re.compile(r"[0-9]{1,18}")
-# The query parameters that version 2 signs; others may be added to a URL by anyone.
+# The query parameters that version 2 signs. Others can be added to a URL without a new signature.
 _SIGNED_PARAMETERS = frozenset(
     {
         "accelerate", "acl", "analytics", "cors", "defaultObjectAcl", "delete", "inventory", "lifecycle", "location", "logging",
@@ -59,14 +58,14 @@ _SIGNED_PARAMETERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class PostPolicy:
-    """What the owner of a form has signed; whether the form keeps to its conditions is the service's to see."""
+    """The signer of a form's policy, and the policy's conditions, which the service checks."""
 
     identity: Identity
     conditions: list[Any]
 
 
 def verify_head(head: Request, lookup: SecretLookup, now_s: float, *, signing_name: str = "s3") -> tuple[Identity, RequestBody]:
-    """Who signed a request whose body is still to come, and how to read that body."""
+    """Verify the signature of a request from its head; the signer, and a decoder for the body that follows."""
     try:
         if "authorization" not in head.headers and "AWSAccessKeyId=" in head.query:
             return _verify_old_url(head, lookup, now_s), PlainBody(None)
@@ -83,10 +82,10 @@ def verify_head(head: Request, lookup: SecretLookup, now_s: float, *, signing_na
 
 
 def verify_post_policy(fields: Mapping[str, str], lookup: SecretLookup, now_s: float) -> PostPolicy:
-    """Who signed the policy of a form upload; `fields` are those of the form, by their names in lower case."""
+    """Verify the policy of a form upload. The names of the `fields` are in lower case."""
     policy = fields.get("policy")
     if not policy:
-        raise error_class("AccessDenied", 403)("The form has no policy, and nobody else has signed it")
+        raise error_class("AccessDenied", 403)("The form has no policy field: add a signed policy document")
     try:
         identity = _policy_signer(policy, fields, lookup, now_s)
     except SignatureRefused as refused:
@@ -101,7 +100,7 @@ def _stated_hash(head: Request) -> str:
     stated = head.headers.get("x-amz-content-sha256")
     if stated is None and "authorization" not in head.headers:
         if "X-Amz-Content-Sha256=" not in head.query:
-            return UNSIGNED_PAYLOAD  # a URL is made before there is a body
+            return UNSIGNED_PAYLOAD  # a URL is made before the body is known
         stated = dict(pairs_from_text(head.query)).get("X-Amz-Content-Sha256")
     if stated is None:
         raise error_class("InvalidRequest", 400)("Missing required header for this request: x-amz-content-sha256")
@@ -115,7 +114,7 @@ def _body(stated: str, headers: Mapping[str, str], claim: SignatureClaim, secret
     if stated not in _CHUNKED:
         return PlainBody(stated if stated != UNSIGNED_PAYLOAD else None)
     size = headers.get(DECODED_LENGTH, "")
-    if _NUMBER.fullmatch(size) is None or int(size) > OBJECT_MAX_BYTES:
+    if _NUMBER.fullmatch(size) is None or int(size) > LENGTH_MAX_BYTES:
         raise error_class("MissingContentLength", 411)(f"You must provide the {DECODED_LENGTH} HTTP header.")
     declared = [name.strip().lower() for name in headers.get("x-amz-trailer", "").split(",")]
     trailers = tuple(name for name in declared if name) if stated != SIGNED_CHUNKS else ()
@@ -132,32 +131,32 @@ def _body(stated: str, headers: Mapping[str, str], claim: SignatureClaim, secret
 
 def _verify_old_url(head: Request, lookup: SecretLookup, now_s: float) -> Identity:
     query = dict(pairs_from_text(head.query))
-    meant = as_meant(head)  # in path style, with the headers that the URL carries
+    request = normalize_s3_request(head)
     access_key_id, expires = query.get("AWSAccessKeyId", ""), query.get("Expires", "")
     if not query.get("Signature") or _NUMBER.fullmatch(expires) is None:
         message = "Query-string authentication requires the Signature, Expires and AWSAccessKeyId parameters"
         raise error_class("AccessDenied", 403)(message)
-    secret = known_secret(access_key_id, meant.headers.get("x-amz-security-token"), lookup, now_s)
+    secret = known_secret(access_key_id, request.headers.get("x-amz-security-token"), lookup, now_s)
     if now_s > int(expires):
         raise SignatureRefused("lapsed", "Request has expired")
-    standard = (meant.headers.get(name) or query.get(name, "") for name in ("content-md5", "content-type"))
-    extra = sorted((name, value) for name, value in meant.headers.items() if name.startswith("x-amz-"))
+    standard = (request.headers.get(name) or query.get(name, "") for name in ("content-md5", "content-type"))
+    extra = sorted((name, value) for name, value in request.headers.items() if name.startswith("x-amz-"))
     lines = [head.method, *standard, expires, *(f"{name}:{value.strip()}" for name, value in extra)]
-    given = query["Signature"].replace(" ", "+")  # a plus sign that was not encoded
-    expected = [_old_signature(secret, "\n".join((*lines, resource))) for resource in _resources(meant)]
-    # A line break inside a value would let one signature be read in two ways.
+    given = query["Signature"].replace(" ", "+")  # a plus sign that the client did not encode
+    expected = [_old_signature(secret, "\n".join((*lines, resource))) for resource in _resources(request)]
+    # With a line break inside a value, one signature would fit two different requests.
     if any("\n" in line for line in lines) or not any(_same(signature, given) for signature in expected):
         raise SignatureRefused("mismatch", MISMATCH)
     return identity_of(access_key_id, secret, "", "s3")
 
 
-def _resources(meant: Request) -> list[str]:
-    """What may have been signed: boto3 signs a bucket with a slash behind it, and asks for it without."""
-    pairs = [item.split("=", 1) for item in meant.query.split("&")]
+def _resources(request: Request) -> list[str]:
+    """The resources that may have been signed: boto3 signs a bucket with a trailing slash, but requests it without."""
+    pairs = [item.split("=", 1) for item in request.query.split("&")]
     signed = sorted((pair for pair in pairs if pair[0] in _SIGNED_PARAMETERS), key=lambda pair: pair[0])
     parameters = "?" + "&".join("=".join((pair[0], *map(unquote, pair[1:]))) for pair in signed) if signed else ""
-    bucket = meant.path.count("/") == 1
-    return [path + parameters for path in ((meant.path, meant.path + "/") if bucket else (meant.path,))]
+    bucket = request.path.count("/") == 1
+    return [path + parameters for path in ((request.path, request.path + "/") if bucket else (request.path,))]
 
 
 def _old_signature(secret: Secret, text: str) -> str:

@@ -1,6 +1,6 @@
-"""Bytes that stream: written, fsynced, renamed, and only then committed by a row of somebody's. Of S3 it knows nothing."""
+"""Blobs: bytes that are streamed to files. A blob is synced and renamed before a row refers to it. Knows nothing of S3."""
 
-from corral.blobs.arriving import Arriving
+from corral.blobs.blob_writer import BlobWriter
 from corral.blobs.files import Blobs
 
-__all__ = ["Arriving", "Blobs"]
+__all__ = ["BlobWriter", "Blobs"]

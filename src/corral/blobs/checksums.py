@@ -1,9 +1,9 @@
-"""Digests of bytes, fed piece by piece: S3's checksums, how those of parts become one of the whole, and MD5, its ETag.
+"""S3's checksums and MD5, computed piece by piece, and the checksum of an object from the checksums of its parts.
 
-CRCs come from anycrc: carry-less multiplication at 12 GB/s on one core of a Neoverse N1, six times zlib's crc32 there, in
-wheels of half a megabyte. awscrt is as fast, but botocore imports it wherever it is installed, which costs every command
-100 ms. SHA-1 and SHA-256 are hashlib's. MD5 is by cryptography's own OpenSSL: a third faster than hashlib's where the
-system's is older, and MD5 is what a large put waits for.
+CRCs come from anycrc: 12 GB/s by carry-less multiplication on one core of a Neoverse N1, six times zlib's crc32, in a wheel of
+half a megabyte. awscrt is as fast, but botocore imports it wherever it is installed, which costs every command 100 ms. SHA-1 and
+SHA-256 come from hashlib. MD5 comes from cryptography, because its OpenSSL is a third faster than an older one of the system,
+and a large put waits for its MD5.
 """
 
 from __future__ import annotations
@@ -19,19 +19,17 @@ from corral.model.blob import MD5
 _CRC_MODELS = {"CRC32": "CRC32", "CRC32C": "CRC32C", "CRC64NVME": "CRC64-NVME"}
 _CRC_BYTES = {"CRC32": 4, "CRC32C": 4, "CRC64NVME": 8}
 _HASHES = {"SHA1": "sha1", "SHA256": "sha256"}
-ALGORITHMS = (*_CRC_MODELS, *_HASHES)  # those that S3 names as checksums
-SLOWEST_FIRST = (MD5, "SHA1", "SHA256")  # beside them the CRCs cost nothing
-HEADERS = {f"x-amz-checksum-{algorithm.lower()}": algorithm for algorithm in ALGORITHMS}
+ALGORITHMS = (*_CRC_MODELS, *_HASHES)  # the checksums of S3 that Corral supports
+SLOWEST_FIRST = (MD5, "SHA1", "SHA256")  # a CRC costs almost nothing in comparison
+CHECKSUM_HEADERS = {f"x-amz-checksum-{algorithm.lower()}": algorithm for algorithm in ALGORITHMS}
 
 
 class Checksum(Protocol):
-    """A running checksum; hashlib's objects are such."""
+    """A running checksum, such as an object of hashlib."""
 
-    def update(self, data: bytes, /) -> None:
-        """Take in the next bytes."""
+    def update(self, data: bytes, /) -> None: ...
 
-    def digest(self) -> bytes:
-        """The checksum of all that was taken in."""
+    def digest(self) -> bytes: ...
 
 
 class _Crc:
@@ -53,7 +51,7 @@ class _Md5:
     __slots__ = ("_hash",)
 
     def __init__(self) -> None:
-        from cryptography.hazmat.primitives import hashes  # here, because it takes a while, and an idle Corral has no use for it
+        from cryptography.hazmat.primitives import hashes  # imported late: slow, and an idle server does not need it
 
         self._hash = hashes.Hash(hashes.MD5())
 
@@ -61,19 +59,19 @@ class _Md5:
         self._hash.update(data)
 
     def digest(self) -> bytes:
-        return self._hash.finalize()  # nobody asks twice
+        return self._hash.finalize()  # can be called only once
 
 
 def checksum(algorithm: str) -> Checksum:
-    """A fresh one of ALGORITHMS, or MD5."""
+    """A new running checksum of one of ALGORITHMS, or MD5."""
     if algorithm == MD5:
         return _Md5()
     return _Crc(algorithm) if algorithm in _CRC_MODELS else hashlib.new(_HASHES[algorithm])
 
 
 def digest_of(algorithm: str, data: bytes) -> bytes:
-    """Of what is there as a whole, and small."""
-    if algorithm == MD5:  # to begin the fast one takes longer than this
+    """The digest of a small body in memory."""
+    if algorithm == MD5:  # for a small body, creating the faster object takes longer than this call
         return hashlib.md5(data, usedforsecurity=False).digest()
     running = checksum(algorithm)
     running.update(data)
@@ -81,12 +79,12 @@ def digest_of(algorithm: str, data: bytes) -> bytes:
 
 
 def checksum_text(digest: bytes) -> str:
-    """As headers and trailers carry it."""
+    """The digest in base64, as in headers and trailers."""
     return b64encode(digest).decode("ascii")
 
 
 def composite(algorithm: str, digests: Iterable[bytes]) -> str:
-    """Of an upload in parts: the checksum of the parts' checksums, and how many there were."""
+    """The composite checksum of a multipart upload: the checksum of the checksums of its parts, and the number of parts."""
     parts = list(digests)
     whole = checksum(algorithm)
     whole.update(b"".join(parts))
@@ -94,7 +92,7 @@ def composite(algorithm: str, digests: Iterable[bytes]) -> str:
 
 
 def full_object(algorithm: str, parts: Iterable[tuple[bytes, int]]) -> bytes:
-    """Of the same upload as if it had come in one piece, from each part's CRC and size; hashes cannot do that."""
+    """The checksum of the whole object from the CRC and the size of each part. Works for CRCs only, not for hashes."""
     model = _crc_model(algorithm)
     value = 0
     for digest, size in parts:
@@ -104,6 +102,6 @@ def full_object(algorithm: str, parts: Iterable[tuple[bytes, int]]) -> bytes:
 
 @cache
 def _crc_model(algorithm: str) -> Any:
-    import anycrc  # only who stores objects needs it
+    import anycrc  # imported late: only a server that stores objects needs it
 
     return anycrc.Model(_CRC_MODELS[algorithm])

@@ -1,13 +1,13 @@
-"""The folder of blobs: each a file under a random name.
+"""The folder of blobs. Each blob is a file with a random name.
 
-    blobs/arriving/ID       being written; emptied at every start
-    blobs/f/0/f0…           whole; a row refers to it, or will in a moment, or has until a moment ago
+    blobs/arriving/ID       a blob that is being written; deleted at every start
+    blobs/f/0/f0…           a complete blob
 
-The folders are made with the first blob: many who start a Corral never store one.
+The folders are created with the first blob, because many servers never store one.
 
-A crash leaves files that no row refers to, never a row without its file: a file is on disk, with its name, before its row is
-committed, and loses its name after the commit that drops the row. `fresh` are those between name and row; a sweep leaves
-them alone. A small blob is written under its name at once: as long as no row refers to it, nobody looks.
+A crash can leave a file without a row, but never a row without its file: a file is synced and has its final name before its row is
+committed, and is deleted only after the commit that drops the row. `fresh` are the blobs that have a name but no row yet; a sweep
+does not touch them. A small blob is written under its final name directly, because no reader knows it before its row is committed.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 
-from corral.blobs.arriving import Arriving, create, start_writing, sync_folder, write_all
+from corral.blobs.blob_writer import BlobWriter, create, start_writing, sync_folder, write_all
 from corral.blobs.checksums import digest_of
 from corral.ids import Ids
-from corral.model.blob import Arrived, Slice
+from corral.model.blob import Slice, StoredBlob
 
 DIGITS = "0123456789abcdef"
 NAME = re.compile(r"[0-9a-f]{32}")
 
 
 class Blobs:
-    """Called from the event loop, but for `begin` and what it makes, `store`, `read`, `erase` and `names`, which may block."""
+    """Call it from the event loop, except for `begin`, `store`, `read`, `erase`, `names` and BlobWriter, which block."""
 
     def __init__(self, root: Path, ids: Ids) -> None:
-        """Nothing arrives yet: what was arriving when the last one ended is dropped."""
+        """Delete the unfinished blobs of the previous process."""
         self._root = str(root)
         self._ids = ids
         self.fresh: set[str] = set()
         self._readers: Counter[str] = Counter()
-        self._doomed: set[str] = set()  # to be erased when their last reader has gone
+        self._doomed: set[str] = set()  # to be erased after their last reader
         self._arriving = f"{self._root}/arriving"
         self._has_folders = os.path.exists(self._arriving)
         self._making = Lock()
@@ -46,9 +46,9 @@ class Blobs:
             os.unlink(f"{self._arriving}/{name}")
 
     def _make_folders(self) -> None:
-        """Once and for all, so that no later blob has to wait for its folder; `arriving` comes last and says that all are there."""
+        """Create all folders at once, so that no later blob waits for one. `arriving` is the last: if it exists, all exist."""
         with self._making:
-            if self._has_folders:  # another thread was first
+            if self._has_folders:  # another thread created them
                 return
             for folder in self.folders():
                 os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -64,24 +64,24 @@ class Blobs:
         return f"{self._root}/{blob[0]}/{blob[1]}/{blob}"
 
     def folders(self) -> Iterator[str]:
-        """The folders of whole blobs, for a sweep to go through."""
+        """The folders of complete blobs, for a sweep."""
         return (f"{self._root}/{first}/{second}" for first in DIGITS for second in DIGITS)
 
-    # In
+    # Write
 
-    def begin(self, algorithms: Iterable[str]) -> Arriving:
-        """A new blob, of which these digests are wanted."""
+    def begin(self, algorithms: Iterable[str]) -> BlobWriter:
+        """Start a new blob and compute these digests of it."""
         if not self._has_folders:
             self._make_folders()
         blob = self._ids.hex32()
-        return Arriving(blob, f"{self._arriving}/{blob}", self.path(blob), self.fresh, algorithms)
+        return BlobWriter(blob, f"{self._arriving}/{blob}", self.path(blob), self.fresh, algorithms)
 
-    def store(self, bodies: Sequence[tuple[bytes, Collection[str]]]) -> list[Arrived | OSError]:
-        """Several small blobs at once, each with the digests that are wanted of it. A row must follow for each, or `erase`.
+    def store(self, bodies: Sequence[tuple[bytes, Collection[str]]]) -> list[StoredBlob | OSError]:
+        """Write several small blobs, each with its digests. The caller must then commit a row for each, or call `erase`.
 
-        They lie in one folder, so that one sync of it makes the names of all durable.
+        All are in the same folder, so that one sync of the folder makes all names durable.
         """
-        folder, fds, stored = self._ids.hex32()[:2], dict[str, int](), list[Arrived | OSError]()
+        folder, fds, stored = self._ids.hex32()[:2], dict[str, int](), list[StoredBlob | OSError]()
         try:
             if not self._has_folders:
                 self._make_folders()
@@ -98,11 +98,11 @@ class Blobs:
                     self.erase([blob])
                     stored.append(error)
                 else:
-                    stored.append(Arrived(blob, len(data), {algorithm: digest_of(algorithm, data) for algorithm in algorithms}))
+                    stored.append(StoredBlob(blob, len(data), {algorithm: digest_of(algorithm, data) for algorithm in algorithms}))
             for fd in fds.values():
                 os.fsync(fd)
             sync_folder(f"{self._root}/{folder[0]}/{folder[1]}")
-        except OSError as error:  # nobody can say which of them are on disk
+        except OSError as error:  # it is unknown which of them are on disk
             self.erase(fds)
             return [error] * len(bodies)
         finally:
@@ -110,15 +110,15 @@ class Blobs:
                 os.close(fd)
         return stored
 
-    def settled(self, blob: str) -> None:
-        """A row refers to it now."""
+    def committed(self, blob: str) -> None:
+        """A row now refers to the blob."""
         self.fresh.discard(blob)
 
-    # Out
+    # Read
 
     @contextmanager
     def reading(self, blobs: Sequence[str]) -> Iterator[None]:
-        """While somebody reads them they are not erased, whatever happens to their rows."""
+        """Keep these blobs from being erased while the caller reads them, even if their rows are dropped."""
         self._readers.update(blobs)
         try:
             yield
@@ -132,7 +132,9 @@ class Blobs:
                         self.erase([blob])
 
     def read(self, slices: Iterable[Slice]) -> bytes:
-        """Whoever is not certain that they are there must be `reading` them, and may get a FileNotFoundError all the same."""
+        """The bytes of these slices. If the event loop ran since the rows were read, the caller must hold `reading` and handle
+        FileNotFoundError.
+        """
         parts = []
         for each in slices:
             fd = os.open(self.path(each.blob), os.O_RDONLY | os.O_CLOEXEC)
@@ -141,11 +143,11 @@ class Blobs:
             finally:
                 os.close(fd)
             if len(parts[-1]) != each.size:
-                raise OSError(f"blob {each.blob} is shorter than it should be")
+                raise OSError(f"blob {each.blob} is shorter than its row says")
         return b"".join(parts)
 
-    def not_read(self, blobs: Sequence[str]) -> list[str]:
-        """Those that may be erased now. The others go when their last reader does; after a crash a sweep finds them."""
+    def erasable(self, blobs: Sequence[str]) -> list[str]:
+        """The blobs that may be erased now. The others are erased after their last reader, or after a crash by a sweep."""
         self._doomed.update(blob for blob in blobs if blob in self._readers)
         return [blob for blob in blobs if blob not in self._readers]
 
@@ -156,7 +158,7 @@ class Blobs:
             self.fresh.discard(blob)
 
     def names(self, folders: Iterator[str]) -> list[str]:
-        """The blobs of the next folder that has any; those on their way to a row are left out. Nothing: there are no more."""
+        """The blobs of the next folder that has any, without `fresh` ones; empty after the last folder."""
         for folder in folders if self._has_folders else ():
             found = [name for name in os.listdir(folder) if NAME.fullmatch(name)]
             if found := [name for name in found if name not in self.fresh]:

@@ -1,4 +1,4 @@
-"""Which bytes a Range header means."""
+"""Parses the Range header."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 
 
 class Unsatisfiable(Exception):
-    """There are no such bytes."""
+    """The body has no byte in the range."""
 
 
 def span_of(header: str, size: int) -> tuple[int, int] | None:
-    """(first, how many) of a body of `size` bytes. None: the header means nothing, or several ranges, and is ignored."""
+    """(first, count) of the range in a body of `size` bytes. None: the header is invalid or has several ranges, and is ignored."""
     found = _RANGE.fullmatch(header.strip())
     if found is None or not (found[1] or found[2]):
         return None

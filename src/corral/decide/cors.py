@@ -1,4 +1,4 @@
-"""Which requests of pages of other origins a bucket's CORS rules let browsers make, and what they are told."""
+"""Evaluates the CORS rules of a bucket: which requests they allow, and the headers of the response."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-Rule = Mapping[str, Any]  # as S3 has it: AllowedOrigins, AllowedMethods, AllowedHeaders, ExposeHeaders, MaxAgeSeconds
+CorsRule = Mapping[str, Any]  # as in PutBucketCors: AllowedOrigins, AllowedMethods, AllowedHeaders, ExposeHeaders, MaxAgeSeconds
 
 
-def allow(rules: Sequence[Rule], origin: str, method: str, headers: Sequence[str] | None = None) -> list[tuple[str, str]] | None:
-    """The headers that tell the browser so; None: no rule allows it. With `headers` it is asked before the request itself."""
+def cors_headers(
+    rules: Sequence[CorsRule], origin: str, method: str, headers: Sequence[str] | None = None
+) -> list[tuple[str, str]] | None:
+    """The CORS headers of the response; None: no rule allows the request. A preflight passes the requested `headers`."""
     for rule in rules:
-        wanted = next((each for each in rule["AllowedOrigins"] if _like(each, origin)), None)
-        if wanted is None or method not in rule["AllowedMethods"]:
+        matched = next((each for each in rule["AllowedOrigins"] if _matches(each, origin)), None)
+        if matched is None or method not in rule["AllowedMethods"]:
             continue
         allowed = [each.lower() for each in rule.get("AllowedHeaders", ())]
-        if not all(any(_like(each, name.lower()) for each in allowed) for name in headers or ()):
+        if not all(any(_matches(each, name.lower()) for each in allowed) for name in headers or ()):
             continue
-        return _headers(rule, "*" if wanted == "*" else origin, headers)
+        return _headers(rule, "*" if matched == "*" else origin, headers)
     return None
 
 
-def _headers(rule: Rule, origin: str, asked: Sequence[str] | None) -> list[tuple[str, str]]:
+def _headers(rule: CorsRule, origin: str, requested: Sequence[str] | None) -> list[tuple[str, str]]:
     found = [("Access-Control-Allow-Origin", origin), ("Access-Control-Allow-Methods", ", ".join(rule["AllowedMethods"]))]
-    if asked:
-        found.append(("Access-Control-Allow-Headers", ", ".join(name.lower() for name in asked)))
+    if requested:
+        found.append(("Access-Control-Allow-Headers", ", ".join(name.lower() for name in requested)))
     if rule.get("ExposeHeaders"):
         found.append(("Access-Control-Expose-Headers", ", ".join(rule["ExposeHeaders"])))
     if "MaxAgeSeconds" in rule:
@@ -35,5 +37,5 @@ def _headers(rule: Rule, origin: str, asked: Sequence[str] | None) -> list[tuple
     return [*found, ("Vary", "Origin, Access-Control-Request-Headers, Access-Control-Request-Method")]
 
 
-def _like(pattern: str, value: str) -> bool:
+def _matches(pattern: str, value: str) -> bool:
     return fnmatchcase(value, pattern.replace("[", "[[]").replace("?", "[?]"))

@@ -1,7 +1,7 @@
-"""What a bucket's lifecycle rules do to the versions of a key and to unfinished uploads, and when.
+"""Evaluates lifecycle rules: which versions of a key expire, which uploads are aborted, and when.
 
-Days are counted as S3 does: so many days after a moment, and then the next midnight UTC. A rule with a date acts on that
-date; on what comes later, at the midnight after it came. A version that several rules want gone goes at the earliest time.
+Days are counted as S3 does: the given number of days after the creation, rounded up to the next midnight UTC. A rule with a date
+acts at that date, and on later versions at the midnight after their creation. If several rules match, the earliest time counts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class LifecycleFilter:
     prefix: str = ""
     tags: tuple[tuple[str, str], ...] = ()
     larger_than: int | None = None  # bytes
@@ -21,21 +21,21 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class LifecycleRule:
     id: str
-    filter: Filter
-    since_s: float  # when it was put: a date that had passed by then means at once
+    filter: LifecycleFilter
+    since_s: float  # when the rule was put: versions that are older than both rule and date expire at once
     days: int | None = None
     date_s: float | None = None
     lone_markers: bool = False  # ExpiredObjectDeleteMarker
     noncurrent_days: int | None = None
-    newer_noncurrent: int = 0  # so many noncurrent versions are kept
-    abort_days: int | None = None  # of uploads that nobody completed
+    newer_noncurrent: int = 0  # the number of newest noncurrent versions to keep
+    abort_days: int | None = None  # for unfinished uploads
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
-    """One version of a key, as far as rules look at it."""
+class CandidateVersion:
+    """The properties of a version that rules use."""
 
     id: str
     created_s: float
@@ -45,30 +45,37 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    expire: Rule | None  # the current version expires, by this rule
-    drop: tuple[str, ...]  # versions that go for good
-    next_s: float | None  # when time alone will change something
+class ExpiryDecision:
+    expire: LifecycleRule | None  # the rule by which the current version expires now
+    drop: tuple[str, ...]  # ids of versions to delete permanently
+    next_s: float | None  # when to evaluate again, if nothing else changes
 
 
 def midnight_after(at_s: float) -> float:
     return (at_s // DAY_S + 1) * DAY_S
 
 
-def judge(
-    rules: Sequence[Rule], key: str, versions: Sequence[Version], now_s: float, *, current: Version | None = None, unseen: int = 0
-) -> Judgement:
-    """What is to be done now with a key, whose versions come newest first; the first one is the current one.
+def evaluate_key(
+    rules: Sequence[LifecycleRule],
+    key: str,
+    versions: Sequence[CandidateVersion],
+    now_s: float,
+    *,
+    current: CandidateVersion | None = None,
+    unseen: int = 0,
+) -> ExpiryDecision:
+    """Decide what to do now with a key. `versions` are sorted newest first, so the first one is the current one.
 
-    Of a key with very many versions these may be the oldest alone: then `current` is given, and so many newer than these are
-    `unseen`. A version is noncurrent since the next newer one was made, so the first of them is not judged in that case.
+    For a key with very many versions, `versions` may be only the oldest ones. Then `current` is the current version, `unseen` is
+    the number of newer versions, and the first of `versions` is not evaluated: it became noncurrent when the next newer version,
+    which is not given, was created.
     """
-    expire: Rule | None = None
+    expire: LifecycleRule | None = None
     drop: list[str] = []
     later: list[float] = []
     current, others = current or versions[0], versions[1:]
     if not current.is_marker:
-        found = expiry(rules, key, current)
+        found = expiry_time(rules, key, current)
         if found is not None and found[0] <= now_s:
             expire = found[1]
         elif found is not None:
@@ -85,17 +92,17 @@ def judge(
             drop.append(current.id)
         elif at_s is not None:
             later.append(at_s)
-    return Judgement(expire, tuple(drop), min(later, default=None))
+    return ExpiryDecision(expire, tuple(drop), min(later, default=None))
 
 
-def expiry(rules: Iterable[Rule], key: str, version: Version) -> tuple[float, Rule] | None:
-    """When the current version of a key expires, and by which rule."""
-    times = ((at_s, rule) for rule in rules if _selects(rule.filter, key, version) for at_s in _times(rule, version.created_s))
+def expiry_time(rules: Iterable[LifecycleRule], key: str, version: CandidateVersion) -> tuple[float, LifecycleRule] | None:
+    """When the current version of a key expires, and by which rule; None: never."""
+    times = ((at_s, rule) for rule in rules if _matches(rule.filter, key, version) for at_s in _times(rule, version.created_s))
     return min(times, key=lambda found: found[0], default=None)
 
 
-def abortion(rules: Iterable[Rule], key: str, started_s: float) -> tuple[float, Rule] | None:
-    """When an upload that is not completed is given up, and by which rule."""
+def abort_time(rules: Iterable[LifecycleRule], key: str, started_s: float) -> tuple[float, LifecycleRule] | None:
+    """When an unfinished upload is aborted, and by which rule; None: never."""
     times = (
         (midnight_after(started_s + rule.abort_days * DAY_S), rule)
         for rule in rules
@@ -104,27 +111,29 @@ def abortion(rules: Iterable[Rule], key: str, started_s: float) -> tuple[float, 
     return min(times, key=lambda found: found[0], default=None)
 
 
-def _times(rule: Rule, created_s: float) -> Iterator[float]:
+def _times(rule: LifecycleRule, created_s: float) -> Iterator[float]:
     if rule.days is not None:
         yield midnight_after(created_s + rule.days * DAY_S)
     if rule.date_s is not None:
         yield rule.date_s if created_s < max(rule.date_s, rule.since_s) else midnight_after(created_s)
 
 
-def _noncurrent_expiry(rules: Iterable[Rule], key: str, version: Version, since_s: float, newer: int) -> float | None:
-    """When a noncurrent version goes that has so many newer noncurrent ones before it."""
+def _noncurrent_expiry(
+    rules: Iterable[LifecycleRule], key: str, version: CandidateVersion, since_s: float, newer: int
+) -> float | None:
+    """When a noncurrent version is deleted; `newer` is the number of newer noncurrent versions."""
     return min(
         (
             midnight_after(since_s + rule.noncurrent_days * DAY_S)
             for rule in rules
-            if rule.noncurrent_days is not None and newer >= rule.newer_noncurrent and _selects(rule.filter, key, version)
+            if rule.noncurrent_days is not None and newer >= rule.newer_noncurrent and _matches(rule.filter, key, version)
         ),
         default=None,
     )
 
 
-def _marker_expiry(rules: Iterable[Rule], key: str, marker: Version) -> float | None:
-    """When a delete marker goes that hides nothing any more."""
+def _marker_expiry(rules: Iterable[LifecycleRule], key: str, marker: CandidateVersion) -> float | None:
+    """When a delete marker is removed, which has no version behind it."""
     times: list[float] = []
     for rule in rules:
         of_all = not rule.filter.tags and rule.filter.larger_than is None and rule.filter.smaller_than is None
@@ -135,7 +144,7 @@ def _marker_expiry(rules: Iterable[Rule], key: str, marker: Version) -> float | 
     return min(times, default=None)
 
 
-def _selects(which: Filter, key: str, version: Version) -> bool:
+def _matches(which: LifecycleFilter, key: str, version: CandidateVersion) -> bool:
     return (
         key.startswith(which.prefix)
         and (which.larger_than is None or version.size > which.larger_than)

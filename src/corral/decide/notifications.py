@@ -1,4 +1,4 @@
-"""Which of a bucket's notifications an event is for, and which of them may not stand side by side."""
+"""Matches events to the notifications of a bucket, and finds notifications that overlap."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from itertools import combinations
 @dataclass(frozen=True, slots=True)
 class Notification:
     id: str
-    target: str  # the ARN of who is told
+    target: str  # the ARN of the destination
     events: tuple[str, ...]  # "s3:ObjectCreated:Put", "s3:ObjectCreated:*"
     prefix: str = ""
     suffix: str = ""
 
 
 def matching(notifications: Iterable[Notification], event: str, key: str) -> list[Notification]:
-    """Those who want to hear of `event` ("s3:ObjectCreated:Put") on an object of this key."""
+    """The notifications that match `event` ("s3:ObjectCreated:Put") on an object of this key."""
     return [
         each
         for each in notifications
-        if key.startswith(each.prefix) and key.endswith(each.suffix) and any(_covers(wanted, event) for wanted in each.events)
+        if key.startswith(each.prefix) and key.endswith(each.suffix) and any(_covers(pattern, event) for pattern in each.events)
     ]
 
 
 def ambiguous(notifications: Sequence[Notification]) -> bool:
-    """Whether one event could be for two of them: S3 takes no such configuration."""
+    """Whether one event could match two of them. S3 refuses such a configuration."""
     return any(
         _overlap(one.prefix, other.prefix, str.startswith)
         and _overlap(one.suffix, other.suffix, str.endswith)
@@ -35,8 +35,8 @@ def ambiguous(notifications: Sequence[Notification]) -> bool:
     )
 
 
-def _covers(wanted: str, event: str) -> bool:
-    return wanted == event or (wanted.endswith("*") and event.startswith(wanted[:-1]))
+def _covers(pattern: str, event: str) -> bool:
+    return pattern == event or (pattern.endswith("*") and event.startswith(pattern[:-1]))
 
 
 def _overlap(one: str, other: str, has: Callable[[str, str], bool]) -> bool:

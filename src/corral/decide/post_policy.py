@@ -1,63 +1,64 @@
-"""Whether a form upload keeps to the conditions that the owner of the form has signed."""
+"""Checks a form upload against the conditions of its signed policy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# What needs no condition: the signature itself, and the file.
-FREE = frozenset({"policy", "x-amz-signature", "signature", "awsaccesskeyid", "file"})
-IGNORED = "x-ignore-"
-LENGTH = "content-length-range"
+# Fields that need no condition: the signature and the file.
+UNCONDITIONED_FIELDS = frozenset({"policy", "x-amz-signature", "signature", "awsaccesskeyid", "file"})
+IGNORED_PREFIX = "x-ignore-"
+LENGTH_RANGE = "content-length-range"
 
 
-class Unmet(Exception):
-    """The form does not keep to its policy; the text says where."""
+class ConditionNotMet(Exception):
+    """The form violates its policy; the text says how."""
 
 
-class Malformed(Exception):
-    """A condition that cannot be read."""
+class MalformedCondition(Exception):
+    """A condition that cannot be parsed."""
 
 
 def check_fields(conditions: Sequence[Any], fields: Mapping[str, str]) -> tuple[int, int | None]:
-    """Refuse fields that the conditions do not allow; how many bytes the file may have, at least and at most.
+    """Raise if the fields violate a condition; otherwise (minimum, maximum) size of the file in bytes.
 
-    `fields` have names in lower case, and the bucket among them.
+    The names of `fields` are in lower case, and `bucket` is one of them.
     """
-    spoken_of, least, most = set[str](), 0, None
+    named_fields, min_bytes, max_bytes = set[str](), 0, None
     for condition in conditions:
         operator, name, value = _read(condition)
-        if operator == LENGTH:
-            least, most = name, value
+        if operator == LENGTH_RANGE:
+            min_bytes, max_bytes = name, value
             continue
-        spoken_of.add(name)
+        named_fields.add(name)
         given = fields.get(name, "")
         values = given.split(",") if operator == "starts-with" and name == "content-type" else [given]
         if not all(_meets(operator, each.strip() if len(values) > 1 else each, value) for each in values):
-            raise Unmet(f"Policy Condition failed: {_shown(condition)}")
-    extra = [name for name in fields if name not in spoken_of | FREE | {"bucket"} and not name.startswith(IGNORED)]
+            raise ConditionNotMet(f"Policy Condition failed: {_condition_text(condition)}")
+    allowed = named_fields | UNCONDITIONED_FIELDS | {"bucket"}
+    extra = [name for name in fields if name not in allowed and not name.startswith(IGNORED_PREFIX)]
     if extra:
-        raise Unmet(f"Extra input fields: {', '.join(sorted(extra))}")
-    return least, most
+        raise ConditionNotMet(f"Extra input fields: {', '.join(sorted(extra))}")
+    return min_bytes, max_bytes
 
 
 def _read(condition: Any) -> tuple[str, Any, Any]:
-    """(operator, field, value), or (content-length-range, least, most)."""
+    """(operator, field, value), or (content-length-range, minimum, maximum)."""
     if isinstance(condition, dict) and len(condition) == 1:
         name, value = next(iter(condition.items()))
         return "eq", name.lower(), str(value)
     if isinstance(condition, list) and len(condition) == 3 and isinstance(condition[0], str):
         operator, name, value = condition[0].lower(), condition[1], condition[2]
-        if operator == LENGTH:
+        if operator == LENGTH_RANGE:
             return operator, _size(name), _size(value)
         if operator in ("eq", "starts-with") and isinstance(name, str) and name.startswith("$"):
             return operator, name[1:].lower(), str(value)
-    raise Malformed(f"Invalid Condition: {_shown(condition)}")
+    raise MalformedCondition(f"Invalid Condition: {_condition_text(condition)}")
 
 
 def _size(value: Any) -> int:
     if isinstance(value, bool) or not (isinstance(value, int) or (isinstance(value, str) and value.isdecimal())):
-        raise Malformed(f"Invalid Condition: {LENGTH} takes two numbers of bytes.")
+        raise MalformedCondition(f"Invalid Condition: {LENGTH_RANGE} takes a minimum and a maximum size in bytes.")
     return int(value)
 
 
@@ -65,7 +66,7 @@ def _meets(operator: str, given: str, value: str) -> bool:
     return given == value if operator == "eq" else given.startswith(value)
 
 
-def _shown(condition: Any) -> str:
+def _condition_text(condition: Any) -> str:
     if isinstance(condition, dict) and len(condition) == 1:
         name, value = next(iter(condition.items()))
         condition = ["eq", f"${name}", value]

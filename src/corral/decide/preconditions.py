@@ -1,4 +1,4 @@
-"""Whether a request's conditions hold for the object that it finds. Dates are whole seconds, as headers carry them."""
+"""Evaluates If-Match and the other preconditions of a request. Dates have a precision of one second, as in HTTP headers."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ class Conditions:
     if_unmodified_since_s: float | None = None
 
 
-def failed(conditions: Conditions, etag: str, modified_at_s: float) -> str | None:
-    """The header that forbids to go on. An ETag says more than a date: where both are given, the date is not looked at."""
+def failed_condition(conditions: Conditions, etag: str, modified_at_s: float) -> str | None:
+    """The header whose condition does not hold; None: all hold. If there is an ETag condition, the date condition is ignored."""
     modified_s = int(modified_at_s)
     if conditions.if_match is not None:
-        if not matches(conditions.if_match, etag):
+        if not etag_matches(conditions.if_match, etag):
             return "If-Match"
     elif conditions.if_unmodified_since_s is not None and modified_s > conditions.if_unmodified_since_s:
         return "If-Unmodified-Since"
     if conditions.if_none_match is not None:
-        if matches(conditions.if_none_match, etag):
+        if etag_matches(conditions.if_none_match, etag):
             return "If-None-Match"
     elif conditions.if_modified_since_s is not None and modified_s <= conditions.if_modified_since_s:
         return "If-Modified-Since"
     return None
 
 
-def matches(header: str, etag: str) -> bool:
-    """Whether a list of ETags, with or without quotes, or a star, names this one."""
+def etag_matches(header: str, etag: str) -> bool:
+    """Whether the header is `*` or lists this ETag, with or without quotes."""
     return any(_bare(each) in ("*", etag) for each in header.split(","))
 
 

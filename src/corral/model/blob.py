@@ -1,4 +1,4 @@
-"""Blobs: bytes that stream into a file and out of it, and never pass through the core."""
+"""Blobs: bytes that are streamed to and from a file, and never pass through the core."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-MD5 = "MD5"  # a digest that is no checksum of S3's; those are in `blobs.checksums`
+MD5 = "MD5"  # a digest that is not one of S3's checksums, which are in `blobs.checksums`
+GARBAGE = "blobs:garbage"  # the key that a transaction marks as changed when it leaves blobs without references
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
-    """A blob that is on disk, whole and under its name, and that no row refers to yet."""
+class StoredBlob:
+    """A complete blob on disk that no row refers to yet."""
 
     blob: str
     size: int
@@ -20,7 +21,7 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Some bytes of a blob. What a handler answers as a body that streams is a tuple of these."""
+    """A range of bytes of a blob. A handler returns a streamed body as a tuple of slices."""
 
     blob: str
     start: int
@@ -29,10 +30,10 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What is to be known of a body before it is taken in: a service says so when it has seen the head of a request."""
+    """How to receive the body of a request. A service decides this from the head of the request."""
 
-    algorithms: frozenset[str]  # digests that are wanted
-    source: tuple[Slice, ...] | None = None  # the bytes are not in the request: they are those of other blobs
-    params: Mapping[str, Any] = field(default_factory=dict)  # what was found out on the way; the handler gets it too
-    least_bytes: int = 0  # of the file of a form, whose size nobody has said
-    most_bytes: int = 0
+    algorithms: frozenset[str]  # digests to compute
+    source: tuple[Slice, ...] | None = None  # copy these bytes instead of receiving a body
+    params: Mapping[str, Any] = field(default_factory=dict)  # parameters to add for the handler
+    min_bytes: int = 0  # bounds of the file of a form, which has no Content-Length
+    max_bytes: int = 0

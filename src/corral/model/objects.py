@@ -1,4 +1,4 @@
-"""Buckets, versions of objects, their parts, and uploads."""
+"""Buckets, object versions, the parts of their content, and multipart uploads."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
-NULL = "null"  # the id of a version that was made while its bucket kept none
+NULL = "null"  # the id of a version that was created without versioning
 ENABLED = "Enabled"
 SUSPENDED = "Suspended"
-BUCKET_ENCRYPTION = "BucketEncryption"  # the document of a bucket that says what holds for its objects
+# Kinds of bucket documents that change how requests on objects behave.
+BUCKET_ENCRYPTION = "BucketEncryption"
+BUCKET_LIFECYCLE = "BucketLifecycleConfiguration"
+BUCKET_NOTIFICATION = "BucketNotificationConfiguration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,25 +23,25 @@ class Bucket:
     region: str
     created_at_s: float
     versioning: str  # "" (never), ENABLED or SUSPENDED
-    has_lifecycle: bool = False  # rules
+    has_lifecycle: bool = False
     has_notifications: bool = False
-    encryption: Mapping[str, Any] | None = None  # the document that says what holds for its objects, if it was told
+    encryption: Mapping[str, Any] | None = None  # the BUCKET_ENCRYPTION document, if it has one
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class ObjectVersion:
     """One version of an object, or a delete marker."""
 
-    number: int  # grows: of two versions of a key the newer one has the larger
+    number: int  # increases: the newer of two versions has the larger number
     key: str
-    id: str  # what the client calls it
+    id: str  # the VersionId that clients use
     latest: bool
-    content: int | None  # whose parts are the bytes; None: a delete marker
+    content: int | None  # its parts are the bytes; None: a delete marker
     size: int
     etag: str  # without quotes
     modified_at_s: float
-    details: Mapping[str, Any]  # members of GetObject's answer that are kept as they came; `Tags`: name → value
-    upload_id: str | None = None  # of the upload in parts that made it
+    details: Mapping[str, Any]  # stored members of GetObject's response; `Tags`: name → value
+    upload_id: str | None = None  # the multipart upload that created it
 
     @property
     def is_marker(self) -> bool:
@@ -46,32 +49,32 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One blob of a content: the only one, or a part of an upload."""
+class ContentPart:
+    """One blob of a content: the whole content, or one part of a multipart upload."""
 
     number: int
     blob: str
     size: int
     etag: str  # MD5, hex
-    checksums: Mapping[str, str]  # by algorithm, as headers carry them
+    checksums: Mapping[str, str]  # by algorithm, in base64 as in headers
     modified_at_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
-    """An upload in parts that is neither completed nor aborted."""
+class MultipartUpload:
+    """A multipart upload that is neither completed nor aborted."""
 
-    number: int  # of two uploads for a key the newer one has the larger; also the content that its parts are in
+    number: int  # the content of its parts; the newer of two uploads has the larger number
     id: str
     bucket_id: int
     key: str
     initiated_at_s: float
-    details: Mapping[str, Any]  # the new object's, and `ChecksumAlgorithm` and `ChecksumType`
+    details: Mapping[str, Any]  # those of the new object, and `ChecksumAlgorithm` and `ChecksumType`
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
-    """A page of a listing: what it found in order, common prefixes (which are texts) among it, and whether there is more."""
+class ListingPage(Generic[T]):
+    """A page of a listing, in order. Common prefixes are strings."""
 
     found: list[T | str]
     more: bool

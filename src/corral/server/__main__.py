@@ -37,13 +37,13 @@ from corral.reconcile import LOGS, METRICS, STATE
 from corral.reconcile.receivers import RECEIVERS
 from corral.server.agents import Agents
 from corral.server.authentication import Authentication
+from corral.server.blob_gc import BlobGc
 from corral.server.data_channel import DataChannel
 from corral.server.front_door import FrontDoor
 from corral.server.http_server import AsgiApp, HttpServer
-from corral.server.intake import Intake
-from corral.server.keeper import Keeper
 from corral.server.lanes import Lane
 from corral.server.publishing import Publisher
+from corral.server.request_body import BodyReceiver
 from corral.server.status_pages import status_of
 from corral.server.task_endpoints import TaskEndpoints
 from corral.store import Store
@@ -134,7 +134,7 @@ async def _serve(options: argparse.Namespace) -> None:
         lane.start()
     periodic = ((state, ("sweep:",)), (logs, ("sweep:",)), (metrics, ("rollup:", "history:")))
     await asyncio.gather(*(lane.submit(partial(_schedule_now, keys=keys)) for lane, keys in periodic))
-    blob_keeper = asyncio.create_task(Keeper(blobs, state, settings, names).keep())
+    blob_gc = asyncio.create_task(BlobGc(blobs, state, settings, names).run())
     await agents.listen()
     channel = DataChannel(settings, state, agents, clock, names)
     await channel.listen(data / "node")
@@ -153,7 +153,7 @@ async def _serve(options: argparse.Namespace) -> None:
         lanes,
         Authentication(keys["access_key"], root, settings.session_key, store.tasks.live, clock),
         names,
-        Intake(blobs),
+        BodyReceiver(blobs),
         lambda tx: status_of(tx, agents.samples, about, agents.history, failing()),
         TaskEndpoints(state, agents),
     )
@@ -169,7 +169,7 @@ async def _serve(options: argparse.Namespace) -> None:
     _report_ready(data, about, options.ready_fd)
     await serving
     keeper.cancel()
-    blob_keeper.cancel()
+    blob_gc.cancel()
     publisher.cancel()
     await agents.close()
     (data / "server.json").unlink(missing_ok=True)

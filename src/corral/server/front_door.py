@@ -21,11 +21,13 @@ from corral.errors import ApiError, api_error, internal_failure
 from corral.ids import Ids
 from corral.model.settings import Settings
 from corral.server.authentication import ANONYMOUS, Authentication
+from corral.server.service_calls import CallRunner, ServiceCall
 from corral.server.http_connection import HEADERS_MAX_BYTES, HttpConnection, headers_too_large
-from corral.server.intake import ClientGone, Intake, Receive, whole_body
+from corral.server.cors import BucketCors, Preflight
 from corral.server.lanes import Lane
-from corral.server.origins import Origins, Preflight
+from corral.server.status_pages import StatusPages
 from corral.server.registry import is_for_registry
+from corral.server.request_body import BodyReceiver, ClientGone, Receive, whole_body
 from corral.server.s3_requests import S3Request, S3Requests
 from corral.server.service_calls import CallRunner, ServiceCall
 from corral.server.status_pages import StatusPages
@@ -78,7 +80,7 @@ class FrontDoor:
         lanes: Mapping[str, Lane[Any]],
         authentication: Authentication,
         ids: Ids,
-        intake: Intake,
+        intake: BodyReceiver,
         status: Callable[[Tx[Any]], dict[str, Any]],
         task_endpoints: TaskEndpoints,
     ) -> None:
@@ -88,7 +90,7 @@ class FrontDoor:
         self._ids = ids
         self._intake = intake
         self._calls = CallRunner(settings, lanes, ids)
-        self._origins = Origins(lanes["state"], settings, ids)
+        self._origins = BucketCors(lanes["state"], settings, ids)
         self._s3 = S3Requests(settings, lanes, ids, intake, self._calls, self._origins)
         self._task_endpoints = task_endpoints
         self._status_pages = StatusPages(lanes["state"], status)

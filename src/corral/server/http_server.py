@@ -14,13 +14,12 @@ from corral.blobs import Blobs
 from corral.clock import Clock
 from corral.server.data_channel import WEBSOCKET_MAX_BYTES, DataChannel, websocket
 from corral.server.front_door import FrontDoor
-from corral.server.http_connection import BoundedHttpProtocol
-from corral.server.intake import ClientGone, Receive, end_body
-from corral.server.sending import Send, Sender
+from corral.server.request_body import ClientGone, Receive, end_body
+from corral.server.response_sender import Send, Sender
 
 DATE_S = 1.0  # the precision of the Date header
 
-AsgiScope = dict[str, Any]
+Scope = dict[str, Any]
 
 
 class AsgiApp:

@@ -20,7 +20,7 @@ from corral.errors import ServiceUnavailable
 from corral.handovers import Delivery, Done, receive
 from corral.ids import Ids
 from corral.model.settings import Settings
-from corral.server.gathering import Gathering
+from corral.server.batcher import Batcher
 
 BATCH_MAX = 256  # commands in one transaction, approximately
 READERS = 2  # threads for heavy reads
@@ -50,7 +50,7 @@ class Lane(Generic[S]):
         self._receivers = receivers or {}
         self._delivery = Delivery(core, self._send, loop.call_later, lambda: self._queue.put([]))
         self._queue: SimpleQueue[list[Command] | None] = SimpleQueue()
-        self._gathering = Gathering[Command](self._queue.put, BATCH_MAX)
+        self._gathering = Batcher[Command](self._queue.put, BATCH_MAX)
         self._thread = threading.Thread(target=self._work, name=f"lane-{name}", daemon=True)
         self._readers: ThreadPoolExecutor | None = None
         self._thread_local = threading.local()

@@ -1,4 +1,4 @@
-"""S3 requests: authenticated from their heads, so that a request is refused before its body is read wherever possible."""
+"""S3 requests, which are authenticated from their heads, so that most refusals need not read the body."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ from hmac import compare_digest
 from typing import Any
 
 from corral import aws
-from corral.blobs.checksums import HEADERS, checksum, checksum_text
+from corral.blobs.checksums import CHECKSUM_HEADERS, checksum, checksum_text
 from corral.core import Tx
-from corral.errors import ApiError, ServiceUnavailable, api_error
+from corral.errors import ApiError, ServiceUnavailable
 from corral.ids import Ids
-from corral.model.blob import Arrived
+from corral.model.blob import StoredBlob
 from corral.model.settings import Settings
 from corral.server.authentication import Authentication
-from corral.server.forms import FormFile, read_form
-from corral.server.http_connection import HttpConnection
-from corral.server.intake import Intake, Receive
-from corral.server.lanes import Lane
-from corral.server.origins import Origins
 from corral.server.service_calls import CallRunner, served
+from corral.server.http_connection import HttpConnection
+from corral.server.cors import BucketCors
+from corral.server.form_file import FormFile, read_form
+from corral.server.lanes import Lane
+from corral.server.request_body import BodyReceiver, Receive
 from corral.services.caller import Caller
+from corral.services.s3.errors import bad_checksum, bad_content_md5
 
-BadDigest = api_error("BadDigest")
-FORM = "PostObject"  # a browser's form: its fields say who signed it, and everything else that is known before its file
-# Operations whose checksum headers are those of an object, not of the document in the request.
+FORM = "PostObject"  # a browser's form: its fields carry the signature and everything else that is known before the file
+# Operations whose checksum headers belong to an object, not to the document in the request.
 CHECKSUM_OF_OBJECT = frozenset({"CompleteMultipartUpload"})
 
 log = logging.getLogger("corral")
 
 
 class S3Requests:
-    """What all S3 requests need."""
+    """The parts of the server that every S3 request uses."""
 
     def __init__(
         self,
         settings: Settings,
         lanes: Mapping[str, Lane[Any]],
         ids: Ids,
-        intake: Intake,
+        bodies: BodyReceiver,
         calls: CallRunner,
-        origins: Origins,
+        cors: BucketCors,
     ) -> None:
         self._settings = settings
         self._lanes = lanes
         self._ids = ids
-        self.intake = intake
+        self.bodies = bodies
         self.calls = calls
-        self.origins = origins
+        self.cors = cors
 
     async def store(
         self,
@@ -65,33 +65,33 @@ class S3Requests:
         """Run an operation whose bytes become a blob: admit it by its head, receive or copy the bytes, then commit the row."""
         service, operation = served(call)
         admit, lane = service.admit[call.operation], self._lanes[service.lane]
-        look = lane.read_now if "CopySource" in params else lane.read_without_snapshot  # a copy reads its source in one snapshot
-        admission = look(lambda tx: admit(tx, params, caller), self._settings, self._ids)
-        if admission is None:  # there are no bytes
+        read = lane.read_now if "CopySource" in params else lane.read_without_snapshot  # a copy must read its source in one snapshot
+        admission = read(lambda tx: admit(tx, params, caller), self._settings, self._ids)
+        if admission is None:  # a copy that shares the bytes of its source
             return call.serialize(await lane.submit(lambda tx: operation(tx, params, caller)), caller.request_id)
         params |= admission.params
         if isinstance(body, FormFile):
-            body.allow(admission.least_bytes, admission.most_bytes)
+            body.set_bounds(admission.min_bytes, admission.max_bytes)
 
-        def owner(trailers: Mapping[str, str], arrived: Arrived, tx: Tx[Any]) -> Any:
-            stated = {f"Checksum{HEADERS[name]}": value for name, value in trailers.items() if name in HEADERS}
-            return operation(tx, {**params, **stated, "Body": arrived}, caller)
+        def commit(trailers: Mapping[str, str], blob: StoredBlob, tx: Tx[Any]) -> Any:
+            stated = {f"Checksum{CHECKSUM_HEADERS[name]}": value for name, value in trailers.items() if name in CHECKSUM_HEADERS}
+            return operation(tx, {**params, **stated, "Body": blob}, caller)
 
         try:
             if admission.source is not None:
-                copied = await self.intake.copy(admission.source, admission.algorithms)
-                answer = await self.intake.give(copied, lane, partial(owner, {}))
+                copied = await self.bodies.copy(admission.source, admission.algorithms)
+                result = await self.bodies.commit(copied, lane, partial(commit, {}))
             else:
-                answer = await self.intake.store(receive, body, admission.algorithms, connection, lane, owner)
+                result = await self.bodies.store(receive, body, admission.algorithms, connection, lane, commit)
         except OSError as error:
             log.exception("request %s: %s:%s could not be written", caller.request_id, call.service, call.operation)
             raise ServiceUnavailable(f"Nothing was stored: the bytes could not be written ({error.strerror or error}).") from None
-        return call.serialize(answer, caller.request_id)
+        return call.serialize(result, caller.request_id)
 
 
 @dataclass(slots=True, eq=False)
 class S3Request:
-    """An exchange with S3."""
+    """One S3 request and its response."""
 
     call: aws.ApiCall
     head: aws.Request
@@ -100,7 +100,7 @@ class S3Request:
     connection: HttpConnection
     s3: S3Requests
     _body: aws.RequestBody | None = field(default=None, init=False)
-    _policy: aws.PostPolicy | None = field(default=None, init=False)  # of a form
+    _policy: aws.PostPolicy | None = field(default=None, init=False)  # for a form only
 
     @property
     def action(self) -> str:
@@ -115,25 +115,25 @@ class S3Request:
         return identity
 
     async def run(self, caller: Caller) -> aws.Response:
-        return self._for_browsers(await self._run(caller))
+        return self._with_cors_headers(await self._run(caller))
 
     def refuse(self, error: ApiError) -> aws.Response:
-        return self._for_browsers(self.call.serialize_error(error, self.request_id))
+        return self._with_cors_headers(self.call.serialize_error(error, self.request_id))
 
     async def _run(self, caller: Caller) -> aws.Response:
         call, body, headers = self.call, self._body, self.head.headers
-        assert body is not None, "authenticate comes first"
+        assert body is not None, "authenticate must be called before run"
         service, _ = served(call)
         if isinstance(body, FormFile) and self._policy is not None:
             bucket, conditions = call.params()["Bucket"], self._policy.conditions
             params = {"Bucket": bucket, "Fields": body.fields, "FileName": body.filename, "Conditions": conditions}
-            return await self.s3.store(call, params, caller, body, body.receiving(self.receive))
+            return await self.s3.store(call, params, caller, body, body.remaining(self.receive))
         if call.operation in service.admit:
             params = call.params()
             params["Trailers"] = [name.strip().lower() for name in headers.get("x-amz-trailer", "").split(",")]
             return await self.s3.store(call, params, caller, body, self.receive, self.connection)
         if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-            whole, trailers = await self.s3.intake.to_memory(self.receive, body)
+            whole, trailers = await self.s3.bodies.to_memory(self.receive, body)
             call = call.with_body(whole)
             if call.operation not in CHECKSUM_OF_OBJECT:
                 _check_digests(whole, {**headers, **trailers})
@@ -141,10 +141,10 @@ class S3Request:
             body.finish()
         return await self.s3.calls.run(call, caller, self.receive)
 
-    def _for_browsers(self, response: aws.Response) -> aws.Response:
-        """The response with the headers without which a browser hides it from a page of another origin."""
+    def _with_cors_headers(self, response: aws.Response) -> aws.Response:
+        """Add the CORS headers, without which a browser hides the response from a page of another origin."""
         if "origin" in self.head.headers:
-            response.headers.extend(self.s3.origins.headers(self.head))
+            response.headers.extend(self.s3.cors.headers(self.head))
         return response
 
 
@@ -152,13 +152,13 @@ def _check_digests(document: bytes, headers: Mapping[str, str]) -> None:
     """Compare a document with the digests in its headers and trailers."""
     stated = headers.get("content-md5")
     if stated is not None and not _same(stated, checksum_text(md5(document, usedforsecurity=False).digest())):
-        raise BadDigest("The Content-MD5 you specified did not match what we received.")
-    for header, algorithm in HEADERS.items():
+        raise bad_content_md5()
+    for header, algorithm in CHECKSUM_HEADERS.items():
         if header in headers:
             running = checksum(algorithm)
             running.update(document)
             if not _same(headers[header], checksum_text(running.digest())):
-                raise BadDigest(f"The {algorithm} you specified did not match the calculated checksum.")
+                raise bad_checksum(algorithm)
 
 
 def _same(stated: str, computed: str) -> bool:

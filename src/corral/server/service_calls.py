@@ -14,8 +14,8 @@ from corral.errors import ApiError
 from corral.ids import Ids
 from corral.model.settings import Settings
 from corral.server.authentication import Authentication
-from corral.server.intake import Receive
 from corral.server.lanes import Lane
+from corral.server.request_body import Receive
 from corral.services import SERVICES, Handler, Service
 from corral.services.caller import Caller
 

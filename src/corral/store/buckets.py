@@ -1,21 +1,29 @@
-"""Buckets: their only SQL. They are remembered by name: almost every request of S3 names one, and they hardly ever change."""
+"""The SQL of buckets and their documents. Buckets are cached by name: almost every S3 request needs one, and they rarely change.
+
+A document is one stored configuration of a bucket, such as its policy, CORS rules or lifecycle rules.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import orjson
 
 from corral.database import Database, Row
-from corral.model.objects import BUCKET_ENCRYPTION, Bucket
+from corral.model.objects import BUCKET_ENCRYPTION, BUCKET_LIFECYCLE, BUCKET_NOTIFICATION, Bucket
 
-TOLD = f"SELECT document FROM bucket_document AS told WHERE told.bucket = bucket.id AND told.kind = '{BUCKET_ENCRYPTION}'"
-COLUMNS = f"id, name, region, created_at, versioning, has_lifecycle, has_notifications, ({TOLD})"
+ENCRYPTION = f"SELECT document FROM bucket_document AS d WHERE d.bucket = bucket.id AND d.kind = '{BUCKET_ENCRYPTION}'"
+COLUMNS = f"id, name, region, created_at, versioning, has_lifecycle, has_notifications, ({ENCRYPTION})"
+PARSED_MAX = 512
+# Documents that act on objects, and the bucket's column that says whether it has one: most have none, which saves a query.
+FLAGS = {BUCKET_LIFECYCLE: "has_lifecycle", BUCKET_NOTIFICATION: "has_notifications"}
 
 
 @dataclass(slots=True)
-class Changes:
-    """How often a commit has changed a bucket. The writer counts, and its readers compare."""
+class BucketChangeCount:
+    """The number of commits that changed a bucket. The writer counts; readers compare it to know whether their cache is valid."""
 
     count: int = 0
 
@@ -23,15 +31,15 @@ class Changes:
 class Buckets:
     """A part of the state store: it shares the store's connection, transactions and savepoints."""
 
-    def __init__(self, database: Database, changes: Changes) -> None:
+    def __init__(self, database: Database, changes: BucketChangeCount) -> None:
         self._database = database
         self.changes = changes
-        self._known: dict[str, Bucket] = {}  # as of so many changes:
-        self._known_at = 0
-        self._reading_at: int | None = None  # how many there were before the snapshot that is read
+        self._known: dict[str, Bucket] = {}
+        self._known_at = 0  # the change count at which `_known` was filled
+        self._reading_at: int | None = None  # the change count before the current read snapshot began
 
     def add(self, name: str, region: str, now_s: float) -> bool:
-        """False: there is one of this name."""
+        """False: the name is taken."""
         sql = "INSERT INTO bucket (name, region, created_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
         if self._database.execute(sql, (name, region, now_s)).rowcount == 0:
             return False
@@ -42,7 +50,7 @@ class Buckets:
         count = self.changes.count if self._reading_at is None else self._reading_at
         if self._known_at != count:
             self._known.clear()
-            self._known_at = count  # before the row is read: it may change right after
+            self._known_at = count  # set before the row is read, because the row may change right after
         if (known := self._known.get(name)) is not None:
             return known
         row = self._database.execute(f"SELECT {COLUMNS} FROM bucket WHERE name = ?", (name,)).fetchone()
@@ -51,12 +59,12 @@ class Buckets:
         bucket = self._known[name] = _bucket(row)
         return bucket
 
-    def numbered(self, bucket_id: int) -> Bucket:
-        """One that is known to be there."""
+    def by_id(self, bucket_id: int) -> Bucket:
+        """The bucket with this id, which must exist."""
         return _bucket(self._database.execute(f"SELECT {COLUMNS} FROM bucket WHERE id = ?", (bucket_id,)).fetchone())
 
     def named(self, *, after: str = "", prefix: str = "", region: str | None = None, limit: int = -1) -> list[Bucket]:
-        """By name, from the one after `after` on; without a limit all of them."""
+        """Buckets by name, after `after`; all of them without a limit."""
         rows = self._database.execute(
             f"SELECT {COLUMNS} FROM bucket WHERE name > ?1 AND name >= ?2 AND substr(name, 1, length(?2)) = ?2 "
             "AND (?3 IS NULL OR region = ?3) ORDER BY name LIMIT ?4",
@@ -69,12 +77,12 @@ class Buckets:
         self._database.execute("UPDATE bucket SET versioning = ? WHERE id = ?", (versioning, bucket_id))
 
     def drop(self, bucket_id: int) -> None:
-        """It holds nothing any more."""
+        """Delete an empty bucket."""
         self.forget()
         self._database.execute("DELETE FROM bucket WHERE id = ?", (bucket_id,))
 
     def forget(self) -> None:
-        """A bucket changes, or what is said of one."""
+        """Drop the cache, because this transaction changes a bucket or a document."""
         self._known.clear()
         self._database.journal.on_rollback(self._known.clear)
         self._database.journal.on_commit(self._count_change)
@@ -91,5 +99,56 @@ class Buckets:
 
 def _bucket(row: Row) -> Bucket:
     bucket_id, name, region, at_s, versioning, has_lifecycle, has_notifications, encryption = row
-    told = None if encryption is None else orjson.loads(encryption)
-    return Bucket(bucket_id, name, region, at_s, versioning, bool(has_lifecycle), bool(has_notifications), told)
+    document = None if encryption is None else orjson.loads(encryption)
+    return Bucket(bucket_id, name, region, at_s, versioning, bool(has_lifecycle), bool(has_notifications), document)
+
+
+class BucketDocuments:
+    """A part of the state store: it shares the store's connection, transactions and savepoints."""
+
+    def __init__(self, database: Database, buckets: Buckets) -> None:
+        self._database = database
+        self._buckets = buckets
+
+    def put(self, bucket_id: int, kind: str, document: Any, now_s: float, name: str = "") -> None:
+        """`document` None means that the bucket has none, where it would have one by default."""
+        self._database.execute(
+            "INSERT OR REPLACE INTO bucket_document VALUES (?, ?, ?, ?, ?)",
+            (bucket_id, kind, name, now_s, orjson.dumps(document).decode()),
+        )
+        self._document_changed(bucket_id, kind, bool(document))
+
+    def drop(self, bucket_id: int, kind: str, name: str = "") -> bool:
+        """False: the bucket has no such document."""
+        self._document_changed(bucket_id, kind, False)
+        sql = "DELETE FROM bucket_document WHERE bucket = ? AND kind = ? AND name = ?"
+        return self._database.execute(sql, (bucket_id, kind, name)).rowcount == 1
+
+    def get(self, bucket_id: int, kind: str, name: str = "") -> tuple[Any, float] | None:
+        """The document, which the caller must not change, and when it was put."""
+        found = self.text(bucket_id, kind, name)
+        return None if found is None else (_parsed(found[0]), found[1])
+
+    def text(self, bucket_id: int, kind: str, name: str = "") -> tuple[str, float] | None:
+        """The document as JSON text, which a caller can use as the key of a cache, and when it was put."""
+        sql = "SELECT document, put_at FROM bucket_document WHERE bucket = ? AND kind = ? AND name = ?"
+        row: tuple[str, float] | None = self._database.execute(sql, (bucket_id, kind, name)).fetchone()
+        return row
+
+    def named(self, bucket_id: int, kind: str, after: str = "", limit: int = -1) -> list[tuple[str, Any]]:
+        """(name, document) of all documents of a kind, by name."""
+        rows = self._database.execute(
+            "SELECT name, document FROM bucket_document WHERE bucket = ? AND kind = ? AND name > ? ORDER BY name LIMIT ?",
+            (bucket_id, kind, after, limit),
+        )
+        return [(name, _parsed(text)) for name, text in rows]
+
+    def _document_changed(self, bucket_id: int, kind: str, exists: bool) -> None:
+        self._buckets.forget()
+        if kind in FLAGS:
+            self._database.execute(f"UPDATE bucket SET {FLAGS[kind]} = ? WHERE id = ?", (exists, bucket_id))
+
+
+@lru_cache(PARSED_MAX)
+def _parsed(text: str) -> Any:
+    return orjson.loads(text)

@@ -1,4 +1,4 @@
--- The configuration documents of buckets, and the schedule of their lifecycle rules.
+-- The documents (configurations) of buckets, and the schedule of lifecycle rules.
 CREATE TABLE bucket_document (
     bucket INTEGER NOT NULL REFERENCES bucket (id) ON DELETE CASCADE,
     kind TEXT NOT NULL,
@@ -8,7 +8,7 @@ CREATE TABLE bucket_document (
     PRIMARY KEY (bucket, kind, name)
 ) WITHOUT ROWID;
 
--- When to apply lifecycle rules to a key or an upload. A change of either only moves that time: the reconciler reads all rows again.
+-- When to evaluate the lifecycle rules of a key or an upload. The evaluation reads the current state, so an early one does no harm.
 CREATE TABLE expiry (
     bucket INTEGER NOT NULL REFERENCES bucket (id) ON DELETE CASCADE,
     key BLOB NOT NULL,
@@ -18,7 +18,7 @@ CREATE TABLE expiry (
 ) WITHOUT ROWID;
 CREATE INDEX expiry_at ON expiry (at);
 
--- Buckets whose rules have changed. A reconciler walks through their keys, some at a time.
+-- A walk through a bucket whose rules have changed, which schedules some keys per transaction.
 CREATE TABLE expiry_walk (
     bucket INTEGER PRIMARY KEY REFERENCES bucket (id) ON DELETE CASCADE,
     upload INTEGER NOT NULL,  -- the number of the last upload that was visited

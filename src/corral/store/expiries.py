@@ -1,19 +1,21 @@
-"""When lifecycle rules will next do something: a row per key or upload, so that what is due is found without the rest."""
+"""The schedule of lifecycle rules: one row per key or upload with the time of its next evaluation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from corral.database import Database
-from corral.model.objects import Version
+from corral.model.objects import ObjectVersion
 from corral.store.object_rows import VERSION_COLUMNS, version_of
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class ExpiryTarget:
+    """A key or an upload that lifecycle rules apply to."""
+
     bucket_id: int
     key: str
-    upload_id: str  # empty: the versions of the key
+    upload_id: str  # empty: the target is the key with its versions
 
 
 class Expiries:
@@ -22,39 +24,39 @@ class Expiries:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def put(self, due: Due, at_s: float | None) -> None:
-        """Look at it then; None: time alone does nothing to it."""
-        where = (due.bucket_id, due.key.encode(), due.upload_id)
+    def put(self, target: ExpiryTarget, at_s: float | None) -> None:
+        """Evaluate the target at this time; None: remove it from the schedule."""
+        row = (target.bucket_id, target.key.encode(), target.upload_id)
         if at_s is None:
-            self._database.execute("DELETE FROM expiry WHERE bucket = ? AND key = ? AND upload = ?", where)
+            self._database.execute("DELETE FROM expiry WHERE bucket = ? AND key = ? AND upload = ?", row)
         else:
-            self._database.execute("INSERT OR REPLACE INTO expiry (bucket, key, upload, at) VALUES (?, ?, ?, ?)", (*where, at_s))
+            self._database.execute("INSERT OR REPLACE INTO expiry (bucket, key, upload, at) VALUES (?, ?, ?, ?)", (*row, at_s))
 
-    def due(self, now_s: float, limit: int) -> list[Due]:
+    def due(self, now_s: float, limit: int) -> list[ExpiryTarget]:
         sql = "SELECT bucket, key, upload FROM expiry WHERE at <= ? ORDER BY at LIMIT ?"
-        return [Due(bucket, key.decode(), upload) for bucket, key, upload in self._database.execute(sql, (now_s, limit))]
+        return [ExpiryTarget(bucket, key.decode(), upload) for bucket, key, upload in self._database.execute(sql, (now_s, limit))]
 
     def next_s(self) -> float | None:
         (at_s,) = self._database.execute("SELECT min(at) FROM expiry").fetchone()
         return None if at_s is None else float(at_s)
 
-    # The versions of a key, from both ends: there may be very many
+    # Versions of a key, of which there may be very many
 
     def version_count(self, bucket_id: int, key: str) -> int:
         sql = "SELECT count(*) FROM object_version WHERE bucket = ? AND key = ?"
         return int(self._database.execute(sql, (bucket_id, key.encode())).fetchone()[0])
 
-    def oldest_versions(self, bucket_id: int, key: str, limit: int) -> list[Version]:
+    def oldest_versions(self, bucket_id: int, key: str, limit: int) -> list[ObjectVersion]:
         sql = f"SELECT {VERSION_COLUMNS} FROM object_version WHERE bucket = ? AND key = ? ORDER BY number LIMIT ?"
         return [version_of(row) for row in self._database.execute(sql, (bucket_id, key.encode(), limit))]
 
-    # A walk through a bucket whose rules have changed
+    # The walk through a bucket whose rules have changed
 
     def begin_walk(self, bucket_id: int) -> None:
         self._database.execute("INSERT OR REPLACE INTO expiry_walk (bucket, upload, key) VALUES (?, 0, x'')", (bucket_id,))
 
-    def walk(self, bucket_id: int, limit: int) -> list[Due] | None:
-        """The next uploads, or keys when there are none left; nothing: it has gone through. None: nobody walks there."""
+    def walk(self, bucket_id: int, limit: int) -> list[ExpiryTarget] | None:
+        """The next uploads, and after them the next keys; empty at the end of the walk. None: the bucket has no walk."""
         row = self._database.execute("SELECT upload, key FROM expiry_walk WHERE bucket = ?", (bucket_id,)).fetchone()
         if row is None:
             return None
@@ -62,17 +64,17 @@ class Expiries:
         uploads = self._database.execute(sql, (bucket_id, row[0], limit)).fetchall()
         if uploads:
             self._database.execute("UPDATE expiry_walk SET upload = ? WHERE bucket = ?", (uploads[-1][0], bucket_id))
-            return [Due(bucket_id, key.decode(), upload_id) for _, key, upload_id in uploads]
+            return [ExpiryTarget(bucket_id, key.decode(), upload_id) for _, key, upload_id in uploads]
         keys = self._next_keys(bucket_id, row[1], limit)
         if keys:
             self._database.execute("UPDATE expiry_walk SET key = ? WHERE bucket = ?", (keys[-1], bucket_id))
-        return [Due(bucket_id, key.decode(), "") for key in keys]
+        return [ExpiryTarget(bucket_id, key.decode(), "") for key in keys]
 
     def end_walk(self, bucket_id: int) -> None:
         self._database.execute("DELETE FROM expiry_walk WHERE bucket = ?", (bucket_id,))
 
     def _next_keys(self, bucket_id: int, after: bytes, limit: int) -> list[bytes]:
-        """Each with one step through the index, however many versions it has."""
+        """The next keys. Each costs one index seek, however many versions it has."""
         found = list[bytes]()
         sql = "SELECT min(key) FROM object_version WHERE bucket = ? AND key > ?"
         while len(found) < limit:

@@ -1,4 +1,4 @@
-"""Listings of a bucket. A common prefix is passed over by one seek in the index, however many keys it stands for."""
+"""Listings of a bucket. A common prefix costs one index seek, however many keys it contains."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from itertools import chain
 from typing import Generic, TypeVar
 
 from corral.database import Database, Row
-from corral.model.objects import Page, Upload, Version
+from corral.model.objects import ListingPage, MultipartUpload, ObjectVersion
 from corral.store.object_rows import UPLOAD_COLUMNS, VERSION_COLUMNS, upload_of, version_of
 
-BEYOND = b"\xff"  # behind a prefix: comes after all keys that have it, for no key has such a byte
+BEYOND = b"\xff"  # appended to a prefix, sorts after every key with that prefix: UTF-8 never contains this byte
 CURRENT = "AND latest = 1 AND content IS NOT NULL"
 NEWEST_FIRST = "ORDER BY number DESC"
-NEXT = b"\x00"  # behind a key: comes next after it
+NEXT = b"\x00"  # appended to a key, gives the next possible key
 
 T = TypeVar("T")
 
@@ -22,16 +22,16 @@ class ObjectListing:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def objects(self, bucket_id: int, *, prefix: str, delimiter: str, after: str, limit: int) -> Page[Version]:
-        """Current objects and common prefixes after `after`, which may itself be a common prefix."""
+    def objects(self, bucket_id: int, *, prefix: str, delimiter: str, after: str, limit: int) -> ListingPage[ObjectVersion]:
+        """Current objects and common prefixes after `after`, which is a key or a common prefix."""
         sql = f"SELECT key, {VERSION_COLUMNS} FROM object_version WHERE bucket = ? AND key >= ? {CURRENT} ORDER BY key"
         walk = _Walk(lambda key: self._database.execute(sql, (bucket_id, key)), prefix, delimiter, version_of)
         return walk.page(walk.after(after), limit)
 
     def versions(
         self, bucket_id: int, *, prefix: str, delimiter: str, after: str, before_number: int | None, limit: int
-    ) -> Page[Version]:
-        """All versions by key, the newest first; with `before_number` also those of `after` itself that are older than that one."""
+    ) -> ListingPage[ObjectVersion]:
+        """All versions by key, newest first. With `before_number`, the key `after` is included with its older versions."""
         sql = f"SELECT key, {VERSION_COLUMNS} FROM object_version WHERE bucket = ? AND key >= ? ORDER BY key, number DESC"
         walk = _Walk(lambda key: self._database.execute(sql, (bucket_id, key)), prefix, delimiter, version_of)
         if before_number is None:
@@ -43,8 +43,8 @@ class ObjectListing:
 
     def uploads(
         self, bucket_id: int, *, prefix: str, delimiter: str, after: str, after_number: int | None, limit: int
-    ) -> Page[Upload]:
-        """Uploads by key, the oldest first; with `after_number` also those for `after` itself that are newer than that one."""
+    ) -> ListingPage[MultipartUpload]:
+        """Uploads by key, oldest first. With `after_number`, the key `after` is included with its newer uploads."""
         sql = f"SELECT key, {UPLOAD_COLUMNS} FROM upload WHERE bucket = ? AND key >= ? ORDER BY key, content"
         walk = _Walk(lambda key: self._database.execute(sql, (bucket_id, key)), prefix, delimiter, upload_of)
         if after_number is None:
@@ -54,16 +54,16 @@ class ObjectListing:
 
 
 class _Walk(Generic[T]):
-    """A way through rows that lie by key; each begins with its key."""
+    """Walks through rows that are sorted by key and begin with it, and replaces common prefixes."""
 
-    def __init__(self, seek: Callable[[bytes], Iterator[Row]], prefix: str, delimiter: str, made_of: Callable[[Row], T]) -> None:
+    def __init__(self, seek: Callable[[bytes], Iterator[Row]], prefix: str, delimiter: str, convert: Callable[[Row], T]) -> None:
         self._seek = seek
         self._prefix = prefix.encode()
         self._delimiter = delimiter.encode()
-        self._made_of = made_of
+        self._convert = convert
 
     def after(self, key: str, rest: Iterable[Row] = ()) -> Iterator[Row]:
-        """The rest of a key's rows, and those of later keys. If it is inside a common prefix, or is one: what is behind that."""
+        """The remaining rows of a key and the rows of later keys. A key inside a common prefix continues after that prefix."""
         start = key.encode()
         if start < self._prefix or not key:
             return self._seek(self._prefix)
@@ -72,22 +72,22 @@ class _Walk(Generic[T]):
             return self._seek(common + BEYOND)
         return chain(rest, self._seek(start + NEXT))
 
-    def page(self, rows: Iterator[Row], limit: int) -> Page[T]:
+    def page(self, rows: Iterator[Row], limit: int) -> ListingPage[T]:
         found: list[T | str] = []
         while True:
             for row in rows:
                 if not row[0].startswith(self._prefix):
-                    return Page(found, more=False)
+                    return ListingPage(found, more=False)
                 if len(found) == limit:
-                    return Page(found, more=True)
+                    return ListingPage(found, more=True)
                 common = self._common(row[0])
                 if common is not None:
                     found.append(common.decode())
                     rows = self._seek(common + BEYOND)
                     break
-                found.append(self._made_of(row[1:]))
+                found.append(self._convert(row[1:]))
             else:
-                return Page(found, more=False)
+                return ListingPage(found, more=False)
 
     def _common(self, key: bytes) -> bytes | None:
         at = key.find(self._delimiter, len(self._prefix)) if self._delimiter else -1

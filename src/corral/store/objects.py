@@ -1,4 +1,8 @@
-"""Versions of objects and their contents: their only SQL. The bytes themselves are files (`blobs/`)."""
+"""The SQL of object versions, contents and multipart uploads. The bytes themselves are files (`blobs/`).
+
+A content is a list of parts, one blob each. Versions, uploads and image layers hold references to contents. A content without
+references is garbage: its files are deleted first, then its rows.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +10,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from corral.model.blob import Slice
-from corral.model.objects import Part, Version
-from corral.store.object_rows import PART_COLUMNS, VERSION_COLUMNS, dumps, part_of, version_of
-from corral.store.uploads import Uploads
+from corral.model.objects import ContentPart, MultipartUpload, ObjectVersion
+from corral.store.object_listing import ObjectListing
+from corral.store.object_rows import PART_COLUMNS, UPLOAD_COLUMNS, VERSION_COLUMNS, dumps, part_of, upload_of, version_of
 
 NEWEST = "SELECT number FROM object_version WHERE bucket = ? AND key = ? ORDER BY number DESC LIMIT 1"
 
 
-class Objects(Uploads):
+class Objects(ObjectListing):
     """A part of the state store: it shares the store's connection, transactions and savepoints."""
 
-    # Of a whole bucket
+    # Buckets
 
     def holds_versions(self, bucket_id: int) -> bool:
-        """Whether any version or delete marker is in the bucket."""
+        """Whether the bucket has a version or a delete marker."""
         return self._database.execute("SELECT 1 FROM object_version WHERE bucket = ? LIMIT 1", (bucket_id,)).fetchone() is not None
 
     def drop_uploads(self, bucket_id: int) -> bool:
-        """Those that were not completed. True: there were some."""
+        """Delete the unfinished uploads of the bucket. True: there is new garbage."""
         uploads = self._database.execute("DELETE FROM upload WHERE bucket = ? RETURNING content", (bucket_id,)).fetchall()
         self._database.executemany("UPDATE content SET refs = 0 WHERE id = ?", uploads)
         self._drop_empty({content for (content,) in uploads})
@@ -31,13 +35,13 @@ class Objects(Uploads):
 
     # Versions
 
-    def latest(self, bucket_id: int, key: str) -> Version | None:
+    def latest(self, bucket_id: int, key: str) -> ObjectVersion | None:
         """The newest version of a key, which may be a delete marker."""
         sql = f"SELECT {VERSION_COLUMNS} FROM object_version WHERE bucket = ? AND key = ? ORDER BY number DESC LIMIT 1"
         row = self._database.execute(sql, (bucket_id, key.encode())).fetchone()
         return version_of(row) if row else None
 
-    def version(self, bucket_id: int, key: str, version_id: str) -> Version | None:
+    def version(self, bucket_id: int, key: str, version_id: str) -> ObjectVersion | None:
         sql = f"SELECT {VERSION_COLUMNS} FROM object_version WHERE bucket = ? AND key = ? AND id = ?"
         row = self._database.execute(sql, (bucket_id, key.encode(), version_id)).fetchone()
         return version_of(row) if row else None
@@ -47,10 +51,10 @@ class Objects(Uploads):
         row = self._database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'object_version'").fetchone()
         return int(row[0]) + 1 if row else 1
 
-    def add_version(self, bucket_id: int, version: Version, *, is_first: bool = False) -> None:
-        """It becomes the latest of its key; nothing else of its id may be there. A reference to its content becomes its own.
+    def add_version(self, bucket_id: int, version: ObjectVersion, *, is_first: bool = False) -> None:
+        """Add the latest version of its key. Its id must be new. The version takes over one reference to its content.
 
-        `is_first`: its key is known to have no other version.
+        `is_first`: the key is known to have no other version.
         """
         key = version.key.encode()
         if not is_first:
@@ -61,8 +65,8 @@ class Objects(Uploads):
              dumps(version.details), version.upload_id),
         )  # fmt: skip
 
-    def drop_version(self, bucket_id: int, version: Version) -> bool:
-        """The newest of those that are left becomes the latest. True: nobody refers to its bytes any more."""
+    def drop_version(self, bucket_id: int, version: ObjectVersion) -> bool:
+        """Delete a version; the newest remaining one becomes the latest. True: its content is now garbage."""
         self._database.execute("DELETE FROM object_version WHERE number = ?", (version.number,))
         if version.latest:
             sql = f"UPDATE object_version SET latest = 1 WHERE number = ({NEWEST})"
@@ -72,21 +76,51 @@ class Objects(Uploads):
     def set_details(self, number: int, details: Mapping[str, Any]) -> None:
         self._database.execute("UPDATE object_version SET details = ? WHERE number = ?", (dumps(details), number))
 
-    def version_of_upload(self, upload_id: str) -> tuple[int, Version] | None:
-        """(bucket, version) that a completed upload has made, as long as it is there."""
+    def version_of_upload(self, upload_id: str) -> tuple[int, ObjectVersion] | None:
+        """(bucket id, version) that a completed upload created, if the version still exists."""
         sql = f"SELECT bucket, {VERSION_COLUMNS} FROM object_version WHERE upload_id = ?"
         row = self._database.execute(sql, (upload_id,)).fetchone()
         return (row[0], version_of(row[1:])) if row else None
 
+    # Multipart uploads
+
+    def add_upload(self, upload_id: str, bucket_id: int, key: str, now_s: float, details: Mapping[str, Any]) -> None:
+        self._database.execute(
+            f"INSERT INTO upload ({UPLOAD_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",
+            (self._new_content(1), upload_id, bucket_id, key.encode(), now_s, dumps(details)),
+        )
+
+    def upload(self, upload_id: str) -> MultipartUpload | None:
+        row = self._database.execute(f"SELECT {UPLOAD_COLUMNS} FROM upload WHERE id = ?", (upload_id,)).fetchone()
+        return upload_of(row) if row else None
+
+    def put_part(self, upload: MultipartUpload, part: ContentPart) -> bool:
+        """Add a part. True: it replaced a part of the same number, whose blob is now garbage."""
+        replaced = self._discard_parts(upload.number, [part.number])
+        self._put_part(upload.number, part)
+        return replaced
+
+    def keep_parts(self, upload: MultipartUpload, unlisted: Iterable[int]) -> bool:
+        """Complete an upload without the unlisted parts; a version takes over its reference. True: there is new garbage."""
+        has_garbage = self._discard_parts(upload.number, unlisted)
+        self._database.execute("DELETE FROM upload WHERE content = ?", (upload.number,))
+        return has_garbage
+
+    def drop_upload(self, upload: MultipartUpload) -> None:
+        """Abort an upload: all its parts become garbage."""
+        self._database.execute("DELETE FROM upload WHERE content = ?", (upload.number,))
+        self._database.execute("UPDATE content SET refs = 0 WHERE id = ?", (upload.number,))
+        self._drop_empty([upload.number])
+
     # Contents
 
-    def add_content(self, part: Part) -> int:
-        """A content of one part, and the first reference to it: that of a version or of a layer, which must follow."""
+    def add_content(self, part: ContentPart) -> int:
+        """Add a content of one part, with one reference for the version or layer that the caller adds next."""
         content = self._new_content(1)
         self._put_part(content, part)
         return content
 
-    def parts(self, content: int, *, after: int = 0, limit: int = -1) -> list[Part]:
+    def parts(self, content: int, *, after: int = 0, limit: int = -1) -> list[ContentPart]:
         sql = f"SELECT {PART_COLUMNS} FROM content_part WHERE content = ? AND number > ? ORDER BY number LIMIT ?"
         return [part_of(row) for row in self._database.execute(sql, (content, after, limit))]
 
@@ -94,7 +128,7 @@ class Objects(Uploads):
         return int(self._database.execute("SELECT count(*) FROM content_part WHERE content = ?", (content,)).fetchone()[0])
 
     def slices(self, content: int, start: int, size: int) -> tuple[Slice, ...]:
-        """The blobs that hold these bytes of a content."""
+        """The slices of blobs that hold these bytes of a content."""
         found, at, end = [], 0, start + size
         for blob, length in self._database.execute(
             "SELECT blob, size FROM content_part WHERE content = ? ORDER BY number", (content,)
@@ -107,9 +141,19 @@ class Objects(Uploads):
                 break
         return tuple(found)
 
-    # Blobs that nobody refers to any more
+    def refer_to(self, content: int) -> None:
+        """Add a reference, for the version that the caller adds next."""
+        self._database.execute("UPDATE content SET refs = refs + 1 WHERE id = ?", (content,))
+
+    def release(self, content: int) -> bool:
+        """Remove a reference. True: it was the last one, and the content is now garbage."""
+        sql = "UPDATE content SET refs = refs - 1 WHERE id = ? RETURNING refs"
+        return bool(self._database.execute(sql, (content,)).fetchone()[0] == 0)
+
+    # Garbage
 
     def garbage(self, limit: int) -> list[str]:
+        """Blobs of contents without references."""
         rows = self._database.execute(
             "SELECT blob FROM content JOIN content_part ON content_part.content = content.id WHERE content.refs = 0 LIMIT ?",
             (limit,),
@@ -117,21 +161,37 @@ class Objects(Uploads):
         return [blob for (blob,) in rows]
 
     def drop_garbage(self, blobs: Iterable[str]) -> None:
-        """Their files are gone."""
+        """Delete the rows of blobs whose files are deleted."""
         sql = "DELETE FROM content_part WHERE blob = ? RETURNING content"
         rows = (self._database.execute(sql, (blob,)).fetchone() for blob in blobs)
         self._drop_empty({row[0] for row in rows if row is not None})
 
     def known_blobs(self, blobs: Sequence[str]) -> set[str]:
-        """Those of them that a row refers to."""
+        """The blobs of these that a row refers to."""
         sql = f"SELECT blob FROM content_part WHERE blob IN ({', '.join('?' * len(blobs))})"
         return {blob for (blob,) in self._database.execute(sql, blobs)}
 
-    def refer_to(self, content: int) -> None:
-        """One more does: a version of an object must follow."""
-        self._database.execute("UPDATE content SET refs = refs + 1 WHERE id = ?", (content,))
+    def _new_content(self, refs: int) -> int:
+        (content,) = self._database.execute("INSERT INTO content (refs) VALUES (?) RETURNING id", (refs,)).fetchone()
+        return int(content)
 
-    def release(self, content: int) -> bool:
-        """One refers to it no more. True: nobody does, and its files are garbage."""
-        sql = "UPDATE content SET refs = refs - 1 WHERE id = ? RETURNING refs"
-        return bool(self._database.execute(sql, (content,)).fetchone()[0] == 0)
+    def _drop_empty(self, contents: Iterable[int]) -> None:
+        """Delete the contents that have neither references nor parts."""
+        sql = "DELETE FROM content WHERE id = ? AND refs = 0 AND NOT EXISTS (SELECT 1 FROM content_part WHERE content = content.id)"
+        self._database.executemany(sql, [(content,) for content in contents])
+
+    def _put_part(self, content: int, part: ContentPart) -> None:
+        self._database.execute(
+            f"INSERT INTO content_part (content, {PART_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (content, part.number, part.blob, part.size, part.etag, dumps(part.checksums), part.modified_at_s),
+        )
+
+    def _discard_parts(self, content: int, numbers: Iterable[int]) -> bool:
+        """Move these parts to a new content without references. True: there were some."""
+        sql = "SELECT number FROM content_part WHERE content = ? AND number = ?"
+        stored = [number for number in numbers if self._database.execute(sql, (content, number)).fetchone()]
+        if stored:
+            garbage = self._new_content(0)
+            sql = "UPDATE content_part SET content = ? WHERE content = ? AND number = ?"
+            self._database.executemany(sql, [(garbage, content, number) for number in stored])
+        return bool(stored)

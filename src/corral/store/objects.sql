@@ -1,5 +1,5 @@
--- Buckets, objects and uploads (S3). The bytes of objects are files (blobs/).
--- Keys are blobs of UTF-8, so that SQLite sorts them by bytes, as S3 does.
+-- Buckets, objects and uploads (S3). Their bytes are files (blobs/).
+-- Keys are blobs of UTF-8, so that they are compared byte by byte, as S3 lists them.
 CREATE TABLE bucket (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL UNIQUE,
@@ -44,7 +44,7 @@ CREATE TABLE object_version (
 );
 CREATE INDEX object_version_age ON object_version (bucket, key, number DESC);
 CREATE UNIQUE INDEX object_version_id ON object_version (bucket, key, id);
--- The index for ListObjects. It also guarantees that a key has at most one current object.
+-- The index of ListObjects. It also guarantees that a key has at most one current object.
 CREATE UNIQUE INDEX object_current ON object_version (bucket, key) WHERE latest = 1 AND content IS NOT NULL;
 CREATE INDEX object_version_upload ON object_version (upload_id) WHERE upload_id IS NOT NULL;
 

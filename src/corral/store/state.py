@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from corral.database import Database, Migration
-from corral.store.buckets import Buckets, Changes
+from corral.store.buckets import BucketChangeCount, BucketDocuments, Buckets
 from corral.store.claims import Claims
 from corral.store.client_tokens import ClientTokens
 from corral.store.clusters import Clusters
 from corral.store.definitions import Definitions
-from corral.store.documents import Documents
 from corral.store.expiries import Expiries
 from corral.store.fleet import Fleet
 from corral.store.hosts import Hosts
@@ -49,8 +48,8 @@ class Store(Database):
         self.stored = StoredResources(self)
         self.queues = Queues(self)
         self.objects = Objects(self)
-        self.buckets = Buckets(self, self.buckets.changes if self.reads_only else Changes())
-        self.documents = Documents(self, self.buckets)
+        self.buckets = Buckets(self, self.buckets.changes if self.reads_only else BucketChangeCount())
+        self.bucket_documents = BucketDocuments(self, self.buckets)
         self.expiries = Expiries(self)
         self.parameters = Parameters(self)
         self.images = RegistryImages(self)

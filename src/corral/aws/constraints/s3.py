@@ -1,32 +1,31 @@
-"""S3: a document that breaks a constraint is malformed XML; a header or query parameter is an invalid argument.
+"""The constraints of S3: an invalid document is MalformedXML; an invalid header or query parameter is InvalidArgument.
 
-The fields of a form upload are not members of an input. What they share with PutObject is checked in services/s3.
+The fields of a form upload are not members of an input shape, so services/s3 checks the members that forms share with PutObject.
 """
 
-from corral.aws.constraints.tables import ConstraintTable, Limit, Unchecked, Violation, displayed
+from corral.aws.constraints.tables import Limit, ConstraintTable, Unchecked, Violation, displayed
 from corral.aws.wire_errors import error_class
-from corral.errors import ApiError
+from corral.errors import S3_FILTER_RULE_NAME, S3_MALFORMED_XML, S3_UNKNOWN_ACL, ApiError
 
-MALFORMED = "The XML you provided was not well-formed or did not validate against our published schema"
 FORMS = Unchecked("checked together with the fields of form uploads")
 
 
 def _wording(operation: str, violations: list[Violation]) -> ApiError:
     first = violations[0]
     if not first.location:
-        return error_class("MalformedXML")(MALFORMED)
+        return error_class("MalformedXML")(S3_MALFORMED_XML)
     name = first.path[-1]
     return error_class("InvalidArgument")(
         f"Invalid value for {name}: {first.phrase}.", ArgumentName=name, ArgumentValue=displayed(first.value)
     )
 
 
-def _argument(text: str, name: str, least: float | None = None, most: float | None = None, code: str = "InvalidArgument") -> Limit:
-    return Limit(min=least, max=most, code=code, text=text, members={"ArgumentName": name, "ArgumentValue": "{value}"})
+def _argument(text: str, name: str, min: float | None = None, max: float | None = None, code: str = "InvalidArgument") -> Limit:
+    return Limit(min=min, max=max, code=code, text=text, members={"ArgumentName": name, "ArgumentValue": "{value}"})
 
 
 def _page(name: str) -> Limit:
-    return _argument(f"Argument {name} must be an integer between 0 and 2147483647", name, least=0)
+    return _argument(f"Argument {name} must be an integer between 0 and 2147483647", name, min=0)
 
 
 def _days(action: str) -> Limit:
@@ -48,13 +47,13 @@ TABLE = ConstraintTable(
         "*.StorageClass": FORMS,
         "*.ServerSideEncryption": FORMS,
         "Tag.Key": FORMS,
-        ":BucketLocationConstraint": Unchecked("S3 answers InvalidLocationConstraint, and new regions come"),
-        ":ChecksumAlgorithm": Unchecked("checked with the checksums themselves"),
-        ":ChecksumMode": Unchecked("another value means that no checksum is wanted"),
-        ":RequestPayer": Unchecked("stored buckets have no requesters to pay"),
-        "*.CopySource": Unchecked("parsed by CopyObject, which says what is wrong with it"),
-        "ObjectIdentifier.Key": Unchecked("a key of DeleteObjects fails alone"),
-        ":BucketCannedACL": _argument("The canned ACL is unknown.", "x-amz-acl"),
+        ":BucketLocationConstraint": Unchecked("S3 answers InvalidLocationConstraint, and AWS adds regions"),
+        ":ChecksumAlgorithm": Unchecked("checked together with the checksums"),
+        ":ChecksumMode": Unchecked("any other value means that the response has no checksum"),
+        ":RequestPayer": Unchecked("Corral bills no requester"),
+        "*.CopySource": Unchecked("parsed by CopyObject, whose error says which part is wrong"),
+        "ObjectIdentifier.Key": Unchecked("a wrong key of DeleteObjects does not fail the other keys"),
+        ":BucketCannedACL": _argument(S3_UNKNOWN_ACL, "x-amz-acl"),
         ":EncodingType": _argument("Invalid Encoding Method specified in Request", "encoding-type"),
         ":MetadataDirective": _argument("Unknown {name}.", "{name}"),
         ":TaggingDirective": _argument("Unknown {name}.", "{name}"),
@@ -87,7 +86,7 @@ TABLE = ConstraintTable(
         "FilterRule.Name": Limit(
             enum=("prefix", "suffix", "Prefix", "Suffix"),
             code="InvalidArgument",
-            text="filter rule name must be either prefix or suffix",
+            text=S3_FILTER_RULE_NAME,
         ),
         "BucketLifecycleConfiguration.Rules": Limit(max=1000),
         "LifecycleRule.ID": Limit(max=255, code="InvalidArgument", text="ID length should not exceed allowed limit of {max}"),

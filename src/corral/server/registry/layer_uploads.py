@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from corral.errors import ServiceUnavailable
 from corral.ids import Ids
-from corral.model.blob import Arrived
-from corral.server.intake import Intake, Receive, Work
+from corral.model.blob import StoredBlob
 from corral.server.registry.errors import BlobUploadInvalid, BlobUploadUnknown, SizeInvalid, TooManyRequests
+from corral.server.request_body import BodyReceiver, Receive, ThreadedBlobWriter
 
 SHA256 = "SHA256"
 UPLOADS_MAX = 256
@@ -30,7 +30,7 @@ log = logging.getLogger("corral")
 class LayerUpload:
     id: str
     repository_id: int
-    work: Work | None = None  # None until the first bytes arrive
+    work: ThreadedBlobWriter | None = None  # None until the first bytes arrive
     size: int = 0
     is_busy: bool = False  # a request is sending
     idle_since_s: float = 0.0  # by the event loop's clock
@@ -38,7 +38,7 @@ class LayerUpload:
 
 
 class LayerUploads:
-    def __init__(self, intake: Intake, ids: Ids) -> None:
+    def __init__(self, intake: BodyReceiver, ids: Ids) -> None:
         self._intake = intake
         self._ids = ids
         self._open: dict[str, LayerUpload] = {}
@@ -67,8 +67,8 @@ class LayerUploads:
         async with self._sending(upload):
             await self._take(upload, receive, announced)
 
-    async def finish(self, upload: LayerUpload, receive: Receive, announced: int | None) -> Arrived:
-        """Add the last bytes and complete the blob. The caller must give it an owner, or call `Intake.erase`."""
+    async def finish(self, upload: LayerUpload, receive: Receive, announced: int | None) -> StoredBlob:
+        """Add the last bytes and complete the blob. The caller must give it an owner, or call `BodyReceiver.erase`."""
         async with self._sending(upload):
             work = await self._take(upload, receive, announced)
             arrived, _ = await work.end()
@@ -81,7 +81,7 @@ class LayerUploads:
         if upload.work is not None:
             await upload.work.stop()
 
-    async def _take(self, upload: LayerUpload, receive: Receive, announced: int | None) -> Work:
+    async def _take(self, upload: LayerUpload, receive: Receive, announced: int | None) -> ThreadedBlobWriter:
         if upload.work is None:
             upload.work = await self._intake.begin({SHA256})
         count = await self._intake.take(receive, upload.work)

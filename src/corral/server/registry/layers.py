@@ -11,10 +11,9 @@ from corral import aws
 from corral.core import Tx
 from corral.decide.byte_range import Unsatisfiable, span_of
 from corral.ids import Ids
-from corral.model.blob import Arrived, Slice
+from corral.model.blob import Slice, StoredBlob
 from corral.model.image import Layer
 from corral.model.settings import Settings
-from corral.server.intake import Intake
 from corral.server.lanes import Lane
 from corral.server.registry.errors import VERSION, BlobUnknown, Denied, DigestInvalid, RangeInvalid
 from corral.server.registry.layer_uploads import SHA256, LayerUpload, LayerUploads
@@ -30,7 +29,7 @@ T = TypeVar("T")
 
 
 class Layers:
-    def __init__(self, state: Lane[Store], settings: Settings, ids: Ids, intake: Intake) -> None:
+    def __init__(self, state: Lane[Store], settings: Settings, ids: Ids, intake: BodyReceiver) -> None:
         self._state = state
         self._settings = settings
         self._ids = ids
@@ -97,7 +96,7 @@ class Layers:
             raise DigestInvalid(
                 f"The uploaded bytes have the digest {found}, not {digest}. They were discarded: upload the layer again."
             )
-        await self._intake.give(arrived, self._state, partial(_add, request.caller, request.name, digest))
+        await self._intake.commit(arrived, self._state, partial(_add, request.caller, request.name, digest))
         return _created(request.name, digest)
 
     def _upload(self, request: RegistryRequest) -> LayerUpload:
@@ -202,5 +201,5 @@ def _mount(caller: Caller, name: str, digest: str, source: str, tx: Tx[Store]) -
     return layer
 
 
-def _add(caller: Caller, name: str, digest: str, arrived: Arrived, tx: Tx[Store]) -> None:
+def _add(caller: Caller, name: str, digest: str, arrived: StoredBlob, tx: Tx[Store]) -> None:
     add_layer(tx, find(tx, caller, name), digest, arrived)

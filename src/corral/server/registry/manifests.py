@@ -16,7 +16,6 @@ from corral.decide.manifest import OCI_INDEX
 from corral.ids import Ids
 from corral.model.image import RegistryImage
 from corral.model.settings import Settings
-from corral.server.intake import Receive, next_piece
 from corral.server.lanes import Lane
 from corral.server.registry.errors import VERSION, Denied, ManifestInvalid, SizeInvalid, TagInvalid
 from corral.server.registry.requests import PAGE_MAX, RegistryRequest, digest_of

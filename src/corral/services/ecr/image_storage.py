@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from corral.core import Tx
 from corral.decide.manifest import NotAManifest, read_manifest
-from corral.model.blob import Arrived
+from corral.model.blob import StoredBlob
 from corral.model.image import Layer, Manifest, RegistryImage, Repository
-from corral.model.objects import Part
+from corral.model.objects import ContentPart
 from corral.services.ecr.repository_names import (
     ImageDigestDoesNotMatchException,
     ImageTagAlreadyExistsException,
@@ -19,7 +19,6 @@ from corral.services.ecr.repository_names import (
     LayersNotFoundException,
     ReferencedImagesNotFoundException,
 )
-from corral.services.s3.contents import thrown_away
 from corral.store import Store
 
 UNUSED_LAYERS = "layers:"  # key of the reconciler that deletes layers which no image has
@@ -100,16 +99,16 @@ def drop_image(tx: Tx[Store], image: RegistryImage) -> None:
     schedule_layer_cleanup(tx)
 
 
-def add_layer(tx: Tx[Store], repository: Repository, digest: str, arrived: Arrived) -> Layer:
+def add_layer(tx: Tx[Store], repository: Repository, digest: str, arrived: StoredBlob) -> Layer:
     """Add an uploaded layer to a repository. If the registry has a layer with this digest already, the new bytes are discarded."""
-    part = Part(1, arrived.blob, arrived.size, "", {}, tx.now_s)
+    part = ContentPart(1, arrived.blob, arrived.size, "", {}, tx.now_s)
     content = tx.store.objects.add_content(part)
     layer = tx.store.images.any_layer(digest)
     if layer is None:
         layer = Layer(digest, content, arrived.size)
         tx.store.images.add_layer(layer)
-    else:
-        thrown_away(tx, tx.store.objects.release(content))
+    elif tx.store.objects.release(content):
+        tx.changed(GARBAGE)
     hold_layer(tx, repository, layer)
     return layer
 

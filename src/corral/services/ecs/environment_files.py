@@ -38,7 +38,7 @@ def files_of(tx: Tx[Store], container: dict[str, Any]) -> tuple[list[tuple[Slice
 
 def _slices(tx: Tx[Store], value: str) -> tuple[Slice, ...]:
     from corral.services.s3.errors import NoSuchBucket  # only here: few have files
-    from corral.services.s3.naming import existing_version
+    from corral.services.s3.lookup import existing_version
 
     named = OBJECT.fullmatch(value)
     assert named is not None

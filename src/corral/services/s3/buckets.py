@@ -1,4 +1,4 @@
-"""Buckets: made, found, listed, deleted, and whether they keep versions."""
+"""Operations on buckets: create, delete, head, list, location and versioning."""
 
 from __future__ import annotations
 
@@ -9,52 +9,66 @@ from corral.core import Tx
 from corral.model.objects import Bucket
 from corral.services.caller import Caller
 from corral.services.pagination import Pagination
-from corral.services.s3 import configurations
-from corral.services.s3.contents import thrown_away
+from corral.services.s3.bucket_configurations import apply_create_options
 from corral.services.s3.errors import (
     AuthorizationHeaderMalformed,
     BucketAlreadyOwnedByYou,
     BucketNotEmpty,
     IllegalLocationConstraintException,
     InvalidArgument,
+    InvalidBucketName,
     InvalidLocationConstraint,
     malformed_xml,
+    no_object_lock,
     unsupported,
 )
-from corral.services.s3.naming import check_bucket_name, existing_bucket, owner
+from corral.services.s3.lookup import bucket_arn, existing_bucket, owner
+from corral.services.s3.versions import wake_blob_gc
 from corral.store import Store
 
-FIRST_REGION = "us-east-1"  # the region whose buckets have no location
+FIRST_REGION = "us-east-1"  # the region whose buckets have no location constraint
 REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-[0-9]+")
-OLD_NAMES = {"EU": "eu-west-1"}
+OLD_REGION_NAMES = {"EU": "eu-west-1"}
 PAGES = Pagination(InvalidArgument, "MaxBuckets", "ContinuationToken", "ContinuationToken", default=10_000, largest=10_000)
+
+_NAME = re.compile(r"(?=.{3,63}$)[a-z0-9][a-z0-9-]*(?:\.[a-z0-9][a-z0-9-]*)*")
+_IP_ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+")
+_RESERVED_PREFIXES = ("xn--", "sthree-", "amzn-s3-demo-")
+_RESERVED_SUFFIXES = ("-s3alias", "--ol-s3", ".mrap", "--x-s3", "--table-s3")
 
 
 def create_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     name = params["Bucket"]
-    check_bucket_name(name)
+    _check_name(name)
     if params.get("ObjectLockEnabledForBucket"):
-        raise unsupported("x-amz-bucket-object-lock-enabled", "Corral has no object lock")
+        raise no_object_lock("x-amz-bucket-object-lock-enabled")
     region = _region(params.get("CreateBucketConfiguration", {}).get("LocationConstraint"), caller.region)
     is_new = tx.store.buckets.add(name, region, tx.now_s)
-    if not is_new and (region, caller.region) != (FIRST_REGION, FIRST_REGION):  # there S3 says yes once more, as it always has
+    if not is_new and (region, caller.region) != (FIRST_REGION, FIRST_REGION):  # in us-east-1 a second create succeeds, as on S3
         message = "Your previous request to create the named bucket succeeded and you already own it."
         raise BucketAlreadyOwnedByYou(message, BucketName=name)
     if is_new:
-        configurations.begin(tx, existing_bucket(tx, params, caller), params)
+        apply_create_options(tx, existing_bucket(tx, params, caller), params)
     return {"Location": f"/{name}", "BucketArn": bucket_arn(name)}
 
 
-def _region(constraint: str | None, asked_in: str) -> str:
+def _check_name(name: str) -> None:
+    is_valid = _NAME.fullmatch(name) and not _IP_ADDRESS.fullmatch(name) and "-." not in name and not name.endswith("-")
+    if not is_valid or name.startswith(_RESERVED_PREFIXES) or name.endswith(_RESERVED_SUFFIXES):
+        raise InvalidBucketName("The specified bucket is not valid.", BucketName=name)
+
+
+def _region(constraint: str | None, signed_region: str) -> str:
+    """The region of a new bucket, which must agree with the region of the request's signature."""
     if constraint == FIRST_REGION:
         raise InvalidLocationConstraint("The specified location-constraint is not valid", LocationConstraint=constraint)
-    region = OLD_NAMES.get(constraint or "", constraint) or FIRST_REGION
-    if not constraint and asked_in and not REGION.fullmatch(asked_in):  # old tools sign for "US", and try again as they are told
-        why = f"The authorization header is malformed; the region '{asked_in}' is wrong; expecting '{FIRST_REGION}'"
+    region = OLD_REGION_NAMES.get(constraint or "", constraint) or FIRST_REGION
+    if not constraint and signed_region and not REGION.fullmatch(signed_region):  # old tools sign for "US", and retry on this error
+        why = f"The authorization header is malformed; the region '{signed_region}' is wrong; expecting '{FIRST_REGION}'"
         raise AuthorizationHeaderMalformed(why, Region=FIRST_REGION)
-    if asked_in not in (FIRST_REGION, "", region):
-        said = f"The {constraint or 'unspecified'} location constraint is incompatible"
-        raise IllegalLocationConstraintException(f"{said} for the region specific endpoint this request was sent to.")
+    if signed_region not in (FIRST_REGION, "", region):
+        message = f"The {constraint or 'unspecified'} location constraint is incompatible"
+        raise IllegalLocationConstraintException(f"{message} for the region specific endpoint this request was sent to.")
     return region
 
 
@@ -65,7 +79,7 @@ def delete_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
         if bucket.versioning:
             message += ". You must delete all versions in the bucket."
         raise BucketNotEmpty(message, BucketName=bucket.name)
-    thrown_away(tx, tx.store.objects.drop_uploads(bucket.id))
+    wake_blob_gc(tx, tx.store.objects.drop_uploads(bucket.id))
     tx.store.buckets.drop(bucket.id)
     return {}
 
@@ -78,13 +92,13 @@ def head_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
 def list_buckets(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     prefix, region = params.get("Prefix", ""), params.get("BucketRegion")
 
-    def listed(after: str, limit: int) -> list[tuple[str, Bucket]]:
+    def candidates(after: str, limit: int) -> list[tuple[str, Bucket]]:
         found = tx.store.buckets.named(after=after, prefix=prefix, region=region, limit=limit)
         return [(bucket.name, bucket) for bucket in found]
 
-    page, token = PAGES.page(params, listed)
+    page, token = PAGES.page(params, candidates)
     return {
-        "Buckets": [_shown(bucket) for bucket in page],
+        "Buckets": [_listed(bucket) for bucket in page],
         "Owner": owner(caller),
         **({"Prefix": prefix} if prefix else {}),
         **token,
@@ -99,7 +113,7 @@ def get_bucket_location(tx: Tx[Store], params: dict[str, Any], caller: Caller) -
 def put_bucket_versioning(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     bucket, wanted = existing_bucket(tx, params, caller), params["VersioningConfiguration"]
     if wanted.get("MFADelete", "Disabled") != "Disabled":
-        raise unsupported("x-amz-mfa", "Corral has no devices to ask")
+        raise unsupported("x-amz-mfa", "Corral does not support MFA delete")
     if "Status" not in wanted:
         raise malformed_xml()
     tx.store.buckets.set_versioning(bucket.id, wanted["Status"])
@@ -111,11 +125,7 @@ def get_bucket_versioning(tx: Tx[Store], params: dict[str, Any], caller: Caller)
     return {"Status": versioning} if versioning else {}
 
 
-def bucket_arn(name: str) -> str:
-    return f"arn:aws:s3:::{name}"
-
-
-def _shown(bucket: Bucket) -> dict[str, Any]:
+def _listed(bucket: Bucket) -> dict[str, Any]:
     return {
         "Name": bucket.name,
         "CreationDate": bucket.created_at_s,

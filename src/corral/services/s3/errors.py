@@ -1,8 +1,8 @@
-"""What S3 refuses, in its own words."""
+"""S3's error codes, and the errors that more than one operation raises."""
 
 from __future__ import annotations
 
-from corral.errors import ApiError, api_error
+from corral.errors import S3_MALFORMED_XML, ApiError, api_error
 
 AccessDenied = api_error("AccessDenied", 403)
 AuthorizationHeaderMalformed = api_error("AuthorizationHeaderMalformed")
@@ -20,15 +20,19 @@ InvalidLocationConstraint = api_error("InvalidLocationConstraint")
 InvalidPart = api_error("InvalidPart")
 InvalidPartNumber = api_error("InvalidPartNumber", 416)
 InvalidPartOrder = api_error("InvalidPartOrder")
+InvalidPolicyDocument = api_error("InvalidPolicyDocument")
 InvalidRange = api_error("InvalidRange", 416)
 InvalidRequest = api_error("InvalidRequest")
 InvalidStorageClass = api_error("InvalidStorageClass")
 InvalidTag = api_error("InvalidTag")
+InvalidTargetBucketForLogging = api_error("InvalidTargetBucketForLogging")
 KeyTooLongError = api_error("KeyTooLongError")
+MalformedPolicy = api_error("MalformedPolicy")
 MalformedXML = api_error("MalformedXML")
 MetadataTooLarge = api_error("MetadataTooLarge")
 MethodNotAllowed = api_error("MethodNotAllowed", 405)
 MissingContentLength = api_error("MissingContentLength", 411)
+MissingSecurityHeader = api_error("MissingSecurityHeader")
 NoSuchBucket = api_error("NoSuchBucket", 404)
 NoSuchKey = api_error("NoSuchKey", 404)
 NoSuchUpload = api_error("NoSuchUpload", 404)
@@ -36,6 +40,27 @@ NoSuchVersion = api_error("NoSuchVersion", 404)
 NotImplementedHere = api_error("NotImplemented", 501)
 NotModified = api_error("NotModified", 304)
 PreconditionFailed = api_error("PreconditionFailed", 412)
+
+
+def bad_content_md5(**members: object) -> ApiError:
+    return BadDigest("The Content-MD5 you specified did not match what we received.", **members)
+
+
+def bad_checksum(algorithm: str) -> ApiError:
+    return BadDigest(f"The {algorithm} you specified did not match the calculated checksum.")
+
+
+def entity_too_large(max_bytes: int, **members: object) -> ApiError:
+    return EntityTooLarge("Your proposed upload exceeds the maximum allowed size", **members, MaxSizeAllowed=max_bytes)
+
+
+def entity_too_small(size: int, min_bytes: int, **members: object) -> ApiError:
+    message = "Your proposed upload is smaller than the minimum allowed size"
+    return EntityTooSmall(message, ProposedSize=size, MinSizeAllowed=min_bytes, **members)
+
+
+def malformed_xml() -> ApiError:
+    return MalformedXML(S3_MALFORMED_XML)
 
 
 def no_such_key(key: str) -> ApiError:
@@ -53,8 +78,8 @@ def precondition_failed(condition: str) -> ApiError:
     return PreconditionFailed("At least one of the pre-conditions you specified did not hold", Condition=condition)
 
 
-def malformed_xml() -> ApiError:
-    return MalformedXML("The XML you provided was not well-formed or did not validate against our published schema")
+def no_object_lock(header: str) -> ApiError:
+    return unsupported(header, "Corral does not support object lock")
 
 
 def unsupported(header: str, why: str) -> ApiError:

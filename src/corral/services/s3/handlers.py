@@ -1,6 +1,16 @@
-"""The operations of S3, and who serves them."""
+"""The handlers of S3's operations."""
 
-from corral.services.s3 import acl, buckets, configurations, copying, deleting, listing, objects, posting, tagging, uploads
+from corral.services.s3 import (
+    acl,
+    bucket_configurations,
+    buckets,
+    listing,
+    multipart_uploads,
+    object_copy,
+    object_details,
+    objects,
+    post_object,
+)
 
 HANDLERS = {
     "CreateBucket": buckets.create_bucket,
@@ -14,41 +24,41 @@ HANDLERS = {
     "GetObject": objects.get_object,
     "HeadObject": objects.head_object,
     "GetObjectAttributes": objects.get_object_attributes,
-    "DeleteObject": deleting.delete_object,
-    "DeleteObjects": deleting.delete_objects,
-    "CopyObject": copying.copy_object,
+    "DeleteObject": objects.delete_object,
+    "DeleteObjects": objects.delete_objects,
+    "CopyObject": object_copy.copy_object,
     "ListObjects": listing.list_objects,
     "ListObjectsV2": listing.list_objects_v2,
     "ListObjectVersions": listing.list_object_versions,
-    "CreateMultipartUpload": uploads.create_multipart_upload,
-    "UploadPart": uploads.upload_part,
-    "UploadPartCopy": uploads.upload_part_copy,
-    "CompleteMultipartUpload": uploads.complete_multipart_upload,
-    "AbortMultipartUpload": uploads.abort_multipart_upload,
-    "ListMultipartUploads": uploads.list_multipart_uploads,
-    "ListParts": uploads.list_parts,
-    "PutObjectTagging": tagging.put_object_tagging,
-    "GetObjectTagging": tagging.get_object_tagging,
-    "DeleteObjectTagging": tagging.delete_object_tagging,
-    "PostObject": posting.post_object,
+    "CreateMultipartUpload": multipart_uploads.create_multipart_upload,
+    "UploadPart": multipart_uploads.upload_part,
+    "UploadPartCopy": multipart_uploads.upload_part_copy,
+    "CompleteMultipartUpload": multipart_uploads.complete_multipart_upload,
+    "AbortMultipartUpload": multipart_uploads.abort_multipart_upload,
+    "ListMultipartUploads": multipart_uploads.list_multipart_uploads,
+    "ListParts": multipart_uploads.list_parts,
+    "PutObjectTagging": object_details.put_object_tagging,
+    "GetObjectTagging": object_details.get_object_tagging,
+    "DeleteObjectTagging": object_details.delete_object_tagging,
+    "PostObject": post_object.post_object,
     "GetBucketAcl": acl.get_bucket_acl,
     "PutBucketAcl": acl.put_bucket_acl,
     "GetObjectAcl": acl.get_object_acl,
     "PutObjectAcl": acl.put_object_acl,
-    **configurations.HANDLERS,
+    **bucket_configurations.HANDLERS,
 }
 
-# Those whose bytes become a blob: asked with the head of a request, before its body is taken in.
+# Operations whose body becomes a blob. These functions check the head of a request before its body is received.
 ADMIT = {
     "PutObject": objects.admit_object,
-    "PostObject": posting.admit_form,
-    "CopyObject": copying.admit_copy,
-    "UploadPart": uploads.admit_part,
-    "UploadPartCopy": uploads.admit_part_copy,
+    "PostObject": post_object.admit_form,
+    "CopyObject": object_copy.admit_copy,
+    "UploadPart": multipart_uploads.admit_part,
+    "UploadPartCopy": multipart_uploads.admit_part_copy,
 }
 
-# Those that are too much for one command: the requests that together do the same, and whose answers are put together.
-PIECES = {"DeleteObjects": deleting.in_pieces}
+# Operations that are too large for one command. These functions split a request; the responses are joined.
+PIECES = {"DeleteObjects": objects.delete_batches}
 
 HEAVY = frozenset(
     {

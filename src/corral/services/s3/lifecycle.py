@@ -1,7 +1,7 @@
-"""Lifecycle configurations: checked, kept, and put into effect key by key.
+"""Lifecycle configurations: validation, and the schedule of the keys and uploads that the rules apply to.
 
-For every key and every upload that rules may do something to there is a row that says when to look at it. Whoever changes a key
-calls `changed`; when the rules themselves change, a walk goes through the bucket. The look itself is `reconcile/objects.py`.
+Each key and each upload that a rule may expire has a row with the time of its next evaluation. Every change of a key calls
+`key_changed`. A change of the rules starts a walk through the whole bucket. `reconcile/object_expiry.py` does the evaluation.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ import orjson
 
 from corral.core import Tx
 from corral.decide import expiry
-from corral.decide.expiry import DAY_S, Filter, Rule
-from corral.errors import api_error
-from corral.model.objects import Bucket, Upload, Version
+from corral.decide.expiry import DAY_S, LifecycleFilter, LifecycleRule
+from corral.model.objects import BUCKET_LIFECYCLE, Bucket, MultipartUpload, ObjectVersion
 from corral.services.caller import Caller
-from corral.services.s3.documents import Document, Params
 from corral.services.s3.errors import InvalidArgument, InvalidRequest, malformed_xml
 from corral.store import Store
-from corral.store.expiries import Due
+from corral.store.expiries import ExpiryTarget
 
 ACTIONS = (
     "Expiration",
@@ -32,11 +30,10 @@ ACTIONS = (
     "NoncurrentVersionTransitions",
     "AbortIncompleteMultipartUpload",
 )
-KIND = "BucketLifecycleConfiguration"
 
 
-def settle(tx: Tx[Store], bucket: Bucket, params: Params, caller: Caller) -> Any:
-    """The configuration as it is kept: checked, and every rule with an id."""
+def validate_lifecycle(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
+    """The configuration to store, in which every rule has an id. Starts a walk through the bucket."""
     document = params.get("LifecycleConfiguration", {})
     given = document.get("Rules", [])
     if not given:
@@ -52,78 +49,69 @@ def settle(tx: Tx[Store], bucket: Bucket, params: Params, caller: Caller) -> Any
 
 
 def begin_walk(tx: Tx[Store], bucket: Bucket) -> None:
-    """The bucket's rules are other ones now."""
+    """Schedule every key and upload of the bucket, because its rules have changed."""
     tx.store.expiries.begin_walk(bucket.id)
     tx.due(f"lifecycle:{bucket.id}", tx.now_s)
 
 
-LIFECYCLE = Document(
-    KIND,
-    settle,
-    "DeleteBucketLifecycle",
-    missing=lambda: api_error("NoSuchLifecycleConfiguration", 404)("The lifecycle configuration does not exist"),
-    removed=begin_walk,
-)
+# Rules in effect
 
 
-# What is in effect
+def enabled_rules(tx: Tx[Store], bucket_id: int) -> Sequence[LifecycleRule]:
+    found = tx.store.bucket_documents.text(bucket_id, BUCKET_LIFECYCLE)
+    return _parsed_rules(*found) if found is not None else ()
 
 
-def rules_of(tx: Tx[Store], bucket_id: int) -> Sequence[Rule]:
-    """The bucket's rules that are enabled."""
-    found = tx.store.documents.text(bucket_id, KIND)
-    return _read(*found) if found is not None else ()
-
-
-def changed(tx: Tx[Store], bucket: Bucket, key: str) -> None:
-    """A version of the key came, went or was tagged. Nothing is due before the next midnight by that."""
+def key_changed(tx: Tx[Store], bucket: Bucket, key: str) -> None:
+    """Schedule a key after one of its versions was added, removed or tagged. Nothing can be due before the next midnight."""
     if not bucket.has_lifecycle:
         return
-    rules = rules_of(tx, bucket.id)
+    rules = enabled_rules(tx, bucket.id)
     current, at_s = tx.store.objects.latest(bucket.id, key), None
     if current is not None and bucket.versioning:
         at_s = expiry.midnight_after(tx.now_s)
     elif current is not None:
-        found = expiry.expiry(rules, key, as_judged(current))
+        found = expiry.expiry_time(rules, key, candidate(current))
         at_s = found[0] if found is not None else None
-    look_at(tx, Due(bucket.id, key, ""), at_s)
+    schedule(tx, ExpiryTarget(bucket.id, key, ""), at_s)
 
 
-def upload_began(tx: Tx[Store], bucket: Bucket, key: str, upload_id: str) -> dict[str, Any]:
-    """The members of CreateMultipartUpload's answer that say when it will be given up."""
+def upload_started(tx: Tx[Store], bucket: Bucket, key: str, upload_id: str) -> dict[str, Any]:
+    """Schedule a new upload, and return the members of the response that say when a rule will abort it."""
     members = abort_members(tx, bucket, key, tx.now_s)
     if members:
-        look_at(tx, Due(bucket.id, key, upload_id), members["AbortDate"])
+        schedule(tx, ExpiryTarget(bucket.id, key, upload_id), members["AbortDate"])
     return members
 
 
-def upload_ended(tx: Tx[Store], upload: Upload) -> None:
-    if rules_of(tx, upload.bucket_id):
-        look_at(tx, Due(upload.bucket_id, upload.key, upload.id), None)
+def upload_ended(tx: Tx[Store], upload: MultipartUpload) -> None:
+    if enabled_rules(tx, upload.bucket_id):
+        schedule(tx, ExpiryTarget(upload.bucket_id, upload.key, upload.id), None)
 
 
-def look_at(tx: Tx[Store], due: Due, at_s: float | None) -> None:
-    tx.store.expiries.put(due, at_s)
+def schedule(tx: Tx[Store], target: ExpiryTarget, at_s: float | None) -> None:
+    """Evaluate the key or upload at this time; None: never."""
+    tx.store.expiries.put(target, at_s)
     if at_s is not None:
         tx.due("expiry:", at_s)
 
 
-def as_judged(version: Version) -> expiry.Version:
+def candidate(version: ObjectVersion) -> expiry.CandidateVersion:
     tags = version.details.get("Tags", {})
-    return expiry.Version(version.id, version.modified_at_s, version.size, tags, version.is_marker)
+    return expiry.CandidateVersion(version.id, version.modified_at_s, version.size, tags, version.is_marker)
 
 
-def expiration(tx: Tx[Store], bucket: Bucket, version: Version) -> dict[str, str]:
-    """The member of PutObject's, HeadObject's and GetObject's answers that says when the object will expire."""
+def expiration_member(tx: Tx[Store], bucket: Bucket, version: ObjectVersion) -> dict[str, str]:
+    """`Expiration`: when a rule will expire the object, and which rule; nothing if none will."""
     if not (bucket.has_lifecycle and version.latest):
         return {}
-    found = expiry.expiry(rules_of(tx, bucket.id), version.key, as_judged(version))
+    found = expiry.expiry_time(enabled_rules(tx, bucket.id), version.key, candidate(version))
     return {} if found is None else {"Expiration": f'expiry-date="{_date(found[0])}", rule-id="{quote(found[1].id)}"'}
 
 
 def abort_members(tx: Tx[Store], bucket: Bucket, key: str, initiated_at_s: float) -> dict[str, Any]:
-    """The members of ListParts' answer that say when the upload will be given up."""
-    found = expiry.abortion(rules_of(tx, bucket.id), key, initiated_at_s) if bucket.has_lifecycle else None
+    """`AbortDate` and `AbortRuleId`: when a rule will abort the upload, and which rule; nothing if none will."""
+    found = expiry.abort_time(enabled_rules(tx, bucket.id), key, initiated_at_s) if bucket.has_lifecycle else None
     return {} if found is None else {"AbortDate": found[0], "AbortRuleId": found[1].id}
 
 
@@ -132,13 +120,13 @@ def _date(at_s: float) -> str:
 
 
 @lru_cache(maxsize=256)
-def _read(text: str, since_s: float) -> tuple[Rule, ...]:
+def _parsed_rules(text: str, since_s: float) -> tuple[LifecycleRule, ...]:
     return tuple(_rule(rule, since_s) for rule in orjson.loads(text)["Rules"] if rule["Status"] == "Enabled")
 
 
-def _rule(rule: Mapping[str, Any], since_s: float) -> Rule:
+def _rule(rule: Mapping[str, Any], since_s: float) -> LifecycleRule:
     expires, noncurrent = rule.get("Expiration", {}), rule.get("NoncurrentVersionExpiration", {})
-    return Rule(
+    return LifecycleRule(
         id=rule["ID"],
         filter=_filter(rule),
         since_s=since_s,
@@ -151,11 +139,11 @@ def _rule(rule: Mapping[str, Any], since_s: float) -> Rule:
     )
 
 
-def _filter(rule: Mapping[str, Any]) -> Filter:
+def _filter(rule: Mapping[str, Any]) -> LifecycleFilter:
     given = rule.get("Filter", {})
     parts = given.get("And", given)
     tags = parts.get("Tags", [given["Tag"]] if "Tag" in given else [])
-    return Filter(
+    return LifecycleFilter(
         prefix=parts.get("Prefix", rule.get("Prefix", "")),
         tags=tuple((tag["Key"], tag["Value"]) for tag in tags),
         larger_than=parts.get("ObjectSizeGreaterThan"),
@@ -163,35 +151,35 @@ def _filter(rule: Mapping[str, Any]) -> Filter:
     )
 
 
-# What S3 refuses
+# Validation
 
 
 def _check(rule: Mapping[str, Any]) -> None:
     if ("Filter" in rule) == ("Prefix" in rule):
         raise malformed_xml()
     if "Filter" in rule and len(rule["Filter"]) > 1:
-        raise malformed_xml()  # several go into And
+        raise malformed_xml()  # several conditions must be inside And
     if not any(rule.get(action) for action in ACTIONS):
         raise InvalidRequest("At least one action needs to be specified in a rule")
-    which = _filter(rule)
+    selected = _filter(rule)
     if "AbortIncompleteMultipartUpload" in rule:
         if "DaysAfterInitiation" not in rule["AbortIncompleteMultipartUpload"]:
             raise malformed_xml()
-        if which.tags:
+        if selected.tags:
             raise InvalidRequest("AbortIncompleteMultipartUpload cannot be specified with Tags.")
-        if which.larger_than is not None or which.smaller_than is not None:
+        if selected.larger_than is not None or selected.smaller_than is not None:
             raise InvalidRequest("AbortIncompleteMultipartUpload cannot be specified with Object Size.")
     if "Expiration" in rule:
-        _check_expiration(rule["Expiration"], which)
+        _check_expiration(rule["Expiration"], selected)
     noncurrent = rule.get("NoncurrentVersionExpiration")
     if noncurrent and "NoncurrentDays" not in noncurrent:
         raise malformed_xml()
 
 
-def _check_expiration(expires: Mapping[str, Any], which: Filter) -> None:
+def _check_expiration(expires: Mapping[str, Any], selected: LifecycleFilter) -> None:
     if sum(member in expires for member in ("Days", "Date", "ExpiredObjectDeleteMarker")) != 1:
         raise malformed_xml()
     if expires.get("Date", 0) % DAY_S:
         raise InvalidArgument("'Date' must be at midnight GMT")
-    if "ExpiredObjectDeleteMarker" in expires and which.tags:
+    if "ExpiredObjectDeleteMarker" in expires and selected.tags:
         raise InvalidRequest("ExpiredObjectDeleteMarker cannot be specified with Tags.")

@@ -1,7 +1,7 @@
-"""Event notifications: what a bucket's events are told to, and the telling.
+"""Object events: each one reschedules the key's lifecycle and sends the bucket's event notifications.
 
-A message lies in its queue by the same transaction that makes the object. Queues are asked for leave twice, as on AWS: when
-the notification is configured, which a test message shows, and with every event.
+The transaction that changes the object also enqueues the message. The queue's policy must allow S3 to send, as on AWS: it is
+evaluated when the notification is configured (the queue then receives a test message) and again for every event.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import orjson
 from corral.core import Tx
 from corral.decide.notifications import Notification, ambiguous, matching
 from corral.decide.policy import AccessRequest, PolicyDecision, PolicyError, evaluate, read_policy, service_principal
-from corral.model.objects import Bucket, Version
+from corral.errors import S3_FILTER_RULE_NAME
+from corral.model.objects import BUCKET_NOTIFICATION, Bucket, ObjectVersion
 from corral.model.queue import Queue
 from corral.services.caller import Caller
-from corral.services.s3.documents import Document, Params
 from corral.services.s3.errors import InvalidArgument
-from corral.services.s3.naming import owner
-from corral.services.sqs.queue_names import queue_with_arn
+from corral.services.s3.lifecycle import key_changed
+from corral.services.s3.lookup import bucket_arn, owner
 from corral.services.sqs.send_message import deliver
+from corral.services.sqs.queue_names import queue_with_arn
 from corral.store import Store
 
-KIND = "BucketNotificationConfiguration"
 QUEUES, TOPICS, FUNCTIONS = "QueueConfigurations", "TopicConfigurations", "LambdaFunctionConfigurations"
 TARGETS = {QUEUES: "QueueArn", TOPICS: "TopicArn", FUNCTIONS: "LambdaFunctionArn"}
-NOT_HERE = {
+MISSING_TARGETS = {
     QUEUES: "The destination queue does not exist",
     TOPICS: "Corral has no SNS topics",
     FUNCTIONS: "Corral has no Lambda functions",
@@ -38,45 +38,64 @@ NOT_HERE = {
 SENDER = "s3.amazonaws.com"
 EMPTY_MD5 = "d41d8cd98f00b204e9800998ecf8427e"
 RECORD_VERSION = "2.1"
-LATER_EVENTS = (
+NEWER_RECORD_VERSION = "2.3"
+NEWER_EVENTS = (
     "ObjectTagging",
     "ObjectAcl",
     "LifecycleExpiration",
     "LifecycleTransition",
     "IntelligentTiering",
-)  # have version 2.3
+)
+# Why an object was removed; the event's name begins with it.
+BY_RULE = "LifecycleExpiration"
+BY_REQUEST = "ObjectRemoved"
 
 
-def settle(tx: Tx[Store], bucket: Bucket, params: Params, caller: Caller) -> Any:
-    """The configuration as it is kept, with an id for every part; every queue has been tried with a test message."""
+def object_created(tx: Tx[Store], bucket: Bucket, version: ObjectVersion, event_name: str, caller: Caller) -> None:
+    """`event_name` is Put, Post, Copy or CompleteMultipartUpload."""
+    key_changed(tx, bucket, version.key)
+    _notify(tx, bucket, caller, f"ObjectCreated:{event_name}", version)
+
+
+def object_removed(tx: Tx[Store], bucket: Bucket, version: ObjectVersion, event_name: str, caller: Caller, cause: str) -> None:
+    """`event_name` is Delete, with the removed version, or DeleteMarkerCreated, with the marker."""
+    key_changed(tx, bucket, version.key)
+    _notify(tx, bucket, caller, f"{cause}:{event_name}", version)
+
+
+def tags_changed(tx: Tx[Store], bucket: Bucket, version: ObjectVersion, event_name: str, caller: Caller) -> None:
+    """`event_name` is Put or Delete."""
+    key_changed(tx, bucket, version.key)
+    _notify(tx, bucket, caller, f"ObjectTagging:{event_name}", version)
+
+
+def validate_notifications(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
+    """The configuration to store, in which every part has an id. Sends a test message to every queue."""
     given = params["NotificationConfiguration"]
-    kept = {
+    stored = {
         member: [part if part.get("Id") else {**part, "Id": tx.ids.uuid()} for part in given[member]]
         for member in TARGETS
         if given.get(member)
     }
     if "EventBridgeConfiguration" in given:
-        kept["EventBridgeConfiguration"] = given["EventBridgeConfiguration"]
-    notifications = [notification for _, notification in _parts(kept)]
+        stored["EventBridgeConfiguration"] = given["EventBridgeConfiguration"]
+    notifications = [notification for _, notification in _notifications(stored)]
     if ambiguous(notifications):
         raise InvalidArgument(
             "Configuration is ambiguously defined. Cannot have overlapping suffixes in two rules if the prefixes are overlapping "
             "for the same event type."
         )
     if not params.get("SkipDestinationValidation"):
-        _try_targets(tx, bucket, kept, caller)
-    return kept
+        _validate_targets(tx, bucket, stored, caller)
+    return stored
 
 
-NOTIFICATION = Document(KIND, settle, default={})
-
-
-def tell(tx: Tx[Store], bucket: Bucket, caller: Caller, event: str, version: Version) -> None:
-    """`event` ("ObjectCreated:Put") has happened to this version: whoever wants to hear of it will."""
-    found = tx.store.documents.text(bucket.id, KIND) if bucket.has_notifications else None
+def _notify(tx: Tx[Store], bucket: Bucket, caller: Caller, event: str, version: ObjectVersion) -> None:
+    """Send `event` ("ObjectCreated:Put") to the queues whose notifications match it."""
+    found = tx.store.bucket_documents.text(bucket.id, BUCKET_NOTIFICATION) if bucket.has_notifications else None
     if found is None:
         return
-    for notification in matching(_queues(found[0]), f"s3:{event}", version.key):
+    for notification in matching(_queue_notifications(found[0]), f"s3:{event}", version.key):
         queue = queue_with_arn(tx, notification.target)
         if queue is not None and _refusal(bucket, queue, notification.target, caller) is None:
             _send(tx, queue, {"Records": [_record(tx, bucket, caller, event, version, notification.id)]})
@@ -87,19 +106,19 @@ def _send(tx: Tx[Store], queue: Queue, message: dict[str, Any]) -> None:
 
 
 @lru_cache(maxsize=256)
-def _queues(text: str) -> tuple[Notification, ...]:
-    return tuple(notification for member, notification in _parts(orjson.loads(text)) if member == QUEUES)
+def _queue_notifications(text: str) -> tuple[Notification, ...]:
+    return tuple(notification for member, notification in _notifications(orjson.loads(text)) if member == QUEUES)
 
 
-def _parts(document: Mapping[str, Any]) -> Iterator[tuple[str, Notification]]:
-    """(member, notification) for all parts of a configuration."""
+def _notifications(document: Mapping[str, Any]) -> Iterator[tuple[str, Notification]]:
+    """(member of the configuration, notification) for each of its notifications."""
     for member, target in TARGETS.items():
         for part in document.get(member, ()):
             rules = part.get("Filter", {}).get("Key", {}).get("FilterRules", ())
             ends: dict[str, str] = {}
             for rule in rules:
                 if "Name" not in rule:
-                    raise InvalidArgument("filter rule name must be either prefix or suffix")
+                    raise InvalidArgument(S3_FILTER_RULE_NAME)
                 name = rule["Name"].lower()
                 if name in ends:
                     raise InvalidArgument(f"Cannot specify more than one {name} rule in a filter.")
@@ -110,20 +129,20 @@ def _parts(document: Mapping[str, Any]) -> Iterator[tuple[str, Notification]]:
             )
 
 
-def _try_targets(tx: Tx[Store], bucket: Bucket, document: Mapping[str, Any], caller: Caller) -> None:
-    """Every target must take messages of this bucket; the queues get one to show that they do."""
+def _validate_targets(tx: Tx[Store], bucket: Bucket, document: Mapping[str, Any], caller: Caller) -> None:
+    """Check that every target accepts messages of this bucket, and send each queue a test message."""
     queues, refusals = list[Queue](), dict[str, str]()
-    for member, target in dict.fromkeys((member, part.target) for member, part in _parts(document)):
+    for member, target in dict.fromkeys((member, part.target) for member, part in _notifications(document)):
         queue = queue_with_arn(tx, target) if member == QUEUES else None
-        refusal = NOT_HERE[member] if queue is None else _refusal(bucket, queue, target, caller)
+        refusal = MISSING_TARGETS[member] if queue is None else _refusal(bucket, queue, target, caller)
         if refusal is not None:
             refusals[target] = refusal
         elif queue is not None:
             queues.append(queue)
     if refusals:
         members = dict[str, str]()
-        for number, (target, words) in enumerate(refusals.items(), 1):
-            members |= {f"ArgumentName{number}": f"{target}, null", f"ArgumentValue{number}": words}
+        for number, (target, refusal) in enumerate(refusals.items(), 1):
+            members |= {f"ArgumentName{number}": f"{target}, null", f"ArgumentValue{number}": refusal}
         raise InvalidArgument("Unable to validate the following destination configurations", **members)
     for queue in queues:
         test = {"Service": "Amazon S3", "Event": "s3:TestEvent", "Time": _iso(tx.now_s), "Bucket": bucket.name}
@@ -131,23 +150,24 @@ def _try_targets(tx: Tx[Store], bucket: Bucket, document: Mapping[str, Any], cal
 
 
 def _refusal(bucket: Bucket, queue: Queue, arn: str, caller: Caller) -> str | None:
-    """Why S3 may not send to this queue on behalf of the bucket."""
+    """Why S3 may not send to this queue on behalf of the bucket; None: it may."""
     if queue.region != bucket.region:
         return "The notification destination service region is not valid for the bucket location constraint"
     if queue.is_fifo:
         return "FIFO SQS queues are not supported"
-    context = {"aws:sourcearn": (f"arn:aws:s3:::{bucket.name}",), "aws:sourceaccount": (caller.account,)}
+    context = {"aws:sourcearn": (bucket_arn(bucket.name),), "aws:sourceaccount": (caller.account,)}
     try:
-        request = AccessRequest(service_principal(SENDER), "sqs:SendMessage", arn, context)
-        decision = evaluate(read_policy(queue.attributes.get("Policy", "")), request)
-    except PolicyError:  # it has none
-        decision = PolicyDecision.NO_MATCH
-    if decision is not PolicyDecision.ALLOWED:
+        verdict = evaluate(read_policy(queue.attributes.get("Policy", "")), AccessRequest(service_principal(SENDER), "sqs:SendMessage", arn, context))
+    except PolicyError:  # the queue has no policy
+        verdict = PolicyDecision.NO_MATCH
+    if verdict is not PolicyDecision.ALLOWED:
         return "Permissions on the destination queue do not allow S3 to publish notifications from this bucket"
     return None
 
 
-def _record(tx: Tx[Store], bucket: Bucket, caller: Caller, event: str, version: Version, notification_id: str) -> dict[str, Any]:
+def _record(
+    tx: Tx[Store], bucket: Bucket, caller: Caller, event: str, version: ObjectVersion, notification_id: str
+) -> dict[str, Any]:
     about: dict[str, Any] = {"key": quote_plus(version.key, safe="/")}
     if not event.startswith("ObjectRemoved:") and not version.is_marker:
         about |= {"size": version.size, "eTag": version.etag}
@@ -156,7 +176,7 @@ def _record(tx: Tx[Store], bucket: Bucket, caller: Caller, event: str, version: 
     if bucket.versioning:
         about["versionId"] = version.id
     return {
-        "eventVersion": "2.3" if event.startswith(LATER_EVENTS) else RECORD_VERSION,
+        "eventVersion": NEWER_RECORD_VERSION if event.startswith(NEWER_EVENTS) else RECORD_VERSION,
         "eventSource": "aws:s3",
         "awsRegion": bucket.region,
         "eventTime": _iso(tx.now_s),
@@ -170,7 +190,7 @@ def _record(tx: Tx[Store], bucket: Bucket, caller: Caller, event: str, version: 
             "bucket": {
                 "name": bucket.name,
                 "ownerIdentity": {"principalId": owner(caller)["ID"]},
-                "arn": f"arn:aws:s3:::{bucket.name}",
+                "arn": bucket_arn(bucket.name),
             },
             "object": {**about, "sequencer": f"{round(tx.now_s * 1e7):018X}"},
         },

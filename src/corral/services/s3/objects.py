@@ -1,4 +1,4 @@
-"""Objects: put, read, and what is known of them."""
+"""Operations on objects: put, get, head, attributes and delete."""
 
 from __future__ import annotations
 
@@ -7,43 +7,61 @@ from typing import Any
 
 from corral.core import Tx
 from corral.decide.byte_range import Unsatisfiable, span_of
-from corral.decide.preconditions import Conditions, failed
-from corral.model.blob import Admission, Arrived
-from corral.model.objects import Bucket, Part, Version
+from corral.decide.preconditions import Conditions, etag_matches, failed_condition
+from corral.errors import ApiError
+from corral.model.blob import Admission, StoredBlob
+from corral.model.objects import Bucket, ContentPart, ObjectVersion
 from corral.services.caller import Caller
-from corral.services.s3 import digests, encryption, versions
-from corral.services.s3.details import STANDARD, details_of, shown_headers
+from corral.services.s3 import versions
 from corral.services.s3.errors import (
-    EntityTooLarge,
     InvalidArgument,
     InvalidPartNumber,
     InvalidRange,
     InvalidRequest,
     MissingContentLength,
     NotModified,
+    entity_too_large,
+    no_such_key,
     precondition_failed,
 )
-from corral.services.s3.lifecycle import expiration
-from corral.services.s3.naming import PAGE_MAX, check_key, existing_bucket, existing_version, quoted, shown_id
+from corral.services.s3.lifecycle import expiration_member
+from corral.services.s3.lookup import check_key, existing_bucket, existing_version, page_limit, quoted, version_id_member
+from corral.services.s3.object_checksums import (
+    FULL_OBJECT,
+    announced_algorithms,
+    checksum_members,
+    required_digests,
+    stored_checksums,
+    verify_digests,
+)
+from corral.services.s3.object_details import (
+    HEADER_MEMBERS,
+    STANDARD,
+    details_from_request,
+    encryption_members,
+    etag_is_md5,
+    header_members,
+    new_etag,
+)
 from corral.store import Store
 
 PUT_MAX_BYTES = 5 * 1024**3
-DETAILS = "Details"  # among the parameters: what admission has found that the new object keeps
-OVERRIDES = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Expires")
+DELETE_BATCH_KEYS = 100  # about 5 ms of work
+DETAILS = "Details"  # the parameter in which admission passes the new object's details to the handler
 
 
 def admit_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admission:
-    """Everything that can be refused before the body has come."""
+    """Check everything that can be refused before the body arrives."""
     bucket = existing_bucket(tx, params, caller)
     check_key(params["Key"])
     check_size(params)
     versions.check_write(tx, bucket, params["Key"], params)
-    return admission(details_of(bucket, params), params)
+    return admission(details_from_request(bucket, params), params)
 
 
 def admission(details: dict[str, Any], params: dict[str, Any]) -> Admission:
-    """The bytes of a new object, of which these are the details."""
-    algorithms = digests.wanted(digests.announced(params), params, md5=encryption.has_md5(details))
+    """The admission of a new object with these details."""
+    algorithms = required_digests(announced_algorithms(params), params, md5=etag_is_md5(details))
     return Admission(algorithms, params={DETAILS: details})
 
 
@@ -52,20 +70,20 @@ def put_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
     version = store_object(tx, bucket, params["Key"], params["Body"], params, caller, event_name="Put")
     return {
         "ETag": quoted(version.etag),
-        **shown_id(bucket, version),
-        **digests.kept(version.details),
-        **encryption.shown(version.details),
-        **expiration(tx, bucket, version),
+        **version_id_member(bucket, version),
+        **stored_checksums(version.details),
+        **encryption_members(version.details),
+        **expiration_member(tx, bucket, version),
     }
 
 
 def store_object(
-    tx: Tx[Store], bucket: Bucket, key: str, arrived: Arrived, params: dict[str, Any], caller: Caller, *, event_name: str
-) -> Version:
-    """A new object of one blob; `params` are PutObject's, wherever they came from, and what `admission` has added."""
-    checksums = digests.check_arrived(params, arrived)
+    tx: Tx[Store], bucket: Bucket, key: str, blob: StoredBlob, params: dict[str, Any], caller: Caller, *, event_name: str
+) -> ObjectVersion:
+    """Store an object of one blob. `params` are those of PutObject, also for a form, and those that `admission` added."""
+    checksums = verify_digests(params, blob)
     versions.check_write(tx, bucket, key, params)
-    part = part_of(tx, 1, arrived, checksums, params[DETAILS])
+    part = new_part(tx, 1, blob, checksums, params[DETAILS])
     return versions.add(
         tx,
         bucket,
@@ -73,14 +91,14 @@ def store_object(
         content=tx.store.objects.add_content(part),
         size=part.size,
         etag=part.etag,
-        details=params[DETAILS] | digests.shown(checksums, digests.FULL_OBJECT),
+        details=params[DETAILS] | checksum_members(checksums, FULL_OBJECT),
         event_name=event_name,
         caller=caller,
     )
 
 
-def part_of(tx: Tx[Store], number: int, arrived: Arrived, checksums: dict[str, str], details: Mapping[str, Any]) -> Part:
-    return Part(number, arrived.blob, arrived.size, encryption.etag_of(tx, arrived, details), checksums, tx.now_s)
+def new_part(tx: Tx[Store], number: int, blob: StoredBlob, checksums: dict[str, str], details: Mapping[str, Any]) -> ContentPart:
+    return ContentPart(number, blob.blob, blob.size, new_etag(tx, blob, details), checksums, tx.now_s)
 
 
 def check_size(params: dict[str, Any]) -> None:
@@ -88,48 +106,47 @@ def check_size(params: dict[str, Any]) -> None:
     if size is None:
         raise MissingContentLength("You must provide the Content-Length HTTP header.")
     if size > PUT_MAX_BYTES:
-        message = "Your proposed upload exceeds the maximum allowed size"
-        raise EntityTooLarge(message, ProposedSize=size, MaxSizeAllowed=PUT_MAX_BYTES)
+        raise entity_too_large(PUT_MAX_BYTES, ProposedSize=size)
 
 
 def get_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     bucket = existing_bucket(tx, params, caller)
     version = existing_version(tx, bucket, params["Key"], params.get("VersionId"))
-    first, size, said = _asked_for(tx, bucket, version, params)
+    first, size, response = _response(tx, bucket, version, params)
     assert version.content is not None
-    return said | {"Body": tx.store.objects.slices(version.content, first, size) or b""}
+    return response | {"Body": tx.store.objects.slices(version.content, first, size) or b""}
 
 
 def head_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     bucket = existing_bucket(tx, params, caller)
     version = existing_version(tx, bucket, params["Key"], params.get("VersionId"))
-    return _asked_for(tx, bucket, version, params)[2]
+    return _response(tx, bucket, version, params)[2]
 
 
 def get_object_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     bucket = existing_bucket(tx, params, caller)
     version = existing_version(tx, bucket, params["Key"], params.get("VersionId"))
-    wanted, checksums = set(params["ObjectAttributes"]), digests.kept(version.details)
-    if not wanted <= {"ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize"}:
+    requested, checksums = set(params["ObjectAttributes"]), stored_checksums(version.details)
+    if not requested <= {"ETag", "Checksum", "ObjectParts", "StorageClass", "ObjectSize"}:
         raise InvalidArgument("Invalid attribute name specified.")
     return {
         "LastModified": int(version.modified_at_s),
-        **shown_id(bucket, version),
-        **({"ETag": version.etag} if "ETag" in wanted else {}),
-        **({"Checksum": checksums} if "Checksum" in wanted and checksums else {}),
-        **({"ObjectParts": _parts(tx, version, params)} if "ObjectParts" in wanted and is_in_parts(version) else {}),
-        **({"StorageClass": version.details.get("StorageClass", STANDARD)} if "StorageClass" in wanted else {}),
-        **({"ObjectSize": version.size} if "ObjectSize" in wanted else {}),
+        **version_id_member(bucket, version),
+        **({"ETag": version.etag} if "ETag" in requested else {}),
+        **({"Checksum": checksums} if "Checksum" in requested and checksums else {}),
+        **({"ObjectParts": _parts(tx, version, params)} if "ObjectParts" in requested and is_multipart(version) else {}),
+        **({"StorageClass": version.details.get("StorageClass", STANDARD)} if "StorageClass" in requested else {}),
+        **({"ObjectSize": version.size} if "ObjectSize" in requested else {}),
     }
 
 
-def is_in_parts(version: Version) -> bool:
+def is_multipart(version: ObjectVersion) -> bool:
     return "-" in version.etag
 
 
-def check_read(version: Version, conditions: Conditions, *, not_modified: bool = True) -> None:
-    """Raise if a condition does not hold; a copy's are all PreconditionFailed."""
-    header = failed(conditions, version.etag, version.modified_at_s)
+def check_read(version: ObjectVersion, conditions: Conditions, *, not_modified: bool = True) -> None:
+    """Raise if a condition does not hold. For a copy (`not_modified=False`) every failure is PreconditionFailed."""
+    header = failed_condition(conditions, version.etag, version.modified_at_s)
     if header is None:
         return
     if not_modified and header in ("If-None-Match", "If-Modified-Since"):
@@ -139,38 +156,38 @@ def check_read(version: Version, conditions: Conditions, *, not_modified: bool =
     raise precondition_failed(header)
 
 
-def _asked_for(tx: Tx[Store], bucket: Bucket, version: Version, params: dict[str, Any]) -> tuple[int, int, dict[str, Any]]:
-    """(first, size) of the bytes that are asked for, and everything that is said of them."""
+def _response(tx: Tx[Store], bucket: Bucket, version: ObjectVersion, params: dict[str, Any]) -> tuple[int, int, dict[str, Any]]:
+    """(first, size) of the requested bytes, and the members of the response."""
     conditions = Conditions(
         params.get("IfMatch"), params.get("IfNoneMatch"), params.get("IfModifiedSince"), params.get("IfUnmodifiedSince")
     )
     check_read(version, conditions)
-    said = {
-        **shown_headers(version),
+    response = {
+        **header_members(version),
         "LastModified": int(version.modified_at_s),
         "ETag": quoted(version.etag),
         "AcceptRanges": "bytes",
-        **shown_id(bucket, version),
-        **expiration(tx, bucket, version),
+        **version_id_member(bucket, version),
+        **expiration_member(tx, bucket, version),
     }
-    said |= {name: params[f"Response{name}"] for name in OVERRIDES if f"Response{name}" in params}
-    span = _span(tx, version, params, said)
+    response |= {name: params[f"Response{name}"] for name in HEADER_MEMBERS if f"Response{name}" in params}
+    span = _span(tx, version, params, response)
     if span is None:
         if params.get("ChecksumMode") == "ENABLED":
-            said |= digests.kept(version.details)
-        return 0, version.size, said | {"ContentLength": version.size}
+            response |= stored_checksums(version.details)
+        return 0, version.size, response | {"ContentLength": version.size}
     first, size = span
     if size:
-        said["ContentRange"] = f"bytes {first}-{first + size - 1}/{version.size}"
-    return first, size, said | {"ContentLength": size}
+        response["ContentRange"] = f"bytes {first}-{first + size - 1}/{version.size}"
+    return first, size, response | {"ContentLength": size}
 
 
-def _span(tx: Tx[Store], version: Version, params: dict[str, Any], said: dict[str, Any]) -> tuple[int, int] | None:
+def _span(tx: Tx[Store], version: ObjectVersion, params: dict[str, Any], response: dict[str, Any]) -> tuple[int, int] | None:
     number, header = params.get("PartNumber"), params.get("Range")
     if number is not None:
         if header is not None:
             raise InvalidRequest("Cannot specify both Range header and partNumber query parameter")
-        return _span_of_part(tx, version, number, params, said)
+        return _span_of_part(tx, version, number, params, response)
     if header is None:
         return None
     try:
@@ -179,23 +196,25 @@ def _span(tx: Tx[Store], version: Version, params: dict[str, Any], said: dict[st
         raise InvalidRange("The requested range is not satisfiable", RangeRequested=header, ActualObjectSize=version.size) from None
 
 
-def _span_of_part(tx: Tx[Store], version: Version, number: int, params: dict[str, Any], said: dict[str, Any]) -> tuple[int, int]:
+def _span_of_part(
+    tx: Tx[Store], version: ObjectVersion, number: int, params: dict[str, Any], response: dict[str, Any]
+) -> tuple[int, int]:
     assert version.content is not None
     parts = tx.store.objects.parts(version.content)
     if not 1 <= number <= len(parts):
         raise InvalidPartNumber(
             "The requested partnumber is not satisfiable", PartNumberRequested=number, ActualPartCount=len(parts)
         )
-    if is_in_parts(version):
-        said["PartsCount"] = len(parts)
+    if is_multipart(version):
+        response["PartsCount"] = len(parts)
         if params.get("ChecksumMode") == "ENABLED":
-            said |= digests.shown(parts[number - 1].checksums, version.details.get("ChecksumType"))
+            response |= checksum_members(parts[number - 1].checksums, version.details.get("ChecksumType"))
     return sum(part.size for part in parts[: number - 1]), parts[number - 1].size
 
 
-def _parts(tx: Tx[Store], version: Version, params: dict[str, Any]) -> dict[str, Any]:
+def _parts(tx: Tx[Store], version: ObjectVersion, params: dict[str, Any]) -> dict[str, Any]:
     assert version.content is not None
-    after, limit = int(params.get("PartNumberMarker", 0)), min(params.get("MaxParts", PAGE_MAX), PAGE_MAX)
+    after, limit = int(params.get("PartNumberMarker", 0)), page_limit(params, "MaxParts")
     found = tx.store.objects.parts(version.content, after=after, limit=limit + 1)
     page = found[:limit]
     return {
@@ -204,5 +223,76 @@ def _parts(tx: Tx[Store], version: Version, params: dict[str, Any]) -> dict[str,
         "NextPartNumberMarker": page[-1].number if page else 0,
         "MaxParts": limit,
         "IsTruncated": len(found) > limit,
-        "Parts": [{"PartNumber": part.number, "Size": part.size, **digests.shown(part.checksums)} for part in page],
+        "Parts": [{"PartNumber": part.number, "Size": part.size, **checksum_members(part.checksums)} for part in page],
     }
+
+
+# Delete
+
+
+def delete_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    bucket = existing_bucket(tx, params, caller)
+    conditions = _conditions(params, "IfMatch", "IfMatchLastModifiedTime", "IfMatchSize")
+    return _delete(tx, bucket, params["Key"], params.get("VersionId"), conditions, caller)
+
+
+def delete_batches(params: dict[str, Any]) -> list[dict[str, Any]]:
+    """The request as several smaller ones, because a command with a thousand keys would delay every other command.
+
+    S3 does not promise that DeleteObjects is atomic.
+    """
+    requested = params["Delete"]["Objects"]
+    batches = (requested[at : at + DELETE_BATCH_KEYS] for at in range(0, len(requested), DELETE_BATCH_KEYS))
+    return [{**params, "Delete": {**params["Delete"], "Objects": each}} for each in batches]
+
+
+def delete_objects(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    bucket = existing_bucket(tx, params, caller)
+    requested = params["Delete"]["Objects"]
+    deleted, errors = [], []
+    for each in requested:
+        named = {name: each[name] for name in ("Key", "VersionId") if name in each}
+        try:
+            check_key(each["Key"])
+            done = _delete(
+                tx, bucket, each["Key"], each.get("VersionId"), _conditions(each, "ETag", "LastModifiedTime", "Size"), caller
+            )
+        except ApiError as refusal:
+            errors.append({**named, "Code": refusal.code, "Message": refusal.message})
+            continue
+        if done.get("DeleteMarker"):
+            done["DeleteMarkerVersionId"] = done["VersionId"]
+        deleted.append({**{name: value for name, value in done.items() if name != "VersionId"}, **named})
+    quiet = params["Delete"].get("Quiet", False)
+    return {**({"Deleted": deleted} if not quiet else {}), **({"Errors": errors} if errors else {})}
+
+
+def _conditions(given: dict[str, Any], etag: str, modified: str, size: str) -> dict[str, Any]:
+    names = {"etag": etag, "modified_s": modified, "size": size}
+    return {kind: given[name] for kind, name in names.items() if name in given}
+
+
+def _delete(
+    tx: Tx[Store], bucket: Bucket, key: str, version_id: str | None, conditions: dict[str, Any], caller: Caller
+) -> dict[str, Any]:
+    """Delete a key or version. As on S3, deleting a key that does not exist succeeds."""
+    if version_id is None:
+        found = tx.store.objects.latest(bucket.id, key)
+    else:
+        found = tx.store.objects.version(bucket.id, key, version_id)
+    if conditions:
+        if found is None or found.is_marker:
+            raise no_such_key(key)
+        if not (
+            etag_matches(conditions.get("etag", "*"), found.etag)
+            and conditions.get("modified_s", int(found.modified_at_s)) == int(found.modified_at_s)
+            and conditions.get("size", found.size) == found.size
+        ):
+            raise precondition_failed("If-Match")
+    if version_id is None and bucket.versioning:
+        marker = versions.add_marker(tx, bucket, key, caller)
+        return {"DeleteMarker": True, "VersionId": marker.id}
+    if found is not None:
+        versions.remove(tx, bucket, found, caller)
+    response: dict[str, Any] = {"VersionId": version_id} if version_id is not None else {}
+    return response | ({"DeleteMarker": True} if found is not None and found.is_marker else {})

@@ -1,4 +1,4 @@
-"""Versions come and go by the rules of their bucket."""
+"""Adds and removes versions and delete markers, by the versioning state of their bucket."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from corral.core import Tx
-from corral.decide.preconditions import matches
-from corral.model.objects import ENABLED, NULL, Bucket, Version
+from corral.decide.preconditions import etag_matches
+from corral.model.blob import GARBAGE
+from corral.model.objects import ENABLED, NULL, Bucket, ObjectVersion
 from corral.services.caller import Caller
-from corral.services.s3.contents import thrown_away
 from corral.services.s3.errors import no_such_key, precondition_failed, unsupported
-from corral.services.s3.events import BY_REQUEST, object_created, object_removed
+from corral.services.s3.notifications import BY_REQUEST, object_created, object_removed
 from corral.store import Store
 
-NUMBER_DIGITS = 12  # a version's id begins with its number, so that a listing goes on where a deleted one was
+# A version id begins with the version's number. So a listing can continue after a version that was deleted between two pages.
+NUMBER_DIGITS = 12
 
 
 def add(
@@ -29,35 +30,35 @@ def add(
     event_name: str,
     caller: Caller,
     upload_id: str | None = None,
-) -> Version:
-    """A new version, which is the latest; without versioning it takes the place of the one before.
+) -> ObjectVersion:
+    """Add a version, which becomes the latest one. Without versioning it replaces the previous version.
 
-    It takes a reference to its content with it: that of `add_content` or `refer_to`, or of an upload that ends.
+    The version owns one reference to its content: that of `add_content`, of `refer_to`, or of the upload that it completes.
     """
-    version = _new(tx, bucket, key, content=content, size=size, etag=etag, details=details, upload_id=upload_id)
+    version = _add(tx, bucket, key, content=content, size=size, etag=etag, details=details, upload_id=upload_id)
     object_created(tx, bucket, version, event_name, caller)
     return version
 
 
-def add_marker(tx: Tx[Store], bucket: Bucket, key: str, caller: Caller, cause: str = BY_REQUEST) -> Version:
-    marker = _new(tx, bucket, key, content=None, size=0, etag="", details={}, upload_id=None)
+def add_marker(tx: Tx[Store], bucket: Bucket, key: str, caller: Caller, cause: str = BY_REQUEST) -> ObjectVersion:
+    marker = _add(tx, bucket, key, content=None, size=0, etag="", details={}, upload_id=None)
     object_removed(tx, bucket, marker, "DeleteMarkerCreated", caller, cause)
     return marker
 
 
-def remove(tx: Tx[Store], bucket: Bucket, version: Version, caller: Caller, cause: str = BY_REQUEST) -> None:
-    """For good."""
-    thrown_away(tx, tx.store.objects.drop_version(bucket.id, version))
+def remove(tx: Tx[Store], bucket: Bucket, version: ObjectVersion, caller: Caller, cause: str = BY_REQUEST) -> None:
+    """Delete the version permanently."""
+    wake_blob_gc(tx, tx.store.objects.drop_version(bucket.id, version))
     object_removed(tx, bucket, version, "Delete", caller, cause)
 
 
 def check_write(tx: Tx[Store], bucket: Bucket, key: str, params: Mapping[str, Any]) -> None:
-    """Conditions on what the new object would take the place of."""
+    """Raise if the object that a write would replace does not meet If-Match or If-None-Match."""
     if_match, if_none_match = params.get("IfMatch"), params.get("IfNoneMatch")
     if if_match is None and if_none_match is None:
         return
     if if_none_match not in (None, "*"):
-        raise unsupported("If-None-Match", "a write may only ask that there be nothing, with *")
+        raise unsupported("If-None-Match", "a write accepts only the value *, which means that the key must not exist")
     latest = tx.store.objects.latest(bucket.id, key)
     if latest is not None and latest.is_marker:
         latest = None
@@ -66,19 +67,25 @@ def check_write(tx: Tx[Store], bucket: Bucket, key: str, params: Mapping[str, An
     if if_match is not None:
         if latest is None:
             raise no_such_key(key)
-        if not matches(if_match, latest.etag):
+        if not etag_matches(if_match, latest.etag):
             raise precondition_failed("If-Match")
 
 
+def wake_blob_gc(tx: Tx[Store], has_garbage: bool) -> None:
+    """Tell `server/blob_gc.py` that this transaction leaves blobs without references."""
+    if has_garbage:
+        tx.changed(GARBAGE)
+
+
 def number_in(version_id: str) -> int | None:
-    """The number that an id of ours begins with."""
+    """The number at the beginning of a version id; None if Corral did not make the id."""
     try:
         return int(version_id[:NUMBER_DIGITS], 16) if len(version_id) == 32 else None
     except ValueError:
         return None
 
 
-def _new(
+def _add(
     tx: Tx[Store],
     bucket: Bucket,
     key: str,
@@ -88,14 +95,14 @@ def _new(
     etag: str,
     details: Mapping[str, Any],
     upload_id: str | None,
-) -> Version:
+) -> ObjectVersion:
     number, version_id = tx.store.objects.next_number(), NULL
     if bucket.versioning == ENABLED:
         version_id = f"{number:0{NUMBER_DIGITS}x}{tx.ids.hex32()[NUMBER_DIGITS:]}"
     else:
         replaced = tx.store.objects.version(bucket.id, key, NULL)
         if replaced is not None:
-            thrown_away(tx, tx.store.objects.drop_version(bucket.id, replaced))
-    version = Version(number, key, version_id, True, content, size, etag, tx.now_s, details, upload_id)
-    tx.store.objects.add_version(bucket.id, version, is_first=not bucket.versioning)  # without versioning there is no other one
+            wake_blob_gc(tx, tx.store.objects.drop_version(bucket.id, replaced))
+    version = ObjectVersion(number, key, version_id, True, content, size, etag, tx.now_s, details, upload_id)
+    tx.store.objects.add_version(bucket.id, version, is_first=not bucket.versioning)  # without versioning a key has one version
     return version

@@ -1,4 +1,4 @@
-"""Who keeps the folder of blobs in step with the rows: files that no row refers to are erased, some at a time."""
+"""Garbage collection of blobs: erases the files that no row refers to, in batches."""
 
 from __future__ import annotations
 
@@ -10,54 +10,54 @@ from functools import partial
 from corral.blobs import Blobs
 from corral.core import Tx, Wait
 from corral.ids import Ids
+from corral.model.blob import GARBAGE
 from corral.model.settings import Settings
 from corral.server.lanes import Lane
-from corral.services.s3.contents import GARBAGE
 from corral.store import Store
 
-AT_ONCE = 200
-PATIENCE_S = 10 * 365 * 86_400.0  # nobody asks in vain: only when the server goes down is there nothing to do
-GATHERING_S = 0.25  # who overwrites a thousand objects a second should not pay for a thousand removals
-PAUSE_S = 5.0  # after a failure
+BATCH_BLOBS = 200
+WAIT_MAX_S = 10 * 365 * 86_400.0  # the wait for garbage ends only when there is some or the server stops
+BATCH_DELAY_S = 0.25  # collects garbage before each batch: overwriting 1,000 objects a second must not cost 1,000 removals
+RETRY_DELAY_S = 5.0
 
 log = logging.getLogger("corral")
 
 
-class Keeper:
+class BlobGc:
     def __init__(self, blobs: Blobs, state: Lane[Store], settings: Settings, ids: Ids) -> None:
         self._blobs = blobs
         self._state = state
         self._settings = settings
         self._ids = ids
 
-    async def keep(self) -> None:
-        """For as long as the server lives: first what a crash has left, then what is thrown away."""
+    async def run(self) -> None:
+        """Sweep the files that a crash has left, then erase garbage until the server stops."""
         while True:
             try:
                 await self._sweep()
                 while garbage := await self._state.submit(_garbage):
                     await self._remove(garbage)
-                    if len(garbage) < AT_ONCE:
-                        await asyncio.sleep(GATHERING_S)
+                    if len(garbage) < BATCH_BLOBS:
+                        await asyncio.sleep(BATCH_DELAY_S)
                 return
             except asyncio.CancelledError:
                 raise
             except Exception:
                 log.exception("blobs could not be erased")
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(RETRY_DELAY_S)
 
     async def _sweep(self) -> None:
-        """One folder at a time. The names are read before the rows: who had no row by then, and is not fresh, gets none."""
+        """Erase orphans, one folder at a time. Files are listed before rows are read: a listed file without a row is an orphan."""
         folders = self._blobs.folders()
         while names := await asyncio.to_thread(self._blobs.names, folders):
-            for at in range(0, len(names), AT_ONCE):
-                some = names[at : at + AT_ONCE]
-                known = await self._state.read(partial(_known, some), self._settings, self._ids)
-                await self._erase(self._blobs.not_read([name for name in some if name not in known]))
+            for at in range(0, len(names), BATCH_BLOBS):
+                batch = names[at : at + BATCH_BLOBS]
+                known = await self._state.read(partial(_known, batch), self._settings, self._ids)
+                await self._erase(self._blobs.erasable([name for name in batch if name not in known]))
 
     async def _remove(self, blobs: Sequence[str]) -> None:
-        """Their rows were dropped; the last of each goes when its file has."""
-        await self._erase(self._blobs.not_read(blobs))
+        """Erase the files of garbage, then delete its rows."""
+        await self._erase(self._blobs.erasable(blobs))
         await self._state.submit(lambda tx: tx.store.objects.drop_garbage(blobs))
 
     async def _erase(self, blobs: Sequence[str]) -> None:
@@ -70,8 +70,8 @@ def _known(blobs: Sequence[str], tx: Tx[Store]) -> set[str]:
 
 
 def _garbage(tx: Tx[Store]) -> list[str]:
-    """Blobs that nobody refers to; without one this waits. Nothing: we are going down."""
-    found = tx.store.objects.garbage(AT_ONCE)
+    """The next blobs without references. Waits until there are some; empty when the server stops."""
+    found = tx.store.objects.garbage(BATCH_BLOBS)
     if not found and not tx.final:
-        raise Wait([GARBAGE], tx.now_s + PATIENCE_S)
+        raise Wait([GARBAGE], tx.now_s + WAIT_MAX_S)
     return found

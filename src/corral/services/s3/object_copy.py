@@ -1,4 +1,4 @@
-"""Copies: an object's bytes are shared, not copied, unless they are to be digested anew."""
+"""CopyObject: the copy shares the bytes of its source. They are read and written only if a new digest is needed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,32 @@ from corral.core import Tx
 from corral.decide.preconditions import Conditions
 from corral.errors import ServiceUnavailable
 from corral.model.blob import Admission
-from corral.model.objects import Bucket, Version
+from corral.model.objects import Bucket, ObjectVersion
 from corral.services.caller import Caller
-from corral.services.s3 import digests, encryption, versions
-from corral.services.s3.details import HEADERS, TAGS, details_of, tags_from_header
+from corral.services.s3 import versions
 from corral.services.s3.errors import InvalidArgument, InvalidRequest
-from corral.services.s3.lifecycle import expiration
-from corral.services.s3.naming import check_key, existing_bucket, existing_version, quoted, shown_id
-from corral.services.s3.objects import DETAILS, PUT_MAX_BYTES, check_read, part_of
+from corral.services.s3.lifecycle import expiration_member
+from corral.services.s3.lookup import check_key, existing_bucket, existing_version, quoted, version_id_member
+from corral.services.s3.object_checksums import (
+    FULL_OBJECT,
+    announced_algorithms,
+    checksum_member,
+    checksum_members,
+    required_digests,
+    stored_algorithms,
+    stored_checksums,
+    verify_digests,
+)
+from corral.services.s3.object_details import (
+    ENCRYPTION_MEMBERS,
+    HEADER_MEMBERS,
+    TAGS,
+    details_from_request,
+    encryption_members,
+    etag_is_md5,
+    tags_from_header,
+)
+from corral.services.s3.objects import DETAILS, PUT_MAX_BYTES, check_read, new_part
 from corral.store import Store
 
 COPY, REPLACE = "COPY", "REPLACE"
@@ -26,17 +44,19 @@ _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CopySource:
+    """The version to copy, and its bucket."""
+
     bucket: Bucket
-    version: Version
+    version: ObjectVersion
 
     @property
-    def shown_id(self) -> dict[str, str]:
-        return {f"CopySource{name}": value for name, value in shown_id(self.bucket, self.version).items()}
+    def version_id_member(self) -> dict[str, str]:
+        return {f"CopySource{name}": value for name, value in version_id_member(self.bucket, self.version).items()}
 
 
-def source_of(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Source:
-    """The version that CopySource names (`bucket/key?versionId=…`, encoded as a URL is), if its conditions hold."""
+def find_source(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> CopySource:
+    """The version that CopySource names (`bucket/key?versionId=…`, URL-encoded), if its conditions hold."""
     text, _, version_id = params["CopySource"].partition("?versionId=")
     name, slash, key = unquote(text).removeprefix("/").partition("/")
     if not (name and slash and key):
@@ -57,11 +77,11 @@ def source_of(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Source:
         params.get("CopySourceIfUnmodifiedSince"),
     )
     check_read(version, conditions, not_modified=False)
-    return Source(bucket, version)
+    return CopySource(bucket, version)
 
 
-def span_of_source(version: Version, header: str | None) -> tuple[int, int]:
-    """(first, how many) bytes of the source become a part."""
+def source_span(version: ObjectVersion, header: str | None) -> tuple[int, int]:
+    """(first, size) of the source's bytes that become a part."""
     if header is None:
         first, size = 0, version.size
     else:
@@ -81,41 +101,41 @@ def span_of_source(version: Version, header: str | None) -> tuple[int, int]:
 
 
 def admit_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admission | None:
-    """Only a digest that the source does not have makes it necessary to read the bytes: a checksum, or the MD5 of an ETag."""
+    """None if the copy can share the source's bytes: they are read only for a checksum or an MD5 that the source does not have."""
     algorithm = params.get("ChecksumAlgorithm")
     if algorithm is not None:
-        digests.announced({"ChecksumAlgorithm": algorithm, "Trailers": [f"x-amz-checksum-{algorithm.lower()}"]})
-    bucket, source = existing_bucket(tx, params, caller), source_of(tx, params, caller)
-    before, details = source.version.details, _details(bucket, source.version, params)
-    has_md5 = encryption.has_md5(details)
-    if (algorithm is None or digests.member_of(algorithm) in before) and (encryption.has_md5(before) or not has_md5):
+        announced_algorithms({"ChecksumAlgorithm": algorithm, "Trailers": [f"x-amz-checksum-{algorithm.lower()}"]})
+    bucket, source = existing_bucket(tx, params, caller), find_source(tx, params, caller)
+    before, details = source.version.details, _copied_details(bucket, source.version, params)
+    needs_md5 = etag_is_md5(details)
+    if (algorithm is None or checksum_member(algorithm) in before) and (etag_is_md5(before) or not needs_md5):
         return None
-    _check(tx, source, bucket, params)
+    _check_copy(tx, source, bucket, params)
     assert source.version.content is not None
     slices = tx.store.objects.slices(source.version.content, 0, source.version.size)
-    algorithms = frozenset({algorithm} if algorithm is not None else digests.algorithms_of(before))
-    return Admission(digests.wanted(algorithms, {}, md5=has_md5), slices, {"Source": source, DETAILS: details})
+    algorithms = frozenset({algorithm} if algorithm is not None else stored_algorithms(before))
+    return Admission(required_digests(algorithms, {}, md5=needs_md5), slices, {"Source": source, DETAILS: details})
 
 
 def copy_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     bucket, key = existing_bucket(tx, params, caller), params["Key"]
-    arrived = params.get("Body")
-    source = params["Source"] if arrived is not None else source_of(tx, params, caller)
+    blob = params.get("Body")
+    source = params["Source"] if blob is not None else find_source(tx, params, caller)
     version = source.version
-    _check(tx, source, bucket, params)
-    details = params[DETAILS] if arrived is not None else _details(bucket, version, params)
+    _check_copy(tx, source, bucket, params)
+    details = params[DETAILS] if blob is not None else _copied_details(bucket, version, params)
     assert version.content is not None
-    if arrived is None:
+    if blob is None:
         tx.store.objects.refer_to(version.content)
-        if encryption.has_md5(details) and not encryption.has_md5(version.details):
-            raise ServiceUnavailable("The source or the encryption of the bucket has changed just now. Please try again.")
-        content, checksums = version.content, digests.kept(version.details)
-        etag = version.etag if encryption.has_md5(details) else tx.ids.hex32()
+        if etag_is_md5(details) and not etag_is_md5(version.details):
+            raise ServiceUnavailable("The source object or the bucket's encryption changed during the copy: retry the request.")
+        content, checksums = version.content, stored_checksums(version.details)
+        etag = version.etag if etag_is_md5(details) else tx.ids.hex32()
     else:
-        found = digests.check_arrived({}, arrived)
-        part = part_of(tx, 1, arrived, found, details)
+        found = verify_digests({}, blob)
+        part = new_part(tx, 1, blob, found, details)
         content, etag = tx.store.objects.add_content(part), part.etag
-        checksums = digests.shown(found, digests.FULL_OBJECT)
+        checksums = checksum_members(found, FULL_OBJECT)
     copied = versions.add(
         tx,
         bucket,
@@ -130,15 +150,14 @@ def copy_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
     result = {"ETag": quoted(copied.etag), "LastModified": int(copied.modified_at_s), **checksums}
     return {
         "CopyObjectResult": result,
-        **shown_id(bucket, copied),
-        **source.shown_id,
-        **encryption.shown(copied.details),
-        **expiration(tx, bucket, copied),
+        **version_id_member(bucket, copied),
+        **source.version_id_member,
+        **encryption_members(copied.details),
+        **expiration_member(tx, bucket, copied),
     }
 
 
-def _check(tx: Tx[Store], source: Source, bucket: Bucket, params: dict[str, Any]) -> None:
-    """Whether it may be copied there."""
+def _check_copy(tx: Tx[Store], source: CopySource, bucket: Bucket, params: dict[str, Any]) -> None:
     check_key(params["Key"])
     _check_size(source.version.size)
     _check_not_itself(source, bucket, params)
@@ -151,8 +170,8 @@ def _check_size(size: int) -> None:
         raise InvalidRequest(message)
 
 
-def _check_not_itself(source: Source, bucket: Bucket, params: dict[str, Any]) -> None:
-    changes = ("StorageClass", "WebsiteRedirectLocation", *encryption.MEMBERS)
+def _check_not_itself(source: CopySource, bucket: Bucket, params: dict[str, Any]) -> None:
+    changes = ("StorageClass", "WebsiteRedirectLocation", *ENCRYPTION_MEMBERS)
     is_itself = (source.bucket.id, source.version.key) == (bucket.id, params["Key"]) and source.version.latest
     if is_itself and params.get("MetadataDirective", COPY) == COPY and not any(name in params for name in changes):
         raise InvalidRequest(
@@ -161,11 +180,11 @@ def _check_not_itself(source: Source, bucket: Bucket, params: dict[str, Any]) ->
         )
 
 
-def _details(bucket: Bucket, version: Version, params: dict[str, Any]) -> dict[str, Any]:
-    """Headers and metadata, and tags, are the source's or the request's; the rest is the request's in any case."""
-    given = details_of(bucket, params)
+def _copied_details(bucket: Bucket, version: ObjectVersion, params: dict[str, Any]) -> dict[str, Any]:
+    """The details of the copy. Headers, metadata and tags come from the source or the request; the rest from the request."""
+    given = details_from_request(bucket, params)
     if params.get("MetadataDirective", COPY) == COPY:
-        headers = (*HEADERS, "Metadata")
+        headers = (*HEADER_MEMBERS, "Metadata")
         given = {name: value for name, value in given.items() if name not in headers}
         given |= {name: version.details[name] for name in headers if name in version.details}
     given.pop(TAGS, None)

@@ -1,4 +1,4 @@
-"""Copies that were admitted under other circumstances than those they are made in."""
+"""Copies whose source or bucket changes between admission and commit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from corral.core import Tx
 from corral.errors import ServiceUnavailable
 from corral.ids import SeededIds
-from corral.model.blob import Arrived
+from corral.model.blob import StoredBlob
 from corral.model.settings import Settings
 from corral.services.caller import Caller
 from corral.services.s3 import handlers as s3
@@ -21,7 +21,7 @@ BUCKET = "bucket"
 KMS = {"Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "aws:kms"}}]}
 
 
-def test_an_etag_that_is_no_md5_is_not_taken_for_one() -> None:
+def test_a_random_etag_is_not_copied_as_an_md5() -> None:
     store = Store(None)
     tx = Tx(store, 1.0, SeededIds(Random(0)), Settings())
 
@@ -35,7 +35,7 @@ def test_an_etag_that_is_no_md5_is_not_taken_for_one() -> None:
     admission = s3.ADMIT["PutObject"](tx, put, CALLER)
     assert admission is not None
     assert admission.algorithms == {"CRC64NVME"}
-    ask("PutObject", **put, **admission.params, Body=Arrived("0" * 32, 1, {"CRC64NVME": b"c" * 8}))
+    ask("PutObject", **put, **admission.params, Body=StoredBlob("0" * 32, 1, {"CRC64NVME": b"c" * 8}))
     copy = {"Bucket": BUCKET, "Key": "c", "CopySource": f"{BUCKET}/a"}
     assert s3.ADMIT["CopyObject"](tx, copy, CALLER) is None, "the bytes can be shared"
     ask("DeleteBucketEncryption")

@@ -1,4 +1,4 @@
-"""Large bodies on their way in: from the socket to the file by threads, past the event loop. The mirror of `sending`."""
+"""Reads large bodies from the socket to a file in threads, without the event loop. The counterpart of `response_sender`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from queue import SimpleQueue
 from threading import Lock
 
 from corral import aws
-from corral.blobs import Arriving, Blobs
-from corral.model.blob import Arrived
+from corral.blobs import Blobs, BlobWriter
+from corral.model.blob import StoredBlob
 
-PIECE_BYTES = 256 * 1024  # read and written at once: it is still in the cache when it is digested
-PIECES = 6  # of one body in memory
-TURN_S = 0.1  # then somebody else may have the thread: senders on a slow network are many, and keep it busy with little
-PATIENCE_MS = 20  # how long a thread waits for a client that sends nothing; then the event loop waits, without a thread
+BUFFER_BYTES = 256 * 1024  # small enough to be in the CPU cache when it is digested
+BUFFERS = 6  # per body
+TURN_S = 0.1  # then another body gets the thread: many slow clients would otherwise keep all threads busy
+SOCKET_WAIT_MS = 20  # how long a thread waits for a slow client; then the event loop waits, without a thread
 
 
-class Pull:
-    """One body: a thread reads, decodes and writes it, another one digests what is written."""
+class SocketReader:
+    """Reads one body: one thread reads, decodes and writes it, and another computes its digests."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Pull:
         left: int,
         digesters: ThreadPoolExecutor,
     ) -> None:
-        """What has `begun` to come is here; `left` bytes are still to be read from the descriptor `source`."""
+        """`begun` are the bytes received so far; `left` bytes are still to be read from the descriptor `source`."""
         self._blobs = blobs
         self._algorithms = algorithms
         self._body = body
@@ -42,7 +42,7 @@ class Pull:
         self._source = source
         self._left = left
         self._digesters = digesters
-        self._arriving: Arriving | None = None
+        self._writer: BlobWriter | None = None
         self._free: SimpleQueue[bytearray] = SimpleQueue()
         self._lock = Lock()
         self._undigested: deque[tuple[bytes, bytearray]] = deque()
@@ -52,12 +52,12 @@ class Pull:
 
     @property
     def left(self) -> int:
-        """Bytes that are still to be read. Without any, what the socket gives next is not of this body."""
+        """Bytes that are still to be read. At 0, the next bytes of the socket belong to the next request."""
         return self._left
 
-    def read(self) -> tuple[Arrived, dict[str, str]] | None:
-        """Read on. None: there is nothing to read for now, or it is somebody else's turn."""
-        arriving = self._arriving or self._begin()
+    def read(self) -> tuple[StoredBlob, dict[str, str]] | None:
+        """Read for one turn. None: the body is not complete, because the client is slow or the turn is over."""
+        writer = self._writer or self._begin()
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
         until = time.monotonic() + TURN_S
@@ -66,37 +66,37 @@ class Pull:
             view = memoryview(buffer)[: self._left]
             count = _fill(self._source, view, poll)
             self._left -= count
-            payload = self._body.feed(view[:count])  # type: ignore[arg-type]  # a view will do
-            arriving.write([payload])
-            self._digest_later(arriving, payload, buffer)
+            payload = self._body.feed(view[:count])  # type: ignore[arg-type]  # a memoryview works too
+            writer.write([payload])
+            self._digest_later(writer, payload, buffer)
             if count < len(view):
                 break
-        return self._end(arriving) if not self._left else None
+        return self._end(writer) if not self._left else None
 
-    def _begin(self) -> Arriving:
-        for _ in range(PIECES):
-            self._free.put(bytearray(PIECE_BYTES))
-        arriving = self._arriving = self._blobs.begin(self._algorithms)
+    def _begin(self) -> BlobWriter:
+        for _ in range(BUFFERS):
+            self._free.put(bytearray(BUFFER_BYTES))
+        writer = self._writer = self._blobs.begin(self._algorithms)
         payload = [self._body.feed(piece) for piece in self._begun]
-        arriving.write(payload)
-        arriving.digest(payload)
-        return arriving
+        writer.write(payload)
+        writer.digest(payload)
+        return writer
 
-    def _end(self, arriving: Arriving) -> tuple[Arrived, dict[str, str]]:
-        """That was all: it counts if the body agrees."""
-        arriving.flush()  # while the last pieces are digested
-        for _ in range(PIECES):
+    def _end(self, writer: BlobWriter) -> tuple[StoredBlob, dict[str, str]]:
+        """Seal the blob at the end of the body, if the body's signature and trailers are valid."""
+        writer.flush()  # while the last pieces are digested
+        for _ in range(BUFFERS):
             self._free.get()
         if self._failure is not None:
             raise self._failure
         trailers = self._body.finish()
-        return arriving.seal(), trailers
+        return writer.seal(), trailers
 
     def skip(self) -> None:
-        """Read on and keep nothing of it, until there is nothing to read for now."""
+        """Read and discard the body, until the client is slow."""
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
-        buffer = memoryview(bytearray(PIECE_BYTES))
+        buffer = memoryview(bytearray(BUFFER_BYTES))
         while self._left and not self._stopped:
             room = buffer[: self._left]
             count = _fill(self._source, room, poll)
@@ -105,24 +105,24 @@ class Pull:
                 return
 
     def drop(self) -> None:
-        """If it has not arrived, nothing of it is wanted. No thread may be reading."""
-        if self._arriving is not None:
-            self._arriving.drop()
+        """Delete the blob if it is unfinished. No thread may be reading."""
+        if self._writer is not None:
+            self._writer.drop()
 
     def stop(self) -> None:
-        """Whoever reads returns soon."""
+        """Make `read` and `skip` return soon."""
         self._stopped = True
 
-    def _digest_later(self, arriving: Arriving, payload: bytes, buffer: bytearray) -> None:
+    def _digest_later(self, writer: BlobWriter, payload: bytes, buffer: bytearray) -> None:
         with self._lock:
             self._undigested.append((payload, buffer))
             if self._is_digesting:
                 return
             self._is_digesting = True
-        self._digesters.submit(self._digest, arriving)
+        self._digesters.submit(self._digest, writer)
 
-    def _digest(self, arriving: Arriving) -> None:
-        """All that waits, and nothing for as long as nothing does: a slow client must not keep a thread."""
+    def _digest(self, writer: BlobWriter) -> None:
+        """Digest all pieces in the queue, then return: a slow client must not keep a thread."""
         while True:
             with self._lock:
                 if not self._undigested:
@@ -130,7 +130,7 @@ class Pull:
                     return
                 payload, buffer = self._undigested.popleft()
             try:
-                arriving.digest([payload])
+                writer.digest([payload])
             except Exception as error:
                 self._failure = error
             finally:
@@ -138,18 +138,18 @@ class Pull:
 
 
 def _fill(source: int, view: memoryview, poll: select.poll) -> int:
-    """How many bytes came; fewer than there is room for: the client sends nothing more for now."""
+    """Fill the view, and return the number of bytes. If there are fewer than it can hold, the client is slow."""
     filled = 0
     while filled < len(view):
         try:
             count = os.readv(source, [view[filled:]])
         except BlockingIOError:
-            if not poll.poll(PATIENCE_MS):
+            if not poll.poll(SOCKET_WAIT_MS):
                 return filled
             continue
         except OSError as error:
-            raise ConnectionAbortedError("the client has gone") from error
+            raise ConnectionAbortedError("the client has disconnected") from error
         if not count:
-            raise ConnectionAbortedError("the client has gone")
+            raise ConnectionAbortedError("the client has disconnected")
         filled += count
     return filled

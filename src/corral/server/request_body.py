@@ -1,4 +1,4 @@
-"""Bodies on their way in: small ones to memory, large ones to a blob, in bounded memory and no faster than they are written."""
+"""Receives request bodies, to memory or to a blob. Memory is bounded: a client cannot send faster than the disk writes."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from functools import partial
 from typing import Any, TypeVar
 
 from corral import aws
-from corral.blobs import Arriving, Blobs
+from corral.blobs import Blobs, BlobWriter
 from corral.core import Tx
 from corral.errors import ApiError, api_error
-from corral.model.blob import Arrived, Slice
+from corral.model.blob import Slice, StoredBlob
 from corral.server.http_connection import HttpConnection
 from corral.server.lanes import Lane
-from corral.server.pulling import Pull
-from corral.server.together import Owner, Together
+from corral.server.small_blob_writer import CommitBlob, SmallBlobWriter
+from corral.server.socket_reader import SocketReader
 
-SMALL_MAX_BYTES = 64 * 1024  # what is no larger and has come as a whole is written together with others
-PIECE_BYTES = 512 * 1024  # handed to the threads at once, about
-AHEAD_MAX_BYTES = 2 * 1024 * 1024  # received while they are busy
-REST_MAX_BYTES = 1024 * 1024  # a body that is refused is read to its end, if it is no longer than this; a longer one is pulled
-SKIPPED_MAX_BYTES = 64 * 1024 * 1024  # so much of one that is refused while it is pulled is read and thrown away
-IDLE_MAX_S = 60.0  # a client that sends nothing for so long is not waited for
+SMALL_MAX_BYTES = 64 * 1024  # a body up to this size that arrived at once is written together with others
+BATCH_BYTES = 512 * 1024  # approximate size of a batch for the threads
+AHEAD_MAX_BYTES = 2 * 1024 * 1024  # received while the threads are busy
+REST_MAX_BYTES = 1024 * 1024  # a refused body up to this size is read to its end; threads read a longer one from the socket
+SKIPPED_MAX_BYTES = 64 * 1024 * 1024  # the rest of a body that is refused during reading is discarded up to this size
+IDLE_MAX_S = 60.0  # then a client that sends nothing gets RequestTimeout
 THREADS = 8
-DIGESTERS = 4  # they wait for nobody, and others wait for them
+DIGEST_THREADS = 4  # they never block, and the other threads wait for them
 TOO_SLOW = "Your socket connection to the server was not read from or written to within the timeout period."
 
 T = TypeVar("T")
@@ -38,18 +38,20 @@ RequestTimeout = api_error("RequestTimeout")
 
 
 class ClientGone(Exception):
-    """There is nobody to answer any more."""
+    """The client has disconnected, so there is no response."""
 
 
-class Intake:
+class BodyReceiver:
+    """Receives bodies of all sizes and turns them into blobs."""
+
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
-        self._together = Together(blobs)
-        self._digesters = ThreadPoolExecutor(DIGESTERS, thread_name_prefix="digests")
+        self._small_blobs = SmallBlobWriter(blobs)
+        self._digesters = ThreadPoolExecutor(DIGEST_THREADS, thread_name_prefix="digests")
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="blobs")
 
     async def to_memory(self, receive: Receive, body: aws.RequestBody) -> tuple[bytes, dict[str, str]]:
-        """The whole of a small body, and its trailers."""
+        """A whole small body and its trailers."""
         parts, size, more = [], 0, True
         while more:
             data, more = await next_piece(receive)
@@ -67,14 +69,14 @@ class Intake:
         algorithms: Collection[str],
         connection: HttpConnection | None,
         lane: Lane[Any],
-        owner: Callable[[Mapping[str, str], Arrived, Tx[Any]], Any],
+        commit: Callable[[Mapping[str, str], StoredBlob, Tx[Any]], Any],
     ) -> Any:
-        """A body of any size becomes a blob, which its owner takes, in the lane, and with its trailers.
+        """Store a body of any size as a blob, and return the result of `commit`, which gets the trailers and runs in the lane.
 
-        The owner's answer is ours. What went wrong leaves nothing behind.
+        An error leaves no blob.
         """
         waiting, size, more, left = list[bytes](), 0, True, None
-        while more and left is None and size < PIECE_BYTES:
+        while more and left is None and size < BATCH_BYTES:
             data, more = await next_piece(receive, connection)
             waiting.append(data)
             size += len(data)
@@ -82,147 +84,141 @@ class Intake:
                 left = length - size
         if not more and size <= SMALL_MAX_BYTES:
             payload = b"".join([body.feed(piece) for piece in waiting])
-            small = self._together.write(payload, algorithms, lane, partial(owner, body.finish()))
-            return await self._taken(small.answer, lambda: small.arrived)
+            small = self._small_blobs.write(payload, algorithms, lane, partial(commit, body.finish()))
+            return await self._committed(small.response, lambda: small.stored)
         if not more:
-            arrived, trailers = await self._run(_all_at_once, self._blobs, body, waiting, algorithms)
+            blob, trailers = await self._run(_write_at_once, self._blobs, body, waiting, algorithms)
         elif connection is not None and left is not None:
-            arrived, trailers = await self._pulled(connection, receive, body, waiting, left, algorithms)
+            blob, trailers = await self._read_from_socket(connection, receive, body, waiting, left, algorithms)
         else:
-            arrived, trailers = await self._received(receive, body, waiting, algorithms)
-        return await self.give(arrived, lane, partial(owner, trailers))
+            blob, trailers = await self._stream(receive, body, waiting, algorithms)
+        return await self.commit(blob, lane, partial(commit, trailers))
 
-    async def give(self, arrived: Arrived, lane: Lane[Any], owner: Owner) -> Any:
-        """A blob that is there, to an owner. Nobody else knows of it: whom the owner refuses, it does not outlive."""
-        return await self._taken(lane.submit(partial(owner, arrived)), lambda: arrived)
+    async def commit(self, blob: StoredBlob, lane: Lane[Any], commit: CommitBlob) -> Any:
+        """Commit the row of a stored blob; delete the blob if the command is refused."""
+        return await self._committed(lane.submit(partial(commit, blob)), lambda: blob)
 
-    async def _taken(self, answer: Awaitable[Any], arrived: Callable[[], Arrived | None]) -> Any:
-        """Whoever is cancelled here does not know whether the row will be there: the file stays, and a sweep will tell."""
+    async def _committed(self, response: Awaitable[Any], stored: Callable[[], StoredBlob | None]) -> Any:
+        """Wait for the commit. If the wait is cancelled, the row may still be committed, so the file is left to the sweep."""
         try:
-            result = await answer
+            result = await response
         except Exception:
-            if (unwanted := arrived()) is not None:
-                with suppress(OSError):  # then a sweep will
-                    await self.erase([unwanted.blob])
+            if (orphan := stored()) is not None:
+                with suppress(OSError):  # the sweep will erase it
+                    await self.erase([orphan.blob])
             raise
-        if (owned := arrived()) is not None:
-            self._blobs.settled(owned.blob)
+        if (blob := stored()) is not None:
+            self._blobs.committed(blob.blob)
         return result
 
-    async def _received(
+    async def _stream(
         self, receive: Receive, body: aws.RequestBody, waiting: list[bytes], algorithms: Collection[str]
-    ) -> tuple[Arrived, dict[str, str]]:
-        work = await self._begin(algorithms, body)
+    ) -> tuple[StoredBlob, dict[str, str]]:
+        writer = await self._begin(algorithms, body)
         try:
-            await _receive(receive, work, waiting)
-            return await work.end()
+            await _receive(receive, writer, waiting)
+            return await writer.end()
         except BaseException:
-            await work.stop()
+            await writer.stop()
             raise
 
-    async def begin(self, algorithms: Collection[str]) -> Work:
-        """A blob whose bytes come with several requests: `take` them, and then `end` or `stop` it."""
+    async def begin(self, algorithms: Collection[str]) -> ThreadedBlobWriter:
+        """Start a blob whose bytes arrive with several requests: `take` each body, then `end` or `stop` the writer."""
         return await self._begin(algorithms, aws.PlainBody(None))
 
-    async def take(self, receive: Receive, work: Work) -> int:
-        """The whole of a body: the next bytes of this blob. How many there were; they are in the file."""
-        count = await _receive(receive, work, [])
-        await work.written()
+    async def take(self, receive: Receive, writer: ThreadedBlobWriter) -> int:
+        """Append a whole body to the blob, wait until it is written, and return its size."""
+        count = await _receive(receive, writer, [])
+        await writer.written()
         return count
 
-    async def _pulled(
-        self,
-        connection: HttpConnection,
-        receive: Receive,
-        body: aws.RequestBody,
-        begun: list[bytes],
-        left: int,
-        algorithms: Collection[str],
-    ) -> tuple[Arrived, dict[str, str]]:
-        """A body of which `left` bytes are still to come, read by threads from the socket itself."""
+    async def _read_from_socket(
+        self, connection: HttpConnection, receive: Receive, body: aws.RequestBody, begun: list[bytes], left: int, algorithms: Collection[str]
+    ) -> tuple[StoredBlob, dict[str, str]]:
+        """Receive a body of which `left` bytes are still to be read. Threads read them directly from the socket."""
         try:
-            source, come = connection.take_over()
-            pull = Pull(self._blobs, algorithms, body, [*begun, come], source, left - len(come), self._digesters)
+            source, buffered = connection.take_over()
+            reader = SocketReader(self._blobs, algorithms, body, [*begun, buffered], source, left - len(buffered), self._digesters)
             try:
-                while (found := await self._turn(pull, pull.read)) is None:
+                while (found := await self._turn(reader, reader.read)) is None:
                     await _readable(source)
                 return found
             except RequestTimeout:
                 raise
             except ApiError:
-                await self._skip(pull, source)
+                await self._skip(reader, source)
                 raise
             finally:
-                pull.drop()
+                reader.drop()
                 os.close(source)
-                if not pull.left:
+                if not reader.left:
                     connection.end_of_body()
         except ConnectionError:
-            await next_piece(receive)  # it sees that, too
+            await next_piece(receive)  # raises ClientGone
             raise
 
-    async def _skip(self, pull: Pull, source: int) -> None:
-        """A body is refused while it comes. Whoever sends it hears of that only if nothing is left unread when we hang up."""
-        pull.drop()
-        if pull.left > SKIPPED_MAX_BYTES:
+    async def _skip(self, reader: SocketReader, source: int) -> None:
+        """Discard the rest of a refused body: the client sees the response only if nothing is unread when the connection closes."""
+        reader.drop()
+        if reader.left > SKIPPED_MAX_BYTES:
             return
         with suppress(RequestTimeout):
-            await self._turn(pull, pull.skip)
-            while pull.left:
+            await self._turn(reader, reader.skip)
+            while reader.left:
                 await _readable(source)
-                await self._turn(pull, pull.skip)
+                await self._turn(reader, reader.skip)
 
-    async def _turn(self, pull: Pull, work: Callable[[], T]) -> T:
-        """A turn of the thread. Whoever waits for it may be cancelled; files are not closed under its hands."""
-        job = asyncio.get_running_loop().run_in_executor(self._threads, work)
+    async def _turn(self, reader: SocketReader, turn: Callable[[], T]) -> T:
+        """Run a turn of the reader in a thread. A cancelled caller waits for the turn, which still uses its files."""
+        job = asyncio.get_running_loop().run_in_executor(self._threads, turn)
         try:
             return await asyncio.shield(job)
         except asyncio.CancelledError:
-            pull.stop()
+            reader.stop()
             await asyncio.wait([job])
             raise
 
-    async def copy(self, source: Sequence[Slice], algorithms: Collection[str]) -> Arrived:
-        """A blob made of parts of others."""
+    async def copy(self, source: Sequence[Slice], algorithms: Collection[str]) -> StoredBlob:
+        """Store a new blob with the bytes of other blobs."""
         with self._blobs.reading([each.blob for each in source]):
             return await self._run(_copied, self._blobs, source, algorithms)
 
     async def erase(self, blobs: Sequence[str]) -> None:
         await self._run(self._blobs.erase, blobs)
 
-    async def _begin(self, algorithms: Collection[str], body: aws.RequestBody) -> Work:
-        return Work(self._threads, await self._run(self._blobs.begin, algorithms), body)
+    async def _begin(self, algorithms: Collection[str], body: aws.RequestBody) -> ThreadedBlobWriter:
+        return ThreadedBlobWriter(self._threads, await self._run(self._blobs.begin, algorithms), body)
 
     async def _run(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
 
-class Work:
-    """What the threads do for one body: one piece at a time, its MD5 beside all the rest.
+class ThreadedBlobWriter:
+    """Writes one body in threads, one batch at a time. MD5 is computed in parallel with the rest.
 
-    Jobs are shielded: whoever waits for one may be cancelled, and the thread goes on all the same.
+    Jobs are shielded: if the caller is cancelled, the thread continues.
     """
 
-    def __init__(self, threads: ThreadPoolExecutor, arriving: Arriving, body: aws.RequestBody) -> None:
+    def __init__(self, threads: ThreadPoolExecutor, writer: BlobWriter, body: aws.RequestBody) -> None:
         self._loop = asyncio.get_running_loop()
         self._threads = threads
-        self._arriving = arriving
+        self._writer = writer
         self._body = body
         self._writing: asyncio.Future[list[bytes]] | None = None
         self._digesting: asyncio.Future[None] | None = None
-        self._sealing: asyncio.Future[tuple[Arrived, dict[str, str]]] | None = None
+        self._sealing: asyncio.Future[tuple[StoredBlob, dict[str, str]]] | None = None
 
     @property
     def is_idle(self) -> bool:
         return all(job is None or job.done() for job in (self._writing, self._digesting))
 
     async def give(self, pieces: list[bytes]) -> None:
-        """The next pieces of the body, when those before them are written."""
+        """Write the next pieces of the body, after the previous ones are written."""
         await self.written()
         self._writing = self._loop.run_in_executor(self._threads, self._write, pieces)
 
-    async def end(self) -> tuple[Arrived, dict[str, str]]:
-        """That was all: it counts if the body agrees."""
+    async def end(self) -> tuple[StoredBlob, dict[str, str]]:
+        """Seal the blob at the end of the body, if the body's signature and trailers are valid."""
         await self.written()
         if self._digesting is not None:
             await asyncio.shield(self._digesting)
@@ -230,33 +226,33 @@ class Work:
         return await asyncio.shield(self._sealing)
 
     async def stop(self) -> None:
-        """Nothing of it is wanted; files are not closed under the hands of a thread."""
+        """Delete the unfinished blob, after the threads have ended."""
         jobs = (self._writing, self._digesting, self._sealing)
         await asyncio.gather(*(job for job in jobs if job is not None), return_exceptions=True)
-        self._arriving.drop()
+        self._writer.drop()
 
     def _write(self, pieces: list[bytes]) -> list[bytes]:
         payload = [self._body.feed(piece) for piece in pieces]
-        self._arriving.write(payload)
+        self._writer.write(payload)
         return payload
 
-    def _seal(self) -> tuple[Arrived, dict[str, str]]:
+    def _seal(self) -> tuple[StoredBlob, dict[str, str]]:
         trailers = self._body.finish()
-        return self._arriving.seal(), trailers
+        return self._writer.seal(), trailers
 
     async def written(self) -> None:
-        """What was given is in the file; its digests may still be computed."""
+        """Wait until the given pieces are written. Their digests may still be in progress."""
         if self._writing is None:
             return
         payload = await asyncio.shield(self._writing)
         self._writing = None
         if self._digesting is not None:
             await asyncio.shield(self._digesting)
-        self._digesting = self._loop.run_in_executor(self._threads, self._arriving.digest, payload)
+        self._digesting = self._loop.run_in_executor(self._threads, self._writer.digest, payload)
 
 
-async def _receive(receive: Receive, work: Work, waiting: list[bytes]) -> int:
-    """The rest of a body after what is waiting, handed on in pieces of some size; how many bytes there were."""
+async def _receive(receive: Receive, writer: ThreadedBlobWriter, waiting: list[bytes]) -> int:
+    """Write the pieces in `waiting` and the rest of a body, in batches, and return the number of bytes."""
     size, more = sum(map(len, waiting)), True
     count = size
     while more:
@@ -264,15 +260,15 @@ async def _receive(receive: Receive, work: Work, waiting: list[bytes]) -> int:
         waiting.append(data)
         size += len(data)
         count += len(data)
-        if size >= PIECE_BYTES and (work.is_idle or size >= AHEAD_MAX_BYTES):
-            await work.give(waiting)
+        if size >= BATCH_BYTES and (writer.is_idle or size >= AHEAD_MAX_BYTES):
+            await writer.give(waiting)
             waiting, size = [], 0
-    await work.give(waiting)
+    await writer.give(waiting)
     return count
 
 
 async def _readable(source: int) -> None:
-    """Until the client has sent something, or has gone."""
+    """Wait until the client has sent something or has disconnected."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
     loop.add_reader(source, lambda: None if ready.done() else ready.set_result(None))
@@ -286,7 +282,7 @@ async def _readable(source: int) -> None:
 
 
 async def whole_body(headers: Mapping[str, str], receive: Receive) -> bytes:
-    """The whole body of a request that is not S3's, up to BODY_MAX_BYTES. Waits without a timeout, which would cost too much."""
+    """The whole body of a request to a service other than S3, up to BODY_MAX_BYTES. A timeout would cost too much time."""
     declared = headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > aws.BODY_MAX_BYTES:
         raise _too_large()
@@ -313,10 +309,10 @@ def _too_large() -> ApiError:
 
 
 async def next_piece(receive: Receive, connection: HttpConnection | None = None) -> tuple[bytes, bool]:
-    """The next bytes of a body, and whether there are more."""
+    """The next bytes of a body, and whether more follow."""
     try:
         if connection is not None and connection.has_news:
-            message = await receive()  # a timeout would cost more than all this
+            message = await receive()  # without a timeout, which would cost more than the rest of this function
         else:
             async with asyncio.timeout(IDLE_MAX_S):
                 message = await receive()
@@ -328,7 +324,7 @@ async def next_piece(receive: Receive, connection: HttpConnection | None = None)
 
 
 async def end_body(head: aws.Request, receive: Receive, connection: HttpConnection, response: aws.Response) -> None:
-    """The answer is known. If all of its request is not, the connection ends with it: nobody could tell where the next begins."""
+    """Read the rest of the body before the response is sent, or close the connection: the next request follows the body."""
     if not connection.has_more:
         return
     length = head.headers.get("content-length", "")
@@ -337,39 +333,39 @@ async def end_body(head: aws.Request, receive: Receive, connection: HttpConnecti
         return
     try:
         more = True
-        while more:  # it is on its way
+        while more:
             _, more = await next_piece(receive)
     except RequestTimeout:
         response.headers.append(("Connection", "close"))
 
 
-def _all_at_once(
+def _write_at_once(
     blobs: Blobs, body: aws.RequestBody, pieces: Sequence[bytes], algorithms: Collection[str]
-) -> tuple[Arrived, dict[str, str]]:
+) -> tuple[StoredBlob, dict[str, str]]:
     payload = [body.feed(piece) for piece in pieces]
     trailers = body.finish()
-    arriving = blobs.begin(algorithms)
+    writer = blobs.begin(algorithms)
     try:
-        arriving.write(payload)
-        arriving.digest(payload)
-        return arriving.seal(), trailers
+        writer.write(payload)
+        writer.digest(payload)
+        return writer.seal(), trailers
     finally:
-        arriving.drop()
+        writer.drop()
 
 
-def _copied(blobs: Blobs, source: Sequence[Slice], algorithms: Collection[str]) -> Arrived:
-    arriving = blobs.begin(algorithms)
+def _copied(blobs: Blobs, source: Sequence[Slice], algorithms: Collection[str]) -> StoredBlob:
+    writer = blobs.begin(algorithms)
     try:
         for each in source:
             with open(blobs.path(each.blob), "rb", buffering=0) as file:
                 at, end = each.start, each.start + each.size
                 while at < end:
-                    piece = os.pread(file.fileno(), min(PIECE_BYTES, end - at), at)
+                    piece = os.pread(file.fileno(), min(BATCH_BYTES, end - at), at)
                     if not piece:
-                        raise OSError(f"blob {each.blob} is shorter than it should be")
-                    arriving.write([piece])
-                    arriving.digest([piece])
+                        raise OSError(f"blob {each.blob} is shorter than its row says")
+                    writer.write([piece])
+                    writer.digest([piece])
                     at += len(piece)
-        return arriving.seal()
+        return writer.seal()
     finally:
-        arriving.drop()
+        writer.drop()

@@ -1,4 +1,4 @@
-"""A blob on its way in: written and digested piece by piece, by threads that may block."""
+"""Writes a blob piece by piece and computes its digests. Runs in threads, because it blocks."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import suppress
 from functools import cache
 
 from corral.blobs.checksums import SLOWEST_FIRST, Checksum, checksum
-from corral.model.blob import Arrived
+from corral.model.blob import StoredBlob
 
-AHEAD_BYTES = 8 * 1024 * 1024  # what is written goes to the disk so much at a time, not all of it when it is to be durable
+WRITEBACK_BYTES = 8 * 1024 * 1024  # start writing to disk in steps of this size, so that the final fsync has little to do
 _SYNC_FILE_RANGE_WRITE = 2
 
 
 def create(path: str) -> int:
-    """A new file for the bytes of a blob."""
+    """Create a file and return its descriptor."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
 
@@ -26,23 +26,23 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def start_writing(fd: int, start: int = 0, size: int = 0) -> None:
-    """The disk begins to write these bytes (size 0: to the end). Whether it can is for `fsync` to say."""
+    """Ask the kernel to start writing these bytes to disk (size 0: to the end). Only `fsync` reports errors."""
     _sync_file_range()(fd, start, size, _SYNC_FILE_RANGE_WRITE)
 
 
 @cache
 def _sync_file_range() -> Callable[[int, int, int, int], int]:
-    import ctypes  # only who stores objects needs it
+    import ctypes  # imported late: only a server that stores objects needs it
 
-    function = ctypes.CDLL(None).sync_file_range  # Linux's; Python has no name for it
+    function = ctypes.CDLL(None).sync_file_range  # a Linux call that Python does not expose
     function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
     return function
 
 
-class Arriving:
-    """`write` and `digest` are given the same pieces and may run side by side.
+class BlobWriter:
+    """Writes one blob. `write` and `digest` get the same pieces and may run in parallel.
 
-    `digest` computes the slowest of the digests, `write` all others: MD5 takes as long as all the rest.
+    `digest` computes the slowest digest and `write` all others, because MD5 takes as long as everything else together.
     """
 
     def __init__(self, blob: str, path: str, final: str, fresh: set[str], algorithms: Iterable[str]) -> None:
@@ -51,44 +51,44 @@ class Arriving:
         self._final = final
         self._fresh = fresh
         self._size = 0
-        self._begun = 0  # bytes that the disk has begun to write
+        self._writeback = 0  # bytes that the kernel was asked to write to disk
         self._digests: dict[str, Checksum] = {algorithm: checksum(algorithm) for algorithm in algorithms}
         slowest = next((algorithm for algorithm in SLOWEST_FIRST if algorithm in self._digests), None)
-        self._beside = [running for algorithm, running in self._digests.items() if algorithm == slowest]
-        self._along = [running for algorithm, running in self._digests.items() if algorithm != slowest]
+        self._slowest = [running for algorithm, running in self._digests.items() if algorithm == slowest]
+        self._others = [running for algorithm, running in self._digests.items() if algorithm != slowest]
         self._fd = create(path)
 
     def write(self, pieces: Sequence[bytes]) -> None:
         for piece in pieces:
             self._size += len(piece)
-            for running in self._along:
+            for running in self._others:
                 running.update(piece)
             write_all(self._fd, piece)
-            if self._size - self._begun >= AHEAD_BYTES:
-                start_writing(self._fd, self._begun, self._size - self._begun)
-                self._begun = self._size
+            if self._size - self._writeback >= WRITEBACK_BYTES:
+                start_writing(self._fd, self._writeback, self._size - self._writeback)
+                self._writeback = self._size
 
     def digest(self, pieces: Sequence[bytes]) -> None:
-        for running in self._beside:
+        for running in self._slowest:
             for piece in pieces:
                 running.update(piece)
 
     def flush(self) -> None:
-        """What was written is on disk: `seal` will find less to do."""
+        """Sync the bytes written so far, so that `seal` has less to do."""
         os.fdatasync(self._fd)
 
-    def seal(self) -> Arrived:
-        """Make it durable and give it its name. A row must follow, or `Blobs.erase`."""
+    def seal(self) -> StoredBlob:
+        """Sync the blob and rename it. The caller must then commit a row for it, or call `Blobs.erase`."""
         os.fsync(self._fd)
-        self._fresh.add(self._blob)  # before it has its name: whoever sees the file must know that its row is to come
+        self._fresh.add(self._blob)  # before the rename, so that a sweep that sees the file does not erase it
         os.rename(self._path, self._final)
         sync_folder(os.path.dirname(self._final))
         os.close(self._fd)
         self._fd = -1
-        return Arrived(self._blob, self._size, {algorithm: running.digest() for algorithm, running in self._digests.items()})
+        return StoredBlob(self._blob, self._size, {algorithm: running.digest() for algorithm, running in self._digests.items()})
 
     def drop(self) -> None:
-        """Nothing of it is wanted. After `seal` this does nothing: it has arrived."""
+        """Delete the unfinished blob. Does nothing after `seal`."""
         if self._fd < 0:
             return
         os.close(self._fd)
@@ -100,7 +100,7 @@ class Arriving:
 
 
 def sync_folder(path: str) -> None:
-    """The names in it are on disk."""
+    """Sync the names in a folder."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)

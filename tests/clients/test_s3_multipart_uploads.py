@@ -1,4 +1,4 @@
-"""Uploads in parts: by hand, by boto3's transfer manager, and all that can go wrong."""
+"""Multipart uploads: part by part, by boto3's transfer manager, and their errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from base64 import b64encode
 import pytest
 from boto3.s3.transfer import TransferConfig
 
-from clients.s3_help import MIB, new_bucket, refused, settled
+from clients.s3_help import MIB, new_bucket, refused, wait_for_blobs
 from corral.blobs.checksums import checksum, checksum_text
 
 PART = os.urandom(5 * MIB)
@@ -69,13 +69,13 @@ def test_an_upload(s3, bucket):
         1,
     )
     assert "Uploads" not in s3.list_multipart_uploads(Bucket=bucket)
-    again = upload.complete(*sorted(parts))  # a retry hears the same
+    again = upload.complete(*sorted(parts))  # a retry gets the same response
     assert again["ETag"] == done["ETag"]
     with refused("NoSuchUpload", 404, UploadId=upload.id):
         upload.part(1, b"too late")
 
 
-def test_parts_of_an_object_are_read_across(s3, bucket):
+def test_ranges_across_parts(s3, bucket):
     upload = Upload(s3, bucket)
     upload.complete((1, upload.part(1, PART)), (2, upload.part(2, PART)), (3, upload.part(3, LAST)))
     where, whole, size = {"Bucket": bucket, "Key": "whole"}, PART + PART + LAST, 5 * MIB
@@ -102,7 +102,7 @@ def test_parts_of_an_object_are_read_across(s3, bucket):
     assert s3.get_object(Bucket=bucket, Key="copy")["Body"].read() == whole
 
 
-def test_parts_that_are_copies(s3, bucket):
+def test_upload_part_copy(s3, bucket):
     s3.put_object(Bucket=bucket, Key="from", Body=PART + LAST)
     upload = Upload(s3, bucket)
 
@@ -122,7 +122,7 @@ def test_parts_that_are_copies(s3, bucket):
     assert s3.get_object(Bucket=bucket, Key="whole")["Body"].read() == PART + LAST + b"the"
 
 
-def test_completions_that_are_refused(s3, bucket):
+def test_refused_completions(s3, bucket):
     upload = Upload(s3, bucket)
     small, large, last = (1, upload.part(1, b"small")), (2, upload.part(2, PART)), (3, upload.part(3, LAST))
     with refused("EntityTooSmall", 400, PartNumber="1", ProposedSize="5"):
@@ -162,18 +162,18 @@ def test_uploads_are_listed_in_pages(s3, bucket):
     assert [each["Prefix"] for each in grouped["CommonPrefixes"]] == ["a/"] and [each["Key"] for each in grouped["Uploads"]] == [
         "b"
     ]
-    s3.delete_bucket(Bucket=bucket)  # uploads do not keep it
+    s3.delete_bucket(Bucket=bucket)  # unfinished uploads do not prevent it
 
 
 def checksum_of(algorithm: str, data: bytes) -> str:
-    """botocore computes some of them only with a library that is not here."""
+    """Computed here, because botocore needs another library for some algorithms."""
     running = checksum(algorithm)
     running.update(data)
     return checksum_text(running.digest())
 
 
 @pytest.mark.parametrize("algorithm", ["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256", None])
-def test_checksums_of_the_whole(s3, bucket, algorithm):
+def test_checksums_of_the_completed_object(s3, bucket, algorithm):
     name, upload = f"Checksum{algorithm}", Upload(s3, bucket, **({"ChecksumAlgorithm": algorithm} if algorithm else {}))
     listed = []
     for number, body in ((1, PART), (2, LAST)):
@@ -211,13 +211,13 @@ def test_200_mib_in_parallel_parts(own_corral):
     config = TransferConfig(multipart_threshold=8 * MIB, multipart_chunksize=8 * MIB, max_concurrency=8)
     s3.upload_fileobj(io.BytesIO(whole), bucket, "whole", Config=config)
     assert s3.head_object(Bucket=bucket, Key="whole")["ETag"].endswith('-25"')
-    settled(corral, 25)
+    wait_for_blobs(corral, 25)
     got = io.BytesIO()
     s3.download_fileobj(bucket, "whole", got, Config=config)
     assert hashlib.sha256(got.getbuffer()).digest() == hashlib.sha256(whole).digest()
     s3.delete_object(Bucket=bucket, Key="whole")
     upload = Upload(s3, bucket)
     upload.part(1, b"x")
-    settled(corral, 1)
+    wait_for_blobs(corral, 1)
     s3.abort_multipart_upload(**upload.where)
-    settled(corral, 0)
+    wait_for_blobs(corral, 0)

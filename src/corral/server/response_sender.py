@@ -1,4 +1,4 @@
-"""Answers on their way out: small ones in one piece, large ones from the file to the socket, no faster than they are read."""
+"""Sends responses: small ones at once, large ones from the file to the socket, at the speed of the client."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from corral import aws
 from corral.blobs import Blobs
 from corral.model.blob import Slice
 from corral.server.http_connection import HttpConnection
+from corral.server.socket_reader import SOCKET_WAIT_MS
 
-AT_ONCE_MAX_BYTES = 128 * 1024  # read where we are: a thread would take longer
-CALL_MAX_BYTES = 8 * 1024 * 1024  # of one call to sendfile
-PATIENCE_MS = 20  # how long a thread waits for a client that does not read; then the event loop waits, without a thread
-STALLED_S = 600.0  # a client that reads nothing for so long is cut off
+SMALL_BODY_MAX_BYTES = 128 * 1024  # read on the event loop: a thread would take longer
+SENDFILE_MAX_BYTES = 8 * 1024 * 1024  # per call
+STALLED_S = 600.0  # then a client that reads nothing is disconnected
 THREADS = 4
 
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
@@ -34,27 +34,27 @@ class Sender:
     async def send(self, send: Send, response: aws.Response, connection: HttpConnection) -> None:
         slices: Sequence[Slice] = response.stream or ()
         size = sum(each.size for each in slices)
-        if size <= AT_ONCE_MAX_BYTES:
+        if size <= SMALL_BODY_MAX_BYTES:
             body = self._blobs.read(slices) if slices else response.body
             await send({"type": "http.response.start", "status": response.status, "headers": _headers(response, len(body))})
             await send({"type": "http.response.body", "body": body})
             return
-        # No turn of the event loop has passed since the rows were read, so the files are still there; now they stay.
+        # The event loop has not run since the rows were read, so the files still exist, and `reading` keeps them.
         with self._blobs.reading([each.blob for each in slices]):
             await send({"type": "http.response.start", "status": response.status, "headers": _headers(response, size)})
             try:
                 await _File(self._threads, connection).push(slices, self._blobs)
             except BaseException as error:
-                connection.transport.abort()  # less than was promised: whoever is still there must see that
+                connection.transport.abort()  # the body is incomplete, which the client must notice
                 if isinstance(error, ConnectionError):
-                    return  # there is nobody
+                    return  # the client has disconnected
                 raise
         connection.body_was_sent()
         await send({"type": "http.response.body", "body": b""})
 
 
 def _headers(response: aws.Response, size: int) -> list[tuple[bytes, bytes]]:
-    """The answer to HEAD says how long the body would be; others say how long it is."""
+    """The headers of the response, with Content-Length unless the handler set it, as for HEAD."""
     headers = [
         (name.lower().encode("latin-1"), value.encode("latin-1") if value.isascii() and value.isprintable() else _sendable(value))
         for name, value in response.headers
@@ -65,12 +65,12 @@ def _headers(response: aws.Response, size: int) -> list[tuple[bytes, bytes]]:
 
 
 def _sendable(value: str) -> bytes:
-    """A URL may carry what becomes a header's value, and in it characters that no header can have."""
+    """Replace characters that no header can have: a URL can set the value of a response header."""
     return _CONTROL.sub(b" ", value.encode("latin-1", "replace"))
 
 
 class _File:
-    """From files to a socket, past the transport: it has been emptied, and is left alone until this is over."""
+    """Sends files to a socket without the transport, whose write buffer stays empty in the meantime."""
 
     def __init__(self, threads: ThreadPoolExecutor, connection: HttpConnection) -> None:
         self._loop = asyncio.get_running_loop()
@@ -78,7 +78,7 @@ class _File:
         self._connection = connection
 
     async def push(self, slices: Sequence[Slice], blobs: Blobs) -> None:
-        out = self._connection.pause()  # the next request must not be answered in the middle of this response
+        out = self._connection.pause()  # the response to the next request must not start inside this one
         jobs: list[Future[int]] = []
         try:
             head = self._connection.transport.take()
@@ -104,7 +104,7 @@ class _File:
                 await self._writable(out)
 
     async def _emptied(self) -> None:
-        """What was written before is with the kernel."""
+        """Wait until the transport has passed its write buffer to the kernel."""
         transport = self._connection.transport
         if not transport.get_write_buffer_size():
             return
@@ -123,7 +123,7 @@ class _File:
             async with asyncio.timeout(STALLED_S):
                 await ready
         except TimeoutError:
-            raise ConnectionAbortedError("the client reads nothing") from None
+            raise ConnectionAbortedError("the client does not read") from None
         finally:
             self._loop.remove_writer(out)
 
@@ -134,7 +134,7 @@ def _set(ready: asyncio.Future[None]) -> None:
 
 
 def _push(out: int, head: bytes, fd: int, piece: Slice, sent: int) -> int:
-    """Send on from `sent`, which counts the head too, until all is sent or the client does not read; how far it came."""
+    """Continue at `sent`, which includes the head, until all is sent or the client is slow; the new value of `sent`."""
     poll = select.poll()
     poll.register(out, select.POLLOUT)
     total = len(head) + piece.size
@@ -144,18 +144,18 @@ def _push(out: int, head: bytes, fd: int, piece: Slice, sent: int) -> int:
                 sent += os.write(out, head[sent:])
                 continue
             at = sent - len(head)
-            count = os.sendfile(out, fd, piece.start + at, min(piece.size - at, CALL_MAX_BYTES))
+            count = os.sendfile(out, fd, piece.start + at, min(piece.size - at, SENDFILE_MAX_BYTES))
             if count == 0:
-                raise OSError(f"blob {piece.blob} is shorter than it should be")
+                raise OSError(f"blob {piece.blob} is shorter than its row says")
             sent += count
         except BlockingIOError:
-            if not poll.poll(PATIENCE_MS):
+            if not poll.poll(SOCKET_WAIT_MS):
                 return sent
     return sent
 
 
 def _after(jobs: Sequence[Future[int]], close: Callable[[], None]) -> None:
-    """Close a file when no thread uses it any more; whoever waited for the thread may have been cancelled."""
+    """Close a file after the last thread that uses it: a cancelled caller does not stop its thread."""
     if jobs and not jobs[-1].done():
         jobs[-1].add_done_callback(lambda _: close())
     else:

@@ -1,4 +1,4 @@
-"""What is to be given to a thread, gathered on the event loop: fewer and larger batches, fewer wake-ups."""
+"""Collects items on the event loop and passes them on in batches: a thread is woken less often, and for more items."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Gathering(Generic[T]):
+class Batcher(Generic[T]):
     def __init__(self, give: Callable[[list[T]], None], most: int) -> None:
         self._give = give
         self._most = most
         self._items: list[T] = []
 
     def add(self, item: T) -> None:
-        """It leaves with the others once a turn of the loop has brought no more, or enough have come."""
+        """Add an item. The batch is given away after a turn of the event loop that added none, or when it is large enough."""
         if not self._items:
-            asyncio.get_running_loop().call_soon(self._look, 0)
+            asyncio.get_running_loop().call_soon(self._end_turn, 0)
         self._items.append(item)
 
     def flush(self) -> None:
         items, self._items = self._items, []
-        if items:  # a flush may have come before
+        if items:  # an explicit flush may have emptied the batch before `_end_turn` runs
             self._give(items)
 
-    def _look(self, before: int) -> None:
+    def _end_turn(self, before: int) -> None:
         if before < len(self._items) < self._most:
-            asyncio.get_running_loop().call_soon(self._look, len(self._items))
+            asyncio.get_running_loop().call_soon(self._end_turn, len(self._items))
         else:
             self.flush()

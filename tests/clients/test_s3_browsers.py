@@ -1,4 +1,4 @@
-"""What browsers do: uploads by forms, and requests of pages of other origins."""
+"""Requests of browsers: form uploads (PostObject) and CORS."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_presigned_form(corral: Corral, s3: Any, bucket: str, version: str) ->
     assert found["ContentType"] == "binary/octet-stream"
 
 
-def test_fields_become_what_headers_would(s3: Any, bucket: str) -> None:
+def test_fields_work_like_the_headers_of_a_put(s3: Any, bucket: str) -> None:
     fields = {
         "Content-Type": "text/plain",
         "Cache-Control": "no-cache",
@@ -69,7 +69,7 @@ def test_fields_become_what_headers_would(s3: Any, bucket: str) -> None:
     assert len(s3.get_object_acl(Bucket=bucket, Key="a")["Grants"]) == 2
 
 
-def test_the_answer_may_be_chosen(s3: Any, bucket: str) -> None:
+def test_success_status_and_redirect(s3: Any, bucket: str) -> None:
     def form(**fields: str) -> dict[str, Any]:
         return s3.generate_presigned_post(bucket, "a b", Fields=dict(fields), Conditions=[{name: fields[name]} for name in fields])
 
@@ -85,7 +85,7 @@ def test_the_answer_may_be_chosen(s3: Any, bucket: str) -> None:
     assert parse_qs(urlsplit(sent.headers["location"]).query) == {"x": ["1"], "bucket": [bucket], "key": ["a b"], "etag": [etag]}
 
 
-def test_an_upload_that_is_larger_than_a_read(s3: Any, bucket: str) -> None:
+def test_an_upload_that_needs_several_reads(s3: Any, bucket: str) -> None:
     content = bytes(range(256)) * 20_000
     assert send(s3.generate_presigned_post(bucket, "large"), content).status == 204
     assert s3.get_object(Bucket=bucket, Key="large")["Body"].read() == content
@@ -102,9 +102,9 @@ def test_the_size_is_bounded_by_the_policy(s3: Any, bucket: str) -> None:
     assert send(form, b"xyz").status == 204
 
 
-def test_the_policy_binds(s3: Any, bucket: str) -> None:
+def test_violations_of_the_policy_are_refused(s3: Any, bucket: str) -> None:
     form = s3.generate_presigned_post(bucket, "mine/${filename}")
-    assert send(form, name="../b").status == 204  # a name has no folders
+    assert send(form, name="../b").status == 204  # the folders of a file name are dropped
     assert [each["Key"] for each in s3.list_objects_v2(Bucket=bucket)["Contents"]] == ["mine/b"]
     for answer, code in (
         (send({**form, "fields": {**form["fields"], "key": "other/a"}}), "AccessDenied"),
@@ -131,7 +131,7 @@ def test_a_wrong_checksum_is_refused(s3: Any, bucket: str) -> None:
     assert code_of(send(form)) == "BadDigest"
 
 
-# Pages of other origins
+# CORS
 
 PAGE = "http://page.example.com"
 CORS = {"CORSRules": [
@@ -145,7 +145,7 @@ def ask(url: str, origin: str = PAGE, method: str = "PUT", headers: str = "") ->
     return HTTP.request("OPTIONS", url, headers=asked | ({"Access-Control-Request-Headers": headers} if headers else {}))
 
 
-def test_browsers_are_answered_before_they_ask(s3: Any, bucket: str, corral: Corral) -> None:
+def test_preflight_requests(s3: Any, bucket: str, corral: Corral) -> None:
     url = f"{corral.url}/{bucket}/a"
     assert (ask(url).status, code_of(ask(url))) == (403, "AccessForbidden")
     assert ask(f"{corral.url}/none-such-bucket/a").status == 403
@@ -164,7 +164,7 @@ def test_browsers_are_answered_before_they_ask(s3: Any, bucket: str, corral: Cor
     assert HTTP.request("OPTIONS", url).status == 400
 
 
-def test_what_a_page_may_see(s3: Any, bucket: str) -> None:
+def test_cors_headers_of_responses(s3: Any, bucket: str) -> None:
     s3.put_bucket_cors(Bucket=bucket, CORSConfiguration=CORS)
     s3.put_object(Bucket=bucket, Key="a", Body=b"1")
     url = s3.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "a"})

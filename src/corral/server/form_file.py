@@ -1,19 +1,16 @@
-"""Form uploads on their way in: their fields are read first, then the file goes where every body goes."""
+"""The file of a form upload, as a request body. The fields of the form are read first."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from corral.aws.form_upload import FormUpload
-from corral.errors import api_error
-from corral.server.intake import Receive, next_piece
-
-EntityTooLarge = api_error("EntityTooLarge")
-EntityTooSmall = api_error("EntityTooSmall")
+from corral.server.request_body import Receive, next_piece
+from corral.services.s3.errors import entity_too_large, entity_too_small
 
 
 class FormFile:
-    """The file of a form, as a body: what came with the last of the fields is its beginning."""
+    """The file of a form, as a body. `begun` are the bytes of the file that arrived together with the last field."""
 
     def __init__(self, form: FormUpload, begun: bytes, more: bool) -> None:
         self.fields = form.fields
@@ -22,14 +19,13 @@ class FormFile:
         self._begun = begun
         self._more = more
         self._size = 0
-        self._least, self._most = 0, 0
+        self._min_bytes, self._max_bytes = 0, 0
 
-    def allow(self, least: int, most: int) -> None:
-        """So many bytes, no fewer and no more."""
-        self._least, self._most = least, most
+    def set_bounds(self, min_bytes: int, max_bytes: int) -> None:
+        self._min_bytes, self._max_bytes = min_bytes, max_bytes
 
-    def receiving(self, receive: Receive) -> Receive:
-        """What is still to come; the first piece of it is here already."""
+    def remaining(self, receive: Receive) -> Receive:
+        """A `receive` for the rest of the body. Its first message is empty, because `begun` holds the bytes received so far."""
         is_first = True
 
         async def receive_rest() -> dict[str, Any]:
@@ -44,21 +40,19 @@ class FormFile:
     def feed(self, data: bytes) -> bytes:
         payload, self._begun = self._begun + self._form.feed(data), b""
         self._size += len(payload)
-        if self._size > self._most:
-            message = "Your proposed upload exceeds the maximum allowed size"
-            raise EntityTooLarge(message, ProposedSize=self._size, MaxSizeAllowed=self._most)
+        if self._size > self._max_bytes:
+            raise entity_too_large(self._max_bytes, ProposedSize=self._size)
         return payload
 
     def finish(self) -> dict[str, str]:
         trailers = self._form.finish()
-        if self._size < self._least:
-            message = "Your proposed upload is smaller than the minimum allowed size"
-            raise EntityTooSmall(message, ProposedSize=self._size, MinSizeAllowed=self._least)
+        if self._size < self._min_bytes:
+            raise entity_too_small(self._size, self._min_bytes)
         return trailers
 
 
 async def read_form(content_type: str, receive: Receive) -> FormFile:
-    """The fields of a form: bounded, and all of them before the file."""
+    """Read a form up to the beginning of its file. FormUpload bounds the size of the fields."""
     form, more = FormUpload(content_type), True
     begun = b""
     while more and not form.has_file:

@@ -1,4 +1,4 @@
-"""Browsers ask a bucket whether pages of another origin may use it (CORS): its rules answer, for this question nobody signs."""
+"""CORS: answers preflight requests and adds CORS headers to responses, by the rules of the bucket. Preflights are not signed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from corral import aws
 from corral.core import Tx
-from corral.decide.cors import allow
+from corral.decide.cors import cors_headers
 from corral.errors import ApiError, api_error
 from corral.ids import Ids
 from corral.model.settings import Settings
@@ -19,14 +19,14 @@ AccessForbidden = api_error("AccessForbidden", 403)
 BadRequest = api_error("BadRequest")
 
 
-class Origins:
+class BucketCors:
     def __init__(self, state: Lane[Store], settings: Settings, ids: Ids) -> None:
         self._state = state
         self._settings = settings
         self._ids = ids
 
     def preflight(self, request: aws.Request, request_id: str) -> aws.Response:
-        """The answer to a browser that asks before it makes a request."""
+        """The response to a preflight request."""
         headers = request.headers
         origin, method = headers.get("origin"), headers.get("access-control-request-method")
         if origin is None or method is None:
@@ -34,8 +34,8 @@ class Origins:
         rules = self._rules(request)
         if rules is None:
             raise AccessForbidden("CORSResponse: CORS is not enabled for this bucket.", Method=method, ResourceType="BUCKET")
-        asked = [name.strip() for name in headers.get("access-control-request-headers", "").split(",") if name.strip()]
-        allowed = allow(rules, origin, method, asked)
+        requested = [name.strip() for name in headers.get("access-control-request-headers", "").split(",") if name.strip()]
+        allowed = cors_headers(rules, origin, method, requested)
         if allowed is None:
             message = (
                 "CORSResponse: This CORS request is not allowed. This is usually because the evalution of Origin, request method / "
@@ -45,20 +45,19 @@ class Origins:
         return aws.Response(200, [*allowed, ("x-amz-request-id", request_id)], b"")
 
     def headers(self, request: aws.Request) -> list[tuple[str, str]]:
-        """What the answer to a request of a page is given, so that its browser shows it to that page."""
+        """The CORS headers of the response to a request with an Origin header."""
         rules = self._rules(request)
-        return (allow(rules, request.headers["origin"], request.method) or []) if rules is not None else []
+        return (cors_headers(rules, request.headers["origin"], request.method) or []) if rules is not None else []
 
     def _rules(self, request: aws.Request) -> list[dict[str, object]] | None:
-        """None: nobody has said anything of other origins, or there is no such bucket."""
-        from corral.services.s3.configurations import CORS  # only here: S3 is not loaded before it is used
-        from corral.services.s3.documents import current
+        """None: the bucket has no CORS configuration, or does not exist."""
+        from corral.services.s3.bucket_configurations import CORS, current_document  # imported late: S3 is loaded on first use
 
-        name = aws.as_meant(request).path.lstrip("/").partition("/")[0]
+        name = aws.normalize_s3_request(request).path.lstrip("/").partition("/")[0]
 
         def find(tx: Tx[Store]) -> list[dict[str, object]] | None:
             bucket = tx.store.buckets.get(name)
-            found = current(tx, bucket, CORS) if bucket is not None else None
+            found = current_document(tx, bucket, CORS) if bucket is not None else None
             return None if found is None else found["CORSRules"]
 
         return self._state.read_now(find, self._settings, self._ids)
@@ -66,18 +65,18 @@ class Origins:
 
 @dataclass(slots=True, eq=False)
 class Preflight:
-    """An exchange with a browser that asks before it sends a request. Browsers do not sign this question."""
+    """One preflight request of a browser and its response."""
 
     head: aws.Request
     request_id: str
-    origins: Origins
+    cors: BucketCors
     action: str = "s3:Preflight"
 
     async def authenticate(self, authentication: Authentication) -> aws.Identity:
         return ANONYMOUS
 
     async def run(self, caller: Caller) -> aws.Response:
-        return self.origins.preflight(self.head, self.request_id)
+        return self.cors.preflight(self.head, self.request_id)
 
     def refuse(self, error: ApiError) -> aws.Response:
         return aws.serialize_refusal(self.head, error, self.request_id)

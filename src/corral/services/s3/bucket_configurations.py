@@ -1,0 +1,359 @@
+"""Bucket configurations: one mechanism for all kinds, the kinds, and the validation of each.
+
+A `BucketConfiguration` declares a kind: the operations that put, get and delete it, its place in the response, and the error for
+a bucket that has none. `_operations` makes those operations from the declaration. Each configuration is stored as a document.
+Most kinds are stored but not enforced. CORS, notifications and lifecycle rules act, and the code that acts reads the document.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from corral.core import Tx
+from corral.decide.policy import PolicyError, is_public, read
+from corral.errors import ApiError, api_error
+from corral.model.objects import BUCKET_ENCRYPTION, BUCKET_LIFECYCLE, BUCKET_NOTIFICATION, ENABLED, Bucket
+from corral.services import Operation
+from corral.services.caller import Caller
+from corral.services.pages import Pages
+from corral.services.s3 import acl
+from corral.services.s3.errors import (
+    InvalidArgument,
+    InvalidRequest,
+    InvalidTargetBucketForLogging,
+    MalformedPolicy,
+    malformed_xml,
+    no_object_lock,
+)
+from corral.services.s3.lifecycle import begin_walk, validate_lifecycle
+from corral.services.s3.lookup import existing_bucket
+from corral.services.s3.notifications import validate_notifications
+from corral.services.s3.object_details import BUCKET_TAGS
+from corral.store import Store
+
+NAMED_MAX = 1_000
+PAGES = Pages(InvalidArgument, None, "ContinuationToken", "NextContinuationToken", truncated="IsTruncated")
+RESOURCE = re.compile(r"arn:aws[a-z-]*:s3:::(?P<bucket>[^/]*)(?:/.*)?", re.S)
+
+Validate = Callable[[Tx[Store], Bucket, dict[str, Any], Caller], Any]  # raises, or returns the document to store
+
+
+@dataclass(frozen=True, slots=True)
+class BucketConfiguration:
+    name: str  # "BucketCors": the part of the operation's name after Put and Get
+    validate: Validate
+    delete: str | None = None  # the operation that deletes it
+    member: str | None = None  # the member of the response that holds it; None: the document is the whole response
+    default: Any = None  # of a bucket that never got one
+    missing: Callable[[], ApiError] | None = None  # the error of Get for a bucket without one
+    on_delete: Callable[[Tx[Store], Bucket], None] = lambda tx, bucket: None
+
+
+def current_document(tx: Tx[Store], bucket: Bucket, configuration: BucketConfiguration) -> Any:
+    """The bucket's document of this kind, or the default; None: the bucket has none."""
+    found = tx.store.bucket_documents.get(bucket.id, configuration.name)
+    return configuration.default if found is None else found[0]
+
+
+def apply_create_options(tx: Tx[Store], bucket: Bucket, params: dict[str, Any]) -> None:
+    """Store the configurations that CreateBucket can carry."""
+    if requested := acl.requested_acl(params):
+        tx.store.bucket_documents.put(bucket.id, acl.BUCKET_ACL, requested, tx.now_s)
+    if "ObjectOwnership" in params:
+        rules = {"Rules": [{"ObjectOwnership": params["ObjectOwnership"]}]}
+        tx.store.bucket_documents.put(bucket.id, OWNERSHIP.name, rules, tx.now_s)
+    if tags := params.get("CreateBucketConfiguration", {}).get("Tags"):
+        tx.store.bucket_documents.put(bucket.id, TAGGING.name, {"TagSet": _checked_tags(tags)}, tx.now_s)
+
+
+def _operations(configuration: BucketConfiguration) -> dict[str, Operation]:
+    def put(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        bucket = existing_bucket(tx, params, caller)
+        document = configuration.validate(tx, bucket, params, caller)
+        tx.store.bucket_documents.put(bucket.id, configuration.name, document, tx.now_s)
+        return {}
+
+    def get(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        bucket = existing_bucket(tx, params, caller)
+        found = current_document(tx, bucket, configuration)
+        if found is None:
+            assert configuration.missing is not None
+            raise configuration.missing()
+        return {configuration.member: found} if configuration.member is not None else found
+
+    def delete(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        bucket = existing_bucket(tx, params, caller)
+        if configuration.default is not None and configuration.missing is not None:
+            tx.store.bucket_documents.put(bucket.id, configuration.name, None, tx.now_s)
+        else:
+            tx.store.bucket_documents.drop(bucket.id, configuration.name)
+        configuration.on_delete(tx, bucket)
+        return {}
+
+    found: dict[str, Operation] = {f"Put{configuration.name}": put, f"Get{configuration.name}": get}
+    return found | ({configuration.delete: delete} if configuration.delete is not None else {})
+
+
+def _named_operations(word: str, missing: Callable[[], ApiError]) -> dict[str, Operation]:
+    """The operations of a kind of which a bucket can have several, each with an Id, such as PutBucketMetricsConfiguration."""
+    kind, member = f"Bucket{word}Configuration", f"{word}Configuration"
+
+    def put(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        bucket = existing_bucket(tx, params, caller)
+        document, name = params[member], params["Id"]
+        if document["Id"] != name:
+            raise InvalidArgument(
+                f"{member}.Id is {document['Id']!r}, but the id of the request is {name!r}: use one value for both."
+            )
+        stored = tx.store.bucket_documents.named(bucket.id, kind)
+        if len(stored) >= NAMED_MAX and name not in dict(stored):
+            raise InvalidArgument(f"The bucket already has {NAMED_MAX} of {member}, the maximum: delete one first.")
+        tx.store.bucket_documents.put(bucket.id, kind, document, tx.now_s, name)
+        return {}
+
+    def get(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        bucket = existing_bucket(tx, params, caller)
+        found = tx.store.bucket_documents.get(bucket.id, kind, params["Id"])
+        if found is None:
+            raise missing()
+        return {member: found[0]}
+
+    def delete(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        bucket = existing_bucket(tx, params, caller)
+        if not tx.store.bucket_documents.drop(bucket.id, kind, params["Id"]):
+            raise missing()
+        return {}
+
+    def list_page(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+        bucket = existing_bucket(tx, params, caller)
+        page, token = PAGES.page(params, lambda after, limit: tx.store.bucket_documents.named(bucket.id, kind, after, limit))
+        return {f"{member}List": page, **token}
+
+    return {f"Put{kind}": put, f"Get{kind}": get, f"Delete{kind}": delete, f"List{kind}s": list_page}
+
+
+# Validation of each kind
+
+
+def _missing(code: str, message: str) -> Callable[[], ApiError]:
+    return lambda: api_error(code, 404)(message)
+
+
+def _validate_policy(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
+    text = params["Policy"]
+    try:
+        policy = read(text)
+    except PolicyError as error:
+        raise MalformedPolicy(str(error)) from None
+    for statement in policy.statements:
+        if statement.principals is None:
+            raise MalformedPolicy("Missing required field Principal")
+        if statement.resources is None:
+            raise MalformedPolicy("Missing required field Resource")
+        if not all(action == "*" or action.startswith("s3:") for action in statement.actions.values):
+            raise MalformedPolicy("Policy has invalid action")
+        if not all(_matches_bucket(resource, bucket.name) for resource in statement.resources.values):
+            raise MalformedPolicy("Policy has invalid resource")
+    return text
+
+
+def _matches_bucket(resource: str, bucket: str) -> bool:
+    found = RESOURCE.fullmatch(resource)
+    return found is not None and fnmatchcase(bucket, found["bucket"].replace("[", "[[]"))
+
+
+def _get_policy_status(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    found = current_document(tx, existing_bucket(tx, params, caller), POLICY)
+    if found is None:
+        raise _NO_POLICY()
+    return {"PolicyStatus": {"IsPublic": is_public(read(found))}}
+
+
+def _validate_encryption(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
+    document = params["ServerSideEncryptionConfiguration"]
+    if len(document["Rules"]) != 1:
+        raise malformed_xml()
+    for rule in document["Rules"]:
+        by_default = rule.get("ApplyServerSideEncryptionByDefault", {"SSEAlgorithm": "AES256"})
+        if "KMSMasterKeyID" in by_default and by_default["SSEAlgorithm"] == "AES256":
+            raise InvalidArgument("a KMSMasterKeyID is not applicable if the default sse algorithm is not aws:kms or aws:kms:dsse")
+    return {"Rules": [{"BucketKeyEnabled": False, **rule} for rule in document["Rules"]]}
+
+
+def _validate_cors(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
+    document = params["CORSConfiguration"]
+    for rule in document["CORSRules"]:
+        for member, values in (("Origin", rule["AllowedOrigins"]), ("Header", rule.get("AllowedHeaders", ()))):
+            for value in values:
+                if value.count("*") > 1:
+                    raise InvalidRequest(f'Allowed{member} "{value}" can not have more than one wildcard.')
+        for value in rule.get("ExposeHeaders", ()):
+            if "*" in value:
+                raise InvalidRequest(
+                    f'ExposeHeader "{value}" contains wildcard. We currently do not support wildcard for ExposeHeader.'
+                )
+    return document
+
+
+def _validate_ownership(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
+    document = params["OwnershipControls"]
+    if len(document["Rules"]) != 1:
+        raise malformed_xml()
+    return document
+
+
+def _validate_access_block(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
+    return {member: params["PublicAccessBlockConfiguration"].get(member, False) for member in ACCESS_BLOCK}
+
+
+def _validate_tagging(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
+    return {"TagSet": _checked_tags(params["Tagging"]["TagSet"])}
+
+
+def _checked_tags(tags: list[dict[str, str]]) -> list[dict[str, str]]:
+    return BUCKET_TAGS.shown(BUCKET_TAGS.read(tags))
+
+
+def _validate_logging(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
+    document = params["BucketLoggingStatus"]
+    target = document.get("LoggingEnabled", {}).get("TargetBucket")
+    if target is not None and tx.store.buckets.get(target) is None:
+        raise InvalidTargetBucketForLogging("The target bucket for logging does not exist")
+    return document
+
+
+def _validate_website(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
+    document = params["WebsiteConfiguration"]
+    if "RedirectAllRequestsTo" not in document and not document.get("IndexDocument", {}).get("Suffix"):
+        raise InvalidArgument("A value for IndexDocument Suffix must be provided if RedirectAllRequestsTo is empty")
+    if "/" in document.get("IndexDocument", {}).get("Suffix", ""):
+        raise InvalidArgument("The IndexDocument Suffix is not well formed")
+    return document
+
+
+def _validate_accelerate(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
+    if "Status" not in params["AccelerateConfiguration"]:
+        raise malformed_xml()
+    return params["AccelerateConfiguration"]
+
+
+def _validate_payer(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
+    return params["RequestPaymentConfiguration"]
+
+
+def _validate_abac(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
+    if "Status" not in params["AbacStatus"]:
+        raise malformed_xml()
+    return params["AbacStatus"]
+
+
+def _validate_replication(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
+    document = params["ReplicationConfiguration"]
+    if bucket.versioning != ENABLED:
+        raise InvalidRequest("Versioning must be 'Enabled' on the bucket to apply a replication configuration")
+    ids = Counter(rule["ID"] for rule in document["Rules"] if "ID" in rule)
+    if any(count > 1 for count in ids.values()):
+        raise InvalidArgument("Rule Id must be unique")
+    rules = [rule if "ID" in rule else {"ID": tx.ids.uuid(), **rule} for rule in document["Rules"]]
+    return {**document, "Rules": rules}
+
+
+def _validate_object_lock(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
+    """Refused, because a stored lock that does not protect anything would be worse than none."""
+    raise no_object_lock("object-lock")
+
+
+ACCESS_BLOCK = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
+_NO_POLICY = _missing("NoSuchBucketPolicy", "The bucket policy does not exist")
+
+POLICY = BucketConfiguration("BucketPolicy", _validate_policy, "DeleteBucketPolicy", member="Policy", missing=_NO_POLICY)
+ENCRYPTION = BucketConfiguration(
+    BUCKET_ENCRYPTION,
+    _validate_encryption,
+    "DeleteBucketEncryption",
+    member="ServerSideEncryptionConfiguration",
+    default={"Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}, "BucketKeyEnabled": False}]},
+)
+CORS = BucketConfiguration(
+    "BucketCors",
+    _validate_cors,
+    "DeleteBucketCors",
+    missing=_missing("NoSuchCORSConfiguration", "The CORS configuration does not exist"),
+)
+OWNERSHIP = BucketConfiguration(
+    "BucketOwnershipControls",
+    _validate_ownership,
+    "DeleteBucketOwnershipControls",
+    member="OwnershipControls",
+    default={"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]},
+    missing=_missing("OwnershipControlsNotFoundError", "The bucket ownership controls were not found"),
+)
+PUBLIC_ACCESS_BLOCK = BucketConfiguration(
+    "PublicAccessBlock",
+    _validate_access_block,
+    "DeletePublicAccessBlock",
+    member="PublicAccessBlockConfiguration",
+    default=dict.fromkeys(ACCESS_BLOCK, True),
+    missing=_missing("NoSuchPublicAccessBlockConfiguration", "The public access block configuration was not found"),
+)
+TAGGING = BucketConfiguration(
+    "BucketTagging",
+    _validate_tagging,
+    "DeleteBucketTagging",
+    missing=_missing("NoSuchTagSet", "The TagSet does not exist"),
+)
+LIFECYCLE = BucketConfiguration(
+    BUCKET_LIFECYCLE,
+    validate_lifecycle,
+    "DeleteBucketLifecycle",
+    missing=_missing("NoSuchLifecycleConfiguration", "The lifecycle configuration does not exist"),
+    on_delete=begin_walk,
+)
+NOTIFICATION = BucketConfiguration(BUCKET_NOTIFICATION, validate_notifications, default={})
+WEBSITE = BucketConfiguration(
+    "BucketWebsite",
+    _validate_website,
+    "DeleteBucketWebsite",
+    missing=_missing("NoSuchWebsiteConfiguration", "The specified bucket does not have a website configuration"),
+)
+REPLICATION = BucketConfiguration(
+    "BucketReplication",
+    _validate_replication,
+    "DeleteBucketReplication",
+    member="ReplicationConfiguration",
+    missing=_missing("ReplicationConfigurationNotFoundError", "The replication configuration was not found"),
+)
+OBJECT_LOCK = BucketConfiguration(
+    "ObjectLockConfiguration",
+    _validate_object_lock,
+    member="ObjectLockConfiguration",
+    missing=_missing("ObjectLockConfigurationNotFoundError", "Object Lock configuration does not exist for this bucket"),
+)
+CONFIGURATIONS = (
+    POLICY,
+    ENCRYPTION,
+    CORS,
+    OWNERSHIP,
+    PUBLIC_ACCESS_BLOCK,
+    TAGGING,
+    LIFECYCLE,
+    NOTIFICATION,
+    WEBSITE,
+    REPLICATION,
+    OBJECT_LOCK,
+    BucketConfiguration("BucketLogging", _validate_logging, default={}),
+    BucketConfiguration("BucketAccelerateConfiguration", _validate_accelerate, default={}),
+    BucketConfiguration("BucketRequestPayment", _validate_payer, default={"Payer": "BucketOwner"}),
+    BucketConfiguration("BucketAbac", _validate_abac, member="AbacStatus", default={"Status": "Disabled"}),
+)
+
+HANDLERS: dict[str, Operation] = {"GetBucketPolicyStatus": _get_policy_status}
+for _configuration in CONFIGURATIONS:
+    HANDLERS |= _operations(_configuration)
+for _word in ("Analytics", "IntelligentTiering", "Inventory", "Metrics"):
+    HANDLERS |= _named_operations(_word, _missing("NoSuchConfiguration", "The specified configuration does not exist."))

@@ -1,0 +1,83 @@
+"""Looks up the bucket and the version that a request names, and builds the response members that name them."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+from urllib.parse import quote
+
+from corral.core import Tx
+from corral.errors import ApiError
+from corral.model.objects import NULL, Bucket, ObjectVersion
+from corral.services.caller import Caller
+from corral.services.s3.errors import AccessDenied, KeyTooLongError, MethodNotAllowed, NoSuchBucket, NoSuchVersion, no_such_key
+from corral.store import Store
+
+KEY_MAX_BYTES = 1024
+PAGE_MAX = 1_000
+
+
+def existing_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Bucket:
+    """The bucket that a request names. Its owner must be `ExpectedBucketOwner`, if the request has one."""
+    bucket = tx.store.buckets.get(params["Bucket"])
+    if bucket is None:
+        raise NoSuchBucket("The specified bucket does not exist", BucketName=params["Bucket"])
+    if params.get("ExpectedBucketOwner", caller.account) != caller.account:
+        raise AccessDenied("Access Denied")
+    return bucket
+
+
+def existing_version(tx: Tx[Store], bucket: Bucket, key: str, version_id: str | None) -> ObjectVersion:
+    """The version with this id, or the latest one. A delete marker is an error."""
+    if version_id is None:
+        latest = tx.store.objects.latest(bucket.id, key)
+        if latest is None or latest.is_marker:
+            raise _with_marker_headers(no_such_key(key), latest)
+        return latest
+    found = tx.store.objects.version(bucket.id, key, version_id)
+    if found is None:
+        raise NoSuchVersion("The specified version does not exist.", Key=key, VersionId=version_id)
+    if found.is_marker:
+        message = "The specified method is not allowed against this resource."
+        raise _with_marker_headers(MethodNotAllowed(message, ResourceType="DeleteMarker"), found)
+    return found
+
+
+def check_key(key: str) -> None:
+    size = len(key.encode())
+    if size > KEY_MAX_BYTES:
+        raise KeyTooLongError("Your key is too long", Size=size, MaxSizeAllowed=KEY_MAX_BYTES)
+
+
+def page_limit(params: dict[str, Any], member: str) -> int:
+    """The largest number of entries in a page of a listing."""
+    limit: int = params.get(member, PAGE_MAX)
+    return min(limit, PAGE_MAX)
+
+
+def version_id_member(bucket: Bucket, version: ObjectVersion) -> dict[str, str]:
+    """`VersionId`, if versioning is or was enabled for the bucket."""
+    return {"VersionId": version.id} if bucket.versioning or version.id != NULL else {}
+
+
+def owner(caller: Caller) -> dict[str, str]:
+    """The account as a canonical user id, which is derived from the account number and does not contain it."""
+    return {"ID": sha256(f"corral/{caller.account}".encode()).hexdigest()}
+
+
+def bucket_arn(name: str) -> str:
+    return f"arn:aws:s3:::{name}"
+
+
+def quoted(etag: str) -> str:
+    return f'"{etag}"'
+
+
+def location(tx: Tx[Store], bucket: Bucket, key: str) -> str:
+    return f"{tx.settings.endpoint_url}/{bucket.name}/{quote(key)}"
+
+
+def _with_marker_headers(error: ApiError, version: ObjectVersion | None) -> ApiError:
+    if version is not None:
+        error.headers = {"x-amz-delete-marker": "true", "x-amz-version-id": version.id}
+    return error

@@ -1,0 +1,184 @@
+"""The details of an object: the headers, metadata, tags and encryption settings that are stored with its bytes.
+
+Encryption is stored but not enforced: the files are not encrypted. ETags are as S3 forms them for the given method.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+from urllib.parse import parse_qsl
+
+from corral.core import Tx
+from corral.model.blob import MD5, StoredBlob
+from corral.model.objects import Bucket, ObjectVersion
+from corral.services.caller import Caller
+from corral.services.s3 import acl
+from corral.services.s3.errors import (
+    InvalidArgument,
+    InvalidRequest,
+    InvalidStorageClass,
+    InvalidTag,
+    MetadataTooLarge,
+    unsupported,
+)
+from corral.services.s3.lookup import existing_bucket, existing_version, version_id_member
+from corral.services.s3.notifications import tags_changed
+from corral.services.tags import TagRules
+from corral.store import Store
+
+HEADER_MEMBERS = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType", "Expires")
+STORED_MEMBERS = (*HEADER_MEMBERS, "Metadata", "WebsiteRedirectLocation", "StorageClass")
+DEFAULT_CONTENT_TYPE = "binary/octet-stream"
+STANDARD = "STANDARD"
+STORAGE_CLASSES = frozenset(
+    {"STANDARD", "REDUCED_REDUNDANCY", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER", "DEEP_ARCHIVE", "GLACIER_IR",
+     "EXPRESS_ONEZONE"}
+)  # fmt: skip
+METADATA_MAX_BYTES = 2048
+_METADATA_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+TAGS = "Tags"  # the tags among the details: name → value
+OBJECT_TAGS = TagRules(
+    InvalidTag,
+    texts={
+        "count": "Object tags cannot be greater than {max}",
+        "duplicate": "Cannot provide multiple Tags with the same key",
+        "key": "The TagKey you have provided is invalid",
+        "value": "The TagValue you have provided is invalid",
+        "reserved": "System tags cannot be added/updated by requester",
+    },
+    max=10,
+    any_character=True,
+    error_members={"TagKey": "key"},
+)
+BUCKET_TAGS = replace(OBJECT_TAGS, max=50)
+
+SSE_METHOD = "ServerSideEncryption"
+SSE_KEY_ID = "SSEKMSKeyId"
+ENCRYPTION_MEMBERS = (SSE_METHOD, SSE_KEY_ID, "BucketKeyEnabled")
+SSE_S3 = "AES256"
+SSE_METHODS = (SSE_S3, "aws:kms", "aws:kms:dsse")
+
+
+def details_from_request(bucket: Bucket, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The details of a new object, from the request that creates it."""
+    for member in ("SSECustomerAlgorithm", "CopySourceSSECustomerAlgorithm"):
+        if member in params:
+            raise unsupported("x-amz-server-side-encryption-customer-algorithm", "Corral does not encrypt with customer keys")
+    if any(member.startswith("ObjectLock") for member in params):
+        raise InvalidRequest("Bucket is missing Object Lock Configuration")
+    _check_metadata(params.get("Metadata", {}))
+    storage_class = params.get("StorageClass", STANDARD)
+    if storage_class not in STORAGE_CLASSES:
+        raise InvalidStorageClass("The storage class you specified is not valid", StorageClassRequested=storage_class)
+    details = {name: params[name] for name in STORED_MEMBERS if name in params}
+    details |= _requested_encryption(bucket, params) | acl.requested_acl(params)
+    if "Tagging" in params and isinstance(params["Tagging"], str):
+        tags = tags_from_header(params["Tagging"])
+        details |= {TAGS: tags} if tags else {}
+    return details
+
+
+def header_members(version: ObjectVersion) -> dict[str, Any]:
+    """The members of GetObject's response that come from the stored details."""
+    members = {name: value for name, value in version.details.items() if name in STORED_MEMBERS}
+    members |= encryption_members(version.details)
+    members.setdefault("ContentType", DEFAULT_CONTENT_TYPE)
+    if members.get("StorageClass") == STANDARD:
+        del members["StorageClass"]
+    if tags := version.details.get(TAGS):
+        members["TagCount"] = len(tags)
+    return members
+
+
+def _check_metadata(metadata: Mapping[str, str]) -> None:
+    for name in metadata:
+        if not _METADATA_NAME.fullmatch(name):  # a name in a presigned URL can have any character, and becomes a header
+            message = f"The metadata name {name!r} is not valid: use letters, digits and !#$%&'*+.^_`|~- only."
+            raise InvalidArgument(message, ArgumentName=f"x-amz-meta-{name}")
+    size = sum(len(name) + len(value) for name, value in metadata.items())
+    if size > METADATA_MAX_BYTES:
+        message = "Your metadata headers exceed the maximum allowed metadata size"
+        raise MetadataTooLarge(message, Size=size, MaxSizeAllowed=METADATA_MAX_BYTES)
+
+
+# Encryption
+
+
+def _requested_encryption(bucket: Bucket, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The encryption members of a new object: the request's, or else the bucket's default."""
+    method = params.get(SSE_METHOD, SSE_S3)
+    if method not in SSE_METHODS:
+        raise InvalidArgument(
+            "The encryption method specified is not supported", ArgumentName="x-amz-server-side-encryption", ArgumentValue=method
+        )
+    if SSE_KEY_ID in params and method == SSE_S3:
+        raise InvalidArgument(
+            "Server Side Encryption with AWS KMS managed key requires HTTP header x-amz-server-side-encryption : aws:kms",
+            ArgumentName="x-amz-server-side-encryption",
+            ArgumentValue=params.get(SSE_METHOD, "null"),
+        )
+    requested = encryption_members(params)
+    return requested if SSE_METHOD in requested else _default_encryption(bucket) | requested
+
+
+def _default_encryption(bucket: Bucket) -> dict[str, Any]:
+    if bucket.encryption is None:
+        return {}
+    rule = bucket.encryption["Rules"][0]  # PutBucketEncryption stores exactly one rule, with all its members
+    by_default = rule.get("ApplyServerSideEncryptionByDefault", {"SSEAlgorithm": SSE_S3})
+    return {
+        SSE_METHOD: by_default["SSEAlgorithm"],
+        **({SSE_KEY_ID: by_default["KMSMasterKeyID"]} if "KMSMasterKeyID" in by_default else {}),
+        **({"BucketKeyEnabled": True} if rule["BucketKeyEnabled"] else {}),
+    }
+
+
+def encryption_members(details: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: details[name] for name in ENCRYPTION_MEMBERS if name in details}
+
+
+def etag_is_md5(details: Mapping[str, Any]) -> bool:
+    """Whether the ETag of an object of one part is the MD5 of its bytes. With a KMS key it is a random value."""
+    return SSE_METHOD not in details or details[SSE_METHOD] == SSE_S3
+
+
+def new_etag(tx: Tx[Store], blob: StoredBlob, details: Mapping[str, Any]) -> str:
+    return blob.digests[MD5].hex() if etag_is_md5(details) else tx.ids.hex32()
+
+
+# Tags
+
+
+def put_object_tagging(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    return _set_tags(tx, params, caller, OBJECT_TAGS.read(params["Tagging"].get("TagSet", ())), "Put")
+
+
+def delete_object_tagging(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    return _set_tags(tx, params, caller, {}, "Delete")
+
+
+def get_object_tagging(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    bucket = existing_bucket(tx, params, caller)
+    version = existing_version(tx, bucket, params["Key"], params.get("VersionId"))
+    return {"TagSet": OBJECT_TAGS.shown(version.details.get(TAGS, {})), **version_id_member(bucket, version)}
+
+
+def tags_from_header(text: str) -> dict[str, str]:
+    pairs = parse_qsl(text, keep_blank_values=True)
+    if text and not pairs:
+        message = "The header 'x-amz-tagging' shall be encoded as UTF-8 then URLEncoded URL query parameters."
+        raise InvalidArgument(message, ArgumentName="x-amz-tagging", ArgumentValue=text)
+    return OBJECT_TAGS.of_pairs(pairs)
+
+
+def _set_tags(tx: Tx[Store], params: dict[str, Any], caller: Caller, tags: dict[str, str], event_name: str) -> dict[str, Any]:
+    bucket = existing_bucket(tx, params, caller)
+    version = existing_version(tx, bucket, params["Key"], params.get("VersionId"))
+    details = {name: value for name, value in version.details.items() if name != TAGS} | ({TAGS: tags} if tags else {})
+    tx.store.objects.set_details(version.number, details)
+    tags_changed(tx, bucket, replace(version, details=details), event_name, caller)
+    return version_id_member(bucket, version)
