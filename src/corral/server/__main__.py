@@ -43,7 +43,7 @@ from corral.server.http import App, HttpServer
 from corral.server.intake import Intake
 from corral.server.keeper import Keeper
 from corral.server.lanes import Lane
-from corral.server.publishing import Publisher
+from corral.server.metric_publisher import MetricPublisher
 from corral.server.status import status_of
 from corral.server.task_endpoints import TaskEndpoints
 from corral.store import Store
@@ -139,7 +139,7 @@ async def _serve(options: argparse.Namespace) -> None:
     channel = Channel(settings, state, agents, clock, names)
     await channel.listen(data / "node")
     keeper = asyncio.create_task(agents.keep_agent())
-    publisher = asyncio.create_task(Publisher(state, metrics, agents, clock).run())
+    publisher = asyncio.create_task(MetricPublisher(state, metrics, agents, clock).run())
 
     root = Secret(keys["secret_key"], None, None, f"arn:aws:iam::{settings.account}:root")
     about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus,

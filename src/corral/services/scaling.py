@@ -10,6 +10,6 @@ from corral.store import Store
 
 
 def receive_requests(tx: Tx[Store], said: dict[str, Any]) -> None:
-    """All that one alarm asks for now: what it asked for before is void (services/cloudwatch/acting.py)."""
+    """All that one alarm asks for now: what it asked for before is void (services/cloudwatch/alarm_actions.py)."""
     requests = [ScalingRequest(policy, AlarmState(state), *values) for policy, state, *values in said["requests"]]
     tx.store.scaling.put(said["alarm"], requests, said["asked_s"])
