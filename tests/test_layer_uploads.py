@@ -1,8 +1,4 @@
-<<<<<<<< HEAD:tests/test_layer_uploads.py
 """Uploads of layers that are idle, cut off or too many, on the test's own clock."""
-========
-"""Abandoned uploads of layers, on an event loop with a virtual clock."""
->>>>>>>> plain-objects:tests/test_registry_uploads.py
 
 from __future__ import annotations
 
@@ -19,12 +15,7 @@ from corral.blobs import Blobs
 from corral.errors import ServiceUnavailable
 from corral.ids import SeededIds
 from corral.server.registry.errors import BlobUploadUnknown, TooManyRequests
-<<<<<<<< HEAD:tests/test_layer_uploads.py
 from corral.server.registry.layer_uploads import EVICTABLE_S, IDLE_MAX_S, UPLOADS_MAX, LayerUpload, LayerUploads
-========
-from corral.server.registry.uploads import GIVES_WAY_S, SILENT_MAX_S, UPLOADS_MAX, Upload, Uploads
-from corral.server.request_body import BodyReceiver, ClientGone
->>>>>>>> plain-objects:tests/test_registry_uploads.py
 from eventually import soon
 
 
@@ -52,19 +43,11 @@ def arriving(tmp_path: Path) -> Callable[[], list[str]]:
 @pytest.fixture
 def uploads(tmp_path: Path) -> LayerUploads:
     ids = SeededIds(Random(0))
-<<<<<<<< HEAD:tests/test_layer_uploads.py
-    return LayerUploads(Intake(Blobs(tmp_path / "blobs", ids)), ids)
+    return LayerUploads(BodyReceiver(Blobs(tmp_path / "blobs", ids)), ids)
 
 
 def sends(*pieces: bytes, gone: bool = False) -> Callable[[], Awaitable[dict[str, Any]]]:
     """The body of a request as the web server passes it on. The client may disconnect before its end."""
-========
-    return Uploads(BodyReceiver(Blobs(tmp_path / "blobs", ids)), ids)
-
-
-def sends(*pieces: bytes, gone: bool = False) -> Callable[[], Awaitable[dict[str, Any]]]:
-    """A `receive` that returns these pieces of a body; the client may disconnect before the end."""
->>>>>>>> plain-objects:tests/test_registry_uploads.py
     messages = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces]
     messages.append({"type": "http.disconnect"} if gone else {"type": "http.request", "body": b""})
     coming = iter(messages)
@@ -75,20 +58,12 @@ def sends(*pieces: bytes, gone: bool = False) -> Callable[[], Awaitable[dict[str
     return receive
 
 
-<<<<<<<< HEAD:tests/test_layer_uploads.py
 def test_an_upload_that_is_idle_for_an_hour_is_dropped(loop: Loop, uploads: LayerUploads, arriving: Callable[[], list[str]]):
-========
-def test_an_upload_ends_after_an_hour_of_silence(loop: Loop, uploads: Uploads, arriving: Callable[[], list[str]]):
->>>>>>>> plain-objects:tests/test_registry_uploads.py
     async def go() -> None:
         upload = uploads.open(1)
         loop.ahead_s += IDLE_MAX_S - 10
         await uploads.take(upload, sends(b"some"), None)
-<<<<<<<< HEAD:tests/test_layer_uploads.py
         loop.ahead_s += IDLE_MAX_S - 10  # counted from the last bytes
-========
-        loop.ahead_s += SILENT_MAX_S - 10  # counted from the last bytes
->>>>>>>> plain-objects:tests/test_registry_uploads.py
         await asyncio.sleep(0)
         assert uploads.find(upload.id, 1) is upload
         assert len(arriving()) == 1
@@ -100,11 +75,7 @@ def test_an_upload_ends_after_an_hour_of_silence(loop: Loop, uploads: Uploads, a
     loop.run_until_complete(go())
 
 
-<<<<<<<< HEAD:tests/test_layer_uploads.py
 def test_the_longest_idle_upload_is_evicted(loop: Loop, uploads: LayerUploads):
-========
-def test_the_oldest_upload_is_dropped(loop: Loop, uploads: Uploads):
->>>>>>>> plain-objects:tests/test_registry_uploads.py
     async def go() -> None:
         opened: list[LayerUpload] = []
         for _ in range(UPLOADS_MAX):
@@ -121,11 +92,7 @@ def test_the_oldest_upload_is_dropped(loop: Loop, uploads: Uploads):
     loop.run_until_complete(go())
 
 
-<<<<<<<< HEAD:tests/test_layer_uploads.py
 def test_a_client_that_disconnects(loop: Loop, uploads: LayerUploads, arriving: Callable[[], list[str]]):
-========
-def test_a_client_that_disconnects(loop: Loop, uploads: Uploads, arriving: Callable[[], list[str]]):
->>>>>>>> plain-objects:tests/test_registry_uploads.py
     async def go() -> None:
         upload = uploads.open(1)
         await uploads.take(upload, sends(b"some"), None)

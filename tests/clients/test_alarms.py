@@ -1,4 +1,4 @@
-"""Alarms, metrics embedded in logs and those that Corral makes itself, as real clients see them."""
+"""Alarms, metrics in log events, and the metrics that Corral publishes itself, through real clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cloudwatch(corral: Corral) -> Any:
 
 
 def config(name: str, **more: Any) -> dict[str, Any]:
-    """What PutMetricAlarm takes; a member that is None is left out."""
+    """Parameters of PutMetricAlarm without the members that are None."""
     settings = {
         "AlarmName": name,
         "Namespace": "Demo",
@@ -87,7 +87,7 @@ def test_the_aws_command(aws: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "code", "said"),
+    ("params", "code", "message"),
     [
         (config("w", Period=7), "ValidationError", "Period must be 10, 20, 30 or a multiple of 60."),
         (config("w", Statistic=None), "MissingParameter", "Statistic or ExtendedStatistic"),
@@ -110,11 +110,11 @@ def test_the_aws_command(aws: Callable[..., Any]) -> None:
         ({"AlarmName": "w"}, "MissingParameter", "MetricName or Metrics"),
     ],
 )  # fmt: skip
-def test_refusals(cloudwatch: Any, wrong: dict[str, Any], code: str, said: str) -> None:
+def test_invalid_metric_alarms_are_refused(cloudwatch: Any, params: dict[str, Any], code: str, message: str) -> None:
     with pytest.raises(ClientError) as refused:
-        cloudwatch.put_metric_alarm(**wrong)
+        cloudwatch.put_metric_alarm(**params)
     assert refused.value.response["Error"]["Code"] == code
-    assert said in refused.value.response["Error"]["Message"]
+    assert message in refused.value.response["Error"]["Message"]
     assert cloudwatch.describe_alarms(AlarmNames=["w"])["MetricAlarms"] == []
 
 
@@ -124,25 +124,25 @@ def query(id: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("metrics", "said"),
+    ("metrics", "message"),
     [
         ([query("a"), query("b")], "Exactly one element"),
         ([query("a"), {"Id": "e", "Expression": "a +"}], "Error in expression 'e'"),
-        ([query("a"), {"Id": "e", "Expression": "nobody * 2"}], "nobody"),
+        ([query("a"), {"Id": "e", "Expression": "unknown * 2"}], "unknown"),
         ([query("a"), {"Id": "e", "Expression": "METRICS()"}, query("b")], "one time series"),
         ([query("a"), query("b", Period=120), {"Id": "e", "Expression": "a + b"}], "consistent"),
         ([{"Id": "e", "Expression": "TIME_SERIES(1)"}], "needs a MetricStat"),
         ([query("a"), {"Id": "e", "Expression": "SUM(SEARCH('{Demo}', 'Sum', 60))"}], "SEARCH"),
     ],
 )
-def test_refused_expressions(cloudwatch: Any, metrics: list[dict[str, Any]], said: str) -> None:
+def test_invalid_expressions_are_refused(cloudwatch: Any, metrics: list[dict[str, Any]], message: str) -> None:
     one_metric = ("Namespace", "MetricName", "Statistic", "Period")
     with pytest.raises(ClientError, match="ValidationError") as refused:
         cloudwatch.put_metric_alarm(**without(config("wrong"), *one_metric), Metrics=metrics)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
-def test_listing(cloudwatch: Any) -> None:
+def test_describe_alarms_filters_and_pages(cloudwatch: Any) -> None:
     for at in range(4):
         cloudwatch.put_metric_alarm(**config(f"list-{at}", AlarmActions=[f"{TOPIC}-{at % 2}"]))
     cloudwatch.set_alarm_state(AlarmName="list-3", StateValue="OK", StateReason="for a test")
@@ -157,7 +157,7 @@ def test_listing(cloudwatch: Any) -> None:
     assert names(AlarmNamePrefix="list-", AlarmTypes=["CompositeAlarm"]) == ["list-all"]
     assert names(AlarmNamePrefix="list-", StateValue="OK") == ["list-3"]
     assert names(AlarmNamePrefix="list-", ActionPrefix=f"{TOPIC}-1") == ["list-1", "list-3"]
-    assert names(AlarmNames=["list-2", "list-0", "nobody"]) == ["list-0", "list-2"]
+    assert names(AlarmNames=["list-2", "list-0", "unknown"]) == ["list-0", "list-2"]
     assert names(ChildrenOfAlarmName="list-all") == ["list-0", "list-1"]
     assert names(ParentsOfAlarmName="list-1") == ["list-all"]
     assert names(ParentsOfAlarmName="list-2") == []
@@ -169,20 +169,20 @@ def test_listing(cloudwatch: Any) -> None:
     assert found["AlarmName"] == "list-0"
     assert cloudwatch.describe_alarms_for_metric(**metric, Statistic="Sum")["MetricAlarms"] == []
     assert cloudwatch.describe_alarms_for_metric(**metric, Dimensions=[{"Name": "a", "Value": "b"}])["MetricAlarms"] == []
-    for wrong in (
+    for params in (
         {"ChildrenOfAlarmName": "list-all", "StateValue": "OK"},
         {"AlarmNames": ["a"], "AlarmNamePrefix": "a"},
         {"MaxRecords": 101},
     ):
         with pytest.raises(ClientError, match="ValidationError"):
-            cloudwatch.describe_alarms(**wrong)
+            cloudwatch.describe_alarms(**params)
     with pytest.raises(cloudwatch.exceptions.InvalidNextToken):
         cloudwatch.describe_alarms(NextToken="x")
     with pytest.raises(cloudwatch.exceptions.InvalidNextToken):
         cloudwatch.describe_alarm_history(NextToken="x")
 
 
-def test_deleting(cloudwatch: Any) -> None:
+def test_delete_alarms(cloudwatch: Any) -> None:
     for name in ("gone-a", "gone-b"):
         cloudwatch.put_metric_alarm(**config(name, Tags=[{"Key": "a", "Value": "b"}]))
     for name in ("gone-1", "gone-2"):
@@ -194,9 +194,9 @@ def test_deleting(cloudwatch: Any) -> None:
     with pytest.raises(ClientError, match="Only one composite alarm"):
         cloudwatch.delete_alarms(AlarmNames=["gone-1", "gone-2"])
     cloudwatch.delete_alarms(AlarmNames=["gone-1"])
-    cloudwatch.delete_alarms(AlarmNames=["gone-a", "gone-2", "gone-b", "nobody"])
+    cloudwatch.delete_alarms(AlarmNames=["gone-a", "gone-2", "gone-b", "unknown"])
     with pytest.raises(cloudwatch.exceptions.ResourceNotFound):
-        cloudwatch.delete_alarms(AlarmNames=["nobody"])
+        cloudwatch.delete_alarms(AlarmNames=["unknown"])
     with pytest.raises(cloudwatch.exceptions.ResourceNotFoundException):
         cloudwatch.list_tags_for_resource(ResourceARN=arn)
     history = cloudwatch.describe_alarm_history(AlarmName="gone-a")["AlarmHistoryItems"]
@@ -220,9 +220,9 @@ def test_tags(cloudwatch: Any) -> None:
     cloudwatch.delete_dashboards(DashboardNames=["tagged"])
     with pytest.raises(cloudwatch.exceptions.ResourceNotFoundException):
         cloudwatch.list_tags_for_resource(ResourceARN=dashboard)
-    for wrong in ("nothing", "arn:aws:sqs:us-east-1:123456789012:q"):
+    for arn in ("nothing", "arn:aws:sqs:us-east-1:123456789012:q"):
         with pytest.raises(ClientError, match="InvalidParameterValue"):
-            cloudwatch.tag_resource(ResourceARN=wrong, Tags=[])
+            cloudwatch.tag_resource(ResourceARN=arn, Tags=[])
     with pytest.raises(ClientError, match="InvalidParameterValue"):
         cloudwatch.tag_resource(ResourceARN=arn, Tags=[{"Key": f"k{at}", "Value": ""} for at in range(50)])
 
@@ -237,22 +237,22 @@ def test_composite_alarms(cloudwatch: Any) -> None:
     assert state(cloudwatch, "both", "CompositeAlarm")["StateValue"] == "ALARM"
     [item, *_] = cloudwatch.describe_alarm_history(AlarmTypes=["CompositeAlarm"], AlarmName="both")["AlarmHistoryItems"]
     assert item["AlarmType"] == "CompositeAlarm"
-    for rule, said in (("ALARM(cpu", "Syntax error"), ("ALARM(nobody)", "do not exist"), ("", "AlarmRule")):
-        with pytest.raises(Exception, match=said):
+    for rule, message in (("ALARM(cpu", "Syntax error"), ("ALARM(unknown)", "do not exist"), ("", "AlarmRule")):
+        with pytest.raises(Exception, match=message):
             cloudwatch.put_composite_alarm(AlarmName="wrong", AlarmRule=rule)
     scaling = "arn:aws:autoscaling:us-east-1:123456789012:scalingPolicy:x"
-    for wrong in ({"AlarmActions": [scaling]}, {"ActionsSuppressor": "cpu"}, {"ActionsSuppressorWaitPeriod": 5}):
+    for params in ({"AlarmActions": [scaling]}, {"ActionsSuppressor": "cpu"}, {"ActionsSuppressorWaitPeriod": 5}):
         with pytest.raises(ClientError, match="ValidationError"):
-            cloudwatch.put_composite_alarm(AlarmName="wrong", AlarmRule="TRUE", **wrong)
+            cloudwatch.put_composite_alarm(AlarmName="wrong", AlarmRule="TRUE", **params)
     with pytest.raises(ClientError, match="another type"):
         cloudwatch.put_metric_alarm(**config("both"))
     with pytest.raises(ClientError, match="another type"):
         cloudwatch.put_composite_alarm(AlarmName="cpu", AlarmRule="TRUE")
 
 
-def test_states_that_are_set_and_actions_that_are_disabled(cloudwatch: Any) -> None:
+def test_set_alarm_state_and_disabled_actions(cloudwatch: Any) -> None:
     cloudwatch.put_metric_alarm(**config("set", AlarmActions=[TOPIC]))
-    cloudwatch.disable_alarm_actions(AlarmNames=["set", "nobody"])
+    cloudwatch.disable_alarm_actions(AlarmNames=["set", "unknown"])
     assert state(cloudwatch, "set")["ActionsEnabled"] is False
     cloudwatch.set_alarm_state(AlarmName="set", StateValue="ALARM", StateReason="x")
     cloudwatch.enable_alarm_actions(AlarmNames=["set"])
@@ -261,7 +261,7 @@ def test_states_that_are_set_and_actions_that_are_disabled(cloudwatch: Any) -> N
     assert (alarm["ActionsEnabled"], alarm["StateReason"], alarm["StateReasonData"]) == (True, "again", "{}")
     assert cloudwatch.describe_alarm_history(AlarmName="set", HistoryItemType="Action")["AlarmHistoryItems"] == []
     with pytest.raises(cloudwatch.exceptions.ResourceNotFound):
-        cloudwatch.set_alarm_state(AlarmName="nobody", StateValue="OK", StateReason="x")
+        cloudwatch.set_alarm_state(AlarmName="unknown", StateValue="OK", StateReason="x")
     with pytest.raises(cloudwatch.exceptions.InvalidFormatFault):
         cloudwatch.set_alarm_state(AlarmName="set", StateValue="OK", StateReason="x", StateReasonData="no JSON")
 
@@ -296,7 +296,7 @@ def gpu_load(cloudwatch: Any) -> list[float]:
     return [point["Maximum"] for point in found]
 
 
-def test_metrics_in_log_events_are_there_when_put_log_events_answers(client: Callable[..., Any], cloudwatch: Any) -> None:
+def test_metrics_in_log_events_are_recorded_before_put_log_events_responds(client: Callable[..., Any], cloudwatch: Any) -> None:
     logs = client("logs")
     group = "/aws/ecs/containerinsights/c/prometheus"
     logs.create_log_group(logGroupName=group)
@@ -312,7 +312,7 @@ def test_metrics_in_log_events_are_there_when_put_log_events_answers(client: Cal
     assert len(logs.get_log_events(logGroupName=group, logStreamName="s")["events"]) == 3, "they are log events too"
 
 
-def test_metrics_in_what_a_task_writes(client: Callable[..., Any], cloudwatch: Any) -> None:
+def test_metrics_in_the_output_of_a_task(client: Callable[..., Any], cloudwatch: Any) -> None:
     ecs = client("ecs")
     line = embedded(97)
     ecs.register_task_definition(family="emf", containerDefinitions=[container(["echo", line], log_prefix="emf")])
@@ -323,8 +323,8 @@ def test_metrics_in_what_a_task_writes(client: Callable[..., Any], cloudwatch: A
 # Metrics that filters make of logs
 
 
-def put_filter(logs: Any, group: str, pattern: str, name: str, **said: Any) -> None:
-    transformation = {"metricNamespace": "Training", "metricName": name, "metricValue": "1", **said}
+def put_filter(logs: Any, group: str, pattern: str, name: str, **more: Any) -> None:
+    transformation = {"metricNamespace": "Training", "metricName": name, "metricValue": "1", **more}
     logs.put_metric_filter(logGroupName=group, filterName=name, filterPattern=pattern, metricTransformations=[transformation])
 
 
@@ -338,7 +338,7 @@ def counted(cloudwatch: Any, name: str, *statistics: str, **dimensions: str) -> 
     return tuple(whole[statistic](point[statistic] for point in points) for statistic in statistics)
 
 
-def test_a_line_that_a_task_writes_sets_off_an_alarm_by_a_metric_filter(client: Callable[..., Any], cloudwatch: Any) -> None:
+def test_the_output_of_a_task_sets_off_an_alarm_through_a_metric_filter(client: Callable[..., Any], cloudwatch: Any) -> None:
     ecs, logs = client("ecs"), client("logs")
     group = container(["true"], log_prefix="filtered")["logConfiguration"]["options"]["awslogs-group"]
     with suppress(logs.exceptions.ResourceAlreadyExistsException):
@@ -403,7 +403,7 @@ def test_a_queue_sets_off_an_alarm_within_seconds(client: Callable[..., Any], cl
     sent_s = time.time()
     sqs.send_message(QueueUrl=queue, MessageBody="first")
     alarm = until(cloudwatch, "from-zero", "ALARM")
-    assert "Judged on the newest second." in alarm["StateReason"]
+    assert "Evaluated on the newest second." in alarm["StateReason"]
     assert alarm["StateTransitionedTimestamp"].timestamp() - sent_s < 5
     sqs.receive_message(QueueUrl=queue)
     expected = {
@@ -474,7 +474,7 @@ def test_alarms_survive_kill_9(own_corral: Callable[..., Corral]) -> None:
     assert picture() == before
 
 
-def test_alarms_may_keep_aws_s_timing(own_corral: Callable[..., Corral]) -> None:
+def test_alarm_timing_aws_waits_for_the_end_of_the_window(own_corral: Callable[..., Corral]) -> None:
     corral = own_corral("none", "--alarm-timing", "aws").start()
     sqs, cloudwatch = corral.client("sqs"), corral.client("cloudwatch")
     cloudwatch.put_metric_alarm(**config("timed"))

@@ -1,4 +1,4 @@
-"""Dashboards are kept and given back."""
+"""Dashboards are stored, listed and returned unchanged."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def test_put_get_list_delete(cloudwatch, client):
         ('{"widgets": [{"type": "metric", "x": -1, "properties": {"metrics": []}}]}', "/widgets/0/x"),
     ],
 )
-def test_a_wrong_body_is_refused_with_its_place(cloudwatch, body, path):
+def test_an_invalid_body_is_refused_with_the_path_of_the_fault(cloudwatch, body, path):
     with pytest.raises(cloudwatch.exceptions.DashboardInvalidInputError) as refused:
         cloudwatch.put_dashboard(DashboardName="wrong", DashboardBody=body)
     assert [message["DataPath"] for message in refused.value.response["dashboardValidationMessages"]] == [path]
 
 
-def test_a_wrong_name_is_refused(cloudwatch):
+def test_an_invalid_name_is_refused(cloudwatch):
     with pytest.raises(cloudwatch.exceptions.DashboardInvalidInputError, match="invalid characters"):
         cloudwatch.put_dashboard(DashboardName="two words", DashboardBody=BODY)

@@ -1,4 +1,4 @@
-"""CloudWatch Logs, the narrow path, through boto3."""
+"""CloudWatch Logs: groups, streams, PutLogEvents and GetLogEvents, through boto3."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_put_and_get_in_both_directions(logs, stream):
     assert [event["message"] for event in back["events"]] == ["line 20", "line 21", "line 22"]
 
 
-def test_an_empty_stream_is_followed_from_its_first_event(logs, stream):
+def test_tokens_of_an_empty_stream_continue_with_its_first_event(logs, stream):
     token = logs.get_log_events(**stream, startFromHead=True)["nextForwardToken"]
     put(logs, stream, "first")
     assert [event["message"] for event in logs.get_log_events(**stream, nextToken=token)["events"]] == ["first"]
 
 
-def test_times_bound_what_is_shown(logs, stream):
+def test_start_and_end_time_limit_the_events(logs, stream):
     base = now_ms() - 60_000
     for number in range(3):
         put(logs, stream, f"at {number}", at_ms=base + number * 1000)
@@ -61,7 +61,7 @@ def test_times_bound_what_is_shown(logs, stream):
     assert [event["message"] for event in shown] == ["at 1"]
 
 
-def test_rules_of_a_batch(logs, stream):
+def test_invalid_batches_are_refused(logs, stream):
     invalid = logs.exceptions.InvalidParameterException
     with pytest.raises(invalid, match="chronological"):
         now = now_ms()
@@ -78,7 +78,7 @@ def test_rules_of_a_batch(logs, stream):
     assert logs.get_log_events(**stream)["events"] == []
 
 
-def test_missing_and_doubled_names(logs, stream):
+def test_missing_and_duplicate_names(logs, stream):
     with pytest.raises(logs.exceptions.ResourceNotFoundException, match="log group"):
         put(logs, stream | {"logGroupName": "/nowhere"}, "x")
     with pytest.raises(logs.exceptions.ResourceNotFoundException, match="log stream"):

@@ -43,7 +43,7 @@ def names(answer):
     return [group["logGroupName"] for group in answer["logGroups"]]
 
 
-def test_a_group_is_shown_as_it_was_made(logs):
+def test_describe_log_groups_returns_the_settings_of_a_group(logs):
     logs.create_log_group(
         logGroupName="/made/one",
         kmsKeyId="arn:aws:kms:us-east-1:123456789012:key/k",
@@ -59,7 +59,7 @@ def test_a_group_is_shown_as_it_was_made(logs):
 
 
 @pytest.mark.parametrize("name", ["with space", "a:b", "a*", "x" * 513, "aws/mine"])
-def test_names_of_groups_have_rules(logs, name):
+def test_invalid_group_names_are_refused(logs, name):
     with pytest.raises(logs.exceptions.InvalidParameterException):
         logs.create_log_group(logGroupName=name)
 
@@ -119,7 +119,7 @@ def test_a_protected_group_is_not_deleted(logs):
     logs.delete_log_group(logGroupName="/guarded")
 
 
-def test_a_deleted_group_may_be_made_again_at_once(logs, group):
+def test_the_name_of_a_deleted_group_is_free_at_once(logs, group):
     logs.create_log_stream(logGroupName=group, logStreamName="s")
     put(logs, group, "s", "old")
     logs.put_retention_policy(logGroupName=group, retentionInDays=7)
@@ -145,7 +145,7 @@ def test_retention_hides_at_once_and_then_deletes(logs, group):
     assert "retentionInDays" not in shown(logs, group)
 
 
-def test_expired_events_are_not_taken(logs, group):
+def test_expired_events_are_rejected(logs, group):
     logs.create_log_stream(logGroupName=group, logStreamName="s")
     logs.put_retention_policy(logGroupName=group, retentionInDays=3)
     assert shown(logs, group)["retentionInDays"] == 3
@@ -161,14 +161,14 @@ def test_expired_events_are_not_taken(logs, group):
     assert len(logs.get_log_events(logGroupName=group, logStreamName="s")["events"]) == 1
 
 
-def test_retention_has_certain_values(logs, group):
+def test_other_retention_days_are_refused(logs, group):
     with pytest.raises(logs.exceptions.InvalidParameterException, match="retentionInDays"):
         logs.put_retention_policy(logGroupName=group, retentionInDays=2)
     with pytest.raises(logs.exceptions.ResourceNotFoundException):
         logs.put_retention_policy(logGroupName="/nowhere", retentionInDays=1)
 
 
-def test_tags_in_both_ways(logs, group):
+def test_both_generations_of_tag_operations(logs, group):
     arn = shown(logs, group)["logGroupArn"]
     logs.tag_resource(resourceArn=arn, tags={"team": "vision", "run": "7"})
     logs.tag_log_group(logGroupName=group, tags={"run": "8"})
@@ -206,7 +206,7 @@ def test_streams_are_listed_in_every_order(logs, group):
     invalid = logs.exceptions.InvalidParameterException
     with pytest.raises(invalid, match="LastEventTime"):
         logs.describe_log_streams(logGroupName=group, orderBy="LastEventTime", logStreamNamePrefix="n")
-    with pytest.raises(invalid, match="either"):
+    with pytest.raises(invalid, match="exactly one"):
         logs.describe_log_streams(logGroupName=group, logGroupIdentifier=group)
     with pytest.raises(invalid, match="orderBy"):
         logs.describe_log_streams(logGroupName=group, orderBy="Size")
@@ -217,7 +217,7 @@ def test_streams_are_listed_in_every_order(logs, group):
 TRANSFORMATION = {"metricName": "Errors", "metricNamespace": "Train", "metricValue": "1"}
 
 
-def test_metric_filters_are_kept(logs, group):
+def test_metric_filters_are_stored(logs, group):
     def put_filter(name, pattern="ERROR", **more):
         logs.put_metric_filter(
             logGroupName=group, filterName=name, filterPattern=pattern, metricTransformations=[TRANSFORMATION | more]
@@ -255,7 +255,7 @@ def test_metric_filters_are_kept(logs, group):
     put_filter("regex0", "%[a-z]%")  # another pattern for one that is there
 
 
-def test_a_metric_filter_is_tested_for_real(aws):
+def test_test_metric_filter(aws):
     answer = aws(
         "logs", "test-metric-filter", "--filter-pattern", "[ip, ..., status=5*, size]",
         "--log-event-messages", "1.2.3.4 - anna 500 77", "1.2.3.4 - anna 200 77",
@@ -269,7 +269,7 @@ def test_a_metric_filter_is_tested_for_real(aws):
     ]
 
 
-def test_the_aws_command_sees_it_all(aws):
+def test_the_aws_command_lists_groups_and_streams(aws):
     aws("logs", "create-log-group", "--log-group-name", "/aws-cli", "--tags", "team=vision")
     aws("logs", "put-retention-policy", "--log-group-name", "/aws-cli", "--retention-in-days", "30")
     [group] = aws("logs", "describe-log-groups", "--log-group-name-prefix", "/aws-cli")["logGroups"]

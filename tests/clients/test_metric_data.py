@@ -20,7 +20,7 @@ def cloudwatch(corral):
 
 @pytest.fixture(scope="module")
 def filled(cloudwatch):
-    """Two services, errors and requests of each for five minutes; the second has no errors in the third minute."""
+    """Errors and requests of two services for five minutes. The second service has no errors in the third minute."""
     data = []
     for minute in range(5):
         for service, errors, requests in (("api", minute, 10), ("web", 2 * minute, 20)):
@@ -84,24 +84,24 @@ def test_metric_math(filled):
         ([math("e1", "e2"), math("e2", "e1")], "refers to itself"),
         ([math("e1", "1 +")], "Error in expression 'e1': The expression ends too early"),
         ([math("e1", "1 + 1")], "returns a scalar"),
-        ([stat("m1", "errors", "api"), math("e1", "ANOMALY_DETECTION_BAND(m1)")], "not have the function ANOMALY"),
-        ([math("e1", "SERVICE_QUOTA(e2)"), math("e2", "TIME_SERIES(1)")], "does not have the function SERVICE_QUOTA"),
+        ([stat("m1", "errors", "api"), math("e1", "ANOMALY_DETECTION_BAND(m1)")], "does not support the function ANOMALY"),
+        ([math("e1", "SERVICE_QUOTA(e2)"), math("e2", "TIME_SERIES(1)")], "does not support the function SERVICE_QUOTA"),
         ([stat("M1", "errors", "api")], "must begin with a lowercase letter"),
         ([stat("m1", "errors", "api"), stat("m1", "errors", "web")], "are not unique"),
         ([{"Id": "m1"}], "At least one of the parameters"),
         ([{**stat("m1", "errors", "api"), "Expression": "1"}], "mutually exclusive"),
         ([stat("m1", "errors", "api", statistic="Mode")], "Stat is not supported"),
         ([stat("m1", "errors", "api", period=61)], "must be 1, 5, 10, 20, 30 or a multiple of 60"),
-        ([math("e1", "SELECT SUM(errors FROM shop", Period=60)], r"Unexpected 'FROM' in the query: \) is expected"),
+        ([math("e1", "SELECT SUM(errors FROM shop", Period=60)], r"Unexpected 'FROM' in the query: expected \)"),
     ],
 )  # fmt: skip
-def test_what_is_refused(filled, queries, words):
+def test_invalid_queries_are_refused(filled, queries, words):
     with pytest.raises(ClientError, match=words) as refused:
         ask(filled, *queries)
     assert refused.value.response["Error"]["Code"] == "ValidationError"
 
 
-def test_times_are_refused(filled):
+def test_invalid_times_are_refused(filled):
     with pytest.raises(ClientError, match="must not equal"):
         ask(filled, stat("m1", "errors", "api"), minutes=0)
     with pytest.raises(ClientError, match="greater than StartTime"):
@@ -139,7 +139,7 @@ def test_labels(filled):
         return found
 
     assert label("${LABEL} ${MIN}-${MAX}, ${AVG} ${SUM} ${LAST}") == "errors 0-4, 2 10 4"
-    assert label("${PROP('Dim.service')} ${PROP('Stat')} ${PROP('Period')} ${NOBODY}") == "api Sum 60 ${NOBODY}"
+    assert label("${PROP('Dim.service')} ${PROP('Stat')} ${PROP('Period')} ${UNKNOWN}") == "api Sum 60 ${UNKNOWN}"
     assert label("${FIRST_TIME}") == BASE.strftime("%Y-%m-%d %H:%M:%S")
     east = (BASE + timedelta(hours=1, minutes=30)).strftime("%Y-%m-%d %H:%M:%S")
     assert label("${FIRST_TIME}", LabelOptions={"Timezone": "+0130"}) == east

@@ -32,7 +32,7 @@ def namespace(request):
 
 @pytest.fixture
 def base():
-    """The beginning of a minute ten minutes ago."""
+    """The start of the minute ten minutes ago."""
     return datetime.fromtimestamp(time.time() // 60 * 60 - 600, UTC)
 
 
@@ -75,7 +75,7 @@ def test_every_kind_of_datum_counts(cloudwatch, namespace, base):
     assert both["Sum"] == 28
 
 
-def test_percentiles_and_their_relatives(cloudwatch, namespace, base):
+def test_extended_statistics(cloudwatch, namespace, base):
     values = [float(value) for value in range(1, 101)]
     put(cloudwatch, namespace, {"MetricName": "m", "Timestamp": base, "Values": values})
     wanted = ["p50", "p99", "tm90", "TM(10%:90%)", "wm98", "TC(0.5:10)", "TS(:4)", "PR(:25)", "IQM", "p0.5"]
@@ -105,7 +105,7 @@ def test_percentiles_need_values(cloudwatch, namespace, base):
     assert point["Minimum"] == -1
 
 
-def test_units_are_kept_apart(cloudwatch, namespace, base):
+def test_units_are_separate(cloudwatch, namespace, base):
     put(
         cloudwatch,
         namespace,
@@ -121,7 +121,7 @@ def test_units_are_kept_apart(cloudwatch, namespace, base):
     assert statistics(cloudwatch, namespace, base, Statistics=["Sum"], Unit="Bytes") == []
 
 
-def test_dimensions_make_another_series_in_any_order(cloudwatch, namespace, base):
+def test_dimensions_identify_a_series_in_any_order(cloudwatch, namespace, base):
     a, b = {"Name": "a", "Value": "1"}, {"Name": "b", "Value": "2"}
     put(
         cloudwatch,
@@ -185,17 +185,17 @@ def test_periods_begin_with_the_start_time(cloudwatch, namespace, base):
         ),
     ],
 )  # fmt: skip
-def test_a_request_with_a_fault_is_refused_whole(client, namespace, base, datum, code, words):
+def test_a_request_with_one_fault_stores_nothing(client, namespace, base, datum, code, words):
     loose = client("cloudwatch", parameter_validation=False)
     data = [{"MetricName": "m", **datum}, {"MetricName": "good", "Timestamp": base, "Value": 1}]
     assert words in refusal(lambda: loose.put_metric_data(Namespace=namespace, MetricData=data), code)
     assert statistics(loose, namespace, base, "good", Statistics=["Sum"]) == []
 
 
-def test_faults_are_told_together(cloudwatch, namespace):
+def test_all_faults_are_in_one_error(cloudwatch, namespace):
     data = [{"MetricName": "m", "Value": 1, "StorageResolution": 7}] * 2
-    said = refusal(lambda: cloudwatch.put_metric_data(Namespace=namespace, MetricData=data), "InvalidParameterValue")
-    assert [line.split(" must")[0] for line in said.splitlines()] == [
+    message = refusal(lambda: cloudwatch.put_metric_data(Namespace=namespace, MetricData=data), "InvalidParameterValue")
+    assert [line.split(" must")[0] for line in message.splitlines()] == [
         f"The parameter MetricData.member.{number}.StorageResolution" for number in (1, 2)
     ]
     many = [{"MetricName": "m", "Value": 1}] * 1001
@@ -222,7 +222,7 @@ def test_entities(cloudwatch, namespace, base):
     assert point["Sum"] == 2
 
 
-def test_what_get_metric_statistics_refuses(cloudwatch, namespace, base):
+def test_invalid_get_metric_statistics_is_refused(cloudwatch, namespace, base):
     def ask(**changed):
         params = {"Namespace": namespace, "MetricName": "m", "StartTime": base, "EndTime": base + MINUTE, "Period": 60}
         return lambda: cloudwatch.get_metric_statistics(**{**params, "Statistics": ["Sum"], **changed})
@@ -238,7 +238,7 @@ def test_what_get_metric_statistics_refuses(cloudwatch, namespace, base):
     assert "ExtendedStatistics must be specified" in refusal(neither, "MissingParameter")
 
 
-def test_what_is_too_old_for_a_short_period_is_not_shown(cloudwatch, namespace, base):
+def test_short_periods_of_old_samples_are_empty(cloudwatch, namespace, base):
     old = base - timedelta(hours=5)
     put(cloudwatch, namespace, {"MetricName": "m", "Timestamp": old, "Value": 1, "StorageResolution": 1})
     [point] = statistics(cloudwatch, namespace, old, Statistics=["Sum"])
@@ -269,7 +269,7 @@ def test_list_metrics(cloudwatch, client, namespace):
     assert "NextToken" in refusal(lambda: cloudwatch.list_metrics(NextToken="bm9uc2Vuc2U="), "InvalidParameterValue")
 
 
-def test_list_metrics_gives_500_at_a_time(cloudwatch, namespace):
+def test_list_metrics_returns_500_per_page(cloudwatch, namespace):
     data = [{"MetricName": f"m{number:04d}", "Value": 1} for number in range(1000)]
     put(cloudwatch, namespace, *data)
     put(cloudwatch, namespace, {"MetricName": "last", "Value": 1})
@@ -304,7 +304,7 @@ def test_the_aws_command(aws, namespace):
 
 
 def test_the_other_two_protocols(corral, namespace):
-    """boto3 speaks json; older clients speak query, newer ones CBOR."""
+    """boto3 uses JSON, older clients use the query protocol, newer clients CBOR."""
     form = {
         "Action": "PutMetricData", "Version": "2010-08-01", "Namespace": namespace, "MetricData.member.1.MetricName": "m",
         "MetricData.member.1.Values.member.1": "2.5", "MetricData.member.1.Values.member.2": "5",

@@ -1,4 +1,4 @@
-"""The rules of composite alarms: read, evaluated, refused."""
+"""Rules of composite alarms: parsing, evaluation, and refusals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.decide.alarm import RuleError, alarms_of, evaluate, parse_rule
+from corral.decide.alarm_rule import AlarmRuleError, alarms_of, evaluate_rule, parse_rule
 from corral.model.alarm import AlarmState
 
 STATES = {
@@ -49,7 +49,7 @@ STATES = {
     ],
 )
 def test_rules(text: str, expected: bool) -> None:
-    assert evaluate(parse_rule(text), STATES.get) is expected
+    assert evaluate_rule(parse_rule(text), STATES.get) is expected
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_rules(text: str, expected: bool) -> None:
         "(" * 101 + "TRUE" + ")" * 101,
     ],
 )
-def test_what_is_no_rule_is_refused(text: str) -> None:
-    with pytest.raises(RuleError):
+def test_invalid_rules_are_refused(text: str) -> None:
+    with pytest.raises(AlarmRuleError):
         parse_rule(text)
 
 
@@ -76,8 +76,8 @@ def test_the_alarms_of_a_rule() -> None:
 
 
 @given(st.text(alphabet='ALRMOK()", ATES_2%\\x', max_size=60))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     try:
-        evaluate(parse_rule(text), STATES.get)
-    except RuleError as error:
+        evaluate_rule(parse_rule(text), STATES.get)
+    except AlarmRuleError as error:
         assert str(error)

@@ -52,7 +52,7 @@ def test_the_older_form_of_the_cloudwatch_agent() -> None:
     assert (point.at_s, point.sample) == (EVENT_MS / 1000, 93.0)
 
 
-def test_an_event_without_a_time_happened_when_it_was_logged() -> None:
+def test_an_event_without_a_timestamp_has_the_time_of_the_log_event() -> None:
     root = event()
     del root["_aws"]["Timestamp"]
     assert points(root)[0].at_s == EVENT_MS / 1000
@@ -79,7 +79,7 @@ def test_an_event_without_a_time_happened_when_it_was_logged() -> None:
         event(1e300),
     ],
 )
-def test_what_is_no_metric_is_left_alone(root: Any) -> None:
+def test_invalid_directives_make_no_metrics(root: Any) -> None:
     assert points(root) == []
 
 
@@ -99,6 +99,6 @@ NESTED = st.recursive(
 
 
 @given(NESTED)
-def test_any_document_is_read_or_left_alone(root: Any) -> None:
+def test_any_document_is_accepted(root: Any) -> None:
     points({"_aws": root, "Load": 1})
     points(json.dumps(root))

@@ -1,4 +1,4 @@
-"""Filter patterns of CloudWatch Logs: what matches, what is refused and where, and that nothing goes astray."""
+"""Filter patterns of CloudWatch Logs: matches, refusals with their positions, and bounded time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corral.decide.log_pattern import InvalidPattern, parse
-from corral.model.log_search import fits
+from corral.model.message_hint import fits
 
 WEB = '10.0.0.7 - anna [01/Nov/2026:13:25:15 +0100] "GET /train/run.html HTTP/1.1" 404 1534'
 JOB = json.dumps(
@@ -54,7 +54,7 @@ JOB = json.dumps(
         ('ERROR - "will retry"', "ERROR will retry", False),  # a space after the sign is allowed
         ("-DEBUG", "INFO", True),
         ("-DEBUG", "DEBUG", False),
-        ("?WARN ERROR", "ERROR only", True),  # beside other terms, those with ? do not count
+        ("?WARN ERROR", "ERROR only", True),  # ? terms are ignored if there are other terms
         ("?WARN -DEBUG", "INFO only", True),
         ("?WARN -DEBUG", "WARN DEBUG", False),
         ("%loss: [0-9]+%", "loss: 12", True),
@@ -139,7 +139,7 @@ def test_fields(pattern, matches):
         ("", []),
     ],
 )
-def test_what_a_field_is(message, fields):
+def test_fields_of_a_message(message, fields):
     extracted = parse("[...]").extract(message)
     assert list(extracted.values()) == fields
     assert list(extracted) == [f"${number}" for number in range(1, len(fields) + 1)]
@@ -202,7 +202,7 @@ def test_selectors(pattern, matches):
 
 
 @pytest.mark.parametrize("message", ["", "plain text", "{", '{"event": }', "[1, 2]", "7", '"step"', "null", "[" * 100_000])
-def test_what_is_no_json_object_matches_no_selector(message):
+def test_selectors_match_json_objects_only(message):
     assert not parse("{ $.event = * }").matches(message)
 
 
@@ -210,7 +210,7 @@ def test_a_list_may_be_the_root():
     assert parse("{ $[0].id = 7 }").matches('[{"id": 7}]')
 
 
-def test_what_a_pattern_extracts():
+def test_extracted_fields():
     assert parse("[..., request=*.html*, status_code=4*,]").extract(WEB) == {
         "$1": "10.0.0.7",
         "$2": "-",
@@ -229,7 +229,7 @@ def test_what_a_pattern_extracts():
 
 
 @pytest.mark.parametrize(
-    ("pattern", "what", "at"),
+    ("pattern", "fault", "at"),
     [
         ("anna@lab", "Invalid character(s) in term 'anna@lab'", 1),
         ("ERROR /train", "Invalid character", 7),
@@ -237,19 +237,19 @@ def test_what_a_pattern_extracts():
         ('"not closed', "not closed", 1),
         ("{ $.a = 1", "must end with '}'", 10),
         ("[a, b", "must end with ']'", 6),
-        ("{ $.a = 1 } b", "after the closing", 13),
+        ("{ $.a = 1 } b", "follow the closing", 13),
         ("{ a = 1 }", "selector", 3),
-        ("{ $ = 1 }", "goes on with", 4),
+        ("{ $ = 1 }", "must continue with", 4),
         ("{ $.a }", "operator is missing", 7),
         ("{ $.a = }", "value is missing", 9),
         ("{ $.a = @b }", "value is missing", 9),
-        ("{ $.a > b }", "compares with a number", 8),
+        ("{ $.a > b }", "needs a number", 8),
         ("{ ($.a = 1 }", "not closed by ')'", 12),
         ("{ $.a = 1 && }", "selector", 14),
         ("{ $.a[*].b[*] = 1 }", "at most one wildcard", 14),
         ("{ " + "(" * 60 + "$.a = 1" + ")" * 60 + " }", "nested", 54),
         ("{ $.a = %x% || $.a = %y% || $.a = %z% }", "at most 2 regular", 40),
-        ("[a = 1 && b = 2]", "in the place of 'a'", 11),
+        ("[a = 1 && b = 2]", "must name 'a', not 'b'", 11),
         ("[a && b]", "operator is missing", 4),
         ("[a = ]", "value is missing", 6),
         ("[..., a, ...]", "once", 13),
@@ -259,23 +259,23 @@ def test_what_a_pattern_extracts():
         ("%a(b)%", r"write it as \x28", 3),
         ("%a!%", r"write it as \x21", 3),
         ("%[a%", "not closed by ']'", 2),
-        ("%[]%", "holds nothing", 2),
+        ("%[]%", "is empty", 2),
         ("%[z-a]%", "from a lower", 6),
         ("%*a%", "nothing to", 2),
         ("%a**%", "nothing to", 4),
         ("%a{3,1}%", "from the lower", 3),
         ("%a{999}%", "up to 255", 3),
-        ("%a{x}%", "written {m}", 3),
+        ("%a{x}%", "write repetitions as {m}", 3),
         (r"%\q%", "not supported", 3),
         (r"%\xg1%", "two hexadecimal", 4),
         ("%" + "a{255}" * 8 + "%", "too large", 50),
         ("x" * 1025, "at most 1024", 1025),
     ],
 )
-def test_a_refusal_says_what_and_where(pattern, what, at):
+def test_a_refusal_names_the_fault_and_its_position(pattern, fault, at):
     with pytest.raises(InvalidPattern) as refused:
         parse(pattern)
-    assert what in str(refused.value)
+    assert fault in str(refused.value)
     assert str(refused.value).endswith(f"(at character {at})")
 
 
@@ -302,7 +302,7 @@ documents = st.recursive(
 
 @settings(deadline=None)  # other work on the machine is no failure
 @given(needed=st.lists(words, max_size=3), unwanted=st.lists(words, max_size=2), some=st.lists(words, max_size=3), message=messages)
-def test_terms_mean_what_they_say(needed, unwanted, some, message):
+def test_terms_agree_with_a_plain_search(needed, unwanted, some, message):
     pattern = parse(" ".join([*needed, *(f"-{word}" for word in unwanted), *(f'?"{word}"' for word in some)]))
     expected = all(word in message for word in needed) and not any(word in message for word in unwanted)
     if some and not needed and not unwanted:
@@ -313,7 +313,7 @@ def test_terms_mean_what_they_say(needed, unwanted, some, message):
 
 @st.composite
 def expressions(draw) -> str:
-    """Expressions of ours that mean the same in Python's language."""
+    """Expressions that mean the same in CloudWatch's syntax and in Python's."""
     atoms = st.sampled_from(["a", "B", "1", ".", "[aB]", "[^a]", r"\d", r"\W", r"\.", "_"])
     times = st.sampled_from(["", "", "*", "+", "?", "{1,2}", "{2}", "{0,3}", "{1,}"])
     branch = st.lists(st.tuples(atoms, times).map("".join), max_size=5).map("".join)
@@ -325,12 +325,12 @@ def expressions(draw) -> str:
 
 @settings(deadline=None)
 @given(expression=expressions().filter(bool), message=messages)
-def test_both_ways_of_matching_agree_with_python(expression, message):
+def test_both_matchers_agree_with_python(expression, message):
     pattern = parse(f"%{expression}%")
     expected = re.search(expression.replace("$", r"\Z"), message, re.ASCII) is not None
     [regex] = pattern.needed  # type: ignore[attr-defined]
     assert pattern.matches(message) == expected
-    assert regex._sure.found_in(message) == expected
+    assert regex._linear.found_in(message) == expected
     assert not expected or fits(pattern.hint, message)
 
 
@@ -382,7 +382,7 @@ def naive(document, path, operator, literal) -> bool:
     joint=st.sampled_from(["&&", "||"]),
     escaped=st.booleans(),
 )
-def test_selectors_agree_with_a_plain_reading(document, terms, joint, escaped):
+def test_selectors_agree_with_a_plain_evaluation(document, terms, joint, escaped):
     parts, expected = [], []
     for path, operator, number, text, as_text in terms:
         textual = as_text and operator in ("=", "!=")
@@ -403,7 +403,7 @@ def test_selectors_agree_with_a_plain_reading(document, terms, joint, escaped):
     ),
     gap=st.none() | st.integers(0, 4),
 )
-def test_fields_agree_with_a_plain_reading(fields, conditions, gap):
+def test_fields_agree_with_a_plain_evaluation(fields, conditions, gap):
     named = [f"f{at}{''.join(condition) if condition else ''}" for at, condition in enumerate(conditions)]
     if gap is not None:
         named.insert(min(gap, len(named)), "...")
@@ -423,7 +423,7 @@ def test_fields_agree_with_a_plain_reading(fields, conditions, gap):
 
 @settings(deadline=None)
 @given(pattern=st.text(alphabet='aB1 "?-%[]{}$.=!<>&|()*,\\x^', max_size=30), message=messages)
-def test_any_text_is_a_pattern_or_a_refusal_with_a_place(pattern, message):
+def test_any_text_is_a_pattern_or_is_refused_with_a_position(pattern, message):
     try:
         found = parse(pattern)
     except InvalidPattern as refused:

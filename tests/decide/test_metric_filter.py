@@ -1,4 +1,4 @@
-"""What metric filters make of log events."""
+"""Datapoints of metric filters."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from typing import Any
 
 import pytest
 
-from corral.decide.metric_filter import Meter
+from corral.decide.metric_filter import MetricExtractor
 from corral.model.metric import Metric
 
 AT_MS = 1_700_000_040_000  # a whole minute
 LATENCY = '{"latency": 50, "kind": "GET", "name": "x"}'
 
 
-def points(pattern: str, *messages: str, **said: Any) -> list[tuple[float, Any]]:
-    """(seconds after AT_MS, value) of what such a filter makes of messages that are 20 seconds apart."""
-    transformation = {"metricNamespace": "N", "metricName": "M", "metricValue": "1", **said}
+def points(pattern: str, *messages: str, **members: Any) -> list[tuple[float, Any]]:
+    """(seconds after AT_MS, value) of the datapoints from messages that are 20 seconds apart."""
+    transformation = {"metricNamespace": "N", "metricName": "M", "metricValue": "1", **members}
     details = {"filterPattern": pattern, "metricTransformations": [transformation]}
     events = [(AT_MS + 20_000 * number, message) for number, message in enumerate(messages)]
-    meter = Meter(details, "r")
-    found = [*meter.points(events[:2]), *meter.points(events[2:]), *meter.defaults()]
+    extractor = MetricExtractor(details, "r")
+    found = [*extractor.points(events[:2]), *extractor.points(events[2:]), *extractor.defaults()]
     return [(point.at_s - AT_MS / 1000, point.sample) for point in found]
 
 
 @pytest.mark.parametrize(
-    ("pattern", "messages", "said", "expected"),
+    ("pattern", "messages", "members", "expected"),
     [
         ("ERROR", ["ERROR a", "fine", "ERROR b"], {}, [(0, 1.0), (40, 1.0)]),
         ("", ["any"], {"metricValue": "2.5"}, [(0, 2.5)]),
@@ -42,8 +42,8 @@ def points(pattern: str, *messages: str, **said: Any) -> list[tuple[float, Any]]
         ("ERROR", ["a"], {"defaultValue": None}, []),
     ],
 )
-def test_points(pattern: str, messages: list[str], said: dict[str, Any], expected: list[tuple[float, float]]) -> None:
-    assert points(pattern, *messages, **said) == expected
+def test_points(pattern: str, messages: list[str], members: dict[str, Any], expected: list[tuple[float, float]]) -> None:
+    assert points(pattern, *messages, **members) == expected
 
 
 def test_dimensions_and_unit() -> None:
@@ -53,6 +53,6 @@ def test_dimensions_and_unit() -> None:
     }  # fmt: skip
     pattern = "{ $.latency = * && $.kind = * && ($.name = * || $.name NOT EXISTS) }"
     events = [(AT_MS, LATENCY), (AT_MS, '{"latency": 1, "kind": "GET"}')]
-    [point] = Meter({"filterPattern": pattern, "metricTransformations": [transformation]}, "r").points(events)
+    [point] = MetricExtractor({"filterPattern": pattern, "metricTransformations": [transformation]}, "r").points(events)
     assert point.metric == Metric("r", "N", "M", (("Also", "x"), ("Kind", "GET")))
     assert (point.sample, point.unit) == (50.0, "Milliseconds")

@@ -1,4 +1,4 @@
-"""Metric math: the examples of AWS's documentation, and what must hold for any expression."""
+"""Metric math: the examples of AWS's documentation, and properties of every expression."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.decide.metric_math import InvalidExpression, Scope, Series, evaluate, names_in, parse, to_result
-from corral.decide.metric_math.functions import FUNCTIONS, NOT_DONE
-from corral.decide.metric_math.times import date_of
+from corral.decide.metric_math import ExpressionScope, InvalidExpression, Series, evaluate, names_in, parse, to_result
+from corral.decide.metric_math.functions import FUNCTIONS, UNSUPPORTED, date_of
 
 PERIOD = 60
 START = 1_699_999_980  # Tuesday, 14 November 2023, 22:13
@@ -21,8 +20,8 @@ def series(*values: float | None, label: str = "", period: int = PERIOD) -> Seri
     return Series(label, period, {START + at * period: float(value) for at, value in enumerate(values) if value is not None})
 
 
-def scope(length: int, **metrics: Series) -> Scope:
-    return Scope(
+def scope(length: int, **metrics: Series) -> ExpressionScope:
+    return ExpressionScope(
         results=metrics,
         metrics=metrics,
         period_s=PERIOD,
@@ -32,7 +31,7 @@ def scope(length: int, **metrics: Series) -> Scope:
 
 
 def computed(expression: str, length: int = 4, **metrics: Series) -> object:
-    """Values with None where there are none; lists of them for arrays."""
+    """The values with None for missing ones; a list of such lists for an array."""
     found = evaluate(parse(expression), scope(length, **metrics))
     if isinstance(found, tuple):
         return [shown(each, length) for each in found]
@@ -42,7 +41,7 @@ def computed(expression: str, length: int = 4, **metrics: Series) -> object:
 def shown(found: Series, length: int) -> list[float | None]:
     assert list(found.values) == sorted(found.values)
     values = [found.values.get(START + at * PERIOD) for at in range(length)]
-    assert len(found.values) == sum(value is not None for value in values), "a value at a time that nobody asked for"
+    assert len(found.values) == sum(value is not None for value in values), "a value at a time outside the request"
     return values
 
 
@@ -168,15 +167,15 @@ def test_if_as_documented(expression, expected):
         ("IF(METRICS(), 1, 0)", "not arrays"),
         ("(" * 500 + "m1" + ")" * 500, "too deeply"),
         ("-" * 1000 + "m1", "too deeply"),
-        *[(f"{name}(m1)", f"does not have the function {name}") for name in NOT_DONE],
+        *[(f"{name}(m1)", f"does not support the function {name}") for name in UNSUPPORTED],
     ],
 )
-def test_what_is_wrong_is_said(expression, words):
+def test_invalid_expressions_are_refused_with_the_reason(expression, words):
     with pytest.raises(InvalidExpression, match=words):
         evaluate(parse(expression), scope(4, m1=METRIC1, m3=METRIC2))
 
 
-def test_a_number_is_no_result():
+def test_a_scalar_is_not_a_valid_result():
     with pytest.raises(InvalidExpression, match="scalar"):
         to_result(evaluate(parse("AVG(m1)"), scope(4, m1=METRIC1)))
 
@@ -185,7 +184,7 @@ def test_every_documented_function_is_known():
     documented = """ABS ANOMALY_DETECTION_BAND AVG CEIL DATAPOINT_COUNT DATE DAY DIFF DIFF_TIME EPOCH FILL FIRST FLOOR HOUR IF
         INSIGHT_RULE_METRIC LAST LOG LOG10 MAX METRIC_COUNT METRICS MIN MINUTE MONTH PERIOD RATE REMOVE_EMPTY RUNNING_SUM SEARCH
         SERVICE_QUOTA SLICE SORT STDDEV SUM TIME_SERIES YEAR"""
-    assert set(documented.split()) <= {*FUNCTIONS, *NOT_DONE}
+    assert set(documented.split()) <= {*FUNCTIONS, *UNSUPPORTED}
 
 
 @given(st.integers(-30_000_000_000, 250_000_000_000))
@@ -218,7 +217,7 @@ def test_operators_agree_with_one_another(left, right):
 
 
 @given(VALUES)
-def test_filling_changes_nothing_that_is_there(values):
+def test_fill_keeps_existing_values(values):
     for filler in ("0", "REPEAT", "LINEAR"):
         filled = computed(f"FILL(a, {filler})", 6, a=series(*values))
         assert all(value is None or value == found for value, found in zip(values, filled))
@@ -238,7 +237,7 @@ EXPRESSIONS = st.recursive(
 
 @given(EXPRESSIONS)
 def test_any_expression_is_computed_or_refused(text):
-    """Nothing else happens, and values stand in the order of time."""
+    """No other exception occurs, and values are in the order of time."""
     expression = parse(text)
     assert set(names_in(expression)) <= {"a", "b"}
     try:

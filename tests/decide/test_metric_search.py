@@ -1,4 +1,4 @@
-"""Search expressions and Metrics Insights: which series are meant. Examples of AWS's documentation."""
+"""Search expressions and Metrics Insights queries, with the examples of AWS's documentation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.decide.metric_search import InvalidSearch, parse_search, tokens_of
-from corral.decide.metric_sql import Condition, InvalidQuery, Select, is_query, parse_query
+from corral.decide.metric_sql import DimensionCondition, InvalidQuery, Select, is_query, parse_query
 from corral.model.metric import Metric
 
 
@@ -108,13 +108,13 @@ def test_searches(query, found, missed):
         "x" * 1025,
     ],
 )
-def test_wrong_searches(query):
+def test_invalid_searches_are_refused(query):
     with pytest.raises(InvalidSearch):
         parse_search(query)
 
 
 @given(st.text(alphabet='aB1 "()=\\{},NOTANDR', max_size=40))
-def test_any_search_is_understood_or_refused(query):
+def test_any_search_is_parsed_or_refused(query):
     try:
         search = parse_search(query)
     except InvalidSearch:
@@ -133,7 +133,7 @@ def test_insights_queries():
         "RequestCount",
         "AWS/ApplicationELB",
         frozenset({"LoadBalancer", "AvailabilityZone"}),
-        (Condition("LoadBalancer", True, "app/load-balancer-1"), Condition("AvailabilityZone", False, "a")),
+        (DimensionCondition("LoadBalancer", True, "app/load-balancer-1"), DimensionCondition("AvailabilityZone", False, "a")),
         ("AvailabilityZone",),
         "Maximum",
         True,
@@ -159,6 +159,6 @@ def test_insights_queries():
         "SELECT SUM(x) FROM y;",
     ],
 )
-def test_wrong_insights_queries(query):
+def test_invalid_insights_queries_are_refused(query):
     with pytest.raises(InvalidQuery):
         parse_query(query)

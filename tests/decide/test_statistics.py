@@ -1,4 +1,4 @@
-"""CloudWatch's statistics: how they are written, and what they say."""
+"""CloudWatch's statistics: parsing and values."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def summary(*values: float) -> Summary:
         ("PR(1e0:)", 90),
     ],
 )
-def test_of_one_to_ten(text, expected):
+def test_statistics_of_one_to_ten(text, expected):
     statistic = parse_statistic(text)
     assert statistic is not None
     assert value_of(summary(*range(1, 11)), statistic) == pytest.approx(expected)
@@ -56,11 +56,11 @@ def test_of_one_to_ten(text, expected):
     "text",
     ["", "average", "p", "p101", "p-1", "tm", "TM()", "TM(:)", "TM(10%:90)", "TM(90%:10%)", "PR(10%:)", "XX(1:2)", "TM(:101%)"],
 )
-def test_what_is_no_statistic(text):
+def test_invalid_statistics(text):
     assert parse_statistic(text) is None
 
 
-def test_nothing_is_told_of_unknown_or_negative_values():
+def test_percentiles_need_known_values_that_are_not_negative():
     p50 = parse_statistic("p50")
     assert p50 is not None
     assert value_of(Summary(3, 6, 1, 3, None), p50) is None
@@ -79,7 +79,7 @@ def test_percentiles_rise_and_stay_inside(values, low, high):
 
 
 @given(VALUES, st.integers(1, 99))
-def test_parts_make_the_whole(values, percent):
+def test_complementary_parts_add_up(values, percent):
     def told(text):
         return value_of(summary(*values), parse_statistic(text))
 

@@ -18,7 +18,7 @@ from corral.model.run import HEARTBEAT_S, Foreign, Hello, Observed, Orders, Repo
 from corral.reconcile import LOGS, METRICS
 from corral.reconcile.receivers import RECEIVERS
 from corral.services import hosts
-from corral.services.logs.shipping import open_streams
+from corral.services.logs.ingestion import open_streams
 from corral.store import Store
 from simulation.agenda import Steps, Waiting, go
 from simulation.host import Agent

@@ -1,4 +1,4 @@
-"""Searching many streams page by page finds what a plain look at everything finds, however little is looked at in one go."""
+"""A search in pages finds the same events as a scan of all streams, whatever the budget of a page."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from corral.decide.log_pattern import parse
 from corral.telemetry import LogStore
-from corral.telemetry.search import FIRST, LAST, Effort, Found, Place, Scope, Search, Wanted
+from corral.telemetry.log_search import FIRST, LAST, EventFilter, EventPlace, FoundEvent, LogSearch, SearchBudget, SearchScope
 
-LITTLE = Effort(budget_bytes=1, chunk_min_rows=1, chunk_max_rows=3, chunk_max_bytes=200, held_max_bytes=8, listed_at_once=2)
-EFFORTS = [LITTLE, Effort(budget_bytes=10_000, listed_at_once=3), Effort()]
+LITTLE = SearchBudget(budget_bytes=1, chunk_min_rows=1, chunk_max_rows=3, chunk_max_bytes=200, held_max_bytes=8, listed_at_once=2)
+EFFORTS = [LITTLE, SearchBudget(budget_bytes=10_000, listed_at_once=3), SearchBudget()]
 messages = st.sampled_from(["ERROR a", "ERROR bb", "fine", "é" * 5, '{"a": 1}'])
 batches = st.lists(
     st.tuples(st.integers(0, 4), st.lists(st.tuples(st.integers(0, 12), messages), min_size=1, max_size=6)), max_size=12
@@ -38,15 +38,15 @@ def append(store: LogStore, group_id: int, name: str, events: list[tuple[int, st
     store.append(stream, events, now_ms)
 
 
-def pages(store: LogStore, scope: Scope, effort: Effort, wanted: Wanted) -> Iterator[list[Found]]:
-    """Each page starts where the one before says."""
-    at: Place | None = wanted.end if wanted.backwards else wanted.start
+def pages(store: LogStore, scope: SearchScope, effort: SearchBudget, wanted: EventFilter) -> Iterator[list[FoundEvent]]:
+    """Each page starts where the previous page ended."""
+    at: EventPlace | None = wanted.end if wanted.backwards else wanted.start
     seen = set()
     while at is not None:
         assert at not in seen, "no progress"
         seen.add(at)
         bounds = {"end": at} if wanted.backwards else {"start": at}
-        page, at = Search(store.connection, scope, replace(wanted, **bounds), effort).page()
+        page, at = LogSearch(store.connection, scope, replace(wanted, **bounds), effort).page()
         assert len(page) <= wanted.limit
         yield page
 
@@ -62,11 +62,11 @@ def pages(store: LogStore, scope: Scope, effort: Effort, wanted: Wanted) -> Iter
     max_bytes=st.sampled_from([1, 12, 10_000]),
     effort=st.sampled_from(EFFORTS),
 )
-def test_pages_hold_everything_once_and_in_order(written, pattern, names, bounds, backwards, limit, max_bytes, effort):
+def test_pages_contain_every_match_once_and_in_order(written, pattern, names, bounds, backwards, limit, max_bytes, effort):
     store, group_id = filled(written)
     compiled = parse(pattern)
     start, end = (bounds[0], 0, 0), (bounds[1], 0, 0)
-    wanted = Wanted(
+    wanted = EventFilter(
         compiled.hint,
         None if compiled.exact else compiled.matches,
         start,
@@ -75,7 +75,7 @@ def test_pages_hold_everything_once_and_in_order(written, pattern, names, bounds
         limit=limit,
         max_bytes=max_bytes,
     )
-    found = [event for page in pages(store, Scope(group_id, names and tuple(names)), effort, wanted) for event in page]
+    found = [event for page in pages(store, SearchScope(group_id, names and tuple(names)), effort, wanted) for event in page]
     rows = store.execute(
         "SELECT e.at_ms, s.name, e.number, e.message FROM log_event e JOIN log_stream s ON s.id = e.stream_id ORDER BY 1, s.id, 3"
     )
@@ -91,7 +91,7 @@ def test_pages_hold_everything_once_and_in_order(written, pattern, names, bounds
 
 @settings(deadline=None)
 @given(written=batches, before=st.integers(0, 14))
-def test_counters_follow_what_is_stored(written, before):
+def test_counters_agree_with_the_stored_events(written, before):
     store, group_id = filled(written)
     store.set_retention(group_id, 1)
     now_ms = before + 86_400_000
@@ -123,18 +123,18 @@ def test_counters_follow_what_is_stored(written, before):
 
 
 @pytest.mark.parametrize("backwards", [False, True])
-def test_one_call_looks_at_a_bounded_amount(backwards):
-    """A needle behind many events takes many calls, none of which looks at all of them."""
+def test_one_page_reads_a_bounded_amount(backwards):
+    """A match behind many events takes many pages, none of which reads all events."""
     store, group_id = filled([])
     for stream in range(50):
         append(store, group_id, f"s{stream}", [(stream * 10 + number, "hay") for number in range(100)], 0)
     append(store, group_id, "s25", [(300, "needle")], 1)
     steps = []
     store.connection.set_progress_handler(lambda: steps.append(1), 1_000)
-    effort = Effort(budget_bytes=50_000, chunk_max_rows=64)
-    wanted = Wanted(parse("needle").hint, start=FIRST, end=LAST, backwards=backwards)
+    effort = SearchBudget(budget_bytes=50_000, chunk_max_rows=64)
+    wanted = EventFilter(parse("needle").hint, start=FIRST, end=LAST, backwards=backwards)
     found, calls, most = [], 0, 0
-    for page in pages(store, Scope(group_id), effort, wanted):
+    for page in pages(store, SearchScope(group_id), effort, wanted):
         found, calls, most = found + page, calls + 1, max(most, len(steps))
         steps.clear()
     assert [event.message for event in found] == ["needle"]

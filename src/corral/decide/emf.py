@@ -1,7 +1,7 @@
-"""The embedded metric format: a log event that says of itself which of its members are metrics.
+"""The embedded metric format: a JSON log event that declares which of its members are metrics.
 
-Today's form has its directives in `_aws`, next to a time in milliseconds. The CloudWatch agent still writes the form before it,
-which has them at the top. What cannot be read as a metric stays what it also is: a log event.
+The current form has its directives and a timestamp in `_aws`. The CloudWatch agent still writes the older form, which has them at
+the top level. Invalid directives make no metrics; the log event is stored in any case.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Any
 
 import orjson
 
-from corral.model.metric import DIMENSION_VALUE_MAX, LARGEST, UNITS, Dimensions, Metric, Point, Sample
+from corral.model.metric import DIMENSION_VALUE_MAX, LARGEST_VALUE, UNITS, Dimensions, Metric, Point, Sample
 
-MARK = "CloudWatchMetrics"  # every such event has it
+MARK = "CloudWatchMetrics"  # every event in this format contains it
 NAME_MAX = 255
-METRICS_MAX = 100  # of a directive
-VALUES_MAX = 100
-DIMENSIONS_MAX = 30
+METRICS_MAX = 100  # per directive
+VALUES_MAX = 100  # per metric
+DIMENSIONS_MAX = 30  # per dimension set
 
 
 def embedded_points(message: str, region: str, event_ms: int) -> Iterator[Point]:
-    """The datapoints in a log event; `event_ms` is when it happened if it does not say so itself."""
+    """The datapoints in a log event. `event_ms` is the time of an event without a timestamp in its JSON."""
     root = _object(message)
-    about = root.get("_aws", root)
-    if not isinstance(about, dict) or not isinstance(about.get(MARK), list):
+    metadata = root.get("_aws", root)
+    if not isinstance(metadata, dict) or not isinstance(metadata.get(MARK), list):
         return
-    at_s = _time_ms(about.get("Timestamp"), event_ms) / 1000
-    for directive in about[MARK]:
+    at_s = _time_ms(metadata.get("Timestamp"), event_ms) / 1000
+    for directive in metadata[MARK]:
         if isinstance(directive, dict) and _is_name(directive.get("Namespace")):
             yield from _points(root, directive, region, at_s)
 
@@ -47,7 +47,7 @@ def _points(root: dict[str, Any], directive: dict[str, Any], region: str, at_s: 
 
 
 def _dimension_sets(root: dict[str, Any], sets: Any) -> Iterator[Dimensions]:
-    """One metric for each; a set that names a member that is not there makes none."""
+    """The dimensions of each valid set. A set that names a missing member is skipped."""
     for keys in sets if isinstance(sets, list) and sets else [[]]:
         if not isinstance(keys, list) or len(keys) > DIMENSIONS_MAX:
             continue
@@ -57,21 +57,21 @@ def _dimension_sets(root: dict[str, Any], sets: Any) -> Iterator[Dimensions]:
 
 
 def _sample(value: Any) -> Sample | None:
-    """A number, or several."""
+    """A number, or a list of numbers."""
     numbers = value if isinstance(value, list) else [value]
     good = [float(each) for each in numbers if isinstance(each, int | float) and not isinstance(each, bool)]
     if not good or len(good) < len(numbers) or len(good) > VALUES_MAX:
         return None
-    if not all(isfinite(each) and -LARGEST <= each <= LARGEST for each in good):
+    if not all(isfinite(each) and -LARGEST_VALUE <= each <= LARGEST_VALUE for each in good):
         return None
     return good[0] if len(good) == 1 else [(each, 1.0) for each in good]
 
 
-def _time_ms(said: Any, event_ms: int) -> float:
-    """The older form writes a number as text."""
-    if isinstance(said, str) and said.isascii() and said.isdigit():
-        said = int(said)
-    return said if isinstance(said, int | float) and not isinstance(said, bool) else event_ms
+def _time_ms(timestamp: Any, event_ms: int) -> float:
+    """The older form writes the timestamp as a string of digits."""
+    if isinstance(timestamp, str) and timestamp.isascii() and timestamp.isdigit():
+        timestamp = int(timestamp)
+    return timestamp if isinstance(timestamp, int | float) and not isinstance(timestamp, bool) else event_ms
 
 
 def _is_name(text: Any) -> bool:
@@ -81,6 +81,6 @@ def _is_name(text: Any) -> bool:
 def _object(message: str) -> dict[str, Any]:
     try:
         found = orjson.loads(message)
-    except ValueError:  # a line that only mentions it
+    except ValueError:  # the message is not JSON
         return {}
     return found if isinstance(found, dict) else {}

@@ -1,4 +1,4 @@
-"""Metric filters: the datapoints that log events make by matching a pattern."""
+"""Metric filters of CloudWatch Logs: datapoints from log events that match a pattern."""
 
 from __future__ import annotations
 
@@ -9,56 +9,57 @@ from typing import Any
 
 from corral.decide import log_pattern
 from corral.decide.log_pattern.conditions import as_number
-from corral.model.metric import DIMENSION_VALUE_MAX, LARGEST, UNITS, Dimensions, Metric, Point
+from corral.model.durations import MINUTE_MS
+from corral.model.metric import DIMENSION_VALUE_MAX, LARGEST_VALUE, UNITS, Dimensions, Metric, Point
 
-MINUTE_MS = 60_000
-PATTERNS_KEPT = 256
+CACHED_PATTERNS_MAX = 256
 
-_parsed = lru_cache(PATTERNS_KEPT)(log_pattern.parse)
+_parsed = lru_cache(CACHED_PATTERNS_MAX)(log_pattern.parse)
 
 
-class Meter:
-    """What one metric filter makes of a batch of events, which it is given piece by piece."""
+class MetricExtractor:
+    """Extracts the datapoints of one metric filter from one batch of events."""
 
     def __init__(self, details: Mapping[str, Any], region: str) -> None:
-        """`details` are the filter's, as PutMetricFilter took them."""
+        """`details` are the stored parameters of PutMetricFilter."""
         self._pattern = _parsed(details["filterPattern"])
-        [self._said] = details["metricTransformations"]
-        self._metric = Metric(region, self._said["metricNamespace"], self._said["metricName"])
-        self._unit = self._said["unit"] if self._said.get("unit") in UNITS else "None"
-        self._unmatched: dict[int, int] = {}  # minute → its first event
-        self._matched: set[int] = set()  # minutes
+        [self._transformation] = details["metricTransformations"]
+        self._metric = Metric(region, self._transformation["metricNamespace"], self._transformation["metricName"])
+        self._unit = self._transformation["unit"] if self._transformation.get("unit") in UNITS else "None"
+        self._unmatched: dict[int, int] = {}  # minute → time of its first event that does not match
+        self._matched: set[int] = set()  # minutes with an event that matches
 
     def points(self, events: Sequence[tuple[int, str]]) -> Iterator[Point]:
-        """The datapoints of the next events, each of which has its time in milliseconds."""
+        """The datapoints of (milliseconds, message) events. May be called several times for one batch."""
         for at_ms, message in events:
             if not self._pattern.matches(message):
                 self._unmatched.setdefault(at_ms // MINUTE_MS, at_ms)
                 continue
             self._matched.add(at_ms // MINUTE_MS)
             found = self._pattern.extract(message)
-            value, dimensions = _value(self._said["metricValue"], found), _dimensions(self._said.get("dimensions", {}), found)
+            value = _value(self._transformation["metricValue"], found)
+            dimensions = _dimensions(self._transformation.get("dimensions", {}), found)
             if value is not None and dimensions is not None:
                 yield Point(self._metric._replace(dimensions=dimensions), at_ms / 1000, value, self._unit)
 
     def defaults(self) -> Iterator[Point]:
-        """That was all: a minute of which no event matches has the default value, if there is one, and says so once."""
-        default = self._said.get("defaultValue")
+        """The default values, one for each minute without a match. Call it once, after all events of the batch."""
+        default = self._transformation.get("defaultValue")
         for minute, at_ms in self._unmatched.items() if default is not None else ():
             if minute not in self._matched:
                 yield Point(self._metric, at_ms / 1000, float(default), self._unit)
 
 
-def _value(said: str, found: Mapping[str, str]) -> float | None:
-    """A number, or the part of the event that the pattern calls so; what is no number makes no datapoint."""
-    text = found.get(said, "") if said.startswith("$") else said
+def _value(metric_value: str, found: Mapping[str, str]) -> float | None:
+    """The metricValue: a number, or a field of the event such as `$.size`. None: not a number, so there is no datapoint."""
+    text = found.get(metric_value, "") if metric_value.startswith("$") else metric_value
     value = float(text) if as_number(text) is not None else inf
-    return value if -LARGEST <= value <= LARGEST else None
+    return value if -LARGEST_VALUE <= value <= LARGEST_VALUE else None
 
 
-def _dimensions(said: Mapping[str, str], found: Mapping[str, str]) -> Dimensions | None:
-    """None: the event does not have all of them."""
-    values = {name: found.get(part, "") for name, part in said.items()}
+def _dimensions(fields: Mapping[str, str], found: Mapping[str, str]) -> Dimensions | None:
+    """None: the event lacks one of the fields."""
+    values = {name: found.get(part, "") for name, part in fields.items()}
     if not all(0 < len(value) <= DIMENSION_VALUE_MAX for value in values.values()):
         return None
     return tuple(sorted(values.items()))

@@ -1,4 +1,4 @@
-"""Labels of time series, with parts that are filled in: `${MAX}`, `${LAST_TIME}`, `${PROP('Dim.InstanceId')}`..."""
+"""Labels of time series, with placeholders: `${MAX}`, `${LAST_TIME}`, `${PROP('Dim.InstanceId')}`..."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from corral.decide.metric_math.times import date_of
-from corral.decide.metric_math.values import Series
+from corral.decide.metric_math.functions import date_of
+from corral.decide.metric_math.series import Series, SeriesValues
+from corral.model.durations import DAY_S, HOUR_S, MINUTE_S
 from corral.model.metric import Metric
 
 PART = re.compile(r"\$\{\s*(?:(?P<name>[A-Z_]+)|PROP\('(?P<property>[^']*)'\))\s*\}")
-NOTHING = "--"  # what a series without values says
+NO_VALUE = "--"  # placeholders of a series without values
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a label may say that is not in the series."""
+class LabelContext:
+    """Values for placeholders that are not in the series."""
 
     now_s: float
-    zone_s: int  # east of Greenwich
+    zone_s: int  # offset from UTC
     account: str
 
 
@@ -27,24 +28,24 @@ def is_dynamic(label: str) -> bool:
     return PART.search(label) is not None
 
 
-def filled(label: str, series: Series, default: str, around: Surroundings) -> str:
-    """A part that nobody knows stays as it is."""
+def fill_label(label: str, series: Series, default: str, context: LabelContext) -> str:
+    """Replace the placeholders of a label. Unknown placeholders stay as they are."""
 
-    def said(part: re.Match[str]) -> str:
+    def replacement(part: re.Match[str]) -> str:
         if part["property"] is not None:
-            return _property(part["property"], series, around)
+            return _property(part["property"], series, context)
         if part["name"] == "LABEL":
             return default
         known = STATISTICS.get(part["name"])
         if known is None:
             return part[0]
-        return known(series.values, around) if series.values else NOTHING
+        return known(series.values, context) if series.values else NO_VALUE
 
-    return PART.sub(said, label)
+    return PART.sub(replacement, label)
 
 
-def told_apart(metrics: Sequence[Metric]) -> list[str]:
-    """For each of several series what tells it from the others: names that differ, values of dimensions that differ."""
+def distinct_labels(metrics: Sequence[Metric]) -> list[str]:
+    """A label for each series, made of the names and dimension values that differ between the series."""
     parts = [
         {"namespace": metric.namespace, "name": metric.name} | {f"dimension {name}": value for name, value in metric.dimensions}
         for metric in metrics
@@ -58,62 +59,59 @@ def number(value: float) -> str:
     return f"{value:.15g}"
 
 
-def _time(at_s: float, around: Surroundings) -> str:
-    local_s = int(at_s) + around.zone_s
+def _time(at_s: float, context: LabelContext) -> str:
+    local_s = int(at_s) + context.zone_s
     year, month, day = date_of(local_s)
-    return f"{year:04d}-{month:02d}-{day:02d} {local_s // 3600 % 24:02d}:{local_s // 60 % 60:02d}:{local_s % 60:02d}"
+    return f"{year:04d}-{month:02d}-{day:02d} {local_s // HOUR_S % 24:02d}:{local_s // 60 % 60:02d}:{local_s % 60:02d}"
 
 
 def _span(seconds: float) -> str:
     """1d2h, 5m, 10s."""
     found, rest = "", int(abs(seconds))
-    for unit, length in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
+    for unit, length in (("d", DAY_S), ("h", HOUR_S), ("m", MINUTE_S), ("s", 1)):
         count, rest = divmod(rest, length)
         found += f"{count}{unit}" if count else ""
     return found or "0s"
 
 
-def _property(name: str, series: Series, around: Surroundings) -> str:
+def _property(name: str, series: Series, context: LabelContext) -> str:
     metric = series.metric
     dimensions = dict(metric.dimensions) if metric is not None else {}
     known = {
-        "AccountId": around.account,
+        "AccountId": context.account,
         "Period": str(series.period_s),
         "Stat": series.statistic,
         **({"MetricName": metric.name, "Namespace": metric.namespace, "Region": metric.region} if metric is not None else {}),
         **{f"Dim.{key}": value for key, value in dimensions.items()},
     }
-    return known.get(name, NOTHING)
+    return known.get(name, NO_VALUE)
 
 
-Values = dict[int, float]
-
-
-def _first(values: Values) -> int:
+def _first(values: SeriesValues) -> int:
     return next(iter(values))
 
 
-def _last(values: Values) -> int:
+def _last(values: SeriesValues) -> int:
     return next(reversed(values))
 
 
-def _lowest(values: Values) -> int:
+def _lowest(values: SeriesValues) -> int:
     return min(values, key=lambda at: values[at])
 
 
-def _highest(values: Values) -> int:
+def _highest(values: SeriesValues) -> int:
     return max(values, key=lambda at: values[at])
 
 
-def _of_point(name: str, point: Callable[[Values], int]) -> dict[str, Callable[[Values, Surroundings], str]]:
+def _of_point(name: str, point: Callable[[SeriesValues], int]) -> dict[str, Callable[[SeriesValues, LabelContext], str]]:
     return {
         name: lambda values, _: number(values[point(values)]),
-        f"{name}_TIME": lambda values, around: _time(point(values), around),
-        f"{name}_TIME_RELATIVE": lambda values, around: _span(around.now_s - point(values)),
+        f"{name}_TIME": lambda values, context: _time(point(values), context),
+        f"{name}_TIME_RELATIVE": lambda values, context: _span(context.now_s - point(values)),
     }
 
 
-STATISTICS: dict[str, Callable[[Values, Surroundings], str]] = {
+STATISTICS: dict[str, Callable[[SeriesValues, LabelContext], str]] = {
     "AVG": lambda values, _: number(sum(values.values()) / len(values)),
     "SUM": lambda values, _: number(sum(values.values())),
     "DATAPOINT_COUNT": lambda values, _: str(len(values)),

@@ -1,7 +1,7 @@
-"""CloudWatch's search expressions: which series a SEARCH finds.
+"""CloudWatch's search expressions: the series that SEARCH finds.
 
-A name is cut into tokens where its case changes, at digits, and at whatever is no letter or digit. A term finds a series if it is
-one of the tokens of its namespace, name, dimension names or dimension values; several tokens must follow one another.
+A name is split into tokens at changes of case, between letters and digits, and at other characters. A term matches a series if it
+equals a token of its namespace, name, dimension names or dimension values. The tokens of a longer term must be adjacent.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ QUERY_MAX = 1024
 DEPTH_MAX = 50
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 TOKEN = re.compile(
-    r'\s*(?:(?P<exact>"(?:[^"\\]|\\.)*")|(?P<sign>[()=,])|(?P<term>(?:[^\s()=,"\\]|\\.)+))'  # commas stand anywhere and say nothing
+    r'\s*(?:(?P<exact>"(?:[^"\\]|\\.)*")|(?P<sign>[()=,])|(?P<term>(?:[^\s()=,"\\]|\\.)+))'  # commas are ignored
 )
 SCHEMA = re.compile(r'"[^"]*"|[^,"]+|[,"]')
-Matches = Callable[[Metric], bool]
+MetricPredicate = Callable[[Metric], bool]
 
 
 class InvalidSearch(Exception):
-    """The text says what is wrong."""
+    """The search expression is invalid; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
-    namespace: str | None  # None: of every namespace
-    dimensions: frozenset[str] | None  # exactly these; None: whatever they are
-    name: str | None  # the name that every match has, if that can be told: it narrows where to look
-    _matches: Matches
+class MetricSearch:
+    namespace: str | None  # None: any namespace
+    dimensions: frozenset[str] | None  # exactly these names; None: any dimensions
+    name: str | None  # the name that every match has, if the expression implies one; it makes the look-up cheaper
+    _matches: MetricPredicate
 
     def matches(self, metric: Metric) -> bool:
         if self.namespace is not None and metric.namespace != self.namespace:
@@ -41,15 +41,15 @@ class Search:
         return self._matches(metric)
 
 
-def parse_search(text: str) -> Search:
+def parse_search(text: str) -> MetricSearch:
     if len(text) > QUERY_MAX:
         raise InvalidSearch(f"A search expression has at most {QUERY_MAX} characters")
     namespace, dimensions, rest = _schema(text.strip())
     parser = _Parser(rest)
-    matches = parser.whole()
+    matches = parser.parse()
     if matches is None and namespace is None:
         raise InvalidSearch("A search needs a metric schema, a search term, or both")
-    return Search(namespace, dimensions, parser.required_name, matches or (lambda _: True))
+    return MetricSearch(namespace, dimensions, parser.required_name, matches or (lambda _: True))
 
 
 def tokens_of(text: str) -> list[str]:
@@ -82,10 +82,10 @@ class _Parser:
             if found[found.lastgroup] != ",":
                 self._tokens.append((found.lastgroup, found[found.lastgroup]))
 
-    def whole(self) -> Matches | None:
+    def parse(self) -> MetricPredicate | None:
         if not self._tokens:
             return None
-        found = self._either()
+        found = self._any()
         if self._at < len(self._tokens):
             raise InvalidSearch(f"Unexpected '{self._tokens[self._at][1]}' in the search term")
         return found
@@ -99,7 +99,7 @@ class _Parser:
         self._at += 1
         return True
 
-    def _either(self) -> Matches:
+    def _any(self) -> MetricPredicate:
         self._depth += 1
         if self._depth > DEPTH_MAX:
             raise InvalidSearch("The search term is nested too deeply")
@@ -110,27 +110,27 @@ class _Parser:
         self._depth -= 1
         return parts[0] if len(parts) == 1 else lambda metric: any(part(metric) for part in parts)
 
-    def _all(self) -> Matches:
+    def _all(self) -> MetricPredicate:
         parts = [self._not()]
         while self._peek()[0] and self._peek() not in (("sign", ")"), ("term", "OR")):
             self._take("term", "AND")
             parts.append(self._not())
         return parts[0] if len(parts) == 1 else lambda metric: all(part(metric) for part in parts)
 
-    def _not(self) -> Matches:
+    def _not(self) -> MetricPredicate:
         if self._take("term", "NOT"):
             known = self.required_name
             inner = self._not()
             self.required_name = known
             return lambda metric: not inner(metric)
         if self._take("sign", "("):
-            inner = self._either()
+            inner = self._any()
             if not self._take("sign", ")"):
                 raise InvalidSearch("A parenthesis is not closed")
             return inner
         return self._term()
 
-    def _term(self) -> Matches:
+    def _term(self) -> MetricPredicate:
         kind, text = self._peek()
         if kind not in ("exact", "term") or (kind, text) in (("term", "AND"), ("term", "OR")):
             raise InvalidSearch(f"Unexpected '{text}' in the search term" if kind else "The search term ends too early")
@@ -156,7 +156,7 @@ def _parts(metric: Metric) -> list[str]:
     return [metric.namespace, metric.name, *(part for pair in metric.dimensions for part in pair)]
 
 
-def _property(name: str, wanted: Callable[[str], bool]) -> Matches:
+def _property(name: str, wanted: Callable[[str], bool]) -> MetricPredicate:
     if name == "MetricName":
         return lambda metric: wanted(metric.name)
     if name == "Namespace":
@@ -170,15 +170,15 @@ def _text_matcher(kind: str, text: str) -> Callable[[str], bool]:
         return lambda part: part == plain
     wanted = tokens_of(plain)
     if not wanted:
-        raise InvalidSearch(f"'{text}' holds no letter or digit to search for; put it in double quotes")
+        raise InvalidSearch(f"'{text}' has no letter or digit to search for; put it in double quotes")
     joined = "".join(wanted).lower()
     if len(wanted) == 1:
         return lambda part: any(token.lower() == joined for token in tokens_of(part)) or "".join(tokens_of(part)).lower() == joined
-    if not plain.isalnum():  # its own delimiters say where tokens end, so case need not
+    if not plain.isalnum():  # the term has delimiters, so case does not separate tokens
         lowered = [token.lower() for token in wanted]
-        return lambda part: _follows([token.lower() for token in tokens_of(part)], lowered)
-    return lambda part: _follows(tokens_of(part), wanted)
+        return lambda part: _contains_adjacent([token.lower() for token in tokens_of(part)], lowered)
+    return lambda part: _contains_adjacent(tokens_of(part), wanted)
 
 
-def _follows(tokens: list[str], wanted: list[str]) -> bool:
+def _contains_adjacent(tokens: list[str], wanted: list[str]) -> bool:
     return any(tokens[at : at + len(wanted)] == wanted for at in range(len(tokens) - len(wanted) + 1))

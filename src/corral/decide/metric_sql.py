@@ -1,4 +1,4 @@
-"""Metrics Insights: CloudWatch's SQL over metrics. One aggregate of one metric, over all series that match."""
+"""Metrics Insights: CloudWatch's SQL for metrics. A query aggregates one metric over all series that match."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from corral.model.metric import Metric
 
 FUNCTIONS = {"AVG": "Average", "COUNT": "SampleCount", "MAX": "Maximum", "MIN": "Minimum", "SUM": "Sum"}
-SERIES_MAX = 500
-OTHER = "Other"  # the group of those that lack a label
+SERIES_MAX = 500  # series that one query or search returns
+OTHER = "Other"  # the value of a dimension that a series lacks, in GROUP BY
 TOKEN = re.compile(
     r"\s*(?:(?P<label>\"(?:[^\"\\]|\\.)*\")|(?P<text>'(?:[^'\\]|\\.)*')|(?P<word>[A-Za-z0-9_.]+)|(?P<sign>!=|<>|[(),=]))"
 )
 
 
 class InvalidQuery(Exception):
-    """The text says what is wrong."""
+    """The query is invalid; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class DimensionCondition:
     label: str
     equal: bool
     value: str
@@ -31,8 +31,8 @@ class Select:
     statistic: str
     name: str
     namespace: str
-    schema: frozenset[str] | None = None  # exactly these dimensions; None: whatever they are
-    where: tuple[Condition, ...] = ()
+    schema: frozenset[str] | None = None  # exactly these dimensions; None: any dimensions
+    where: tuple[DimensionCondition, ...] = ()
     group_by: tuple[str, ...] = ()
     order_by: str | None = None
     descending: bool = False
@@ -54,7 +54,7 @@ def is_query(text: str) -> bool:
 
 
 def parse_query(text: str) -> Select:
-    return _Parser(text).whole()
+    return _Parser(text).parse()
 
 
 class _Parser:
@@ -69,40 +69,40 @@ class _Parser:
             self._tokens.append((found.lastgroup, found[found.lastgroup]))
             at = found.end()
 
-    def whole(self) -> Select:
+    def parse(self) -> Select:
         self._expect("SELECT")
         statistic = self._function()
         name = self._label("the name of a metric")
-        self._sign(")")
+        self._expect_sign(")")
         self._expect("FROM")
         schema: frozenset[str] | None = None
-        if self._word("SCHEMA"):
-            self._sign("(")
+        if self._take_word("SCHEMA"):
+            self._expect_sign("(")
             namespace, *labels = self._labels()
             schema = frozenset(labels)
-            self._sign(")")
+            self._expect_sign(")")
         else:
             namespace = self._label("a namespace")
-        where = self._where() if self._word("WHERE") else ()
+        where = self._where() if self._take_word("WHERE") else ()
         group_by: tuple[str, ...] = ()
-        if self._word("GROUP"):
+        if self._take_word("GROUP"):
             self._expect("BY")
             group_by = tuple(self._labels())
         order_by, descending = self._order()
-        limit = self._limit() if self._word("LIMIT") else SERIES_MAX
+        limit = self._limit() if self._take_word("LIMIT") else SERIES_MAX
         if self._at < len(self._tokens):
-            raise self._wrong()
+            raise self._unexpected()
         return Select(statistic, name, namespace, schema, where, group_by, order_by, descending, limit)
 
     def _peek(self) -> tuple[str, str]:
         return self._tokens[self._at] if self._at < len(self._tokens) else ("", "")
 
-    def _wrong(self, wanted: str = "") -> InvalidQuery:
+    def _unexpected(self, wanted: str = "") -> InvalidQuery:
         kind, text = self._peek()
         found = f"Unexpected '{text}' in the query" if kind else "The query ends too early"
-        return InvalidQuery(f"{found}: {wanted} is expected" if wanted else found)
+        return InvalidQuery(f"{found}: expected {wanted}" if wanted else found)
 
-    def _word(self, word: str) -> bool:
+    def _take_word(self, word: str) -> bool:
         kind, text = self._peek()
         if kind != "word" or text.upper() != word:
             return False
@@ -110,18 +110,18 @@ class _Parser:
         return True
 
     def _expect(self, word: str) -> None:
-        if not self._word(word):
-            raise self._wrong(word)
+        if not self._take_word(word):
+            raise self._unexpected(word)
 
-    def _sign(self, sign: str) -> None:
+    def _expect_sign(self, sign: str) -> None:
         if self._peek() != ("sign", sign):
-            raise self._wrong(sign)
+            raise self._unexpected(sign)
         self._at += 1
 
     def _label(self, what: str) -> str:
         kind, text = self._peek()
         if kind not in ("label", "word"):
-            raise self._wrong(what)
+            raise self._unexpected(what)
         self._at += 1
         return re.sub(r"\\(.)", r"\1", text[1:-1]) if kind == "label" else text
 
@@ -135,43 +135,43 @@ class _Parser:
     def _function(self) -> str:
         kind, text = self._peek()
         if kind != "word" or text.upper() not in FUNCTIONS:
-            raise self._wrong(" or ".join(FUNCTIONS))
+            raise self._unexpected(" or ".join(FUNCTIONS))
         self._at += 1
-        self._sign("(")
+        self._expect_sign("(")
         return FUNCTIONS[text.upper()]
 
-    def _where(self) -> tuple[Condition, ...]:
+    def _where(self) -> tuple[DimensionCondition, ...]:
         found = [self._condition()]
-        while self._word("AND"):
+        while self._take_word("AND"):
             found.append(self._condition())
         return tuple(found)
 
-    def _condition(self) -> Condition:
+    def _condition(self) -> DimensionCondition:
         label = self._label("the name of a dimension")
         kind, sign = self._peek()
         if kind != "sign" or sign not in ("=", "!=", "<>"):
-            raise self._wrong("= or !=")
+            raise self._unexpected("= or !=")
         self._at += 1
         kind, text = self._peek()
         if kind != "text":
-            raise self._wrong("a value in single quotes")
+            raise self._unexpected("a value in single quotes")
         self._at += 1
-        return Condition(label, sign == "=", re.sub(r"\\(.)", r"\1", text[1:-1]))
+        return DimensionCondition(label, sign == "=", re.sub(r"\\(.)", r"\1", text[1:-1]))
 
     def _order(self) -> tuple[str | None, bool]:
-        if not self._word("ORDER"):
+        if not self._take_word("ORDER"):
             return None, False
         self._expect("BY")
         function = self._function()
-        self._sign(")")
-        descending = self._word("DESC")
+        self._expect_sign(")")
+        descending = self._take_word("DESC")
         if not descending:
-            self._word("ASC")
+            self._take_word("ASC")
         return function, descending
 
     def _limit(self) -> int:
         kind, text = self._peek()
         if kind != "word" or not text.isdigit() or not 1 <= int(text) <= SERIES_MAX:
-            raise self._wrong(f"a number from 1 to {SERIES_MAX}")
+            raise self._unexpected(f"a number from 1 to {SERIES_MAX}")
         self._at += 1
         return int(text)

@@ -1,17 +1,17 @@
-"""Regular expressions of callers: RE2's, whose time grows with the text and with nothing else.
+"""Regular expressions that callers send, matched by RE2 in time linear in the length of the text.
 
-Python's own `re` tries one way after another, and a few characters of pattern can keep it busy for years.
+Python's `re` backtracks: a short pattern of a caller could block it for years.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-MEMORY_MAX_BYTES = 8 * 1024 * 1024  # of a compiled one
+MEMORY_MAX_BYTES = 8 * 1024 * 1024  # per compiled pattern
 
 
 class PatternError(ValueError):
-    """The pattern cannot be read; why."""
+    """The pattern is invalid; the message says why."""
 
 
 class Pattern:
@@ -19,7 +19,7 @@ class Pattern:
         self._compiled = _compiled(text)
 
     def matches(self, text: str) -> bool:
-        """Whether the whole text is such a thing, as Java's `matches` has it."""
+        """Whether the whole text matches, like Java's `matches`."""
         return self._compiled.fullmatch(text) is not None
 
     def found_in(self, text: str) -> bool:
@@ -27,7 +27,7 @@ class Pattern:
 
 
 def _compiled(text: str) -> Any:
-    import re2  # it takes some milliseconds, and few ever need it
+    import re2  # imported on first use: it takes a few milliseconds
 
     options = re2.Options()
     options.max_mem = MEMORY_MAX_BYTES

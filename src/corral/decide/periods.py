@@ -1,27 +1,27 @@
-"""Periods of metrics: which there are, when they begin, and how long each can be asked for."""
+"""Periods of metrics: valid lengths, start times, and for how long each is available."""
 
 from __future__ import annotations
 
-HOUR_S = 3600
-DAY_S = 86_400
-SHORT = (1, 5, 10, 20, 30)
-AGES = ((3 * HOUR_S, 1), (15 * DAY_S, 60), (63 * DAY_S, 300), (455 * DAY_S, 3600))  # up to which age, how fine
+from corral.model.durations import HOUR_S, MINUTE_S
+from corral.model.metric import RETENTION_S
+
+SHORT_PERIODS_S = (1, 5, 10, 20, 30)
 
 
 def is_period(period_s: int) -> bool:
-    return period_s in SHORT or (period_s > 0 and period_s % 60 == 0)
+    return period_s in SHORT_PERIODS_S or (period_s > 0 and period_s % MINUTE_S == 0)
 
 
 def first_period(start_s: float, period_s: int, now_s: float) -> int:
-    """When the first period of a request begins: the older, the coarser CloudWatch rounds down."""
-    if period_s < 60:
+    """The start of a request's first period. CloudWatch rounds older start times down to coarser steps."""
+    if period_s < MINUTE_S:
         step_s = period_s
     else:
-        step_s = next((step for age, step in AGES[1:] if now_s - start_s <= age), HOUR_S)
+        step_s = next((step for step, age in RETENTION_S.items() if step >= MINUTE_S and now_s - start_s <= age), HOUR_S)
     return int(start_s // step_s) * step_s
 
 
 def is_kept(at_s: int, period_s: int, now_s: float) -> bool:
-    """Whether samples of that time can still be told apart well enough for the period."""
-    step_s = next((step for age, step in AGES if now_s - at_s <= age), None)
+    """Whether samples of that time are still stored with a step that divides the period."""
+    step_s = next((step for step, age in RETENTION_S.items() if now_s - at_s <= age), None)
     return step_s is not None and period_s % step_s == 0

@@ -1,4 +1,4 @@
-"""CloudWatch's statistics: how they are written, and what they say of the samples of a period."""
+"""CloudWatch's statistics: parsing, and their values for the samples of a period."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ BETWEEN = re.compile(rf"(TM|WM|TC|TS|PR)\(({NUMBER}%?)?:({NUMBER}%?)?\)", re.IGN
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
-    """A simple one, or one that looks at the values between two boundaries."""
+    """A simple statistic, or a statistic of the values between two boundaries."""
 
     kind: str  # one of SIMPLE, or p, tm, wm, tc, ts, pr
     low: float = 0.0
     high: float = 100.0
-    percent: bool = True  # the boundaries are parts of the samples, not values
+    percent: bool = True  # the boundaries are percentages of the samples, not values
 
     @property
     def needs_values(self) -> bool:
@@ -30,7 +30,7 @@ class Statistic:
 
 
 def parse_statistic(text: str) -> Statistic | None:
-    """None: there is no such statistic."""
+    """None: the text is not a statistic."""
     if text in SIMPLE:
         return Statistic(text)
     if text.lower() == "iqm":
@@ -50,7 +50,7 @@ def parse_statistic(text: str) -> Statistic | None:
 
 
 def value_of(summary: Summary, statistic: Statistic) -> float | None:
-    """None: it cannot be told, because values are not known or some are below zero."""
+    """None: the statistic needs single values that are unknown, or some values are negative."""
     match statistic.kind:
         case "SampleCount":
             return summary.count
@@ -81,7 +81,7 @@ def value_of(summary: Summary, statistic: Statistic) -> float | None:
 
 
 def _ordered(summary: Summary) -> list[tuple[float, float]]:
-    """Values and weights; those taken from buckets stay between the true ends."""
+    """(value, weight) pairs by value. Values from buckets are limited to the true minimum and maximum."""
     assert summary.weights is not None
     return sorted((min(max(value, summary.minimum), summary.maximum), weight) for value, weight in summary.weights.items())
 
@@ -92,7 +92,7 @@ def _total(summary: Summary) -> float:
 
 
 def _percentile(summary: Summary, percent: float) -> float:
-    """The smallest value that at least that part of the samples does not exceed."""
+    """The smallest value that at least `percent` of the samples do not exceed."""
     if percent <= 0:
         return summary.minimum
     rank, seen = percent / 100.0 * _total(summary), 0.0
@@ -104,7 +104,7 @@ def _percentile(summary: Summary, percent: float) -> float:
 
 
 def _inside(summary: Summary, statistic: Statistic) -> Iterator[tuple[float, float]]:
-    """The samples above the low boundary and not above the high one. A sample that a boundary cuts counts in part."""
+    """The samples above the low boundary and up to the high boundary. A sample at a percentage boundary counts partly."""
     if not statistic.percent:
         yield from ((value, weight) for value, weight in _ordered(summary) if statistic.low < value <= statistic.high)
         return
@@ -118,7 +118,7 @@ def _inside(summary: Summary, statistic: Statistic) -> Iterator[tuple[float, flo
 
 
 def _winsorized(summary: Summary, statistic: Statistic, inside: list[tuple[float, float]]) -> float | None:
-    """The mean when values beyond the boundaries count as the boundaries."""
+    """The mean, with values beyond the boundaries replaced by the boundaries."""
     total = _total(summary)
     if not statistic.percent:
         return sum(min(max(value, statistic.low), statistic.high) * weight for value, weight in _ordered(summary)) / total

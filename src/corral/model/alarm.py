@@ -1,4 +1,4 @@
-"""An alarm: the states it can be in, and what it is judged by."""
+"""Alarms: states, criteria, evaluations, history items and requests to scaling policies."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class AlarmState(StrEnum):
     INSUFFICIENT_DATA = "INSUFFICIENT_DATA"
 
 
-class Missing(StrEnum):
-    """What a window without data counts as."""
+class MissingData(StrEnum):
+    """How to treat a window without data (TreatMissingData)."""
 
     BREACHING = "breaching"
     NOT_BREACHING = "notBreaching"
@@ -22,35 +22,35 @@ class Missing(StrEnum):
     MISSING = "missing"
 
 
-Datapoint = tuple[float, float | None]  # where its window begins, in seconds; its value, or None where there is no data
+Datapoint = tuple[float, float | None]  # (start of the window in seconds, value or None without data)
 
 
 @dataclass(frozen=True, slots=True)
 class Criteria:
-    """M of N: so many of the last `periods` windows must breach."""
+    """M of N: `to_alarm` of the last `periods` windows must breach the threshold."""
 
-    comparison: str  # as CloudWatch names it: GreaterThanThreshold...
+    comparison: str  # a ComparisonOperator of CloudWatch, such as GreaterThanThreshold
     threshold: float
     periods: int  # N
     to_alarm: int  # M
-    missing: Missing = Missing.MISSING
+    missing: MissingData = MissingData.MISSING
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What an alarm should be, and what said so."""
+class AlarmEvaluation:
+    """The state that an alarm should have, and the datapoints that decided it."""
 
-    state: AlarmState | None  # None: as it is
-    points: tuple[tuple[float, float], ...] = ()  # the datapoints that were counted, oldest first
-    filled: int = 0  # windows without data that had to be counted too
+    state: AlarmState | None  # None: the state does not change
+    points: tuple[tuple[float, float], ...] = ()  # the evaluated datapoints, oldest first
+    filled: int = 0  # windows without data that were filled as `MissingData` says
 
 
 @dataclass(frozen=True, slots=True)
 class Suppression:
-    """Why a composite alarm does not act now, and until when. With neither: it acts."""
+    """Why the actions of a composite alarm are suppressed, and until when. Empty: they are not suppressed."""
 
     by: str = ""  # "Alarm", "WaitPeriod", "ExtensionPeriod"
-    until_s: float | None = None  # None: until the suppressor speaks
+    until_s: float | None = None  # None: until the state of the suppressor changes
 
 
 METRIC, COMPOSITE = "MetricAlarm", "CompositeAlarm"
@@ -58,22 +58,22 @@ METRIC, COMPOSITE = "MetricAlarm", "CompositeAlarm"
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """An alarm as its row is."""
+    """A row of the table `alarm`."""
 
     id: int
     region: str
     name: str
     kind: str  # METRIC or COMPOSITE
-    config: str  # JSON, as PutMetricAlarm or PutCompositeAlarm gave it
+    config: str  # JSON: the stored parameters of PutMetricAlarm or PutCompositeAlarm
     created_s: float
     configured_s: float
     actions_enabled: bool = True
     state: AlarmState = AlarmState.INSUFFICIENT_DATA
     reason: str = "Unchecked: Initial alarm creation"
     reason_data: str = ""
-    updated_s: float = 0.0  # when the state, or what is said of it, was last written
+    updated_s: float = 0.0  # when the state or its reason was last written
     transitioned_s: float = 0.0
-    acted_state: AlarmState = AlarmState.INSUFFICIENT_DATA  # the state whose actions a composite alarm took last
+    acted_state: AlarmState = AlarmState.INSUFFICIENT_DATA  # the state whose actions a composite alarm ran last
     suppression: Suppression = Suppression()
 
     def but(self, **changes: Any) -> Alarm:
@@ -93,9 +93,9 @@ class HistoryItem:
 
 @dataclass(frozen=True, slots=True)
 class ScalingRequest:
-    """What an alarm asks of a scaling policy now. The policy takes whichever value asks for more capacity."""
+    """The current request of an alarm to a scaling policy. The policy uses the value that results in more capacity."""
 
     policy: str  # ARN
     state: AlarmState
-    period_value: float | None  # of the newest whole window
-    newest_value: float | None  # of the newest second, where Corral makes the metric itself
+    period_value: float | None  # value of the newest whole window
+    newest_value: float | None  # value of the newest second, if Corral publishes the metric itself

@@ -1,4 +1,4 @@
-"""Metrics: what a series is called, what arrives for it, and what is known of the samples of one period."""
+"""Metrics: the name of a series, its datapoints, and the summary of the samples of one period."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
+from corral.model.durations import DAY_S, HOUR_S
+
 Dimensions = tuple[tuple[str, str], ...]  # (name, value), sorted
 
 DIMENSION_VALUE_MAX = 1024  # characters
-LARGEST = 2.0**360  # of a value, either way
+LARGEST_VALUE = 2.0**360  # values lie between -LARGEST_VALUE and LARGEST_VALUE
+OLDEST_S = 14 * DAY_S  # a datapoint may be this old when it arrives
+AHEAD_S = 2 * HOUR_S  # a datapoint may lie this far in the future
+RETENTION_S = {1: 3 * HOUR_S, 60: 15 * DAY_S, 300: 63 * DAY_S, 3600: 455 * DAY_S}  # step in seconds → how long samples keep it
 UNITS = (
     "None", "Seconds", "Microseconds", "Milliseconds", "Bytes", "Kilobytes", "Megabytes", "Gigabytes", "Terabytes", "Bits",
     "Kilobits", "Megabits", "Gigabits", "Terabits", "Percent", "Count", "Bytes/Second", "Kilobytes/Second", "Megabytes/Second",
@@ -20,7 +25,7 @@ UNITS = (
 
 
 class Metric(NamedTuple):
-    """The name of one series. A tuple, because it is looked up for every point that arrives."""
+    """The name of one series. A tuple, because every new point looks it up."""
 
     region: str
     namespace: str
@@ -29,7 +34,7 @@ class Metric(NamedTuple):
 
 
 class StatisticSet(NamedTuple):
-    """Samples of which only this is known."""
+    """A summary of samples whose single values are unknown."""
 
     samples: float
     sum: float
@@ -37,7 +42,7 @@ class StatisticSet(NamedTuple):
     maximum: float
 
 
-Sample = float | StatisticSet | Sequence[tuple[float, float]]  # a value; a summary; values and how often each was seen
+Sample = float | StatisticSet | Sequence[tuple[float, float]]  # a value, a summary, or (value, count) pairs
 
 
 class Point(NamedTuple):
@@ -45,19 +50,19 @@ class Point(NamedTuple):
     at_s: float
     sample: Sample
     unit: str = "None"
-    resolution_s: int = 60  # 60: of its second only the minute is kept
+    resolution_s: int = 60  # 60: the time is rounded down to the minute
 
 
 @dataclass(slots=True)
 class Summary:
-    """What is known of the samples of one period; it grows while its parts are read."""
+    """A summary of the samples of one period, built up while rows are read."""
 
     count: float = 0.0
     sum: float = 0.0
     minimum: float = inf
     maximum: float = -inf
-    weights: dict[float, float] | None = field(default_factory=dict)  # value → how often; None: the values are not known
-    exact: bool = True  # the weights are of the very values, and the rest follows from them
+    weights: dict[float, float] | None = field(default_factory=dict)  # value → count; None: the values are unknown
+    exact: bool = True  # the keys of `weights` are the values themselves, not the middles of buckets
 
     def add(self, value: float, weight: float = 1.0) -> None:
         self.count += weight

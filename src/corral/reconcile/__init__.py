@@ -4,12 +4,11 @@ from importlib import import_module
 from typing import Any
 
 from corral.core import Reconciler, Tx
-from corral.reconcile.alarm_history import forget_history
 from corral.reconcile.definitions import finish_deletions
 from corral.reconcile.hosts import look_at_host
 from corral.reconcile.instances import forget_terminated, look_at_instance
-from corral.reconcile.logs import expire_events, purge_logs, sweep_logs
-from corral.reconcile.metrics import roll_up_metrics
+from corral.reconcile.logs import expire_events, purge_logs, sweep_shipments
+from corral.reconcile.metrics import expire_alarm_history, roll_up_metrics
 from corral.reconcile.pools import look_at_pool
 from corral.reconcile.tasks import look_at_task, sweep_tasks
 
@@ -43,7 +42,7 @@ STATE: dict[str, Reconciler] = {
 }
 METRICS: dict[str, Reconciler] = {
     "rollup": roll_up_metrics,
-    "history": forget_history,
-    "alarm": _once_needed("alarms", "look_at_alarm"),
+    "history": expire_alarm_history,
+    "alarm": _once_needed("alarms", "evaluate_alarm"),
 }
-LOGS: dict[str, Reconciler] = {"purge": purge_logs, "expire": expire_events, "sweep": sweep_logs}
+LOGS: dict[str, Reconciler] = {"purge": purge_logs, "expire": expire_events, "sweep": sweep_shipments}

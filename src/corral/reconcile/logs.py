@@ -1,25 +1,26 @@
-"""Log events: those of deleted groups and those past their retention go, some at a time."""
+"""Deletion of log events, in small batches: events of deleted groups and streams, and events past their retention."""
 
 from __future__ import annotations
 
 from corral.core import Tx
+from corral.model.durations import DAY_S, HOUR_S, MINUTE_S
 from corral.telemetry import LogStore
 
-SWEEP_EVERY_S = 60.0
-SHIPMENTS_S = 7 * 86_400.0
-EXPIRE_EVERY_S = 3600.0  # events may arrive that are older than those we know
+SWEEP_EVERY_S = 1.0 * MINUTE_S
+SHIPMENT_RETENTION_S = 7.0 * DAY_S
+EXPIRE_EVERY_S = 1.0 * HOUR_S  # new events may be older than the oldest known event
 ROWS_MAX = 500
 BYTES_MAX = 8 * 1024 * 1024
 
 
 def purge_logs(tx: Tx[LogStore], _: str) -> None:
-    """What deleted groups and streams held: millions of events must not stall anybody."""
+    """Delete the next batch of events of deleted groups and streams, so that millions of events do not block the lane."""
     if tx.store.purge(ROWS_MAX, BYTES_MAX):
         tx.due("purge:", tx.now_s)
 
 
 def expire_events(tx: Tx[LogStore], _: str) -> None:
-    """Events older than their group's retention. Nobody sees them any more; here they go, some at a time."""
+    """Delete the next batch of events past their group's retention. Responses already omit them."""
     if not tx.store.has_retention():
         return
     now_ms, expiry = round(tx.now_s * 1000), tx.store.next_expiry()
@@ -34,7 +35,7 @@ def expire_events(tx: Tx[LogStore], _: str) -> None:
     tx.due("expire:", next_s)
 
 
-def sweep_logs(tx: Tx[LogStore], _: str) -> None:
-    """Drop the notes on chunks of logs that hosts have shipped."""
-    dropped = tx.store.drop_shipments(round((tx.now_s - SHIPMENTS_S) * 1000), ROWS_MAX)
+def sweep_shipments(tx: Tx[LogStore], _: str) -> None:
+    """Delete the records of how much output hosts have shipped, a week after the last chunk."""
+    dropped = tx.store.drop_shipments(round((tx.now_s - SHIPMENT_RETENTION_S) * 1000), ROWS_MAX)
     tx.due("sweep:", tx.now_s if dropped >= ROWS_MAX else tx.now_s + SWEEP_EVERY_S)

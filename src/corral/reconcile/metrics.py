@@ -1,16 +1,25 @@
-"""Metrics: old samples are rolled up."""
+"""Retention in the metric store: old samples are rolled up, and old items of alarm histories are deleted."""
 
 from __future__ import annotations
 
 from corral.core import Tx
+from corral.model.durations import DAY_S, HOUR_S
 from corral.telemetry import MetricStore
 from corral.telemetry.rollup import roll_up
 
 ROLL_UP_EVERY_S = 300.0
-ROWS_MAX = 100  # of a minute of seconds each, some milliseconds of work; the rest follows in the next batch
+ROWS_MAX = 100  # rows with a minute of seconds each take a few milliseconds; the next batch continues
+EXPIRE_HISTORY_EVERY_S = 6.0 * HOUR_S
+HISTORY_RETENTION_S = 30.0 * DAY_S  # as on CloudWatch
+ITEMS_MAX = 500
 
 
 def roll_up_metrics(tx: Tx[MetricStore], _: str) -> None:
     tx.store.flush()
     moved = roll_up(tx.store, tx.now_s, ROWS_MAX)
     tx.due("rollup:", tx.now_s if moved >= ROWS_MAX else tx.now_s + ROLL_UP_EVERY_S)
+
+
+def expire_alarm_history(tx: Tx[MetricStore], _: str) -> None:
+    dropped = tx.store.alarms.drop_history(tx.now_s - HISTORY_RETENTION_S, ITEMS_MAX)
+    tx.due("history:", tx.now_s if dropped >= ITEMS_MAX else tx.now_s + EXPIRE_HISTORY_EVERY_S)

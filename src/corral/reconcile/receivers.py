@@ -6,7 +6,7 @@ from typing import Any
 
 from corral.core import Receiver, Tx
 from corral.model.alarm import AlarmState, ScalingRequest
-from corral.services.cloudwatch.recording import receive_points
+from corral.services.cloudwatch.metric_writes import receive_points
 from corral.store import Store
 
 

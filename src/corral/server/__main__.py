@@ -42,9 +42,9 @@ from corral.server.data_channel import DataChannel
 from corral.server.front_door import FrontDoor
 from corral.server.http_server import AsgiApp, HttpServer
 from corral.server.lanes import Lane
-from corral.server.publishing import Publisher
 from corral.server.request_body import BodyReceiver
 from corral.server.status_pages import status_of
+from corral.server.metric_publisher import MetricPublisher
 from corral.server.task_endpoints import TaskEndpoints
 from corral.store import Store
 from corral.telemetry import LogStore, MetricStore
@@ -139,7 +139,7 @@ async def _serve(options: argparse.Namespace) -> None:
     channel = DataChannel(settings, state, agents, clock, names)
     await channel.listen(data / "node")
     keeper = asyncio.create_task(agents.keep_agent())
-    publisher = asyncio.create_task(Publisher(state, metrics, agents, clock).run())
+    publisher = asyncio.create_task(MetricPublisher(state, metrics, agents, clock).run())
 
     root = Secret(keys["secret_key"], None, None, f"arn:aws:iam::{settings.account}:root")
     about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus,

@@ -38,7 +38,7 @@ from corral.node import node_folder
 from corral.server.environment_files import with_files
 from corral.server.lanes import Lane
 from corral.services import hosts
-from corral.services.logs.shipping import open_streams, ship
+from corral.services.logs.ingestion import open_streams, ship
 from corral.store import Store
 from corral.telemetry import LogStore
 

@@ -1,6 +1,6 @@
-"""Series and log events: files of their own."""
+"""The metric store and the log store: databases of their own, so that telemetry never slows down the state."""
 
-from corral.telemetry.logs import Event, Group, LogStore, MetricFilter, Stream
+from corral.telemetry.logs import LogEvent, LogGroup, LogStore, LogStream, MetricFilter
 from corral.telemetry.metrics import MetricStore
 
-__all__ = ["Event", "Group", "LogStore", "MetricFilter", "MetricStore", "Stream"]
+__all__ = ["LogEvent", "LogGroup", "LogStore", "LogStream", "MetricFilter", "MetricStore"]

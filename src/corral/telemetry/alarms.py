@@ -1,7 +1,7 @@
-"""Alarms, what they watch, and their history: their only SQL. A part of the metric store.
+"""Alarms, the series they watch, and their history: their only SQL. A part of the metric store.
 
-Alarms are few and asked for with every point that arrives, so all of them are kept in memory as their rows are, with an index of
-the series they watch. So is the time at which each is to be looked at next: it follows from alarm and clock, and needs no row.
+Alarms are few, and every new point looks them up, so all rows are cached in memory with an index by series. The time of the next
+evaluation is in memory only: it follows from the alarm and the clock.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ class Alarms:
         self.rebuild()
 
     def rebuild(self) -> None:
-        """Derive everything from the rows. No row says when an alarm was last evaluated: all are due."""
+        """Build the cache from the rows. No row says when an alarm was last evaluated, so all alarms are due."""
         self._alarms: dict[int, Alarm] = {}
         self._ids: dict[tuple[str, str], int] = {}
         self._metrics: dict[int, list[Metric]] = {}
         self._children: dict[int, list[str]] = {}
         self._parents: dict[tuple[str, str], dict[int, None]] = {}
         self.watching: dict[Metric, dict[int, None]] = {}  # series → alarms
-        self._judged_s: dict[int, float] = {}
-        self._wakes: list[tuple[float, int]] = []  # a heap; what is not in `_wake_s` is skipped
+        self._evaluated_s: dict[int, float] = {}
+        self._wakes: list[tuple[float, int]] = []  # a heap; entries that differ from `_wake_s` are stale
         self._wake_s: dict[int, float] = {}
         self._requested: dict[int, tuple[ScalingRequest, ...]] = {}
         for row in self._execute(f"SELECT {COLUMNS} FROM alarm"):
-            self._keep(_alarm(row))
+            self._cache(_alarm(row))
             self.wake(row[0], 0.0)
 
-    def _read_again(self, alarm_id: int) -> None:
-        """The inverse of every change: keep an alarm as its row is now."""
-        self._forget(alarm_id)
+    def _reload(self, alarm_id: int) -> None:
+        """Undo a change after a rollback: cache the alarm as its row is now."""
+        self._uncache(alarm_id)
         self._requested.pop(alarm_id, None)
         row = self._execute(f"SELECT {COLUMNS} FROM alarm WHERE id = ?", (alarm_id,)).fetchone()
         if row is not None:
-            self._keep(_alarm(row))
+            self._cache(_alarm(row))
 
-    def _keep(self, alarm: Alarm) -> None:
+    def _cache(self, alarm: Alarm) -> None:
         self._alarms[alarm.id] = alarm
         self._ids[alarm.region, alarm.name] = alarm.id
         rows = self._execute("SELECT namespace, name, dimensions FROM alarm_metric WHERE alarm_id = ?", (alarm.id,))
@@ -68,7 +68,7 @@ class Alarms:
         for (child,) in children:
             self._parents.setdefault((alarm.region, child), {})[alarm.id] = None
 
-    def _forget(self, alarm_id: int) -> None:
+    def _uncache(self, alarm_id: int) -> None:
         alarm = self._alarms.pop(alarm_id, None)
         if alarm is None:
             return
@@ -78,10 +78,10 @@ class Alarms:
         for child in self._children.pop(alarm_id):
             _drop(self._parents, (alarm.region, child), alarm_id)
 
-    # When to look at them
+    # Times of the next evaluation
 
     def wake(self, alarm_id: int, at_s: float) -> None:
-        """Look at the alarm then; an earlier date already set stays."""
+        """Evaluate the alarm at that time. An earlier time that is already set stays."""
         if at_s < self._wake_s.get(alarm_id, at_s + 1):
             self._wake_s[alarm_id] = at_s
             heappush(self._wakes, (at_s, alarm_id))
@@ -92,7 +92,7 @@ class Alarms:
         return self._wakes[0][0] if self._wakes else None
 
     def take_woken(self, now_s: float, limit: int) -> list[str]:
-        """Keys of the alarms to look at now."""
+        """The keys of the alarms to evaluate now."""
         found: list[str] = []
         while len(found) < limit and (at_s := self.next_wake_s()) is not None and at_s <= now_s:
             _, alarm_id = heappop(self._wakes)
@@ -101,13 +101,13 @@ class Alarms:
             found.append(f"alarm:{alarm_id}")
         return found
 
-    def judged_s(self, alarm_id: int) -> float:
-        """The end of the last window that was judged; 0: nobody knows."""
-        return self._judged_s.get(alarm_id, 0.0)
+    def evaluated_s(self, alarm_id: int) -> float:
+        """The end of the last evaluated window; 0 if it is unknown."""
+        return self._evaluated_s.get(alarm_id, 0.0)
 
-    def set_judged(self, alarm_id: int, end_s: float) -> None:
-        self._database.journal.on_rollback(partial(self._judged_s.__setitem__, alarm_id, self.judged_s(alarm_id)))
-        self._judged_s[alarm_id] = end_s
+    def set_evaluated(self, alarm_id: int, end_s: float) -> None:
+        self._database.journal.on_rollback(partial(self._evaluated_s.__setitem__, alarm_id, self.evaluated_s(alarm_id)))
+        self._evaluated_s[alarm_id] = end_s
 
     # Alarms
 
@@ -119,14 +119,14 @@ class Alarms:
         return self._alarms.get(alarm_id)
 
     def parents(self, region: str, name: str) -> list[Alarm]:
-        """The composite alarms that look at this one."""
+        """The composite alarms that name this alarm in their rule or as their suppressor."""
         return [self._alarms[alarm_id] for alarm_id in self._parents.get((region, name), ())]
 
     def watchers(self, metric: Metric) -> list[Alarm]:
         return [self._alarms[alarm_id] for alarm_id in self.watching.get(metric, ())]
 
     def listed(self, region: str, *, prefix: str = "", after: str = "") -> Iterator[Alarm]:
-        """By name."""
+        """Alarms in the order of their names."""
         rows = self._execute(
             "SELECT id FROM alarm WHERE region = ? AND name > ? AND name >= ? AND name < ? ORDER BY name",
             (region, after, prefix, prefix + "\U0010ffff"),
@@ -134,7 +134,7 @@ class Alarms:
         return (self._alarms[alarm_id] for (alarm_id,) in rows)
 
     def add(self, alarm: Alarm, metrics: Iterable[Metric] = (), children: Iterable[tuple[str, bool]] = ()) -> Alarm:
-        """A new alarm; `children` are names, and whether the rule has them. It is given its id."""
+        """Add an alarm and return it with its id. `children` are names, each with whether the rule contains it."""
         marks = ", ".join("?" * len(COLUMNS.split(",")))
         cursor = self._execute(f"INSERT INTO alarm ({COLUMNS}) VALUES ({marks})", (None, *_values(alarm)))
         alarm = alarm.but(id=cursor.lastrowid)
@@ -142,24 +142,24 @@ class Alarms:
         return alarm
 
     def change(self, alarm: Alarm, metrics: Iterable[Metric] = (), children: Iterable[tuple[str, bool]] = ()) -> None:
-        """An alarm that is configured anew."""
+        """Replace the configuration of an alarm, and what it watches."""
         self.update(alarm)
         for table in ("alarm_metric", "alarm_child"):
             self._execute(f"DELETE FROM {table} WHERE alarm_id = ?", (alarm.id,))
         self._watch(alarm, metrics, children)
 
     def update(self, alarm: Alarm) -> None:
-        """What an alarm is, not what it watches."""
+        """Write an alarm's row. What it watches does not change."""
         columns = ", ".join(f"{column.strip()} = ?" for column in COLUMNS.split(",")[1:])
         self._execute(f"UPDATE alarm SET {columns} WHERE id = ?", (*_values(alarm), alarm.id))
         self._alarms[alarm.id] = alarm
-        self._database.journal.on_rollback(partial(self._read_again, alarm.id))
+        self._database.journal.on_rollback(partial(self._reload, alarm.id))
 
     def remove(self, alarm: Alarm) -> None:
         self._execute("DELETE FROM alarm WHERE id = ?", (alarm.id,))
-        self._forget(alarm.id)
+        self._uncache(alarm.id)
         self._requested.pop(alarm.id, None)
-        self._database.journal.on_rollback(partial(self._read_again, alarm.id))
+        self._database.journal.on_rollback(partial(self._reload, alarm.id))
 
     def _watch(self, alarm: Alarm, metrics: Iterable[Metric], children: Iterable[tuple[str, bool]]) -> None:
         rows = {(alarm.id, each.namespace, each.name, json.dumps(each.dimensions, ensure_ascii=False)) for each in metrics}
@@ -168,20 +168,20 @@ class Alarms:
             "INSERT INTO alarm_child VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET in_rule = max(in_rule, excluded.in_rule)",
             [(alarm.id, child, in_rule) for child, in_rule in children],
         )
-        self._forget(alarm.id)
-        self._keep(alarm)
-        self._judged_s.pop(alarm.id, None)
-        self._database.journal.on_rollback(partial(self._read_again, alarm.id))
+        self._uncache(alarm.id)
+        self._cache(alarm)
+        self._evaluated_s.pop(alarm.id, None)
+        self._database.journal.on_rollback(partial(self._reload, alarm.id))
 
     def named_in_rules(self, region: str, name: str) -> bool:
-        """Whether a composite alarm has this one in its rule."""
+        """Whether the rule of a composite alarm contains this alarm."""
         sql = "SELECT 1 FROM alarm_child JOIN alarm ON alarm.id = alarm_id WHERE region = ? AND child = ? AND in_rule LIMIT 1"
         return self._execute(sql, (region, name)).fetchone() is not None
 
-    # What they ask of scaling policies
+    # Requests to scaling policies
 
     def requested(self, alarm_id: int) -> tuple[ScalingRequest, ...] | None:
-        """Its last requests; None: unknown, after a restart or a rollback. To make them again changes nothing."""
+        """The last requests of an alarm. None: unknown, after a restart or rollback; repeating a request changes nothing."""
         return self._requested.get(alarm_id)
 
     def set_requested(self, alarm_id: int, requests: Sequence[ScalingRequest]) -> None:
@@ -190,7 +190,7 @@ class Alarms:
 
     # History
 
-    def remember(self, item: HistoryItem) -> None:
+    def add_history(self, item: HistoryItem) -> None:
         self._execute(
             "INSERT INTO alarm_history (region, alarm, kind, at_s, item, summary, data) VALUES (?, ?, ?, ?, ?, ?, ?)",
             (item.region, item.alarm, item.kind, item.at_s, item.item, item.summary, item.data),
@@ -200,19 +200,19 @@ class Alarms:
         self, region: str, *, name: str | None, item: str | None, kinds: Sequence[str], since_s: float, until_s: float,
         after: tuple[float, int] | None, ascending: bool, limit: int,
     ) -> list[tuple[int, HistoryItem]]:  # fmt: skip
-        """A page, with the number of each item; `after` is the time and number of the last one before it."""
+        """One page of (number, item). `after` is the time and number of the last item of the previous page."""
         where, values = ["region = ?", "at_s >= ?", "at_s <= ?"], [region, since_s, until_s]  # type: tuple[list[str], list[Any]]
         if name is not None:
             where, values = [*where, "alarm = ?"], [*values, name]
         if item is not None:
             where, values = [*where, "item = ?"], [*values, item]
         where, values = [*where, f"kind IN ({', '.join('?' * len(kinds))})"], [*values, *kinds]
-        sign, way = (">", "ASC") if ascending else ("<", "DESC")
+        sign, order = (">", "ASC") if ascending else ("<", "DESC")
         if after is not None:
             where, values = [*where, f"(at_s, id) {sign} (?, ?)"], [*values, *after]
         rows = self._execute(
             f"SELECT id, region, alarm, kind, at_s, item, summary, data FROM alarm_history WHERE {' AND '.join(where)} "
-            f"ORDER BY at_s {way}, id {way} LIMIT ?",
+            f"ORDER BY at_s {order}, id {order} LIMIT ?",
             (*values, limit),
         )
         return [(row[0], HistoryItem(*row[1:])) for row in rows]
@@ -229,7 +229,7 @@ def _drop(index: dict[Any, dict[int, None]], key: Any, alarm_id: int) -> None:
 
 
 def _values(alarm: Alarm) -> tuple[Any, ...]:
-    """In the order of COLUMNS, without the id."""
+    """The columns in the order of COLUMNS, without the id."""
     return (
         alarm.region, alarm.name, alarm.kind, alarm.config, alarm.created_s, alarm.configured_s, alarm.actions_enabled,
         alarm.state.value, alarm.reason, alarm.reason_data, alarm.updated_s, alarm.transitioned_s, alarm.acted_state.value,

@@ -1,21 +1,21 @@
--- Alarms (CloudWatch), in the same file as the series they judge. Times are seconds since the epoch.
+-- Alarms (CloudWatch), in the same database as the series that they watch. Times are seconds since the epoch.
 
 CREATE TABLE alarm (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     region           TEXT NOT NULL,
     name             TEXT NOT NULL,
     kind             TEXT NOT NULL CHECK (kind IN ('MetricAlarm', 'CompositeAlarm')),
-    config           TEXT NOT NULL,             -- JSON, as given
+    config           TEXT NOT NULL,             -- JSON: the stored parameters of the request
     created_s        REAL NOT NULL,
     configured_s     REAL NOT NULL,
     actions_enabled  INTEGER NOT NULL,
     state            TEXT NOT NULL CHECK (state IN ('OK', 'ALARM', 'INSUFFICIENT_DATA')),
     reason           TEXT NOT NULL,
-    reason_data      TEXT NOT NULL,             -- JSON, or nothing
+    reason_data      TEXT NOT NULL,             -- JSON, or empty
     updated_s        REAL NOT NULL,
     transitioned_s   REAL NOT NULL,
-    acted_state      TEXT NOT NULL,             -- the state whose actions a composite alarm took last
-    suppressed_by    TEXT NOT NULL,             -- nothing: it may act
+    acted_state      TEXT NOT NULL,             -- the state whose actions a composite alarm ran last
+    suppressed_by    TEXT NOT NULL,             -- empty: its actions are not suppressed
     suppressed_until REAL,
     UNIQUE (region, name)
 );
@@ -29,15 +29,15 @@ CREATE TABLE alarm_metric (
     PRIMARY KEY (alarm_id, namespace, name, dimensions)
 ) WITHOUT ROWID;
 
--- The alarms that a composite alarm looks at: those of its rule, and its suppressor.
+-- The alarms that a composite alarm depends on: those of its rule, and its suppressor.
 CREATE TABLE alarm_child (
     alarm_id INTEGER NOT NULL REFERENCES alarm (id) ON DELETE CASCADE,
-    child    TEXT NOT NULL,                     -- a name in the same region
-    in_rule  INTEGER NOT NULL,                  -- 0: only its suppressor
+    child    TEXT NOT NULL,                     -- an alarm name in the same region
+    in_rule  INTEGER NOT NULL,                  -- 0: only the suppressor
     PRIMARY KEY (alarm_id, child)
 ) WITHOUT ROWID;
 
--- Kept for a while, also of alarms that were deleted.
+-- Stored for 30 days, for deleted alarms too.
 CREATE TABLE alarm_history (
     id      INTEGER PRIMARY KEY,
     region  TEXT NOT NULL,

@@ -1,8 +1,9 @@
-"""Points that Corral makes itself, once a second: held in memory and written together, so that an idle machine's disk may sleep.
+"""A buffer in memory for the points that Corral measures itself once a second, so that an idle machine's disk can sleep.
 
-A crash loses what was held since the last flush; what callers put never comes here. Readers in other threads see the buffer too.
-What was just flushed is kept for one more generation: a reader whose snapshot of the file is older than the flush
-finds it here, and one whose snapshot has it knows so by the number of the generation, and counts nothing twice.
+The buffer is flushed every FLUSH_S seconds; a crash loses the points since the last flush. Points of callers never pass through
+it. Readers in other threads also read the buffer. The last flushed generation stays in memory: a reader whose snapshot of the
+file is older than the flush finds the points here. A reader with a newer snapshot finds the number of the generation in the file
+and skips it, so no point is counted twice.
 """
 
 from __future__ import annotations
@@ -10,19 +11,19 @@ from __future__ import annotations
 from corral.journal import Journal
 
 Rows = dict[tuple[int, int], bytes]  # (unit, minute) → records
-Generation = tuple[int, dict[int, Rows]]  # its number, and the rows of each series
+Generation = tuple[int, dict[int, Rows]]  # its number, and series id → rows
 
 FLUSH_S = 10.0
 
 
 class Buffer:
-    """Written by the lane's thread alone; `newer_than` may be called from any thread."""
+    """Only the lane's thread writes. `newer_than` may be called from any thread."""
 
     def __init__(self, flushed: int, journal: Journal) -> None:
         self._journal = journal
-        self._generations: tuple[Generation, ...] = ((flushed + 1, {}),)  # replaced as a whole; the last one grows
-        self._since_s: float | None = None  # when the oldest of the last generation came
-        self._pending: list[tuple[int, int, int, bytes, float]] = []  # of this transaction
+        self._generations: tuple[Generation, ...] = ((flushed + 1, {}),)  # replaced as a whole; only the last one grows
+        self._since_s: float | None = None  # arrival of the oldest point of the last generation
+        self._pending: list[tuple[int, int, int, bytes, float]] = []  # points of the current transaction
         self._pending_by_series: dict[int, list[tuple[int, int, bytes]]] = {}
         self._flushing = False
 
@@ -36,7 +37,7 @@ class Buffer:
         return self._since_s is not None and not 0 <= now_s - self._since_s < FLUSH_S
 
     def flush(self) -> Generation | None:
-        """What to write in this transaction; None if there is nothing."""
+        """The generation to write in this transaction; None if the buffer is empty."""
         number, held = self._generations[-1]
         if self._flushing or not held:
             return None
@@ -47,11 +48,11 @@ class Buffer:
 
     @property
     def flushed(self) -> int:
-        """The last generation that is in the file, for the one who writes."""
+        """The last generation in the file, as the writer sees it."""
         return self._generations[-1][0] - (not self._flushing)
 
     def newer_than(self, flushed: int, series_id: int) -> list[tuple[int, int, bytes]]:
-        """(unit, minute, records) that are not in a snapshot of the file whose last generation is `flushed`."""
+        """(unit, minute, records) that a snapshot of the file with the last generation `flushed` does not contain."""
         found: list[tuple[int, int, bytes]] = []
         for number, held in self._generations:
             if number > flushed and series_id in held:
@@ -59,7 +60,7 @@ class Buffer:
         return found
 
     def pending(self, series_id: int) -> list[tuple[int, int, bytes]]:
-        """What this transaction holds, for the one who writes."""
+        """(unit, minute, records) of the current transaction, which only the writer sees."""
         return self._pending_by_series.get(series_id, [])
 
     # The transaction
@@ -76,7 +77,7 @@ class Buffer:
         self._flushing = False
 
     def _committed(self) -> None:
-        """What was flushed is in the file; what was held in this transaction belongs to the next generation, for all to see."""
+        """After a flush, start a new generation. Then add the points of this transaction, which all readers now see."""
         if self._flushing:
             self._generations = (self._generations[-1], (self._generations[-1][0] + 1, {}))
             self._flushing, self._since_s = False, None

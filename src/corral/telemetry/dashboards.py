@@ -1,4 +1,4 @@
-"""Dashboards: kept as they came."""
+"""Dashboards, and the tags of dashboards and alarms: their only SQL. A part of the metric store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from corral.database import Database
 @dataclass(frozen=True, slots=True)
 class Dashboard:
     name: str
-    body: str
+    body: str  # JSON, as PutDashboard gave it
     modified_s: float
 
 
@@ -29,13 +29,28 @@ class Dashboards:
         return Dashboard(*row) if row else None
 
     def drop(self, name: str) -> bool:
-        """False: there is none."""
+        """False: no dashboard has this name."""
         return self._execute("DELETE FROM dashboard WHERE name = ?", (name,)).rowcount == 1
 
     def page(self, prefix: str, after: str, limit: int) -> list[Dashboard]:
-        """By name."""
+        """Dashboards in the order of their names."""
         rows = self._execute(
             "SELECT name, body, modified_s FROM dashboard WHERE name > ? AND name >= ? AND name < ? ORDER BY name LIMIT ?",
             (after, prefix, prefix + "\U0010ffff", limit),
         )
         return [Dashboard(*row) for row in rows]
+
+
+class ResourceTags:
+    """The tags of alarms and dashboards, by ARN."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def of(self, arn: str) -> dict[str, str]:
+        return dict(self._database.execute("SELECT key, value FROM tag WHERE arn = ? ORDER BY key", (arn,)).fetchall())
+
+    def put(self, arn: str, tags: dict[str, str]) -> None:
+        """Replace all tags."""
+        self._database.execute("DELETE FROM tag WHERE arn = ?", (arn,))
+        self._database.executemany("INSERT INTO tag VALUES (?, ?, ?)", [(arn, key, value) for key, value in tags.items()])

@@ -1,4 +1,4 @@
-"""Log groups, streams and events: the only SQL that changes them, and the listings. `search.py` looks through many streams."""
+"""Log groups, streams and events: the only SQL that changes or lists them. `log_search.py` searches many streams."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from corral.database import Database, Migration
+from corral.model.durations import DAY_MS
 
-Position = tuple[int, int]  # (milliseconds, number): where an event stands in its stream
+Position = tuple[int, int]  # (milliseconds, number): the place of an event in its stream
 
-EVENT_OVERHEAD_BYTES = 26  # what an event counts beside its message
+EVENT_OVERHEAD_BYTES = 26  # CloudWatch Logs counts this for each event, in addition to its message
 LAST_MS = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class LogGroup:
     id: int
     name: str
     created_ms: int
@@ -28,7 +29,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class LogStream:
     id: int
     group_id: int
     name: str
@@ -43,7 +44,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class LogEvent:
     position: Position
     ingested_ms: int
     message: str
@@ -57,7 +58,7 @@ class MetricFilter:
     details: dict[str, Any]
 
 
-FILTERS_KEPT_MAX = 10_000
+FILTERS_CACHED_MAX = 10_000
 GROUP_COLUMNS = "id, name, created_ms, retention_days, bytes, details"
 STREAMS = (
     "SELECT s.id, s.group_id, s.name, s.created_ms, s.first_ms, s.last_ms, s.ingested_ms, s.events, g.name, g.retention_days, "
@@ -76,20 +77,20 @@ class LogStore(Database):
         super().__init__(path, _script("logs.sql"), self.MIGRATIONS, checked=checked)
 
     def _compose(self) -> None:
-        self._filters: dict[int, list[dict[str, Any]]] = {}  # of groups that events came to
+        self._filters: dict[int, list[dict[str, Any]]] = {}  # group id → its metric filters; a cache
 
     # Groups
 
     def add_group(self, region: str, name: str, details: dict[str, Any], now_ms: int) -> bool:
-        """False: it is there already."""
+        """False: the name exists already."""
         sql = "INSERT OR IGNORE INTO log_group (region, name, created_ms, details) VALUES (?, ?, ?, ?)"
         return self.execute(sql, (region, name, now_ms, json.dumps(details))).rowcount == 1
 
-    def group(self, region: str, name: str) -> Group | None:
+    def group(self, region: str, name: str) -> LogGroup | None:
         row = self.execute(f"SELECT {GROUP_COLUMNS} FROM log_group WHERE region = ? AND name = ?", (region, name)).fetchone()
         return _group(row) if row else None
 
-    def group_by_id(self, group_id: int) -> Group | None:
+    def group_by_id(self, group_id: int) -> LogGroup | None:
         row = self.execute(f"SELECT {GROUP_COLUMNS} FROM log_group WHERE id = ? AND name IS NOT NULL", (group_id,)).fetchone()
         return _group(row) if row else None
 
@@ -103,8 +104,8 @@ class LogStore(Database):
         part: str = "",
         classes: Sequence[str] = (),
         names: Sequence[str] | None = None,
-    ) -> list[Group]:
-        """By name; `part` is any part of it, and no classes are all classes."""
+    ) -> list[LogGroup]:
+        """Groups in the order of their names. `part` is any part of the name; empty `classes` means all classes."""
         sql = f"SELECT {GROUP_COLUMNS} FROM log_group WHERE region = ? AND name > ? AND name >= ? AND name < ?"
         values: list[Any] = [region, after, prefix, _beyond(prefix)]
         if part:
@@ -123,68 +124,68 @@ class LogStore(Database):
         self.execute("UPDATE log_group SET retention_days = ? WHERE id = ?", (days, group_id))
 
     def drop_group(self, group_id: int) -> None:
-        """Nobody finds it any more; its streams and their events are still to be purged."""
-        self._forget_filters()
+        """Hide the group from all requests. `purge` deletes its streams and events later."""
+        self._clear_filters()
         self.execute("DELETE FROM metric_filter WHERE group_id = ?", (group_id,))
         self.execute("UPDATE log_group SET name = NULL WHERE id = ?", (group_id,))
 
     # Streams
 
     def add_stream(self, group_id: int, name: str, now_ms: int) -> bool:
-        """False: it is there already."""
+        """False: the name exists already."""
         sql = "INSERT OR IGNORE INTO log_stream (group_id, name, created_ms) VALUES (?, ?, ?)"
         return self.execute(sql, (group_id, name, now_ms)).rowcount == 1
 
     def stream_id(self, group_id: int, name: str, now_ms: int) -> int:
-        """Of a stream that is made if it is not there."""
+        """The id of a stream, which is created if it does not exist."""
         sql = (
             "INSERT INTO log_stream (group_id, name, created_ms) VALUES (?, ?, ?) "
-            "ON CONFLICT (group_id, name) DO UPDATE SET name = excluded.name RETURNING id"  # or it would return nothing
+            "ON CONFLICT (group_id, name) DO UPDATE SET name = excluded.name RETURNING id"  # DO NOTHING would return no row
         )
         (found,) = self.execute(sql, (group_id, name, now_ms)).fetchone()
         return int(found)
 
-    def stream(self, region: str, group: str, name: str) -> Stream | None:
+    def stream(self, region: str, group: str, name: str) -> LogStream | None:
         row = self.execute(f"{STREAMS} g.region = ? AND g.name = ? AND s.name = ?", (region, group, name)).fetchone()
-        return Stream(*row) if row else None
+        return LogStream(*row) if row else None
 
-    def stream_by_id(self, stream_id: int) -> Stream | None:
+    def stream_by_id(self, stream_id: int) -> LogStream | None:
         row = self.execute(f"{STREAMS} s.id = ? AND g.name IS NOT NULL", (stream_id,)).fetchone()
-        return Stream(*row) if row else None
+        return LogStream(*row) if row else None
 
-    def streams_by_name(self, group_id: int, prefix: str, after: str | None, limit: int, *, descending: bool) -> list[Stream]:
-        sign, way = ("<", "DESC") if descending else (">", "ASC")
+    def streams_by_name(self, group_id: int, prefix: str, after: str | None, limit: int, *, descending: bool) -> list[LogStream]:
+        sign, order = ("<", "DESC") if descending else (">", "ASC")
         here = "" if after is None else f" AND s.name {sign} ?"
         rows = self.execute(
-            f"{STREAMS} s.group_id = ? AND s.name >= ? AND s.name < ?{here} ORDER BY s.name {way} LIMIT ?",
+            f"{STREAMS} s.group_id = ? AND s.name >= ? AND s.name < ?{here} ORDER BY s.name {order} LIMIT ?",
             (group_id, prefix, _beyond(prefix), *(() if after is None else (after,)), limit),
         )
-        return [Stream(*row) for row in rows]
+        return [LogStream(*row) for row in rows]
 
-    def streams_by_time(self, group_id: int, after: tuple[int, str] | None, limit: int, *, descending: bool) -> list[Stream]:
-        """By the time of the last event; those without one are the oldest."""
-        sign, way = ("<", "DESC") if descending else (">", "ASC")
+    def streams_by_time(self, group_id: int, after: tuple[int, str] | None, limit: int, *, descending: bool) -> list[LogStream]:
+        """Streams in the order of their last event. Streams without events come before all others."""
+        sign, order = ("<", "DESC") if descending else (">", "ASC")
         here = "" if after is None else f" AND (coalesce(s.last_ms, 0), s.name) {sign} (?, ?)"
         rows = self.execute(
-            f"{STREAMS} s.group_id = ?{here} ORDER BY coalesce(s.last_ms, 0) {way}, s.name {way} LIMIT ?",
+            f"{STREAMS} s.group_id = ?{here} ORDER BY coalesce(s.last_ms, 0) {order}, s.name {order} LIMIT ?",
             (group_id, *(after or ()), limit),
         )
-        return [Stream(*row) for row in rows]
+        return [LogStream(*row) for row in rows]
 
-    def drop_stream(self, stream: Stream) -> None:
-        """Move it into a group of its own that is gone; it is still to be purged."""
+    def drop_stream(self, stream: LogStream) -> None:
+        """Move the stream into a new deleted group. `purge` deletes it later."""
         sql = "INSERT INTO log_group (region, name, created_ms, details) VALUES ('', NULL, 0, '{}') RETURNING id"
-        (grave,) = self.execute(sql).fetchone()
+        (deleted_group_id,) = self.execute(sql).fetchone()
         sql = "UPDATE log_group SET bytes = bytes - (SELECT bytes FROM log_stream WHERE id = ?) WHERE id = ?"
         self.execute(sql, (stream.id, stream.group_id))
-        self.execute("UPDATE log_stream SET group_id = ? WHERE id = ?", (grave, stream.id))
+        self.execute("UPDATE log_stream SET group_id = ? WHERE id = ?", (deleted_group_id, stream.id))
 
     def set_entity(self, stream_id: int, entity: dict[str, Any]) -> None:
         self.execute("UPDATE log_stream SET entity = ? WHERE id = ?", (json.dumps(entity), stream_id))
 
     # Events
 
-    def append(self, stream: Stream, events: Iterable[tuple[int, str]], now_ms: int) -> None:
+    def append(self, stream: LogStream, events: Iterable[tuple[int, str]], now_ms: int) -> None:
         rows = [(stream.id, at_ms, stream.events + at, now_ms, text) for at, (at_ms, text) in enumerate(events)]
         if not rows:
             return
@@ -199,7 +200,7 @@ class LogStore(Database):
                 "first_ms = ? WHERE id = ?",
                 (*counted, first_ms, stream.id),
             )
-        else:  # its place in the index by first event stays untouched
+        else:  # first_ms is unchanged, so its index is not written
             self.execute(
                 "UPDATE log_stream SET events = ?, stored = stored + ?, bytes = bytes + ?, ingested_ms = ?, last_ms = ? "
                 "WHERE id = ?",
@@ -208,7 +209,7 @@ class LogStore(Database):
         self.execute("UPDATE log_group SET bytes = bytes + ? WHERE id = ?", (size, stream.group_id))
 
     def purge(self, limit: int, max_bytes: int) -> bool:
-        """Remove some of what nobody finds any more: events, then their streams, then groups. False: all is gone."""
+        """Delete a batch of events, then streams and groups, of deleted groups. False: nothing is left to delete."""
         while limit > 0 and max_bytes > 0:
             gone = self.execute(
                 "SELECT g.id, s.id, s.stored, s.bytes FROM log_group g LEFT JOIN log_stream s ON s.group_id = g.id "
@@ -229,21 +230,21 @@ class LogStore(Database):
         return True
 
     def has_retention(self) -> bool:
-        """Some group does not keep its events for ever."""
+        """Whether any group has a retention."""
         return self.execute("SELECT 1 FROM log_group WHERE retention_days IS NOT NULL AND name IS NOT NULL").fetchone() is not None
 
     def next_expiry(self) -> tuple[int, int] | None:
-        """(group id, when its oldest event expires), the next one of all groups."""
+        """(group id, expiry in milliseconds) of the event that expires first."""
         row: tuple[int, int] | None = self.execute(
-            "SELECT id, (SELECT min(first_ms) FROM log_stream WHERE group_id = log_group.id) + retention_days * 86400000 AS at "
+            f"SELECT id, (SELECT min(first_ms) FROM log_stream WHERE group_id = log_group.id) + retention_days * {DAY_MS} AS at "
             "FROM log_group WHERE retention_days IS NOT NULL AND name IS NOT NULL AND at IS NOT NULL ORDER BY at LIMIT 1"
         ).fetchone()
         return row
 
     def expire(self, group_id: int, now_ms: int, limit: int, max_bytes: int) -> None:
-        """Remove some expired events of one stream of the group."""
+        """Delete a batch of expired events of one stream of the group."""
         row = self.execute(
-            "SELECT s.id, s.stored, s.bytes, ? - g.retention_days * 86400000 "
+            f"SELECT s.id, s.stored, s.bytes, ? - g.retention_days * {DAY_MS} "
             "FROM log_group g JOIN log_stream s ON s.group_id = g.id "
             "WHERE g.id = ? AND s.first_ms IS NOT NULL ORDER BY s.first_ms LIMIT 1",
             (now_ms, group_id),
@@ -260,7 +261,7 @@ class LogStore(Database):
         self.execute("UPDATE log_group SET bytes = bytes - ? WHERE id = ?", (removed_bytes, group_id))
 
     def _cut(self, stream_id: int, before_ms: int, limit: int) -> tuple[int, int]:
-        """(events, bytes) removed from the head of a stream."""
+        """Delete the oldest events of a stream and return (events, bytes)."""
         beyond = self.execute(
             "SELECT at_ms, number FROM log_event WHERE stream_id = ? AND at_ms < ? ORDER BY at_ms, number LIMIT 1 OFFSET ?",
             (stream_id, before_ms, limit),
@@ -274,14 +275,14 @@ class LogStore(Database):
     # Metric filters
 
     def put_metric_filter(self, group_id: int, name: str, details: dict[str, Any], now_ms: int) -> None:
-        self._forget_filters()
+        self._clear_filters()
         self.execute(
             "INSERT INTO metric_filter VALUES (?, ?, ?, ?) ON CONFLICT (group_id, name) DO UPDATE SET details = excluded.details",
             (group_id, name, now_ms, json.dumps(details)),
         )
 
     def metric_filters(self, region: str, group: str | None = None, prefix: str = "") -> list[MetricFilter]:
-        """Of one group, or of all groups of a region; by name."""
+        """The metric filters of one group, or of all groups of a region, in the order of their names."""
         rows = self.execute(
             "SELECT g.name, f.name, f.created_ms, f.details FROM log_group g JOIN metric_filter f ON f.group_id = g.id "
             "WHERE g.region = ? AND g.name = coalesce(?, g.name) AND f.name >= ? AND f.name < ? ORDER BY f.name, g.name",
@@ -290,17 +291,17 @@ class LogStore(Database):
         return [MetricFilter(group, name, created_ms, json.loads(details)) for group, name, created_ms, details in rows]
 
     def filters_of(self, group_id: int) -> list[dict[str, Any]]:
-        """The details of each. Asked with every batch of events: most groups have none."""
+        """The details of a group's metric filters, cached because every batch of events needs them."""
         found = self._filters.get(group_id)
         if found is None:
             rows = self.execute("SELECT details FROM metric_filter WHERE group_id = ? ORDER BY name", (group_id,))
-            if len(self._filters) >= FILTERS_KEPT_MAX:
+            if len(self._filters) >= FILTERS_CACHED_MAX:
                 self._filters.clear()
             found = self._filters[group_id] = [json.loads(details) for (details,) in rows]
         return found
 
-    def _forget_filters(self) -> None:
-        """Call before filters change: what is cached from then on may never be committed."""
+    def _clear_filters(self) -> None:
+        """Clear the cache before filters change, and again on rollback: filters cached in between are uncommitted."""
         self._filters.clear()
         self.journal.on_rollback(self._filters.clear)
 
@@ -309,11 +310,11 @@ class LogStore(Database):
         return dict(self.execute(sql, tuple(group_ids)).fetchall())
 
     def drop_metric_filter(self, group_id: int, name: str) -> bool:
-        """False: there is none."""
-        self._forget_filters()
+        """False: the group has no filter with this name."""
+        self._clear_filters()
         return self.execute("DELETE FROM metric_filter WHERE group_id = ? AND name = ?", (group_id, name)).rowcount == 1
 
-    # Runs' output
+    # Output of runs
 
     def open_shipment(self, run_id: str, stream_id: int, now_ms: int) -> None:
         self.execute("INSERT OR IGNORE INTO shipment VALUES (?, ?, 0, ?)", (run_id, stream_id, now_ms))
@@ -341,38 +342,38 @@ def read_events(
     limit: int,
     max_bytes: int,
     descending: bool,
-) -> list[Event]:
-    """Events with `start` <= position < `end`, in order of position; with `descending` the last ones of them.
+) -> list[LogEvent]:
+    """Events with `start` <= position < `end`, in order of position; with `descending` the last events of that range.
 
-    Works on any connection: the writer's, or a reader beside it.
+    `connection` is the writer's or a reader's.
     """
-    way = "DESC" if descending else "ASC"
+    order = "DESC" if descending else "ASC"
     rows = connection.execute(
         "SELECT at_ms, number, ingested_ms, message FROM log_event WHERE stream_id = ? AND (at_ms, number) >= (?, ?) "
-        f"AND (at_ms, number) < (?, ?) ORDER BY at_ms {way}, number {way} LIMIT ?",
+        f"AND (at_ms, number) < (?, ?) ORDER BY at_ms {order}, number {order} LIMIT ?",
         (stream_id, *start, *end, limit),
     )
-    found: list[Event] = []
+    found: list[LogEvent] = []
     for at_ms, number, ingested_ms, message in rows:
         max_bytes -= len(message) if message.isascii() else len(message.encode())
         if max_bytes < 0 and found:
             break
-        found.append(Event((at_ms, number), ingested_ms, message))
+        found.append(LogEvent((at_ms, number), ingested_ms, message))
     return found[::-1] if descending else found
 
 
-def _group(row: tuple[Any, ...]) -> Group:
+def _group(row: tuple[Any, ...]) -> LogGroup:
     group_id, name, created_ms, retention_days, size, details = row
-    return Group(group_id, name, created_ms, retention_days, size, json.loads(details))
+    return LogGroup(group_id, name, created_ms, retention_days, size, json.loads(details))
 
 
 def _rows_of(max_bytes: int, stored: int, size: int) -> int:
-    """How many events of a stream are about so many bytes."""
+    """About how many events of a stream have `max_bytes` bytes."""
     return max(1, max_bytes * max(stored, 1) // max(size, 1))
 
 
 def _beyond(prefix: str) -> str:
-    """Greater than every text that starts with `prefix`."""
+    """A text greater than every text that starts with `prefix`."""
     return prefix + "\U0010ffff"
 
 

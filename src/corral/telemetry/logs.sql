@@ -1,30 +1,30 @@
--- Log groups, streams and events, in a file of their own so that they neither bloat nor stall the state.
+-- Log groups, streams and events, in a separate database so that they neither bloat nor block the state.
 -- Times are milliseconds since the epoch, as CloudWatch Logs gives them.
 
 CREATE TABLE log_group (
-    id             INTEGER PRIMARY KEY AUTOINCREMENT,   -- never used again: a purge may still be under way
+    id             INTEGER PRIMARY KEY AUTOINCREMENT,   -- never reused: a purge may still be running
     region         TEXT NOT NULL,
-    name           TEXT,                                -- null: deleted, and its streams are going
+    name           TEXT,                                -- null: deleted, and its streams are being purged
     created_ms     INTEGER NOT NULL,
-    retention_days INTEGER,                             -- null: for ever
-    bytes          INTEGER NOT NULL DEFAULT 0,          -- stored now, of all its streams
+    retention_days INTEGER,                             -- null: no expiry
+    bytes          INTEGER NOT NULL DEFAULT 0,          -- stored now, in all its streams
     details        TEXT NOT NULL,                       -- JSON: class, tags...
     UNIQUE (region, name)
 );
 CREATE INDEX log_group_gone ON log_group (id) WHERE name IS NULL;
 
 CREATE TABLE log_stream (
-    id          INTEGER PRIMARY KEY AUTOINCREMENT,      -- never used again: a purge may still be under way
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,      -- never reused: a purge may still be running
     group_id    INTEGER NOT NULL REFERENCES log_group (id),
     name        TEXT NOT NULL,
     created_ms  INTEGER NOT NULL,
-    first_ms    INTEGER,                                -- of the events that are stored; null: none is
+    first_ms    INTEGER,                                -- oldest stored event; null: no event is stored
     last_ms     INTEGER,
     ingested_ms INTEGER,
-    events      INTEGER NOT NULL DEFAULT 0,             -- how many were ever taken: the next event's number
-    stored      INTEGER NOT NULL DEFAULT 0,             -- how many are stored now
-    bytes       INTEGER NOT NULL DEFAULT 0,             -- stored now: messages, and 26 for each event, as CloudWatch Logs counts
-    entity      TEXT,                                   -- JSON, as the last PutLogEvents with one gave it
+    events      INTEGER NOT NULL DEFAULT 0,             -- ever stored: the number of the next event
+    stored      INTEGER NOT NULL DEFAULT 0,             -- stored now
+    bytes       INTEGER NOT NULL DEFAULT 0,             -- stored now: messages, and 26 for each event, as CloudWatch Logs counts them
+    entity      TEXT,                                   -- JSON, from the last PutLogEvents with an entity
     UNIQUE (group_id, name)
 );
 CREATE INDEX log_stream_first ON log_stream (group_id, first_ms);
@@ -47,7 +47,7 @@ CREATE TABLE metric_filter (
     PRIMARY KEY (group_id, name)
 ) WITHOUT ROWID;
 
--- How much of a run's output is in its stream. Written with the events, so that no line is kept twice or lost.
+-- How much of a run's output is in its stream. Written in the transaction of the events, so that no line is lost or duplicated.
 CREATE TABLE shipment (
     run_id     TEXT PRIMARY KEY,
     stream_id  INTEGER NOT NULL,

@@ -1,6 +1,6 @@
 """Series of metrics and their samples: the only SQL that changes them.
 
-`packing.py` says what a row holds, `rollup.py` what becomes of old ones, `buffer.py` why some points are held back.
+`packing.py` defines the format of a row, `rollup.py` coarsens old rows, and `buffer.py` delays the writing of Corral's own points.
 """
 
 from __future__ import annotations
@@ -14,24 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from corral.database import CommitFailed, Database, Migration
-from corral.model.metric import UNITS, Dimensions, Metric, Point, Summary
+from corral.model.durations import HOUR_S
+from corral.model.metric import AHEAD_S, RETENTION_S, UNITS, Dimensions, Metric, Point, Summary
 from corral.telemetry.alarms import Alarms
 from corral.telemetry.buffer import Buffer
-from corral.telemetry.dashboards import Dashboards
+from corral.telemetry.dashboards import Dashboards, ResourceTags
 from corral.telemetry.packing import STEPS, gather, newest_step, pack, repack
-from corral.telemetry.tags import Tags
 
-HOUR_S = 3600
-DAY_S = 86_400
-KEPT_S = {1: 3 * HOUR_S, 60: 15 * DAY_S, 300: 63 * DAY_S, 3600: 455 * DAY_S}  # how long samples keep their steps, as on CloudWatch
-VALUES_MAX = {1: 256, 60: 32, 300: 32, 3600: 32}  # different values of one step, before they are bucketed
-ROW_MAX_BYTES = 8 * 1024  # a longer row is packed anew, and then again when it has doubled
-ACTIVE_STEP_S = 1800  # how exactly it is known when a series was last active
-SERIES_KEPT_MAX = 100_000  # names whose number is remembered
-BLOCKS_MAX = 300  # rows that are looked for without asking whether there may be so many
+VALUES_MAX = {1: 256, 60: 32, 300: 32, 3600: 32}  # step → distinct values of one step; more of them are bucketed
+ROW_MAX_BYTES = 8 * 1024  # a longer row is repacked, and again each time it doubles
+ACTIVE_STEP_S = 1800  # the precision of a series' last activity
+SERIES_CACHED_MAX = 100_000  # series whose id is cached
+BLOCKS_MAX = 300  # a query over more rows first reads the range that exists
 UNIT_NUMBERS = {unit: number for number, unit in enumerate(UNITS)}
 
-Row = tuple[int, int, int, bytes]  # unit, step, begin, data
+PackedRow = tuple[int, int, int, bytes]  # (unit, step, start, data)
 
 APPEND = (
     "INSERT INTO packed (step_s, at_s, series_id, unit, data) VALUES (?, ?, ?, ?, ?) "
@@ -51,17 +48,17 @@ class MetricStore(Database):
         super().__init__(path, _script("metrics.sql") + _script("alarms.sql"), self.MIGRATIONS, checked=checked)
 
     def _compose(self) -> None:
-        """A reader sees the rows and the buffer; the index of alarms belongs to the writer."""
+        """A read-only store has the rows and the buffer. Only the writer has the alarms."""
         self.dashboards = Dashboards(self)
-        self.tags = Tags(self)
-        self._series: dict[Metric, tuple[int, int]] = {}  # series → its id, and when it was last said to be active
+        self.tags = ResourceTags(self)
+        self._series: dict[Metric, tuple[int, int]] = {}  # series → (id, the active_s of its row)
         if self.reads_only:
             del self.alarms
         else:
             self.alarms = Alarms(self)
             self._buffer = Buffer(self._flushed(), self.journal)
 
-    # What is due: rows, and alarms whose windows end.
+    # Due keys: rows of the database, and alarms in memory
 
     def next_due_s(self) -> float | None:
         row_s, wake_s = super().next_due_s(), self.alarms.next_wake_s()
@@ -73,7 +70,7 @@ class MetricStore(Database):
 
     def close(self) -> None:
         if not self.reads_only:
-            with suppress(sqlite3.Error, CommitFailed):  # a full disk: what was held is lost, as in a crash
+            with suppress(sqlite3.Error, CommitFailed):  # a full disk loses the buffer, as a crash does
                 self.begin()
                 self.flush()
                 self.commit()
@@ -82,8 +79,8 @@ class MetricStore(Database):
     # Points
 
     def append(self, points: Iterable[Point], now_s: float) -> None:
-        """Keep points; they are on disk with the commit."""
-        fine_since_s = now_s - KEPT_S[1]
+        """Store points. They are on disk after the commit."""
+        fine_since_s = now_s - RETENTION_S[1]
         chunks: dict[tuple[int, int, int, int], bytes] = {}
         for metric, at_s, sample, unit, resolution_s in points:
             second = int(at_s)
@@ -100,7 +97,7 @@ class MetricStore(Database):
             self.flush()
 
     def hold(self, points: Iterable[Point], now_s: float) -> None:
-        """Keep points of this very moment; they are on disk with the next flush, and everybody sees them with the commit."""
+        """Buffer points of the current second. Readers see them after the commit; the next flush writes them to disk."""
         for metric, at_s, sample, unit, resolution_s in points:
             second = int(at_s)
             data = pack(second % 60 if resolution_s == 1 else 0, sample)
@@ -109,7 +106,7 @@ class MetricStore(Database):
             self.flush()
 
     def flush(self) -> None:
-        """Write what is held."""
+        """Write the buffer to the database."""
         generation = self._buffer.flush()
         if generation is None:
             return
@@ -120,47 +117,47 @@ class MetricStore(Database):
         self.execute("UPDATE flushed SET number = ?", (number,))
 
     def append_row(self, key: tuple[int, int, int, int], data: bytes) -> None:
-        """Add records to the row of a step, a beginning, a series and a unit."""
+        """Append records to a row. `key` is (step, start, series id, unit)."""
         ((length, packed_bytes),) = self.execute(APPEND, (*key, data)).fetchall()
         if length > ROW_MAX_BYTES + 2 * packed_bytes:
             where = "WHERE step_s = ? AND at_s = ? AND series_id = ? AND unit = ?"
-            (long,) = self.execute(f"SELECT data FROM packed {where}", key).fetchone()
-            short = repack(long, VALUES_MAX[key[0]])
-            self.execute(f"UPDATE packed SET data = ?, packed_bytes = ? {where}", (short, len(short), *key))
+            (old,) = self.execute(f"SELECT data FROM packed {where}", key).fetchone()
+            new = repack(old, VALUES_MAX[key[0]])
+            self.execute(f"UPDATE packed SET data = ?, packed_bytes = ? {where}", (new, len(new), *key))
 
     # Series
 
     def find(self, metric: Metric) -> int | None:
-        """The number of a series, if it ever had a point."""
+        """The id of a series; None if it has never had a point."""
         known = self._series.get(metric)
         if known is not None:
             return known[0]
         row = self.execute(
             "SELECT id FROM series WHERE region = ? AND namespace = ? AND name = ? AND dimensions = ?",
-            (*metric[:3], _written(metric.dimensions)),
+            (*metric[:3], _dimensions_json(metric.dimensions)),
         ).fetchone()
         return row[0] if row else None
 
     def knows(self, metric: Metric) -> bool:
-        """Whether a point came for it lately. False says nothing."""
+        """Whether the series is in the cache. False does not mean that it is unknown."""
         return metric in self._series
 
     def set_entity(self, metric: Metric, entity: dict[str, Any]) -> None:
         self.execute("UPDATE series SET entity = ? WHERE id = ?", (json.dumps(entity), self.find(metric)))
 
     def forget(self, metric: Metric) -> None:
-        """Its row is gone."""
+        """Drop a deleted series from the cache."""
         self._series.pop(metric, None)
 
     def _active(self, metric: Metric, now_s: float) -> int:
-        """The number of a series that has something new; it is made if it is not there."""
+        """The id of a series that has a new point. The series is created if it does not exist."""
         known = self._series.get(metric)
         if known is not None and now_s - known[1] < ACTIVE_STEP_S:
             return known[0]
         row = self.execute(
             "INSERT INTO series (region, namespace, name, dimensions, active_s) VALUES (?, ?, ?, ?, ?) "
             "ON CONFLICT DO NOTHING RETURNING id",
-            (*metric[:3], _written(metric.dimensions), int(now_s)),
+            (*metric[:3], _dimensions_json(metric.dimensions), int(now_s)),
         ).fetchone()
         if row is not None:
             series_id: int = row[0]
@@ -171,7 +168,7 @@ class MetricStore(Database):
             assert found is not None
             series_id = found
             self.execute("UPDATE series SET active_s = ? WHERE id = ?", (int(now_s), series_id))
-        if len(self._series) >= SERIES_KEPT_MAX:
+        if len(self._series) >= SERIES_CACHED_MAX:
             del self._series[next(iter(self._series))]
         self._series[metric] = series_id, int(now_s)
         self.journal.on_rollback(partial(self._series.pop, metric, None))
@@ -188,24 +185,25 @@ class MetricStore(Database):
         after: Metric | None = None,
         limit: int = -1,
     ) -> list[Metric]:
-        """Series in the order of their names. A dimension without a value is one with any value."""
-        plain = "+" if any(value is not None for _, value in dimensions) else ""  # a dimension's value finds few: begin with them
+        """Series in the order of their names. A dimension whose value is None matches any value."""
+        # "+" disables the index on the column: the value of a dimension selects fewer rows.
+        plain = "+" if any(value is not None for _, value in dimensions) else ""
         sql = f"SELECT namespace, name, dimensions FROM series WHERE {plain}region = ? AND active_s >= ?"
         values: list[Any] = [region, active_since_s]
         order = ["namespace", "name", "dimensions"]
         for column, wanted in (("namespace", namespace), ("name", name)):
             if wanted is not None:
                 sql, values = f"{sql} AND {plain}{column} = ?", [*values, wanted]
-                order.remove(column)  # it is the same for all, and an index can give the rest in order
+                order.remove(column)  # it is equal in all rows, so an index gives the order of the rest
         for key, value in dimensions:
             sql, values = f"{sql} AND id IN (SELECT series_id FROM series_dimension WHERE name = ?", [*values, key]
             sql, values = (f"{sql})", values) if value is None else (f"{sql} AND value = ?)", [*values, value])
         if after is not None:
             sql += f" AND ({', '.join(order)}) > ({', '.join('?' * len(order))})"
-            last = {"namespace": after.namespace, "name": after.name, "dimensions": _written(after.dimensions)}
+            last = {"namespace": after.namespace, "name": after.name, "dimensions": _dimensions_json(after.dimensions)}
             values += [last[column] for column in order]
         rows = self.execute(f"{sql} ORDER BY {', '.join(order)} LIMIT ?", (*values, limit))
-        return [Metric(region, space, named, read_dimensions(written)) for space, named, written in rows]
+        return [Metric(region, space, named, parse_dimensions(dimensions_json)) for space, named, dimensions_json in rows]
 
     # Reading
 
@@ -220,9 +218,9 @@ class MetricStore(Database):
         unit: str | None = None,
         values: bool = False,
     ) -> dict[int, Summary]:
-        """The periods that begin at `start_s`, `start_s + period_s`... before `end_s` and have samples.
+        """Summaries of the periods with samples that begin at `start_s`, `start_s + period_s`... before `end_s`.
 
-        Of one unit, or of all units together. Without `values` the summaries know no values: that is much cheaper.
+        They cover one unit, or all units together. Without `values` the summaries have no weights, which is much cheaper.
         """
         found: dict[int, Summary] = {}
         wanted = None if unit is None else UNIT_NUMBERS[unit]
@@ -234,17 +232,17 @@ class MetricStore(Database):
     def read_by_unit(
         self, metric: Metric, *, start_s: int, end_s: int, period_s: int, now_s: float, values: bool = False
     ) -> dict[str, dict[int, Summary]]:
-        """The same, for each unit apart."""
+        """`read`, with separate summaries for each unit."""
         found: dict[str, dict[int, Summary]] = {}
         for unit, step_s, at_s, data in self._rows(metric, start_s, end_s, now_s):
             gather(data, at_s, step_s, start_s, end_s, period_s, found.setdefault(UNITS[unit], {}), values=values)
         return found
 
     def newest(self, metric: Metric, *, since_s: int, now_s: float, unit: str | None = None) -> tuple[int, Summary] | None:
-        """The newest second that has samples, and what it has; None if there is none after `since_s`."""
+        """The newest second with samples at or after `since_s`, and their summary."""
         wanted = None if unit is None else UNIT_NUMBERS[unit]
         found: tuple[int, Summary] | None = None
-        for row_unit, step_s, at_s, data in self._rows(metric, since_s, int(now_s) + 2 * HOUR_S + 1, now_s):
+        for row_unit, step_s, at_s, data in self._rows(metric, since_s, int(now_s) + AHEAD_S + 1, now_s):
             if wanted is not None and row_unit != wanted:
                 continue
             step, summary = newest_step(data)
@@ -257,16 +255,16 @@ class MetricStore(Database):
                 found = second, summary
         return found
 
-    def _rows(self, metric: Metric, start_s: int, end_s: int, now_s: float) -> list[Row]:
-        """All rows that may hold samples of that time, those in memory too."""
+    def _rows(self, metric: Metric, start_s: int, end_s: int, now_s: float) -> list[PackedRow]:
+        """All rows that may have samples of that time, including those in the buffer."""
         series_id = self.find(metric)
         if series_id is None:
             return []
-        rows: list[Row] = []
-        for step_s in KEPT_S:
+        rows: list[PackedRow] = []
+        for step_s in RETENTION_S:
             rows += self._written_rows(series_id, step_s, start_s, end_s)
-            if start_s > now_s - KEPT_S[step_s]:
-                break  # coarser rows hold only what is older
+            if start_s > now_s - RETENTION_S[step_s]:
+                break  # coarser rows hold only older samples
         if not self.reads_only:
             held = self._buffer.newer_than(self._buffer.flushed, series_id) + self._buffer.pending(series_id)
         else:
@@ -275,10 +273,10 @@ class MetricStore(Database):
         rows += [(unit, 1, at_s, data) for unit, at_s, data in held if begin <= at_s < end_s]
         return rows
 
-    def _written_rows(self, series_id: int, step_s: int, start_s: int, end_s: int) -> list[Row]:
+    def _written_rows(self, series_id: int, step_s: int, start_s: int, end_s: int) -> list[PackedRow]:
         block_s = STEPS * step_s
         begin, end = start_s - start_s % block_s, end_s
-        if end - begin > BLOCKS_MAX * block_s:  # a range may reach from the epoch to the end of time
+        if end - begin > BLOCKS_MAX * block_s:  # a caller may give a range from the epoch to the far future
             oldest, newest = self.execute(
                 "SELECT (SELECT min(at_s) FROM packed WHERE step_s = ?1), (SELECT max(at_s) FROM packed WHERE step_s = ?1)",
                 (step_s,),
@@ -297,9 +295,9 @@ class MetricStore(Database):
         return int(number)
 
 
-def _written(dimensions: Iterable[tuple[str, str]]) -> str:
+def _dimensions_json(dimensions: Iterable[tuple[str, str]]) -> str:
     return json.dumps(dimensions, ensure_ascii=False, separators=(",", ":"))
 
 
-def read_dimensions(written: str) -> Dimensions:
-    return tuple((name, value) for name, value in json.loads(written))
+def parse_dimensions(dimensions_json: str) -> Dimensions:
+    return tuple((name, value) for name, value in json.loads(dimensions_json))

@@ -6,8 +6,8 @@ CREATE TABLE series (
     namespace  TEXT NOT NULL,
     name       TEXT NOT NULL,
     dimensions TEXT NOT NULL,               -- JSON: [[name, value], ...], sorted
-    active_s   INTEGER NOT NULL,            -- when something arrived last, to half an hour
-    entity     TEXT,                        -- JSON, as the last PutMetricData with one gave it
+    active_s   INTEGER NOT NULL,            -- last new datapoint, to half an hour
+    entity     TEXT,                        -- JSON, from the last PutMetricData with an entity
     UNIQUE (region, namespace, name, dimensions)
 );
 CREATE INDEX series_named ON series (region, name, namespace, dimensions);
@@ -20,23 +20,23 @@ CREATE TABLE series_dimension (
     PRIMARY KEY (name, value, series_id)
 ) WITHOUT ROWID;
 
--- Samples: sixty steps of a series in a row, a minute of seconds while they are new. Rows lie by time, so that new ones are
--- appended and old ones are found without an index. What a record looks like: packing.py.
+-- Samples: one row has sixty steps of a series, which are seconds while they are new. Rows are ordered by time, so that new rows
+-- are appended and old rows are found without an index. packing.py defines the format of `data`.
 CREATE TABLE packed (
     step_s       INTEGER NOT NULL,          -- 1, 60, 300 or 3600
-    at_s         INTEGER NOT NULL,          -- when the first of the sixty steps begins
+    at_s         INTEGER NOT NULL,          -- start of the first step
     series_id    INTEGER NOT NULL,
-    unit         INTEGER NOT NULL,          -- its place in model/metric.py's UNITS
-    packed_bytes INTEGER NOT NULL DEFAULT 0,   -- how long it was when it was made shorter last
+    unit         INTEGER NOT NULL,          -- index in UNITS of model/metric.py
+    packed_bytes INTEGER NOT NULL DEFAULT 0,   -- length of `data` after the last repack
     data         BLOB NOT NULL,
     PRIMARY KEY (step_s, at_s, series_id, unit)
 ) WITHOUT ROWID;
 
-CREATE TABLE flushed (number INTEGER NOT NULL);   -- one row: which generation of the buffer was written last
+CREATE TABLE flushed (number INTEGER NOT NULL);   -- one row: the last generation of the buffer that was written
 INSERT INTO flushed VALUES (0);
 
 CREATE TABLE dashboard (
-    name        TEXT PRIMARY KEY,           -- they belong to no region
+    name        TEXT PRIMARY KEY,           -- dashboards belong to no region
     body        TEXT NOT NULL,
     modified_s  REAL NOT NULL
 ) WITHOUT ROWID;

@@ -1,14 +1,15 @@
-"""How samples are packed: a row holds sixty steps of time of one series, as records that are only ever appended.
+"""The binary format of samples: a row holds sixty time steps of one series, as records that are only appended.
 
-A record begins with one byte: its kind and at which of the sixty steps it stands.
+A record begins with one byte: its kind, and its step from 0 to 59.
 
     value       one sample                                              9 bytes
     counted     a value, and how often it was seen                     17 bytes
     set         count, sum, minimum and maximum; the values unknown    33 bytes
     bucketed    the same, then how many samples lie in which bucket    35 bytes and 6 for each bucket
 
-What has too many different values is bucketed: a bucket reaches from one power of 1.04 to the next, so a percentile taken from
-it is wrong by 2% at most. Zero has a bucket of its own. Values below zero have none, for CloudWatch gives no percentiles for them.
+A step with too many distinct values is bucketed. A bucket reaches from one power of 1.04 to the next, so a percentile from
+buckets is wrong by at most 2%. Zero has its own bucket. Negative values have no bucket, because CloudWatch has no percentiles for
+them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from struct import Struct
 
 from corral.model.metric import Sample, StatisticSet, Summary
 
-STEPS = 60  # of a row
+STEPS = 60  # time steps per row
 VALUE, COUNTED, SET, BUCKETED = 0, 1 << 6, 2 << 6, 3 << 6
 KIND = 3 << 6
 RATIO_LOG = log(1.04)
@@ -33,19 +34,19 @@ _VALUE_BYTES, _COUNTED_BYTES, _SET_BYTES, _BUCKETED_BYTES, _BUCKET_BYTES = (
 
 
 def pack(step: int, sample: Sample) -> bytes:
-    """The records of what arrived."""
+    """The records of a new sample."""
     if isinstance(sample, float):
         return _value.pack(step, sample)
     if isinstance(sample, StatisticSet):
         count, total, minimum, maximum = sample
-        if minimum == maximum and total == minimum * count:  # so its values are known after all
+        if minimum == maximum and total == minimum * count:  # all samples of this set are equal, so the values are known
             return _counted.pack(step | COUNTED, minimum, count)
         return _set.pack(step | SET, count, total, minimum, maximum)
     return b"".join(_pair(step, value, weight) for value, weight in sample)
 
 
 def pack_summary(step: int, summary: Summary, values_max: int) -> bytes:
-    """The records of a whole period, with all values if they are few."""
+    """The records of a whole period, with all values if there are at most `values_max`."""
     head = summary.count, summary.sum, summary.minimum, summary.maximum
     weights = summary.weights
     if weights is None:
@@ -64,7 +65,7 @@ def pack_summary(step: int, summary: Summary, values_max: int) -> bytes:
 
 
 def steps_of(data: bytes) -> dict[int, Summary]:
-    """What each step of a row holds."""
+    """Step → the summary of its samples."""
     found: dict[int, Summary] = {}
     for step, kind, at in _records(data):
         summary = found.get(step)
@@ -74,8 +75,8 @@ def steps_of(data: bytes) -> dict[int, Summary]:
     return found
 
 
-def whole(data: bytes, *, values: bool) -> Summary:
-    """What all steps of a row hold together."""
+def summary_of(data: bytes, *, values: bool) -> Summary:
+    """One summary of all samples of a row."""
     if not values and _is_plain(data):
         return _plain(data)
     summary = Summary() if values else Summary(weights=None)
@@ -87,11 +88,11 @@ def whole(data: bytes, *, values: bool) -> Summary:
 def gather(
     data: bytes, at_s: int, step_s: int, start_s: int, end_s: int, period_s: int, found: dict[int, Summary], *, values: bool
 ) -> None:
-    """Add what a row that begins at `at_s` holds to the periods that begin at `start_s`, `start_s + period_s`..."""
+    """Add the samples of a row that begins at `at_s` to the periods that begin at `start_s`, `start_s + period_s`..."""
     first, last = (at_s - start_s) // period_s, (at_s + (STEPS - 1) * step_s - start_s) // period_s
     if first == last and at_s >= start_s and at_s + STEPS * step_s <= end_s:
         period = start_s + first * period_s
-        summary = whole(data, values=values)
+        summary = summary_of(data, values=values)
         if period in found:
             found[period].merge(summary)
         else:
@@ -101,14 +102,14 @@ def gather(
         time_s = at_s + step * step_s
         if start_s <= time_s < end_s:
             period = time_s - (time_s - start_s) % period_s
-            kept = found.get(period)
-            if kept is None:
-                kept = found[period] = Summary() if values else Summary(weights=None)
-            _read(data, kind, at, kept)
+            known = found.get(period)
+            if known is None:
+                known = found[period] = Summary() if values else Summary(weights=None)
+            _read(data, kind, at, known)
 
 
 def newest_step(data: bytes) -> tuple[int, Summary]:
-    """The last step that holds anything, and what it holds."""
+    """The last step with samples, and its summary."""
     last = max(step for step, _, _ in _records(data))
     summary = Summary()
     for step, kind, at in _records(data):
@@ -118,23 +119,23 @@ def newest_step(data: bytes) -> tuple[int, Summary]:
 
 
 def repack(data: bytes, values_max: int) -> bytes:
-    """The same in fewer bytes."""
+    """The same samples in fewer bytes."""
     return b"".join(pack_summary(step, summary, values_max) for step, summary in sorted(steps_of(data).items()))
 
 
 def move(data: bytes, step: int, values_max: int) -> bytes:
-    """Everything a row holds as one step of a coarser one."""
+    """All samples of a row as one step of a coarser row."""
     if len(data) == _VALUE_BYTES:
         return bytes((step,)) + data[1:]
-    return pack_summary(step, whole(data, values=True), values_max)
+    return pack_summary(step, summary_of(data, values=True), values_max)
 
 
 def bucket_of(value: float) -> int:
     return floor(log(value) / RATIO_LOG) if value > 0 else ZERO_BUCKET
 
 
-def value_of(bucket: int) -> float:
-    """The middle of a bucket."""
+def bucket_middle(bucket: int) -> float:
+    """The middle value of a bucket."""
     return 0.0 if bucket == ZERO_BUCKET else 1.04 ** (bucket + 0.5)
 
 
@@ -143,7 +144,7 @@ def _pair(step: int, value: float, weight: float) -> bytes:
 
 
 def _is_plain(data: bytes) -> bool:
-    """It holds nothing but single values: every ninth byte then begins one."""
+    """Whether the row has single values only. Then every ninth byte begins a record."""
     return len(data) % _VALUE_BYTES == 0 and max(data[::_VALUE_BYTES]) < COUNTED
 
 
@@ -153,7 +154,7 @@ def _plain(data: bytes) -> Summary:
 
 
 def _records(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """(step, kind, where it begins)"""
+    """(step, kind, offset)"""
     at, end = 0, len(data)
     while at < end:
         head = data[at]
@@ -184,4 +185,5 @@ def _read(data: bytes, kind: int, at: int, summary: Summary) -> None:
     _, count, total, minimum, maximum, buckets = _bucketed.unpack_from(data, at)
     begin = at + _BUCKETED_BYTES
     packed = _bucket.iter_unpack(data[begin : begin + buckets * _BUCKET_BYTES])
-    summary.merge(Summary(count, total, minimum, maximum, {value_of(bucket): weight for bucket, weight in packed}, exact=False))
+    weights = {bucket_middle(bucket): weight for bucket, weight in packed}
+    summary.merge(Summary(count, total, minimum, maximum, weights, exact=False))

@@ -1,23 +1,24 @@
-"""What becomes of samples as they grow old: their steps get longer, as on CloudWatch, and in the end they go."""
+"""Roll-up of old samples into rows with longer steps, as on CloudWatch, and deletion of the oldest samples and series."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
-from corral.model.metric import Metric, Summary
-from corral.telemetry.metrics import KEPT_S, VALUES_MAX, MetricStore, read_dimensions
+from corral.model.durations import DAY_S
+from corral.model.metric import RETENTION_S, Metric, Summary
+from corral.telemetry.metrics import VALUES_MAX, MetricStore, parse_dimensions
 from corral.telemetry.packing import STEPS, gather, move, pack_summary
 
-SERIES_KEPT_S = KEPT_S[3600] + 5 * 86_400  # a little longer than the last of its samples
+SERIES_RETENTION_S = RETENTION_S[3600] + 5 * DAY_S  # a little longer than the retention of its samples
 
 
 def roll_up(store: MetricStore, now_s: float, limit: int) -> int:
-    """Move some rows that are old enough into coarser ones; how many. Fewer than `limit`: nothing is left to do."""
+    """Move up to `limit` old rows into coarser rows and return how many. Fewer than `limit`: nothing is left to do."""
     done = 0
-    for fine_s, coarse_s in pairwise(KEPT_S):
+    for fine_s, coarse_s in pairwise(RETENTION_S):
         rows = store.execute(
             "SELECT at_s, series_id, unit, data FROM packed WHERE step_s = ? AND at_s <= ? ORDER BY at_s, series_id LIMIT ?",
-            (fine_s, int(now_s) - KEPT_S[fine_s] - STEPS * fine_s, limit - done),
+            (fine_s, int(now_s) - RETENTION_S[fine_s] - STEPS * fine_s, limit - done),
         ).fetchall()
         for at_s, series_id, unit, data in rows:
             _coarsen(store, fine_s, coarse_s, at_s, series_id, unit, data)
@@ -31,8 +32,8 @@ def roll_up(store: MetricStore, now_s: float, limit: int) -> int:
 
 def _coarsen(store: MetricStore, fine_s: int, coarse_s: int, at_s: int, series_id: int, unit: int, data: bytes) -> None:
     values_max = VALUES_MAX[coarse_s]
-    block = at_s - at_s % (STEPS * coarse_s)  # a fine row never reaches over the edge of a coarse one
-    if STEPS * fine_s <= coarse_s:  # the whole row is one step
+    block = at_s - at_s % (STEPS * coarse_s)  # a fine row never crosses the boundary of a coarse row
+    if STEPS * fine_s <= coarse_s:  # the whole row becomes one step
         store.append_row((coarse_s, block, series_id, unit), move(data, (at_s - block) // coarse_s, values_max))
         return
     found: dict[int, Summary] = {}
@@ -45,17 +46,18 @@ def _drop_rows(store: MetricStore, now_s: float, limit: int) -> int:
     return store.execute(
         "DELETE FROM packed WHERE (step_s, at_s, series_id, unit) IN "
         "(SELECT step_s, at_s, series_id, unit FROM packed WHERE step_s = 3600 AND at_s <= ? ORDER BY at_s LIMIT ?)",
-        (int(now_s) - KEPT_S[3600] - STEPS * 3600, limit),
+        (int(now_s) - RETENTION_S[3600] - STEPS * 3600, limit),
     ).rowcount
 
 
 def _drop_series(store: MetricStore, now_s: float, limit: int) -> int:
-    """Nobody has heard of them for longer than samples are kept."""
+    """Delete series that have been inactive for longer than samples are stored."""
     rows = store.execute(
-        "SELECT id, region, namespace, name, dimensions FROM series WHERE active_s < ? LIMIT ?", (int(now_s) - SERIES_KEPT_S, limit)
+        "SELECT id, region, namespace, name, dimensions FROM series WHERE active_s < ? LIMIT ?",
+        (int(now_s) - SERIES_RETENTION_S, limit),
     ).fetchall()
     for series_id, region, namespace, name, dimensions in rows:
-        pairs = read_dimensions(dimensions)
+        pairs = parse_dimensions(dimensions)
         store.forget(Metric(region, namespace, name, pairs))
         store.executemany(
             "DELETE FROM series_dimension WHERE name = ? AND value = ? AND series_id = ?", [(*pair, series_id) for pair in pairs]

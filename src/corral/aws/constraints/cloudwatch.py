@@ -1,4 +1,4 @@
-"""CloudWatch: the operations on metrics have an older wording, with every violation on a line of its own.
+"""CloudWatch: the operations on metrics use an older wording, with one line for each violation:
 
 The parameter MetricData.member.1.Unit must be a value in the set [ Seconds, Microseconds, ... ].
 """
@@ -7,18 +7,18 @@ from corral.aws.constraints.tables import ConstraintTable, Limit, Unchecked, Vio
 from corral.aws.wire_errors import error_class
 from corral.errors import ApiError
 
-OLDER = frozenset({"DeleteDashboards", "GetMetricStatistics", "ListMetrics", "PutMetricData"})
+OLDER_OPERATIONS = frozenset({"DeleteDashboards", "GetMetricStatistics", "ListMetrics", "PutMetricData"})
 ACTIONS = ("AlarmActions", "InsufficientDataActions", "OKActions")
-_usual = usual_wording("ValidationException")  # on the query wire this is ValidationError
+_usual = usual_wording("ValidationException")  # the query protocol sends it as ValidationError
 
 
 def _wording(operation: str, violations: list[Violation]) -> ApiError:
-    if operation not in OLDER:
+    if operation not in OLDER_OPERATIONS:
         return _usual(operation, violations)
-    return error_class("InvalidParameterValueException")("\n".join(dict.fromkeys(map(_older, violations))))
+    return error_class("InvalidParameterValueException")("\n".join(dict.fromkeys(map(_older_text, violations))))
 
 
-def _older(violation: Violation) -> str:
+def _older_text(violation: Violation) -> str:
     limit, value = violation.limit, violation.value
     parts = [part.removesuffix(".member") for part in reversed(violation.path)]
     path = ".".join(f"member.{part}" if part.isdecimal() else part for part in parts)
@@ -39,7 +39,7 @@ def _unsupported(*values: str) -> Limit:
     return Limit(enum=values, text="The value {value} for parameter {name} is not supported.")
 
 
-OF_ENTITIES = Unchecked("a wrong entity is dropped, and refused only with StrictEntityValidation")
+INVALID_ENTITIES_DROPPED = Unchecked("an invalid entity is dropped, and refused only with StrictEntityValidation")
 QUERIES = Limit(max=500, text="The collection {name} must not have a size greater than {max}.")
 ARN = Limit(pattern="arn:[^:]+:[^:]+:[^:]*:[^:]*:.+", text="Invalid arn syntax: {value}")
 ALARM_NAME = Limit(pattern=r"[^\x00-\x1f\x7f]*")
@@ -53,13 +53,13 @@ TABLE = ConstraintTable(
         "PutMetricData.EntityMetricData": Limit(max=2),
         "MetricDatum.StorageResolution": Limit(enum=(1, 60)),
         "MetricDatum.Values": Limit(max=150),
-        "Entity.KeyAttributes": OF_ENTITIES,
-        "Entity.KeyAttributes<key>": OF_ENTITIES,
-        "Entity.KeyAttributes<value>": OF_ENTITIES,
-        "Entity.Attributes": OF_ENTITIES,
-        "Entity.Attributes<key>": OF_ENTITIES,
-        "Entity.Attributes<value>": OF_ENTITIES,
-        "GetMetricStatistics.Statistics": Limit(min=0),  # an empty list is as none
+        "Entity.KeyAttributes": INVALID_ENTITIES_DROPPED,
+        "Entity.KeyAttributes<key>": INVALID_ENTITIES_DROPPED,
+        "Entity.KeyAttributes<value>": INVALID_ENTITIES_DROPPED,
+        "Entity.Attributes": INVALID_ENTITIES_DROPPED,
+        "Entity.Attributes<key>": INVALID_ENTITIES_DROPPED,
+        "Entity.Attributes<value>": INVALID_ENTITIES_DROPPED,
+        "GetMetricStatistics.Statistics": Limit(min=0),  # an empty list means the same as no list
         "GetMetricStatistics.ExtendedStatistics": Limit(min=0),
         "GetMetricData.MetricDataQueries": QUERIES,
         "GetMetricData.MaxDatapoints": Limit(

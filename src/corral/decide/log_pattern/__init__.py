@@ -1,7 +1,8 @@
-"""Filter patterns of CloudWatch Logs: a text becomes something that knows which messages it means.
+"""Filter patterns of CloudWatch Logs. `parse` compiles the text of a pattern to a `LogPattern`.
 
-Three languages share one parameter. A pattern in braces looks into JSON, one in brackets into fields between spaces, and any
-other is a list of terms. Each compiles to a `Pattern` with a hint, which a database can judge without us.
+The parameter accepts three languages. A pattern in braces tests the members of JSON messages (selectors.py), a pattern in
+brackets tests the fields between spaces (fields.py), and any other pattern is a list of terms (terms.py). Each pattern has a hint
+that SQLite can check before Python matches a message.
 """
 
 from __future__ import annotations
@@ -13,40 +14,40 @@ from corral.decide.log_pattern.fields import parse_fields
 from corral.decide.log_pattern.reader import InvalidPattern, Reader
 from corral.decide.log_pattern.selectors import parse_selectors
 from corral.decide.log_pattern.terms import parse_terms
-from corral.model.log_search import Hint
+from corral.model.message_hint import Hint
 
-__all__ = ["InvalidPattern", "Pattern", "parse"]
+__all__ = ["InvalidPattern", "LogPattern", "parse"]
 
 PATTERN_MAX_CHARACTERS = 1024
 
 
-class Pattern(Protocol):
+class LogPattern(Protocol):
     @property
     def hint(self) -> Hint:
-        """What every matching message fulfils."""
+        """A condition that every matching message satisfies."""
 
     @property
     def exact(self) -> bool:
-        """The hint says it all: a message that fulfils it matches."""
+        """Whether every message that satisfies the hint matches."""
 
     @property
     def regexes(self) -> int:
-        """How many regular expressions there are in it."""
+        """The number of regular expressions in the pattern."""
 
     @property
     def has_fields(self) -> bool:
-        """It names parts of a message, as a metric's dimensions need them."""
+        """Whether the pattern names parts of a message, which the dimensions of a metric filter need."""
 
     def matches(self, message: str) -> bool: ...
 
     def extract(self, message: str) -> Mapping[str, str]:
-        """What the pattern names in a message that matches."""
+        """Name → text of the parts that the pattern names in a matching message."""
 
 
-def parse(text: str) -> Pattern:
-    """Raises InvalidPattern, which says what is wrong and where."""
+def parse(text: str) -> LogPattern:
+    """Raises InvalidPattern, whose message has the fault and its position."""
     if len(text) > PATTERN_MAX_CHARACTERS:
-        raise InvalidPattern(f"a pattern has at most {PATTERN_MAX_CHARACTERS} characters", PATTERN_MAX_CHARACTERS)
+        raise InvalidPattern(f"a pattern can have at most {PATTERN_MAX_CHARACTERS} characters", PATTERN_MAX_CHARACTERS)
     reader = Reader(text)
     first = reader.peek()
     if first == "{":

@@ -1,4 +1,4 @@
-"""Conditions on one value, and their combinations with && and ||: shared by fields and selectors."""
+"""Conditions on one value, and their combinations with && and ||, for patterns in brackets and in braces."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Generic, TypeVar
 
 from corral.decide.log_pattern.reader import Reader
 from corral.decide.log_pattern.regex import Regex, read_regex
-from corral.model.log_search import EVERY_MESSAGE, Contains, Hint, all_of, any_of
+from corral.model.message_hint import EVERY_MESSAGE, Contains, Hint, all_of, any_of
 
 OPERATOR = re.compile(r"!=|<=|>=|=|<|>")
 UNQUOTED = re.compile(r"[A-Za-z0-9_.*:/#+-]+")
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 LOOKS_LIKE_A_NUMBER = re.compile(r"[0-9.eE+-]*")
-KEPT_BY_JSON = re.compile(r"[^\x00-\x1f\"\\/\x7f-\U0010ffff]+")  # what stands in JSON as it is, or as \u
-REGEXES_MAX = 2
+KEPT_BY_JSON = re.compile(r"[^\x00-\x1f\"\\/\x7f-\U0010ffff]+")  # characters that JSON writes as they are or as \u
+REGEXES_MAX = 2  # per pattern
+TOO_MANY_REGEXES = f"a pattern can contain at most {REGEXES_MAX} regular expressions"
 NESTED_MAX = 50
 
 Scalar = str | int | float  # bool is an int
@@ -25,27 +26,27 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """What a value is compared with: a text with wildcards at its ends, perhaps a number, or a regular expression."""
+    """The right side of a comparison: a text with wildcards at its ends, a number, or a regular expression."""
 
     text: str
-    open_start: bool = False
-    open_end: bool = False
+    open_start: bool = False  # any text may come before
+    open_end: bool = False  # any text may follow
     number: int | float | None = None
     regex: Regex | None = None
 
     def equals(self, value: Scalar) -> bool:
-        shown = as_text(value)
+        text = as_text(value)
         if self.regex is not None:
-            return self.regex.found_in(shown)
+            return self.regex.found_in(text)
         if self.number is not None:
-            numeric = as_number(shown)
+            numeric = as_number(text)
             if numeric is not None:
                 return numeric == self.number
         if self.open_start and self.open_end:
-            return self.text in shown
+            return self.text in text
         if self.open_start:
-            return shown.endswith(self.text)
-        return shown.startswith(self.text) if self.open_end else shown == self.text
+            return text.endswith(self.text)
+        return text.startswith(self.text) if self.open_end else text == self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Comparison:
 
     @property
     def hint(self) -> Hint:
-        """The longest part of the text that must stand in the message, also if that is JSON."""
+        """The longest part of the text that the message must contain, even if the message is JSON."""
         if self.operator != "=":
             return EVERY_MESSAGE
         if self.literal.regex is not None:
@@ -82,7 +83,7 @@ class Comparison:
             text = hint.text if isinstance(hint, Contains) else ""
         else:
             text = self.literal.text
-        if LOOKS_LIKE_A_NUMBER.fullmatch(text):  # 500 may be written 5e2
+        if LOOKS_LIKE_A_NUMBER.fullmatch(text):  # the message may write 500 as 5e2
             return EVERY_MESSAGE
         return Contains(max(KEPT_BY_JSON.findall(text), key=len)) if KEPT_BY_JSON.search(text) else EVERY_MESSAGE
 
@@ -120,9 +121,9 @@ def leaves(tree: T | Every[T] | Some[T]) -> list[T]:
 
 
 def read_tree(reader: Reader, leaf: Callable[[Reader], T], depth: int = 0) -> T | Every[T] | Some[T]:
-    """Parentheses bind more than &&, and && more than ||."""
+    """Parse a combination: && binds tighter than ||."""
     if depth > NESTED_MAX:
-        raise reader.wrong(f"parentheses are nested more than {NESTED_MAX} deep")
+        raise reader.error(f"parentheses are nested more than {NESTED_MAX} deep")
     some = []
     while True:
         every = []
@@ -140,7 +141,7 @@ def read_tree(reader: Reader, leaf: Callable[[Reader], T], depth: int = 0) -> T 
 
 
 def read_comparison(reader: Reader) -> Comparison | None:
-    """An operator and what comes after it, if there is one."""
+    """An operator and its right side; None if the next token is not an operator."""
     reader.peek()
     operator = reader.match(OPERATOR)
     if not operator:
@@ -149,7 +150,7 @@ def read_comparison(reader: Reader) -> Comparison | None:
     literal = _literal(reader)
     if operator not in ("=", "!=") and literal.number is None:
         reader.at = start
-        raise reader.wrong(f"'{operator}' compares with a number")
+        raise reader.error(f"'{operator}' needs a number on its right side")
     return Comparison(operator, literal)
 
 
@@ -158,7 +159,7 @@ def as_number(text: str) -> int | float | None:
         return None
     try:
         return int(text)
-    except ValueError:  # not whole, or longer than anybody counts
+    except ValueError:  # a fraction, or more digits than int() accepts
         return float(text)
 
 
@@ -174,12 +175,12 @@ def _literal(reader: Reader) -> Literal:
         return _with_wildcards(reader.quoted(), None)
     text = reader.match(UNQUOTED)
     if not text:
-        raise reader.wrong("a value is missing here; put one that is not made of letters and digits in double quotes")
+        raise reader.error("a value is missing here; put values with other characters than letters and digits in double quotes")
     return _with_wildcards(text, as_number(text))
 
 
 def _with_wildcards(text: str, number: int | float | None) -> Literal:
-    """An asterisk at either end stands for any text; elsewhere it is an asterisk."""
+    """An asterisk at either end matches any text; elsewhere it is a plain character."""
     if text == "*":
         return Literal("", open_start=True, open_end=True)
     open_start, open_end = text.startswith("*"), text.endswith("*")

@@ -1,4 +1,4 @@
-"""Patterns in brackets: conditions on the fields between a message's spaces, as in [ip, user, ..., status=4*, size>1000]."""
+"""Patterns in brackets: conditions on the space-separated fields of a message: [ip, user, ..., status=4*, size>1000]."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from corral.decide.log_pattern.conditions import (
     REGEXES_MAX,
+    TOO_MANY_REGEXES,
     Comparison,
     Every,
     Some,
@@ -18,19 +19,19 @@ from corral.decide.log_pattern.conditions import (
     read_tree,
 )
 from corral.decide.log_pattern.reader import Reader
-from corral.model.log_search import EVERY_MESSAGE, Hint, all_of
+from corral.model.message_hint import EVERY_MESSAGE, Hint, all_of
 
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 ALONE = re.compile(r"[A-Za-z0-9_-]+(?=\s*(,|\]|$))")
 WORD = re.compile(r"\S+")
 
-Tree = Comparison | Every[Comparison] | Some[Comparison]
+FieldTree = Comparison | Every[Comparison] | Some[Comparison]
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    name: str  # empty: called by its place
-    condition: Tree | None = None
+    name: str  # empty: the field is called by its position
+    condition: FieldTree | None = None
 
     def fits(self, text: str) -> bool:
         return self.condition is None or holds(self.condition, lambda comparison: comparison.holds(text))
@@ -44,7 +45,7 @@ class Field:
 class Fields:
     before: tuple[Field, ...]
     after: tuple[Field, ...] = ()
-    gap: bool = False  # any number of fields between the two
+    gap: bool = False  # `...`: any number of fields between `before` and `after`
     exact = False
     has_fields = True
 
@@ -69,7 +70,7 @@ class Fields:
         )
 
     def extract(self, message: str) -> Mapping[str, str]:
-        """Fields without a name are called by their place."""
+        """Fields without a name are called by their position: `$1`."""
         texts = split(message)
         over = len(texts) - len(self.before) - len(self.after)
         names = [*(field.name for field in self.before), *[""] * over, *(field.name for field in self.after)]
@@ -77,7 +78,7 @@ class Fields:
 
 
 def split(message: str) -> list[str]:
-    """The fields of a message: words, and what stands between a pair of brackets or quotes."""
+    """The fields of a message: words, and texts in brackets or quotes."""
     if '"' not in message and "[" not in message:
         return message.split()
     found, at, bracket = [], 0, 0
@@ -86,7 +87,7 @@ def split(message: str) -> list[str]:
         if message[at] == '"':
             end = message.find('"', at + 1)
         elif message[at] == "[":
-            if bracket >= 0 and bracket <= at:  # else the one known is the next one, or there is none
+            if bracket >= 0 and bracket <= at:  # otherwise `bracket` is still the next one, or -1: no further bracket
                 bracket = message.find("]", at)
             end = bracket
         if end > at and (end + 1 == len(message) or message[end + 1].isspace()):
@@ -104,7 +105,7 @@ def parse_fields(reader: Reader) -> Fields:
     while True:
         if reader.take("..."):
             if len(sides) == 2:
-                raise reader.wrong("'...' may stand once in a pattern")
+                raise reader.error("a pattern may contain '...' only once")
             sides.append([])
         else:
             sides[-1].append(_field(reader))
@@ -113,7 +114,7 @@ def parse_fields(reader: Reader) -> Fields:
     reader.end("]")
     fields = Fields(tuple(sides[0]), tuple(sides[-1]) if len(sides) == 2 else (), gap=len(sides) == 2)
     if fields.regexes > REGEXES_MAX:
-        raise reader.wrong(f"a pattern holds at most {REGEXES_MAX} regular expressions")
+        raise reader.error(TOO_MANY_REGEXES)
     return fields
 
 
@@ -128,14 +129,14 @@ def _field(reader: Reader) -> Field:
         reader.peek()
         name = reader.match(NAME)
         if not name:
-            raise reader.wrong("a field's name is missing here")
+            raise reader.error("a field's name is missing here")
         if names and name != names[0]:
             reader.at -= len(name)
-            raise reader.wrong(f"a condition on '{name}' stands in the place of '{names[0]}'")
+            raise reader.error(f"all conditions of one field must name '{names[0]}', not '{name}'")
         names.append(name)
         comparison = read_comparison(reader)
         if comparison is None:
-            raise reader.wrong("an operator is missing here: =, !=, <, >, <= or >=")
+            raise reader.error("an operator is missing here: =, !=, <, >, <= or >=")
         return comparison
 
     tree = read_tree(reader, condition)

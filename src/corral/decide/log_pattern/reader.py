@@ -1,4 +1,4 @@
-"""Reading a pattern from left to right; whatever is wrong is said with its place."""
+"""A cursor over the text of a pattern. Errors name the position."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ SPACES = re.compile(r"\s*")
 
 
 class InvalidPattern(Exception):
-    def __init__(self, what: str, at: int) -> None:
-        super().__init__(f"{what} (at character {at + 1})")
+    """The pattern is invalid; the message says why, and at which character."""
+
+    def __init__(self, fault: str, at: int) -> None:
+        super().__init__(f"{fault} (at character {at + 1})")
 
 
 class Reader:
@@ -18,26 +20,26 @@ class Reader:
         self.at = 0
 
     def peek(self) -> str:
-        """The next character that is not a space, not taken; empty at the end."""
+        """Skip spaces and return the next character without consuming it; empty at the end."""
         spaces = SPACES.match(self.text, self.at)
         assert spaces is not None
         self.at = spaces.end()
         return self.text[self.at : self.at + 1]
 
-    def take(self, word: str) -> bool:
-        """Step over `word` if it comes next."""
+    def take(self, token: str) -> bool:
+        """Consume `token` if it is next."""
         self.peek()
-        found = self.text.startswith(word, self.at)
+        found = self.text.startswith(token, self.at)
         if found:
-            self.at += len(word)
+            self.at += len(token)
         return found
 
-    def expect(self, word: str, why: str) -> None:
-        if not self.take(word):
-            raise self.wrong(why)
+    def expect(self, token: str, fault: str) -> None:
+        if not self.take(token):
+            raise self.error(fault)
 
     def match(self, expression: re.Pattern[str]) -> str:
-        """What the expression finds right here, taken; empty if nothing."""
+        """Consume and return the text that the expression matches here; empty if it does not match."""
         found = expression.match(self.text, self.at)
         if found is None:
             return ""
@@ -45,7 +47,7 @@ class Reader:
         return found.group()
 
     def quoted(self) -> str:
-        """A text in double quotes; a backslash keeps the character after it."""
+        """Consume a text in double quotes. A backslash escapes a quotation mark or a backslash."""
         start, parts = self.at, []
         at = start + 1
         while at < len(self.text) and self.text[at] != '"':
@@ -59,12 +61,12 @@ class Reader:
         return "".join(parts)
 
     def end(self, closing: str) -> None:
-        """Nothing may come after the bracket that closes the pattern."""
+        """Consume the closing bracket, which must be the last character."""
         if not self.take(closing):
             opening = "{" if closing == "}" else "["
-            raise self.wrong(f"if a filter pattern starts with '{opening}' it must end with '{closing}'")
+            raise self.error(f"if a filter pattern starts with '{opening}' it must end with '{closing}'")
         if self.peek():
-            raise self.wrong(f"nothing may come after the closing '{closing}'")
+            raise self.error(f"no text may follow the closing '{closing}'")
 
-    def wrong(self, what: str) -> InvalidPattern:
-        return InvalidPattern(what, self.at)
+    def error(self, fault: str) -> InvalidPattern:
+        return InvalidPattern(fault, self.at)

@@ -1,7 +1,7 @@
-"""Regular expressions between percent signs: the small language that CloudWatch Logs documents, without groups.
+"""Regular expressions between percent signs: the subset that CloudWatch Logs documents, without groups.
 
-They come from callers and meet messages of any length, so time is bounded: where Python's own matcher, which is faster with most,
-could go astray, RE2 takes its place.
+Callers write these expressions, and messages can be long, so the matching time must be bounded. Python's `re` is faster for most
+expressions; RE2 matches those for which `re` could backtrack too long.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from corral.decide.log_pattern.reader import InvalidPattern, Reader
 from corral.decide.pattern import Pattern
-from corral.model.log_search import EVERY_MESSAGE, Contains, Hint
+from corral.model.message_hint import EVERY_MESSAGE, Contains, Hint
 
 PLAIN = frozenset(string.ascii_letters + string.digits + " :_#=@/;,-")
 ESCAPABLE = frozenset("^$?[]{}|\\*+.% :_#=@/;,-")
@@ -24,39 +24,39 @@ CLASSES = {
 }
 REPEATS_MAX = 255
 STEPS_MAX = 1_000
-TRIES_MAX = 1_000_000  # of Python's matcher at one message: some milliseconds, in which no other thread runs
+TRIES_MAX = 1_000_000  # of Python's `re` per message: a few milliseconds, in which no other thread runs
 HEX = re.compile(r"[0-9A-Fa-f]{2}")
 BOUNDS = re.compile(r"\{(\d{1,4})(,(\d{0,4}))?\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """A set of characters, or all others."""
+class CharacterSet:
+    """A set of characters, or its complement (`others`)."""
 
-    characters: frozenset[str]
+    members: frozenset[str]
     others: bool = False
 
     def __contains__(self, character: object) -> bool:
-        return (character in self.characters) is not self.others
+        return (character in self.members) is not self.others
 
 
-ANY = Kind(frozenset("\n"), others=True)
+ANY = CharacterSet(frozenset("\n"), others=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """A character of a kind, so many times; `high` None is any number."""
+class RegexItem:
+    """A character of a set, repeated `low` to `high` times; `high` None means any number of times."""
 
-    kind: Kind
+    characters: CharacterSet
     low: int = 1
     high: int | None = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
-    """One of the alternatives."""
+class RegexBranch:
+    """One alternative of the expression."""
 
-    items: tuple[Item, ...]
+    items: tuple[RegexItem, ...]
     from_start: bool
     to_end: bool
 
@@ -64,30 +64,30 @@ class Branch:
 @dataclass(frozen=True, slots=True)
 class Regex:
     source: str
-    branches: tuple[Branch, ...]
-    _fast: re.Pattern[str] = field(repr=False, compare=False)
-    _sure: Pattern = field(repr=False, compare=False)
+    branches: tuple[RegexBranch, ...]
+    _backtracking: re.Pattern[str] = field(repr=False, compare=False)
+    _linear: Pattern = field(repr=False, compare=False)
 
     def found_in(self, text: str) -> bool:
         if self._tries(len(text)) <= TRIES_MAX:
-            return self._fast.search(text) is not None
-        return self._sure.found_in(text)
+            return self._backtracking.search(text) is not None
+        return self._linear.found_in(text)
 
     @property
     def hint(self) -> Hint:
-        """The longest text that must be there."""
+        """The longest text that every match contains."""
         if len(self.branches) != 1:
             return EVERY_MESSAGE
         runs, run = [""], ""
         for item in self.branches[0].items:
-            fixed = len(item.kind.characters) == 1 and not item.kind.others and item.low == item.high
-            run = run + next(iter(item.kind.characters)) * item.low if fixed else ""
+            fixed = len(item.characters.members) == 1 and not item.characters.others and item.low == item.high
+            run = run + next(iter(item.characters.members)) * item.low if fixed else ""
             runs.append(run)
         longest = max(runs, key=len)
         return Contains(longest) if longest else EVERY_MESSAGE
 
     def _tries(self, length: int) -> int:
-        """How many ways there are at most to lay the expression over a text."""
+        """An upper bound of the attempts that backtracking makes on a text of this length."""
         worst = 0
         for branch in self.branches:
             ways = 1 if branch.from_start else length + 1
@@ -101,7 +101,7 @@ class Regex:
 
 
 def read_regex(reader: Reader) -> Regex:
-    """From one percent sign to the next."""
+    """Parse the expression from one percent sign to the next."""
     start = reader.at
     end = start + 1
     while end < len(reader.text) and reader.text[end] != "%":
@@ -119,7 +119,7 @@ def read_regex(reader: Reader) -> Regex:
 class _Parser:
     def __init__(self, source: str, offset: int) -> None:
         self._source = source
-        self._offset = offset  # of the expression in the pattern, for messages
+        self._offset = offset  # position of the expression in the pattern, for error messages
         self._at = 0
 
     def parse(self) -> Regex:
@@ -127,24 +127,24 @@ class _Parser:
         while self._take("|"):
             branches.append(self._branch())
         if self._at < len(self._source):
-            raise self._wrong(f"'{self._source[self._at]}' has nothing to close or repeat")
+            raise self._error(f"'{self._source[self._at]}' has no opening bracket or nothing to repeat")
         if sum(max(item.low, item.high or 0) for branch in branches for item in branch.items) > STEPS_MAX:
-            raise self._wrong("the repetitions of the regular expression are too large")
-        fast = re.compile("|".join(_written(branch, re.escape, r"\Z") for branch in branches))
-        sure = Pattern("|".join(_written(branch, lambda character: rf"\x{{{ord(character):x}}}", r"\z") for branch in branches))
-        return Regex(self._source, tuple(branches), fast, sure)
+            raise self._error("the repetitions of the regular expression are too large")
+        backtracking = re.compile("|".join(_written(branch, re.escape, r"\Z") for branch in branches))
+        linear = Pattern("|".join(_written(branch, lambda character: rf"\x{{{ord(character):x}}}", r"\z") for branch in branches))
+        return Regex(self._source, tuple(branches), backtracking, linear)
 
-    def _branch(self) -> Branch:
+    def _branch(self) -> RegexBranch:
         from_start, to_end = self._take("^"), False
-        items: list[Item] = []
+        items: list[RegexItem] = []
         while self._at < len(self._source) and self._source[self._at] not in "|*+?{]}":
             if self._take("$"):
                 to_end = True
                 break
-            items.append(self._repeated(self._kind()))
-        return Branch(tuple(items), from_start, to_end)
+            items.append(self._repeated(self._character_set()))
+        return RegexBranch(tuple(items), from_start, to_end)
 
-    def _kind(self) -> Kind:
+    def _character_set(self) -> CharacterSet:
         character = self._source[self._at]
         self._at += 1
         if character == ".":
@@ -155,35 +155,35 @@ class _Parser:
             return self._escaped()
         if character not in PLAIN:
             self._at -= 1
-            raise self._wrong(f"'{character}' is not allowed here in a regular expression; write it as \\x{ord(character):02x}")
-        return Kind(frozenset(character))
+            raise self._error(f"'{character}' is not allowed here in a regular expression; write it as \\x{ord(character):02x}")
+        return CharacterSet(frozenset(character))
 
-    def _escaped(self) -> Kind:
+    def _escaped(self) -> CharacterSet:
         character = self._source[self._at : self._at + 1]
         self._at += 1
         if character == "x":
             digits = HEX.match(self._source, self._at)
             if digits is None:
-                raise self._wrong("\\x is followed by two hexadecimal digits")
+                raise self._error("\\x must be followed by two hexadecimal digits")
             self._at += 2
-            return Kind(frozenset(chr(int(digits.group(), 16))))
+            return CharacterSet(frozenset(chr(int(digits.group(), 16))))
         if character.lower() in CLASSES:
-            return Kind(CLASSES[character.lower()], others=character.isupper())
+            return CharacterSet(CLASSES[character.lower()], others=character.isupper())
         if character in ESCAPABLE:
-            return Kind(frozenset(character))
+            return CharacterSet(frozenset(character))
         self._at -= 1
-        raise self._wrong(f"'\\{character}' is not supported in a regular expression")
+        raise self._error(f"'\\{character}' is not supported in a regular expression")
 
-    def _class(self) -> Kind:
+    def _class(self) -> CharacterSet:
         opened, others = self._at - 1, self._take("^")
         characters: set[str] = set()
         while not self._take("]"):
             if self._at >= len(self._source):
                 self._at = opened
-                raise self._wrong("'[' is not closed by ']'")
+                raise self._error("'[' is not closed by ']'")
             first = self._member()
             if (
-                len(first.characters) == 1
+                len(first.members) == 1
                 and not first.others
                 and self._source[self._at : self._at + 1] == "-"
                 and (self._source[self._at + 1 : self._at + 2] not in ("]", ""))
@@ -191,30 +191,30 @@ class _Parser:
                 self._at += 1
                 characters |= self._range(first, self._member())
             elif first.others:
-                raise self._wrong("a negated class cannot stand inside '[]'")
+                raise self._error("a negated class cannot be used inside '[]'")
             else:
-                characters |= first.characters
+                characters |= first.members
         if not characters:
             self._at = opened
-            raise self._wrong("'[]' holds nothing")
-        return Kind(frozenset(characters), others)
+            raise self._error("'[]' is empty")
+        return CharacterSet(frozenset(characters), others)
 
-    def _range(self, first: Kind, last: Kind) -> set[str]:
-        low, high = ord(next(iter(first.characters))), ord(next(iter(last.characters)))
-        if len(last.characters) != 1 or last.others or high < low:
-            raise self._wrong("a range goes from a lower to a higher character")
+    def _range(self, first: CharacterSet, last: CharacterSet) -> set[str]:
+        low, high = ord(next(iter(first.members))), ord(next(iter(last.members)))
+        if len(last.members) != 1 or last.others or high < low:
+            raise self._error("a range must go from a lower to a higher character")
         return {chr(code) for code in range(low, high + 1)}
 
-    def _member(self) -> Kind:
+    def _member(self) -> CharacterSet:
         character = self._source[self._at]
-        if character in "$?.*+{}|^":  # plain characters in here
+        if character in "$?.*+{}|^":  # plain characters inside []
             self._at += 1
-            return Kind(frozenset(character))
+            return CharacterSet(frozenset(character))
         if character == "[":
-            raise self._wrong("'[' cannot stand inside '[]'")
-        return self._kind()
+            raise self._error("'[' cannot be used inside '[]'")
+        return self._character_set()
 
-    def _repeated(self, kind: Kind) -> Item:
+    def _repeated(self, characters: CharacterSet) -> RegexItem:
         low: int = 1
         high: int | None = 1
         if self._take("*"):
@@ -226,28 +226,28 @@ class _Parser:
         elif self._source[self._at : self._at + 1] == "{":
             bounds = BOUNDS.match(self._source, self._at)
             if bounds is None:
-                raise self._wrong("repetitions are written {m}, {m,} or {m,n}")
+                raise self._error("write repetitions as {m}, {m,} or {m,n}")
             low = int(bounds.group(1))
             high = low if bounds.group(2) is None else int(bounds.group(3)) if bounds.group(3) else None
             if max(low, high or 0) > REPEATS_MAX or (high is not None and high < low):
-                raise self._wrong(f"repetitions go from the lower to the higher number, up to {REPEATS_MAX}")
+                raise self._error(f"repetitions must go from the lower to the higher number, up to {REPEATS_MAX}")
             self._at = bounds.end()
-        return Item(kind, low, high)
+        return RegexItem(characters, low, high)
 
     def _take(self, character: str) -> bool:
         found = self._source.startswith(character, self._at)
         self._at += found
         return found
 
-    def _wrong(self, what: str) -> InvalidPattern:
-        return InvalidPattern(what, self._offset + self._at)
+    def _error(self, fault: str) -> InvalidPattern:
+        return InvalidPattern(fault, self._offset + self._at)
 
 
-def _written(branch: Branch, escape: Callable[[str], str], end: str) -> str:
-    """As a matcher reads it."""
+def _written(branch: RegexBranch, escape: Callable[[str], str], end: str) -> str:
+    """The branch in the syntax of `re` or RE2."""
     parts = [r"\A"] if branch.from_start else []
     for item in branch.items:
-        characters = "".join(map(escape, sorted(item.kind.characters)))
+        characters = "".join(map(escape, sorted(item.characters.members)))
         times = "" if item.low == item.high == 1 else f"{{{item.low},{'' if item.high is None else item.high}}}"
-        parts.append(f"[{'^' * item.kind.others}{characters}]{times}")
+        parts.append(f"[{'^' * item.characters.others}{characters}]{times}")
     return "".join([*parts, end] if branch.to_end else parts)

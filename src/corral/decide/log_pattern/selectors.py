@@ -1,4 +1,4 @@
-"""Patterns in braces: conditions on what a JSON message holds, as in { $.user.id = 7 && $.tries[0].code != 2* }."""
+"""Patterns in braces: conditions on the members of JSON messages: { $.user.id = 7 && $.tries[0].code != 2* }."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import orjson
 
 from corral.decide.log_pattern.conditions import (
     REGEXES_MAX,
+    TOO_MANY_REGEXES,
     Comparison,
     Every,
     Some,
@@ -22,14 +23,14 @@ from corral.decide.log_pattern.conditions import (
     read_tree,
 )
 from corral.decide.log_pattern.reader import Reader
-from corral.model.log_search import EVERY_MESSAGE, Contains, Hint, all_of, any_of
+from corral.model.message_hint import EVERY_MESSAGE, Contains, Hint, all_of, any_of
 
 STEP = re.compile(r"\.(?P<name>[A-Za-z0-9_-]+|\*)|\.?\[(?P<index>\d{1,9}|\*)\]")
 KEYWORDS = re.compile(r"(IS\s+NULL|IS\s+TRUE|IS\s+FALSE|NOT\s+EXISTS)\b", re.IGNORECASE)
-ANY_MEMBER, ANY_ELEMENT = "*", "[*]"  # no name looks like these
+ANY_MEMBER, ANY_ELEMENT = "*", "[*]"  # no member has these names
 WILDCARDS = (ANY_MEMBER, ANY_ELEMENT)
 STATES = {"IS NULL": None, "IS TRUE": True, "IS FALSE": False}
-ESCAPED = Contains("\\u")  # a name or a text may be written in any way with it
+ESCAPED = Contains("\\u")  # with escapes, a message may write a name or text in other ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Selector:
     path: tuple[str | int, ...]
 
     def found_in(self, document: Any) -> list[Any]:
-        """Every value that the path leads to: more than one only through a wildcard."""
+        """Every value at the path; more than one only with a wildcard."""
         found = [document]
         for step in self.path:
             found = [inner for value in found for inner in _inside(value, step)]
@@ -46,7 +47,7 @@ class Selector:
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class SelectorCondition:
     selector: Selector
     test: Comparison | str  # a comparison, or one of the keywords
 
@@ -68,12 +69,12 @@ class Condition:
         return all_of([*names, of_value])
 
 
-Tree = Condition | Every[Condition] | Some[Condition]
+SelectorTree = SelectorCondition | Every[SelectorCondition] | Some[SelectorCondition]
 
 
 @dataclass(frozen=True, slots=True)
 class Selectors:
-    condition: Tree
+    condition: SelectorTree
     exact = False
     has_fields = True
 
@@ -105,24 +106,24 @@ def parse_selectors(reader: Reader) -> Selectors:
     pattern = Selectors(read_tree(reader, _condition))
     reader.end("}")
     if pattern.regexes > REGEXES_MAX:
-        raise reader.wrong(f"a pattern holds at most {REGEXES_MAX} regular expressions")
+        raise reader.error(TOO_MANY_REGEXES)
     return pattern
 
 
-def _condition(reader: Reader) -> Condition:
+def _condition(reader: Reader) -> SelectorCondition:
     selector = _selector(reader)
     reader.peek()
     if keywords := reader.match(KEYWORDS):
-        return Condition(selector, " ".join(keywords.upper().split()))
+        return SelectorCondition(selector, " ".join(keywords.upper().split()))
     comparison = read_comparison(reader)
     if comparison is None:
-        raise reader.wrong("an operator is missing here: =, !=, <, >, <=, >=, IS NULL, IS TRUE, IS FALSE or NOT EXISTS")
-    return Condition(selector, comparison)
+        raise reader.error("an operator is missing here: =, !=, <, >, <=, >=, IS NULL, IS TRUE, IS FALSE or NOT EXISTS")
+    return SelectorCondition(selector, comparison)
 
 
 def _selector(reader: Reader) -> Selector:
     if not reader.take("$"):
-        raise reader.wrong("a selector such as $.name is missing here")
+        raise reader.error("a selector such as $.name is missing here")
     start = reader.at - 1
     path: list[str | int] = []
     while step := STEP.match(reader.text, reader.at):
@@ -130,9 +131,9 @@ def _selector(reader: Reader) -> Selector:
         name, index = step["name"], step["index"]
         path.append(name or (ANY_ELEMENT if index == "*" else int(index)))
     if not path:
-        raise reader.wrong("a selector goes on with .name or [number]")
+        raise reader.error("a selector must continue with .name or [number]")
     if sum(step in WILDCARDS for step in path) > 1:
-        raise reader.wrong("a selector holds at most one wildcard")
+        raise reader.error("a selector can contain at most one wildcard")
     return Selector(reader.text[start : reader.at], tuple(path))
 
 
@@ -149,7 +150,7 @@ def _inside(value: Any, step: str | int) -> Iterable[Any]:
 
 
 def _compares(test: Comparison, value: str | int | float) -> bool:
-    """Only numbers are less or greater: the text "9" is not."""
+    """Less and greater apply to JSON numbers only, not to a string such as "9"."""
     return (test.operator in ("=", "!=") or not isinstance(value, str)) and test.holds(value)
 
 

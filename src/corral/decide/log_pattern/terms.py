@@ -1,4 +1,4 @@
-"""Terms: words and phrases that a message must contain, may contain, or must not contain."""
+"""Patterns of terms: words, phrases and regular expressions that a message must, may or must not contain."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from corral.decide.log_pattern.reader import Reader
 from corral.decide.log_pattern.regex import Regex, read_regex
-from corral.model.log_search import Contains, Hint, Lacks, all_of, any_of
+from corral.model.message_hint import Contains, Hint, Lacks, all_of, any_of
 
 UNQUOTED = re.compile(r"[A-Za-z0-9_]+(?=\s|$)")
 UP_TO_SPACE = re.compile(r"\S+")
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class Phrase:
     text: str
 
     def found_in(self, message: str) -> bool:
@@ -26,19 +26,19 @@ class Word:
         return Contains(self.text)
 
 
-Term = Word | Regex
+Term = Phrase | Regex
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
     needed: tuple[Term, ...] = ()
     unwanted: tuple[Term, ...] = ()
-    any_of: tuple[Term, ...] = ()  # one of these is enough
+    any_of: tuple[Term, ...] = ()  # at least one must match
     has_fields = False
 
     @property
     def hint(self) -> Hint:
-        lacks = [Lacks(term.text) for term in self.unwanted if isinstance(term, Word)]
+        lacks = [Lacks(term.text) for term in self.unwanted if isinstance(term, Phrase)]
         some = [any_of(term.hint for term in self.any_of)] if self.any_of else []
         return all_of([*(term.hint for term in self.needed), *some, *lacks])
 
@@ -62,14 +62,14 @@ class Terms:
 
 
 def parse_terms(reader: Reader) -> Terms:
-    """As CloudWatch Logs has it, `?` counts only in a pattern where every term has one."""
+    """As in CloudWatch Logs, `?` terms are ignored in a pattern that also has other terms."""
     found: dict[str, list[Term]] = {"": [], "-": [], "?": []}
     while sign := reader.peek():
         if sign in "-?":
             reader.at += 1
             reader.peek()
         term = _term(reader)
-        if isinstance(term, Regex) or term.text.strip():  # quoted spaces alone mean everything
+        if isinstance(term, Regex) or term.text.strip():  # quoted spaces match every message
             found[sign if sign in "-?" else ""].append(term)
     mixed = found[""] or found["-"]
     return Terms(tuple(found[""]), tuple(found["-"]), () if mixed else tuple(found["?"]))
@@ -78,12 +78,12 @@ def parse_terms(reader: Reader) -> Terms:
 def _term(reader: Reader) -> Term:
     first = reader.peek()
     if first == '"':
-        return Word(reader.quoted())
+        return Phrase(reader.quoted())
     if first == "%":
         return read_regex(reader)
     if word := reader.match(UNQUOTED):
-        return Word(word)
+        return Phrase(word)
     start = reader.at
-    wrong = reader.match(UP_TO_SPACE)
+    invalid = reader.match(UP_TO_SPACE)
     reader.at = start
-    raise reader.wrong(f"Invalid character(s) in term '{wrong}': put what is not a letter, a digit or _ in double quotes")
+    raise reader.error(f"Invalid character(s) in term '{invalid}': put characters other than letters, digits and _ in quotes")

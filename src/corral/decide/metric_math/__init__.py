@@ -1,7 +1,7 @@
-"""CloudWatch's metric math: expressions over time series. `parse` reads one, `evaluate` computes it."""
+"""CloudWatch's metric math: `parse` and `evaluate` for expressions over time series."""
 
 from corral.decide.metric_math.evaluate import evaluate, to_result
 from corral.decide.metric_math.parse import Expression, InvalidExpression, names_in, parse
-from corral.decide.metric_math.values import Scope, Series, Value
+from corral.decide.metric_math.series import ExpressionScope, Series, Value
 
-__all__ = ["Expression", "InvalidExpression", "Scope", "Series", "Value", "evaluate", "names_in", "parse", "to_result"]
+__all__ = ["Expression", "ExpressionScope", "InvalidExpression", "Series", "Value", "evaluate", "names_in", "parse", "to_result"]

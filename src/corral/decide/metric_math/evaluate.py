@@ -1,15 +1,26 @@
-"""Computing an expression: operators, and the functions of `functions.py`."""
+"""Evaluation of parsed expressions: operators, arrays, and calls of the functions in `functions.py`."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable
 
-from corral.decide.metric_math.functions import FUNCTIONS, NOT_DONE
-from corral.decide.metric_math.parse import Array, Binary, Call, Expression, InvalidExpression, Name, Negative, Number, Text, Word
-from corral.decide.metric_math.values import Scope, Series, Value, Values
+from corral.decide.metric_math.functions import FUNCTIONS, UNSUPPORTED
+from corral.decide.metric_math.parse import (
+    Array,
+    Binary,
+    Expression,
+    FunctionCall,
+    InvalidExpression,
+    Keyword,
+    Negative,
+    Number,
+    QueryReference,
+    QuotedText,
+)
+from corral.decide.metric_math.series import ExpressionScope, Series, SeriesValues, Value
 
-Operation = Callable[[float, float], float]
+BinaryOperator = Callable[[float, float], float]
 ARRAY_MAX = 1000
 
 
@@ -20,7 +31,7 @@ def _power(base: float, exponent: float) -> float:
     return float(found)
 
 
-OPERATIONS: dict[str, Operation] = {
+OPERATIONS: dict[str, BinaryOperator] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
@@ -37,11 +48,11 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 
-def evaluate(expression: Expression, scope: Scope) -> Value:
+def evaluate(expression: Expression, scope: ExpressionScope) -> Value:
     match expression:
         case Number(value):
             return value
-        case Name(id):
+        case QueryReference(id):
             if id not in scope.results:
                 raise InvalidExpression(f"There is no query with the id '{id}'")
             return scope.results[id]
@@ -54,17 +65,17 @@ def evaluate(expression: Expression, scope: Scope) -> Value:
             if len(listed) > ARRAY_MAX:
                 raise InvalidExpression(f"An array holds at most {ARRAY_MAX} time series")
             return listed
-        case Call(name, arguments):
+        case FunctionCall(name, arguments):
             return _called(name, arguments, scope)
-        case Text(text):
+        case QuotedText(text):
             raise InvalidExpression(f"Unexpected text '{text}'")
-        case Word(word):
+        case Keyword(word):
             raise InvalidExpression(f"Unexpected '{word}'")
     raise AssertionError(expression)
 
 
 def to_result(value: Value) -> Series | tuple[Series, ...]:
-    """A number alone is no result."""
+    """The value as a result. A scalar is not a valid result."""
     if isinstance(value, float):
         raise InvalidExpression("The expression returns a scalar; its result must be a time series or an array of time series")
     return value
@@ -76,7 +87,7 @@ def _listed(value: Value) -> tuple[Series, ...]:
     return (value,) if isinstance(value, Series) else value
 
 
-def _each(value: Value, of_series: Callable[[Series], Values], of_number: Callable[[float], float]) -> Value:
+def _each(value: Value, of_series: Callable[[Series], SeriesValues], of_number: Callable[[float], float]) -> Value:
     if isinstance(value, float):
         return of_number(value)
     if isinstance(value, Series):
@@ -100,8 +111,8 @@ def _combined(sign: str, left: Value, right: Value) -> Value:
     return _series(operation, left, right)
 
 
-def _series(operation: Operation, left: float | Series, right: float | Series) -> Series:
-    """At each time that one of them has a value; the other counts as 0 where it has none. What is no number is left out."""
+def _series(operation: BinaryOperator, left: float | Series, right: float | Series) -> Series:
+    """The operator applied at each time that either series has. A missing value is 0; results that are not numbers are dropped."""
     if isinstance(left, Series) and isinstance(right, Series):
         times = sorted(left.values.keys() | right.values.keys()) if left.values.keys() != right.values.keys() else list(left.values)
         pairs = ((at, left.values.get(at, 0.0), right.values.get(at, 0.0)) for at in times)
@@ -116,7 +127,7 @@ def _series(operation: Operation, left: float | Series, right: float | Series) -
     return model.over({at: value for at, value in found if value is not None})
 
 
-def _number(operation: Operation, left: float, right: float) -> float | None:
+def _number(operation: BinaryOperator, left: float, right: float) -> float | None:
     try:
         found = operation(left, right)
     except (ArithmeticError, ValueError):
@@ -124,14 +135,18 @@ def _number(operation: Operation, left: float, right: float) -> float | None:
     return found if abs(found) < float("inf") else None
 
 
-def _called(name: str, arguments: tuple[Expression, ...], scope: Scope) -> Value:
-    if name in NOT_DONE:
-        raise InvalidExpression(f"Corral does not have the function {name}")
+def _called(name: str, arguments: tuple[Expression, ...], scope: ExpressionScope) -> Value:
+    if name in UNSUPPORTED:
+        raise InvalidExpression(f"Corral does not support the function {name}")
     function = FUNCTIONS.get(name)
     if function is None:
         raise InvalidExpression(f"Unknown function '{name}'; functions are written in uppercase letters")
     given = [
-        argument.text if isinstance(argument, Text) else argument if isinstance(argument, Word) else evaluate(argument, scope)
+        argument.text
+        if isinstance(argument, QuotedText)
+        else argument
+        if isinstance(argument, Keyword)
+        else evaluate(argument, scope)
         for argument in arguments
     ]
     return function(scope, *given) if function.takes(len(given)) else function.refuse(len(given))

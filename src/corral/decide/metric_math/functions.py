@@ -8,11 +8,12 @@ from itertools import accumulate, pairwise
 from math import ceil, floor, log, log10, sqrt
 from typing import Any, NoReturn
 
-from corral.decide.metric_math.parse import InvalidExpression, Word
-from corral.decide.metric_math.times import CALENDAR
-from corral.decide.metric_math.values import Scope, Series, Value, Values
+from corral.decide.metric_math.parse import InvalidExpression, Keyword
+from corral.decide.metric_math.series import ExpressionScope, Series, SeriesValues, Value
+from corral.model.durations import DAY_S, HOUR_S
 
-NOT_DONE = ("ANOMALY_DETECTION_BAND", "DB_PERF_INSIGHTS", "INSIGHT_RULE_METRIC", "LAMBDA", "SERVICE_QUOTA")
+UNSUPPORTED = ("ANOMALY_DETECTION_BAND", "DB_PERF_INSIGHTS", "INSIGHT_RULE_METRIC", "LAMBDA", "SERVICE_QUOTA")
+CYCLE_DAYS = 146_097  # the calendar repeats after 400 years
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +30,11 @@ class Function:
         wanted = str(self.fewest) if self.fewest == self.most else f"{self.fewest} to {self.most}"
         raise InvalidExpression(f"{self.name} takes {wanted} arguments, not {arguments}")
 
-    def __call__(self, scope: Scope, *arguments: Any) -> Value:
+    def __call__(self, scope: ExpressionScope, *arguments: Any) -> Value:
         return self.compute(self.name, scope, *arguments)
 
 
-# What arguments are
+# Checks of arguments
 
 
 def _one(name: str, value: Any) -> Series:
@@ -60,17 +61,17 @@ def _number(name: str, value: Any) -> float:
 def _whole(name: str, value: Any) -> int:
     number = _number(name, value)
     if number != floor(number) or number < 0:
-        raise InvalidExpression(f"{name} needs a whole number that is not negative")
+        raise InvalidExpression(f"{name} needs an integer that is 0 or greater")
     return int(number)
 
 
-# Functions of every kind
+# Kinds of functions
 
 
-def _by_series(change: Callable[[Series, Scope], Values]) -> Callable[..., Value]:
-    """One series in, one out; an array in, an array out."""
+def _by_series(change: Callable[[Series, ExpressionScope], SeriesValues]) -> Callable[..., Value]:
+    """A function that maps a series to a series, and an array to an array."""
 
-    def compute(name: str, scope: Scope, value: Any) -> Value:
+    def compute(name: str, scope: ExpressionScope, value: Any) -> Value:
         if isinstance(value, Series):
             return value.over(change(value, scope))
         return tuple(series.over(change(series, scope)) for series in _many(name, value))
@@ -79,7 +80,7 @@ def _by_series(change: Callable[[Series, Scope], Values]) -> Callable[..., Value
 
 
 def _by_value(change: Callable[[float], float | None]) -> Callable[..., Value]:
-    def changed(series: Series, _: Scope) -> Values:
+    def changed(series: Series, _: ExpressionScope) -> SeriesValues:
         found = ((at, change(value)) for at, value in series.values.items())
         return {at: value for at, value in found if value is not None}
 
@@ -87,9 +88,9 @@ def _by_value(change: Callable[[float], float | None]) -> Callable[..., Value]:
 
 
 def _reducing(of_values: Callable[[list[float]], float], of_column: Callable[[list[float], int], float]) -> Callable[..., Value]:
-    """A number for one series; for an array a series, with one value for each time that one of them has."""
+    """A function that reduces a series to a number, and an array to a series over all times of its series."""
 
-    def compute(name: str, _: Scope, value: Any) -> Value:
+    def compute(name: str, _: ExpressionScope, value: Any) -> Value:
         if isinstance(value, Series):
             return of_values(list(value.values.values()))
         series = _many(name, value)
@@ -135,27 +136,27 @@ def _count(values: list[float]) -> float:
 REDUCERS: dict[str, Callable[[list[float]], float]] = {"AVG": _mean, "MAX": _largest, "MIN": _smallest, "SUM": _total}
 
 
-# From one value to the next
+# Differences between values
 
 
 def _steps(series: Series) -> Iterable[tuple[int, int, float]]:
-    """(time, seconds since the value before, difference to it)"""
+    """(time, seconds since the previous value, difference to it)"""
     return ((at, at - before, value - last) for (before, last), (at, value) in pairwise(series.values.items()))
 
 
-def _diff(series: Series, _: Scope) -> Values:
+def _diff(series: Series, _: ExpressionScope) -> SeriesValues:
     return {at: difference for at, _, difference in _steps(series)}
 
 
-def _diff_time(series: Series, _: Scope) -> Values:
+def _diff_time(series: Series, _: ExpressionScope) -> SeriesValues:
     return {at: float(seconds) for at, seconds, _ in _steps(series)}
 
 
-def _rate(series: Series, _: Scope) -> Values:
+def _rate(series: Series, _: ExpressionScope) -> SeriesValues:
     return {at: difference / seconds for at, seconds, difference in _steps(series)}
 
 
-def _running_sum(series: Series, _: Scope) -> Values:
+def _running_sum(series: Series, _: ExpressionScope) -> SeriesValues:
     return dict(zip(series.values, accumulate(series.values.values())))
 
 
@@ -166,16 +167,16 @@ def _logarithm(of: Callable[[float], float]) -> Callable[[float], float | None]:
 # Missing values
 
 
-def _fill(name: str, scope: Scope, value: Any, filler: Any) -> Value:
+def _fill(name: str, scope: ExpressionScope, value: Any, filler: Any) -> Value:
     if isinstance(value, Series):
         return value.over(_filled(name, value, scope, filler))
     return tuple(series.over(_filled(name, series, scope, filler)) for series in _many(name, value))
 
 
-def _filled(name: str, series: Series, scope: Scope, filler: Any) -> Values:
+def _filled(name: str, series: Series, scope: ExpressionScope, filler: Any) -> SeriesValues:
     times = list(scope.times(series.period_s))
     known = series.values
-    if isinstance(filler, Word):
+    if isinstance(filler, Keyword):
         if filler.word == "REPEAT":
             return _repeated(times, known)
         if filler.word == "LINEAR":
@@ -188,8 +189,8 @@ def _filled(name: str, series: Series, scope: Scope, filler: Any) -> Values:
     return {at: known.get(at, constant) for at in times}
 
 
-def _repeated(times: Iterable[int], known: Values) -> Values:
-    found: Values = {}
+def _repeated(times: Iterable[int], known: SeriesValues) -> SeriesValues:
+    found: SeriesValues = {}
     last: float | None = None
     for at in times:
         last = known.get(at, last)
@@ -198,9 +199,9 @@ def _repeated(times: Iterable[int], known: Values) -> Values:
     return found
 
 
-def _linear(times: Iterable[int], known: Values) -> Values:
-    """Only between two values: before the first and after the last there is nothing to draw a line to."""
-    found: Values = {}
+def _linear(times: Iterable[int], known: SeriesValues) -> SeriesValues:
+    """Interpolation between two values. Times before the first and after the last value stay empty."""
+    found: SeriesValues = {}
     gap: list[int] = []
     before: tuple[int, float] | None = None
     for at in times:
@@ -218,36 +219,36 @@ def _linear(times: Iterable[int], known: Values) -> Values:
 # Arrays
 
 
-def _metrics(name: str, scope: Scope, part: Any = "") -> Value:
+def _metrics(name: str, scope: ExpressionScope, part: Any = "") -> Value:
     if not isinstance(part, str):
         raise InvalidExpression(f"{name} needs text in quotes")
     return tuple(series for id, series in scope.metrics.items() if part in id)
 
 
-def _metric_count(name: str, _: Scope, value: Any) -> Value:
+def _metric_count(name: str, _: ExpressionScope, value: Any) -> Value:
     return float(len(_many(name, value)))
 
 
 def _end_of(at: int) -> Callable[..., Value]:
-    def compute(name: str, _: Scope, value: Any) -> Value:
+    def compute(name: str, _: ExpressionScope, value: Any) -> Value:
         series = _many(name, value)
         return series[at] if series else ()
 
     return compute
 
 
-def _remove_empty(name: str, _: Scope, value: Any) -> Value:
+def _remove_empty(name: str, _: ExpressionScope, value: Any) -> Value:
     return tuple(series for series in _many(name, value) if series.values)
 
 
-def _slice(name: str, _: Scope, value: Any, start: Any, end: Any = None) -> Value:
+def _slice(name: str, _: ExpressionScope, value: Any, start: Any, end: Any = None) -> Value:
     return _many(name, value)[_whole(name, start) : None if end is None else _whole(name, end)]
 
 
-def _sort(name: str, _: Scope, value: Any, by: Any, order: Any, limit: Any = None) -> Value:
-    if not isinstance(by, Word) or by.word not in REDUCERS:
+def _sort(name: str, _: ExpressionScope, value: Any, by: Any, order: Any, limit: Any = None) -> Value:
+    if not isinstance(by, Keyword) or by.word not in REDUCERS:
         raise InvalidExpression(f"{name} sorts by {', '.join(REDUCERS)}")
-    if not isinstance(order, Word) or order.word not in ("ASC", "DESC"):
+    if not isinstance(order, Keyword) or order.word not in ("ASC", "DESC"):
         raise InvalidExpression(f"{name} sorts ASC or DESC")
     reduce = REDUCERS[by.word]
     full = [series for series in _many(name, value) if series.values]
@@ -256,10 +257,10 @@ def _sort(name: str, _: Scope, value: Any, by: Any, order: Any, limit: Any = Non
     return tuple([*full, *empty][: None if limit is None else _whole(name, limit)])
 
 
-# The rest
+# Other functions
 
 
-def _if(name: str, scope: Scope, condition: Any, yes: Any, no: Any = None) -> Value:
+def _if(name: str, scope: ExpressionScope, condition: Any, yes: Any, no: Any = None) -> Value:
     for choice in (condition, yes, no):
         if isinstance(choice, tuple):
             raise InvalidExpression(f"{name} needs time series or scalars, not arrays")
@@ -267,7 +268,7 @@ def _if(name: str, scope: Scope, condition: Any, yes: Any, no: Any = None) -> Va
         chosen: Value = yes if condition != 0 else Series("", scope.period_s, {}) if no is None else no
         return chosen
     series = _one(name, condition)
-    found: Values = {}
+    found: SeriesValues = {}
     for at, truth in series.values.items():
         if truth != 0:
             found[at] = yes.values.get(at, 0.0) if isinstance(yes, Series) else _number(name, yes)
@@ -280,24 +281,50 @@ def _if(name: str, scope: Scope, condition: Any, yes: Any, no: Any = None) -> Va
     return model.over(found)
 
 
-def _period(name: str, _: Scope, value: Any) -> Value:
+def _period(name: str, _: ExpressionScope, value: Any) -> Value:
     return float(_one(name, value).period_s)
 
 
-def _time_series(name: str, scope: Scope, value: Any) -> Value:
+def _time_series(name: str, scope: ExpressionScope, value: Any) -> Value:
     number = _number(name, value)
     return Series("", scope.period_s, dict.fromkeys(scope.times(scope.period_s), number))
 
 
+# Dates in UTC, by plain arithmetic: decide/ may not import datetime
+
+
+def date_of(at_s: int) -> tuple[int, int, int]:
+    """(year, month, day). Years are counted from March, so that the leap day is the last day of a year."""
+    days = at_s // DAY_S + 719_468  # since March 1 of the year 0
+    cycle, of_cycle = divmod(days, CYCLE_DAYS)
+    year_of_cycle = (of_cycle - of_cycle // 1460 + of_cycle // 36_524 - of_cycle // 146_096) // 365
+    of_year = of_cycle - (365 * year_of_cycle + year_of_cycle // 4 - year_of_cycle // 100)
+    month_from_march = (5 * of_year + 2) // 153
+    day = of_year - (153 * month_from_march + 2) // 5 + 1
+    month = month_from_march + 3 if month_from_march < 10 else month_from_march - 9
+    return 400 * cycle + year_of_cycle + (month <= 2), month, day
+
+
+CALENDAR: dict[str, Callable[[int], int]] = {
+    "MINUTE": lambda at_s: at_s // 60 % 60,
+    "HOUR": lambda at_s: at_s // HOUR_S % 24,
+    "DAY": lambda at_s: (at_s // DAY_S + 3) % 7 + 1,  # Monday is 1; the epoch was a Thursday
+    "DATE": lambda at_s: date_of(at_s)[2],
+    "MONTH": lambda at_s: date_of(at_s)[1],
+    "YEAR": lambda at_s: date_of(at_s)[0],
+    "EPOCH": lambda at_s: at_s,
+}
+
+
 def _calendar(part: Callable[[int], int]) -> Callable[..., Value]:
-    def compute(name: str, scope: Scope, value: Any) -> Value:
+    def compute(name: str, scope: ExpressionScope, value: Any) -> Value:
         series = _one(name, value)
         return series.over({at: float(part(at)) for at in scope.times(series.period_s)})
 
     return compute
 
 
-def _search(name: str, scope: Scope, query: Any, statistic: Any, period: Any = None) -> Value:
+def _search(name: str, scope: ExpressionScope, query: Any, statistic: Any, period: Any = None) -> Value:
     if not isinstance(query, str) or not isinstance(statistic, str):
         raise InvalidExpression(f"{name} needs a query and a statistic, both in quotes")
     return scope.search(query, statistic, None if period is None else _whole(name, period))

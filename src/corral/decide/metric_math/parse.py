@@ -1,4 +1,4 @@
-"""The language of metric math: numbers, ids of other queries, operators, functions in capitals, arrays, and quoted text."""
+"""The parser of metric math: numbers, ids of other queries, operators, uppercase functions, arrays, and quoted text."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ TOKEN = re.compile(
     r"\s*(?:(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)"
     r"|(?P<text>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|(?P<sign>&&|\|\||==|!=|<=|>=|[-+*/^<>(),\[\]]))"
 )
-LOOSEST_FIRST: tuple[frozenset[str], ...] = (
+PRECEDENCE: tuple[frozenset[str], ...] = (  # lowest first
     frozenset({"OR", "||"}),
     frozenset({"AND", "&&"}),
     frozenset({"==", "!=", "<=", ">=", "<", ">"}),
     frozenset({"+", "-"}),
     frozenset({"*", "/"}),
 )
-SAME = {"||": "OR", "&&": "AND"}
+SYNONYMS = {"||": "OR", "&&": "AND"}
 
 
 class InvalidExpression(Exception):
-    """The text says what is wrong."""
+    """The expression is invalid; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,26 +32,26 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class QuotedText:
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class QueryReference:
     """The id of another query."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """REPEAT, LINEAR, ASC, DESC; the name of a function that is not called."""
+class Keyword:
+    """REPEAT, LINEAR, ASC, DESC, or the name of a function without arguments."""
 
     word: str
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FunctionCall:
     function: str
     arguments: tuple[Expression, ...]
 
@@ -73,19 +73,19 @@ class Array:
     items: tuple[Expression, ...]
 
 
-Expression = Number | Text | Name | Word | Call | Negative | Binary | Array
+Expression = Number | QuotedText | QueryReference | Keyword | FunctionCall | Negative | Binary | Array
 
 
 def parse(text: str) -> Expression:
-    return _Parser(text).whole()
+    return _Parser(text).parse()
 
 
 def names_in(expression: Expression) -> Iterator[str]:
-    """The ids of other queries that it needs."""
+    """The ids of the queries that an expression refers to."""
     match expression:
-        case Name(id):
+        case QueryReference(id):
             yield id
-        case Call(_, parts) | Array(parts):
+        case FunctionCall(_, parts) | Array(parts):
             for part in parts:
                 yield from names_in(part)
         case Negative(operand):
@@ -102,10 +102,10 @@ class _Parser:
         self._depth = 0
         self._next()
 
-    def whole(self) -> Expression:
+    def parse(self) -> Expression:
         found = self._expression()
         if self._kind:
-            raise self._wrong()
+            raise self._unexpected()
         return found
 
     def _next(self) -> None:
@@ -120,7 +120,7 @@ class _Parser:
         self._kind, self._token = str(token.lastgroup), str(token[token.lastgroup or 0])
         self._begin, self._at = token.start(token.lastgroup or 0), token.end()
 
-    def _wrong(self) -> InvalidExpression:
+    def _unexpected(self) -> InvalidExpression:
         if not self._kind:
             return InvalidExpression("The expression ends too early")
         return InvalidExpression(f"Unexpected '{self._token}' at character {self._begin + 1}")
@@ -133,30 +133,30 @@ class _Parser:
 
     def _expect(self, sign: str) -> None:
         if not self._take(sign):
-            raise self._wrong()
+            raise self._unexpected()
 
     def _expression(self, level: int = 0) -> Expression:
         self._depth += 1
-        if self._depth > DEPTH_MAX * (len(LOOSEST_FIRST) + 3):
+        if self._depth > DEPTH_MAX * (len(PRECEDENCE) + 3):
             raise InvalidExpression("The expression is nested too deeply")
-        found = self._unary() if level == len(LOOSEST_FIRST) else self._chain(level)
+        found = self._unary() if level == len(PRECEDENCE) else self._chain(level)
         self._depth -= 1
         return found
 
     def _chain(self, level: int) -> Expression:
         found = self._expression(level + 1)
-        while self._kind in ("sign", "name") and self._token in LOOSEST_FIRST[level]:
-            operator = SAME.get(self._token, self._token)
+        while self._kind in ("sign", "name") and self._token in PRECEDENCE[level]:
+            operator = SYNONYMS.get(self._token, self._token)
             self._next()
             found = Binary(operator, found, self._expression(level + 1))
         return found
 
     def _unary(self) -> Expression:
         if self._take("-"):
-            return Negative(self._expression(len(LOOSEST_FIRST)))
+            return Negative(self._expression(len(PRECEDENCE)))
         base = self._primary()
         if self._take("^"):
-            return Binary("^", base, self._expression(len(LOOSEST_FIRST)))
+            return Binary("^", base, self._expression(len(PRECEDENCE)))
         return base
 
     def _primary(self) -> Expression:
@@ -168,15 +168,15 @@ class _Parser:
         if self._take("["):
             return Array(self._list("]"))
         if kind not in ("number", "text", "name"):
-            raise self._wrong()
+            raise self._unexpected()
         self._next()
         if kind == "number":
             return Number(float(token))
         if kind == "text":
-            return Text(re.sub(r"\\(['\"])", r"\1", token[1:-1]) if token[0] == '"' else token[1:-1])
+            return QuotedText(re.sub(r"\\(['\"])", r"\1", token[1:-1]) if token[0] == '"' else token[1:-1])
         if self._take("("):
-            return Call(token, self._list(")"))
-        return Name(token) if token[0].islower() else Word(token)
+            return FunctionCall(token, self._list(")"))
+        return QueryReference(token) if token[0].islower() else Keyword(token)
 
     def _list(self, end: str) -> tuple[Expression, ...]:
         if self._take(end):

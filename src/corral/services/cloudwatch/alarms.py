@@ -1,4 +1,4 @@
-"""Alarms as they are shown, deleted, set for a test, enabled and disabled."""
+"""DescribeAlarms, DeleteAlarms, SetAlarmState, and EnableAlarmActions and DisableAlarmActions."""
 
 from __future__ import annotations
 
@@ -8,92 +8,98 @@ from itertools import islice
 from typing import Any
 
 from corral.core import Tx
-from corral.errors import api_error
 from corral.model.alarm import COMPOSITE, METRIC, Alarm, AlarmState
 from corral.model.metric import Metric
 from corral.services.caller import Caller
-from corral.services.cloudwatch.acting import request_scaling, withdraw_requests
-from corral.services.cloudwatch.alarm_members import ACTIONS
-from corral.services.cloudwatch.composites import children_of, suppression_shown
-from corral.services.cloudwatch.history import say_configured
-from corral.services.cloudwatch.naming import PAGES, ValidationError, alarm_arn, dimensions_of
-from corral.services.cloudwatch.transitions import set_state
-from corral.services.cloudwatch.watched import config_of, watched_by
+from corral.services.cloudwatch.alarm_actions import ACTION_MEMBERS, request_scaling, withdraw_requests
+from corral.services.cloudwatch.alarm_config import alarm_config, stored_params
+from corral.services.cloudwatch.alarm_history import add_configuration_item
+from corral.services.cloudwatch.alarm_state import set_state
+from corral.services.cloudwatch.common import (
+    ALARM_PAGES,
+    InvalidFormatFault,
+    ResourceNotFound,
+    ValidationException,
+    alarm_arn,
+    dimensions_of,
+)
+from corral.services.cloudwatch.composite_alarms import rule_alarm_names, suppression_members
 from corral.telemetry import MetricStore
 
-InvalidFormat = api_error("InvalidFormatFault")
-ResourceNotFound = api_error("ResourceNotFound", 404)
 RELATIVES = ("ChildrenOfAlarmName", "ParentsOfAlarmName")
 FILTERS = ("AlarmNames", "AlarmNamePrefix", "AlarmTypes", "StateValue", "ActionPrefix")
-Shown = Callable[[Alarm], dict[str, Any]]
+Describe = Callable[[Alarm], dict[str, Any]]
 
 
 def describe_alarms(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """By name. Composite alarms are shown only to those who ask for them."""
+    """Alarms by name. Composite alarms are listed only if AlarmTypes names them."""
     relative = next((member for member in RELATIVES if member in params), None)
     if relative is not None:
-        return _relatives(tx, params, caller, relative)
+        return _describe_relatives(tx, params, caller, relative)
     if "AlarmNames" in params and "AlarmNamePrefix" in params:
-        raise ValidationError("AlarmNamePrefix and AlarmNames are mutually exclusive parameters.")
+        raise ValidationException("AlarmNamePrefix and AlarmNames are mutually exclusive parameters.")
     kinds, state, prefix = params.get("AlarmTypes") or [METRIC], params.get("StateValue"), params.get("ActionPrefix", "")
     found = (
         alarm
-        for alarm in _named(tx, params, caller, PAGES.after(params))
+        for alarm in _listed(tx, params, caller, ALARM_PAGES.after(params))
         if alarm.kind in kinds
         and (state is None or alarm.state == state)
         and (not prefix or any(action.startswith(prefix) for action in _all_actions(alarm)))
     )
-    return _page(params, found, lambda alarm: _shown(alarm, caller))
+    return _page(params, found, lambda alarm: _described(alarm, caller))
 
 
 def describe_alarms_for_metric(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Alarms on this very metric; those on expressions are not shown, as on CloudWatch."""
+    """The alarms on one metric. As on CloudWatch, alarms on expressions are not listed."""
     metric = Metric(caller.region, params["Namespace"], params["MetricName"], dimensions_of(params.get("Dimensions", ())))
     wanted = {member: params[member] for member in ("Statistic", "ExtendedStatistic", "Period", "Unit") if member in params}
     found = [
         alarm
         for alarm in tx.store.alarms.watchers(metric)
-        if "Metrics" not in (config := config_of(alarm.config)) and wanted.items() <= config.items()
+        if "Metrics" not in (stored := stored_params(alarm.config)) and wanted.items() <= stored.items()
     ]
-    return {"MetricAlarms": [_shown(alarm, caller) for alarm in sorted(found, key=lambda alarm: alarm.name)]}
+    return {"MetricAlarms": [_described(alarm, caller) for alarm in sorted(found, key=lambda alarm: alarm.name)]}
 
 
 def delete_alarms(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """All of them or none. One that is not there is no error beside others that are."""
+    """Delete all named alarms, or none if one of them cannot be deleted. Unknown names are skipped, unless all are unknown."""
     names = dict.fromkeys(params["AlarmNames"])
     found = [alarm for name in names if (alarm := tx.store.alarms.get(caller.region, name)) is not None]
     if names and not found:
         raise ResourceNotFound(f"Alarms do not exist: {', '.join(names)}")
     if sum(alarm.kind == COMPOSITE for alarm in found) > 1:
-        raise ValidationError("Only one composite alarm can be deleted at a time.")
-    for alarm in sorted(found, key=lambda alarm: alarm.kind == METRIC):  # a composite alarm first: it may be what keeps others
+        raise ValidationException("Only one composite alarm can be deleted at a time.")
+    for alarm in sorted(found, key=lambda alarm: alarm.kind == METRIC):  # composite first: its rule may name the others
         if tx.store.alarms.named_in_rules(caller.region, alarm.name):
-            raise ValidationError(f"Cannot delete {alarm.name} as there are composite alarm(s) depending on it.")
+            raise ValidationException(f"Cannot delete {alarm.name} as there are composite alarm(s) depending on it.")
         withdraw_requests(tx, alarm)
         tx.store.alarms.remove(alarm)
-        tx.store.tags.put(alarm_arn(caller, alarm.name), {})
-        say_configured(tx, alarm, "Delete")
+        tx.store.tags.put(_arn(alarm, caller), {})
+        add_configuration_item(tx, alarm, "Delete")
         for parent in tx.store.alarms.parents(caller.region, alarm.name):
             tx.mark(f"alarm:{parent.id}")
     return {}
 
 
 def set_alarm_state(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """For a while: a metric alarm is judged again when a window ends, a composite one when an alarm of its rule changes."""
+    """Set a state until the next evaluation.
+
+    A metric alarm is evaluated again at the end of its window, a composite alarm when an alarm of its rule changes.
+    """
     alarm = tx.store.alarms.get(caller.region, params["AlarmName"])
     if alarm is None:
         raise ResourceNotFound(f"Alarm {params['AlarmName']} does not exist.")
     data = params.get("StateReasonData", "")
     if data and not _is_object(data):
-        raise InvalidFormat("StateReasonData was not valid JSON.")
+        raise InvalidFormatFault("StateReasonData was not valid JSON.")
     if params["StateValue"] not in list(AlarmState):
-        raise ValidationError(f"The value {params['StateValue']} for parameter StateValue is not supported.")
+        raise ValidationException(f"The value {params['StateValue']} for parameter StateValue is not supported.")
     after = set_state(tx, alarm, AlarmState(params["StateValue"]), params["StateReason"], data)
     if alarm.kind == METRIC:
-        request_scaling(tx, after, _newest_said(data), None)
-        watched = watched_by(after)
-        tx.store.alarms.set_judged(alarm.id, 0.0)
-        tx.store.alarms.wake(alarm.id, watched.last_end_s(tx.now_s) + watched.step_s)
+        request_scaling(tx, after, _last_datapoint(data), None)
+        config = alarm_config(after)
+        tx.store.alarms.set_evaluated(alarm.id, 0.0)
+        tx.store.alarms.wake(alarm.id, config.last_end_s(tx.now_s) + config.step_s)
     return {}
 
 
@@ -106,13 +112,13 @@ def disable_alarm_actions(tx: Tx[MetricStore], params: dict[str, Any], caller: C
 
 
 def _set_enabled(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller, *, enabled: bool) -> dict[str, Any]:
-    """Names that are not there are passed over, as on CloudWatch."""
+    """Unknown names are skipped, as on CloudWatch."""
     for name in params["AlarmNames"]:
         alarm = tx.store.alarms.get(caller.region, name)
         if alarm is not None and alarm.actions_enabled is not enabled:
             after = alarm.but(actions_enabled=enabled, configured_s=tx.now_s)
             tx.store.alarms.update(after)
-            say_configured(tx, after, "Update")
+            add_configuration_item(tx, after, "Update")
             if not enabled:
                 withdraw_requests(tx, after)
     return {}
@@ -125,17 +131,17 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def _newest_said(data: str) -> float | None:
-    """What a scaling policy is to go by when somebody sets a state."""
+def _last_datapoint(data: str) -> float | None:
+    """The value that scaling policies use after SetAlarmState: the last of `recentDatapoints` in StateReasonData."""
     recent = json.loads(data).get("recentDatapoints") if data else None
     last = recent[-1] if isinstance(recent, list) and recent else None
     return float(last) if isinstance(last, int | float) else None
 
 
-# What is shown
+# Descriptions
 
 
-def _named(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller, after: str) -> Iterator[Alarm]:
+def _listed(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller, after: str) -> Iterator[Alarm]:
     alarms = tx.store.alarms
     if "AlarmNames" not in params:
         return alarms.listed(caller.region, prefix=params.get("AlarmNamePrefix", ""), after=after)
@@ -143,53 +149,58 @@ def _named(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller, after: s
     return (alarm for name in names if (alarm := alarms.get(caller.region, name)) is not None)
 
 
-def _relatives(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller, member: str) -> dict[str, Any]:
-    """Children are shown with their states, parents by name alone, as on CloudWatch."""
+def _describe_relatives(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller, member: str) -> dict[str, Any]:
+    """As on CloudWatch, children have a name and a state, parents only a name."""
     if len([each for each in (*RELATIVES, *FILTERS) if each in params]) > 1:
-        raise ValidationError(f"{member} cannot be specified together with other parameters except MaxRecords and NextToken.")
-    alarms, name, after = tx.store.alarms, params[member], PAGES.after(params)
+        raise ValidationException(f"{member} cannot be specified together with other parameters except MaxRecords and NextToken.")
+    alarms, name, after = tx.store.alarms, params[member], ALARM_PAGES.after(params)
     if alarms.get(caller.region, name) is None:
         raise ResourceNotFound(f"Alarm {name} does not exist.")
     if member == "ParentsOfAlarmName":
-        parents = [alarm for alarm in alarms.parents(caller.region, name) if name in children_of(alarm)]
+        parents = [alarm for alarm in alarms.parents(caller.region, name) if name in rule_alarm_names(alarm)]
         found = sorted((alarm for alarm in parents if alarm.name > after), key=lambda alarm: alarm.name)
         return _page(params, found, lambda alarm: _identity(alarm, caller))
     own = alarms.get(caller.region, name)
-    names = sorted(children_of(own)) if own is not None and own.kind == COMPOSITE else []
+    names = sorted(rule_alarm_names(own)) if own is not None and own.kind == COMPOSITE else []
     children = [alarm for child in names if child > after and (alarm := alarms.get(caller.region, child)) is not None]
 
-    def shown(alarm: Alarm) -> dict[str, Any]:
+    def described(alarm: Alarm) -> dict[str, Any]:
         return {**_identity(alarm, caller), "StateValue": alarm.state.value, "StateUpdatedTimestamp": alarm.updated_s}
 
-    return _page(params, children, shown)
+    return _page(params, children, described)
 
 
-def _page(params: dict[str, Any], found: Iterable[Alarm], shown: Shown) -> dict[str, Any]:
-    page, token = PAGES.page(params, lambda _, limit: [(alarm.name, alarm) for alarm in islice(found, limit)])
+def _page(params: dict[str, Any], found: Iterable[Alarm], describe: Describe) -> dict[str, Any]:
+    page, token = ALARM_PAGES.page(params, lambda _, limit: [(alarm.name, alarm) for alarm in islice(found, limit)])
     return {
-        "MetricAlarms": [shown(alarm) for alarm in page if alarm.kind == METRIC],
-        "CompositeAlarms": [shown(alarm) for alarm in page if alarm.kind == COMPOSITE],
+        "MetricAlarms": [describe(alarm) for alarm in page if alarm.kind == METRIC],
+        "CompositeAlarms": [describe(alarm) for alarm in page if alarm.kind == COMPOSITE],
         "LogAlarms": [],
         **token,
     }
 
 
 def _all_actions(alarm: Alarm) -> list[str]:
-    config = config_of(alarm.config)
-    return [action for member in ACTIONS for action in config.get(member, ())]
+    stored = stored_params(alarm.config)
+    return [action for member in ACTION_MEMBERS.values() for action in stored.get(member, ())]
 
 
 def _identity(alarm: Alarm, caller: Caller) -> dict[str, Any]:
-    return {"AlarmName": alarm.name, "AlarmArn": alarm_arn(caller, alarm.name)}
+    return {"AlarmName": alarm.name, "AlarmArn": _arn(alarm, caller)}
 
 
-def _shown(alarm: Alarm, caller: Caller) -> dict[str, Any]:
-    config = config_of(alarm.config)
-    lists = ACTIONS if "Metrics" in config or alarm.kind == COMPOSITE else (*ACTIONS, "Dimensions")
+def _arn(alarm: Alarm, caller: Caller) -> str:
+    return alarm_arn(caller.region, caller.account, alarm.name)
+
+
+def _described(alarm: Alarm, caller: Caller) -> dict[str, Any]:
+    stored = stored_params(alarm.config)
+    one_metric = "Metrics" not in stored and alarm.kind == METRIC
     return {
         **_identity(alarm, caller),
-        **{member: [] for member in lists},
-        **config,
+        **{member: [] for member in ACTION_MEMBERS.values()},
+        **({"Dimensions": []} if one_metric else {}),
+        **stored,
         "ActionsEnabled": alarm.actions_enabled,
         "AlarmConfigurationUpdatedTimestamp": alarm.configured_s,
         "StateValue": alarm.state.value,
@@ -197,5 +208,5 @@ def _shown(alarm: Alarm, caller: Caller) -> dict[str, Any]:
         **({"StateReasonData": alarm.reason_data} if alarm.reason_data else {}),
         "StateUpdatedTimestamp": alarm.updated_s,
         "StateTransitionedTimestamp": alarm.transitioned_s,
-        **suppression_shown(alarm),
+        **suppression_members(alarm),
     }

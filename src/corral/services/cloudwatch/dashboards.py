@@ -1,4 +1,4 @@
-"""Dashboards: kept and given back; nothing is drawn."""
+"""Dashboards are stored, validated and returned. Corral does not draw them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import json
 from typing import Any
 
 from corral.core import Tx
-from corral.errors import api_error
 from corral.services.caller import Caller
-from corral.services.cloudwatch.naming import InvalidParameterValue
-from corral.services.cloudwatch.tagging import tag_new
+from corral.services.cloudwatch.common import (
+    DashboardInvalidInputError,
+    DashboardNotFoundError,
+    InvalidParameterValueException,
+    dashboard_arn,
+)
+from corral.services.cloudwatch.tags import tag_new
 from corral.services.pagination import Pagination
 from corral.telemetry import MetricStore
 from corral.telemetry.dashboards import Dashboard
 
-InvalidInput = api_error("DashboardInvalidInputError")
-NotFound = api_error("DashboardNotFoundError", 404)
-
-PAGES = Pagination(InvalidParameterValue, None, "NextToken", "NextToken", default=1000)
+PAGES = Pagination(InvalidParameterValueException, None, "NextToken", "NextToken", default=1000)
 BODY_MAX_BYTES = 1024 * 1024
 WIDGETS_MAX = 500
 WIDGET_TYPES = ("metric", "text", "log", "alarm", "custom", "explorer")
@@ -61,7 +62,7 @@ def list_dashboards(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller)
 
 
 def delete_dashboards(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """All of them, or none."""
+    """Delete all named dashboards, or none if one of them does not exist."""
     names = params["DashboardNames"]
     missing = [name for name in names if tx.store.dashboards.get(name) is None]
     if missing:
@@ -72,22 +73,18 @@ def delete_dashboards(tx: Tx[MetricStore], params: dict[str, Any], caller: Calle
     return {}
 
 
-def dashboard_arn(caller: Caller, name: str) -> str:
-    return f"arn:aws:cloudwatch::{caller.account}:dashboard/{name}"
-
-
 def _not_found(names: list[str]) -> Exception:
     if len(names) == 1:
-        return NotFound(f"Dashboard {names[0]} does not exist")
-    return NotFound(f"The following dashboards do not exist: {', '.join(names)}")
+        return DashboardNotFoundError(f"Dashboard {names[0]} does not exist")
+    return DashboardNotFoundError(f"The following dashboards do not exist: {', '.join(names)}")
 
 
-Fault = tuple[str, str]  # where in the body, and what
+Fault = tuple[str, str]  # (path in the body, message)
 
 
 def _invalid(faults: list[Fault]) -> Exception:
     message = faults[0][1] if faults[0][0] == "/" else f"The dashboard body is invalid, there are {len(faults)} validation errors"
-    return InvalidInput(message, dashboardValidationMessages=_messages(faults))
+    return DashboardInvalidInputError(message, dashboardValidationMessages=_messages(faults))
 
 
 def _messages(faults: list[Fault]) -> list[dict[str, str]]:
@@ -95,7 +92,7 @@ def _messages(faults: list[Fault]) -> list[dict[str, str]]:
 
 
 def _faults(body: str) -> tuple[list[Fault], list[Fault]]:
-    """(what makes the body invalid, what is only doubtful)"""
+    """(errors, warnings)"""
     if len(body.encode()) > BODY_MAX_BYTES:
         return [("/", f"The field DashboardBody must not be larger than {BODY_MAX_BYTES} bytes")], []
     try:
@@ -135,5 +132,5 @@ def _widget_faults(path: str, widget: Any) -> list[Fault]:
     for member in ("x", "y", "width", "height"):
         value = widget.get(member, 1)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            found.append((f"{path}/{member}", "Should be a whole number that is not negative"))
+            found.append((f"{path}/{member}", "Should be an integer that is 0 or greater"))
     return found

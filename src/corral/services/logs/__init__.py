@@ -1,1 +1,1 @@
-"""CloudWatch Logs: groups, streams, events, and the output of runs that arrives from hosts."""
+"""CloudWatch Logs: groups, streams, events, and the output of runs that hosts ship."""

@@ -1,4 +1,4 @@
-"""Log events: taken, and read back from one stream."""
+"""PutLogEvents and GetLogEvents."""
 
 from __future__ import annotations
 
@@ -6,41 +6,41 @@ from itertools import pairwise
 from typing import Any
 
 from corral.core import Tx, Wait
+from corral.model.durations import DAY_MS, HOUR_MS
 from corral.services.caller import Caller
-from corral.services.logs.naming import (
-    DAY_MS,
+from corral.services.logs.common import (
     InvalidParameterException,
     existing_stream,
     group_named,
     kept_since_ms,
     now_ms,
 )
+from corral.services.logs.ingestion import ingest
 from corral.services.logs.streams import sequence_token
-from corral.services.logs.taking import take
-from corral.telemetry import Event, LogStore, Stream
+from corral.telemetry import LogEvent, LogStore, LogStream
 from corral.telemetry.logs import EVENT_OVERHEAD_BYTES, LAST_MS, read_events
 
 BATCH_MAX_BYTES = 1_048_576
 PAGE_MAX_EVENTS = 10_000
 PAGE_MAX_BYTES = 1_048_576
-TOO_NEW_MS = 2 * 3600 * 1000
+TOO_NEW_MS = 2 * HOUR_MS
 TOO_OLD_MS = 14 * DAY_MS
 SPAN_MAX_MS = DAY_MS
 WAIT_MAX_S = 60.0
 
 
 def put_log_events(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Any sequence token is taken, as on AWS."""
+    """As on AWS, sequence tokens are ignored."""
     stream = existing_stream(tx, caller, params["logGroupName"], params["logStreamName"])
     events = [(event["timestamp"], event["message"]) for event in params["logEvents"]]
     _check_batch(events)
     old = _count_before(events, now_ms(tx) - TOO_OLD_MS)
     expired = _count_before(events, kept_since_ms(tx, stream.retention_days))
-    new = _count_before(events, now_ms(tx) + TOO_NEW_MS + 1)  # the first that is too new
+    new = _count_before(events, now_ms(tx) + TOO_NEW_MS + 1)  # index of the first event that is too new
     good = events[max(old, expired) : new]
     if good and good[-1][0] - good[0][0] > SPAN_MAX_MS:
         raise InvalidParameterException("The batch of log events in a single PutLogEvents request cannot span more than 24 hours.")
-    take(tx, stream, good)
+    ingest(tx, stream, good)
     if params.get("entity"):
         tx.store.set_entity(stream.id, params["entity"])
     rejected = {
@@ -53,7 +53,7 @@ def put_log_events(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> 
 
 
 def get_log_events(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """A page of a stream. With X-Corral-Wait, a caller at the end of it is answered when there is more."""
+    """One page of a stream. With X-Corral-Wait, a request at the end of the stream waits for new events."""
     stream = existing_stream(tx, caller, group_named(params), params["logStreamName"])
     reply = _page(tx, stream, params)
     if caller.wait_s and not tx.final and not reply["events"]:
@@ -61,13 +61,13 @@ def get_log_events(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> 
     return reply
 
 
-def _page(tx: Tx[LogStore], stream: Stream, params: dict[str, Any]) -> dict[str, Any]:
+def _page(tx: Tx[LogStore], stream: LogStream, params: dict[str, Any]) -> dict[str, Any]:
     limit, token = params.get("limit", PAGE_MAX_EVENTS), params.get("nextToken")
     start, end = (params.get("startTime", 0), 0), (params.get("endTime", LAST_MS), 0)
     descending, here = not params.get("startFromHead", False), start
     if token is not None:
-        way, here = _position(token)
-        descending = way == "b"
+        direction, here = _position(token)
+        descending = direction == "b"
         start, end = (start, min(end, here)) if descending else (max(start, here), end)
     start = max(start, (kept_since_ms(tx, stream.retention_days), 0))
     events = read_events(
@@ -76,10 +76,10 @@ def _page(tx: Tx[LogStore], stream: Stream, params: dict[str, Any]) -> dict[str,
     if events:
         first, (last_ms, last_number) = events[0].position, events[-1].position
         forward, backward = (last_ms, last_number + 1), first
-    else:  # the end: the same token again says so
+    else:  # the same token again tells the client that it has reached the end
         forward = backward = here
     return {
-        "events": [_shown(event) for event in events],
+        "events": [_described(event) for event in events],
         "nextForwardToken": _token("f", forward),
         "nextBackwardToken": _token("b", backward),
     }
@@ -99,16 +99,18 @@ def _count_before(events: list[tuple[int, str]], at_ms: int) -> int:
     return sum(event_ms < at_ms for event_ms, _ in events)
 
 
-def _shown(event: Event) -> dict[str, Any]:
+def _described(event: LogEvent) -> dict[str, Any]:
     return {"timestamp": event.position[0], "message": event.message, "ingestionTime": event.ingested_ms}
 
 
-def _token(way: str, position: tuple[int, int]) -> str:
-    return f"{way}/{position[0]:030d}{position[1]:026d}"
+def _token(direction: str, position: tuple[int, int]) -> str:
+    return f"{direction}/{position[0]:030d}{position[1]:026d}"
 
 
 def _position(token: str) -> tuple[str, tuple[int, int]]:
-    way, _, digits = token.partition("/")
-    if way not in ("f", "b") or len(digits) != 56 or not digits.isascii() or not digits.isdigit():
-        raise InvalidParameterException("The specified nextToken is invalid.")
-    return way, (min(int(digits[:30]), LAST_MS), min(int(digits[30:]), LAST_MS))
+    direction, _, digits = token.partition("/")
+    if direction not in ("f", "b") or len(digits) != 56 or not digits.isascii() or not digits.isdigit():
+        raise InvalidParameterException(
+            "The specified nextToken is invalid: pass nextForwardToken or nextBackwardToken of a previous response unchanged."
+        )
+    return direction, (min(int(digits[:30]), LAST_MS), min(int(digits[30:]), LAST_MS))

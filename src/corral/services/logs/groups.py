@@ -1,4 +1,4 @@
-"""Log groups: made, listed, deleted, and how long their events are kept."""
+"""Log groups: creation, listing, deletion, retention and deletion protection."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from corral.core import Tx
 from corral.services.caller import Caller
-from corral.services.logs.naming import (
+from corral.services.logs.common import (
     PAGES,
     InvalidParameterException,
     ResourceAlreadyExistsException,
@@ -17,21 +17,21 @@ from corral.services.logs.naming import (
     group_of,
     now_ms,
 )
-from corral.services.logs.tags import OLDER as RULES
-from corral.telemetry import Group, LogStore
+from corral.services.logs.tags import LOG_GROUP_RULES
+from corral.telemetry import LogGroup, LogStore
 
 STANDARD = "STANDARD"
 LOW_COST = ("INFREQUENT_ACCESS", "ESSENTIALS")  # DescribeLogGroups lists the two together
-SCANNED_AT_ONCE = 1_000
+SCAN_BATCH = 1_000
 
 
 def create_log_group(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     name = params["logGroupName"]
     if name.startswith("aws/"):
         raise InvalidParameterException("Log groups starting with aws/ are reserved for AWS.")
-    RULES.check(params.get("tags", {}))
-    kept = ("tags", "kmsKeyId", "logGroupClass", "deletionProtectionEnabled")
-    if not tx.store.add_group(caller.region, name, {key: params[key] for key in kept if key in params}, now_ms(tx)):
+    LOG_GROUP_RULES.check(params.get("tags", {}))
+    stored = ("tags", "kmsKeyId", "logGroupClass", "deletionProtectionEnabled")
+    if not tx.store.add_group(caller.region, name, {key: params[key] for key in stored if key in params}, now_ms(tx)):
         raise ResourceAlreadyExistsException("The specified log group already exists")
     return {}
 
@@ -68,10 +68,12 @@ def describe_log_groups(tx: Tx[LogStore], params: dict[str, Any], caller: Caller
         raise InvalidParameterException("LogGroup name prefix and LogGroup name pattern are mutually exclusive parameters.")
     identifiers = params.get("logGroupIdentifiers")
     if identifiers is not None and (prefix or part or "logGroupClass" in params):
-        raise InvalidParameterException("logGroupIdentifiers goes with no other filter.")
+        raise InvalidParameterException(
+            "logGroupIdentifiers cannot be combined with logGroupNamePrefix, logGroupNamePattern or logGroupClass."
+        )
     wanted = params.get("logGroupClass")
 
-    def listed(after: str, limit: int) -> list[tuple[str, Group]]:
+    def listed(after: str, limit: int) -> list[tuple[str, LogGroup]]:
         found = tx.store.groups(
             caller.region,
             after=after,
@@ -85,67 +87,68 @@ def describe_log_groups(tx: Tx[LogStore], params: dict[str, Any], caller: Caller
 
     page, token = PAGES.page(params, listed)
     if part:
-        shown = [_shown_by_pattern(caller, group) for group in page]
+        described = [_identity(caller, group) for group in page]
     else:
         filters = tx.store.metric_filter_counts([group.id for group in page])
-        shown = [_shown(caller, group, filters.get(group.id, 0)) for group in page]
-    return {"logGroups": shown, **token}
+        described = [_described(caller, group, filters.get(group.id, 0)) for group in page]
+    return {"logGroups": described, **token}
 
 
 def list_log_groups(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Nothing here has data sources or field indexes, so nothing is found by them."""
+    """Corral has no data sources and no field indexes, so these filters match no group."""
     limit, alternatives = params.get("limit", 50), params.get("logGroupNamePattern", "").split("|")
     classes = (params["logGroupClass"],) if "logGroupClass" in params else ()
-    after, found = PAGES.after(params), list[Group]()
+    after, found = PAGES.after(params), list[LogGroup]()
     while len(found) <= limit and not ("dataSources" in params or "fieldIndexNames" in params):
-        looked = tx.store.groups(caller.region, after=after, limit=SCANNED_AT_ONCE, classes=classes)
-        found += [group for group in looked if _is_named(group, alternatives) and _is_tagged(group, params.get("logGroupTags", []))]
-        if len(looked) < SCANNED_AT_ONCE:
+        batch = tx.store.groups(caller.region, after=after, limit=SCAN_BATCH, classes=classes)
+        found += [group for group in batch if _is_named(group, alternatives) and _is_tagged(group, params.get("logGroupTags", []))]
+        if len(batch) < SCAN_BATCH:
             break
-        after = looked[-1].name
-    shown = [
+        after = batch[-1].name
+    described = [
         {"logGroupName": group.name, "logGroupArn": group_arn(caller, group.name), "logGroupClass": _class_of(group)}
         for group in found[:limit]
     ]
-    return {"logGroups": shown, **PAGES.more(found[limit - 1].name if len(found) > limit else None)}
+    return {"logGroups": described, **PAGES.more(found[limit - 1].name if len(found) > limit else None)}
 
 
-def check_unprotected(group: Group) -> None:
+def check_unprotected(group: LogGroup) -> None:
     if group.details.get("deletionProtectionEnabled"):
         raise ValidationException(
-            f"The log group {group.name} has deletion protection. Switch it off first: "
+            f"The log group {group.name} has deletion protection. Turn it off first: "
             f"aws logs put-log-group-deletion-protection --log-group-identifier {group.name} --no-deletion-protection-enabled"
         )
 
 
-def _class_of(group: Group) -> str:
+def _class_of(group: LogGroup) -> str:
     return str(group.details.get("logGroupClass", STANDARD))
 
 
-def _is_named(group: Group, alternatives: list[str]) -> bool:
+def _is_named(group: LogGroup, alternatives: list[str]) -> bool:
     return any(group.name.startswith(part[1:]) if part.startswith("^") else part in group.name for part in alternatives)
 
 
-def _is_tagged(group: Group, filters: list[dict[str, Any]]) -> bool:
+def _is_tagged(group: LogGroup, filters: list[dict[str, Any]]) -> bool:
     tags = group.details.get("tags", {})
     return all(
         wanted["key"] in tags
-        and (not wanted.get("values") or any(fnmatchcase(tags[wanted["key"]], _only_stars(value)) for value in wanted["values"]))
+        and (not wanted.get("values") or any(fnmatchcase(tags[wanted["key"]], _glob(value)) for value in wanted["values"]))
         for wanted in filters
     )
 
 
-def _only_stars(value: str) -> str:
+def _glob(value: str) -> str:
+    """A tag value as a pattern of fnmatch in which only * is a wildcard."""
     return value.replace("[", "[[]").replace("?", "[?]")
 
 
-def _shown_by_pattern(caller: Caller, group: Group) -> dict[str, Any]:
+def _identity(caller: Caller, group: LogGroup) -> dict[str, Any]:
     return {"logGroupName": group.name, "creationTime": group.created_ms, "arn": f"{group_arn(caller, group.name)}:*"}
 
 
-def _shown(caller: Caller, group: Group, metric_filters: int) -> dict[str, Any]:
+def _described(caller: Caller, group: LogGroup, metric_filters: int) -> dict[str, Any]:
     return {
-        **_shown_by_pattern(caller, group),
+        **_identity(caller, group),
         "metricFilterCount": metric_filters,
         "logGroupArn": group_arn(caller, group.name),
         "storedBytes": group.bytes,

@@ -1,6 +1,6 @@
-"""The operations of CloudWatch Logs, and who serves them."""
+"""CloudWatch Logs' operations and their handlers."""
 
-from corral.services.logs import events, filtering, groups, metric_filters, streams, tags
+from corral.services.logs import event_search, events, groups, metric_filters, streams, tags
 
 HANDLERS = {
     "CreateLogGroup": groups.create_log_group,
@@ -21,7 +21,7 @@ HANDLERS = {
     "DescribeLogStreams": streams.describe_log_streams,
     "PutLogEvents": events.put_log_events,
     "GetLogEvents": events.get_log_events,
-    "FilterLogEvents": filtering.filter_log_events,
+    "FilterLogEvents": event_search.filter_log_events,
     "PutMetricFilter": metric_filters.put_metric_filter,
     "DescribeMetricFilters": metric_filters.describe_metric_filters,
     "DeleteMetricFilter": metric_filters.delete_metric_filter,

@@ -1,4 +1,4 @@
-"""Metric filters: kept and shown, and tested against messages. What comes in while they are there makes metrics (`taking`)."""
+"""Metric filters: creation, listing, deletion, and TestMetricFilter. `ingestion.py` applies them to new events."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import Any
 
 from corral.core import Tx
 from corral.services.caller import Caller
-from corral.services.logs.filtering import parsed
-from corral.services.logs.naming import (
+from corral.services.logs.common import (
     PAGES,
     InvalidParameterException,
     LimitExceededException,
@@ -15,11 +14,12 @@ from corral.services.logs.naming import (
     existing_group,
     now_ms,
 )
+from corral.services.logs.event_search import parse_pattern
 from corral.telemetry import LogStore, MetricFilter
 
-FILTERS_MAX = 100  # of a group
-WITH_REGEX_MAX = 5
-KEPT = (
+FILTERS_MAX = 100  # per log group
+WITH_REGEX_MAX = 5  # per log group
+STORED_MEMBERS = (
     "filterPattern",
     "metricTransformations",
     "applyOnTransformedLogs",
@@ -30,16 +30,16 @@ KEPT = (
 
 def put_metric_filter(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     group, name = existing_group(tx, caller, params["logGroupName"]), params["filterName"]
-    pattern = parsed(params["filterPattern"])
+    pattern = parse_pattern(params["filterPattern"])
     _check_transformations(params["metricTransformations"], dimensions=pattern.has_fields)
     others = [known for known in tx.store.metric_filters(caller.region, group.name) if known.name != name]
     if len(others) >= FILTERS_MAX:
         raise LimitExceededException(f"Resource limit exceeded: a log group has at most {FILTERS_MAX} metric filters.")
-    if pattern.regexes and sum(parsed(known.details["filterPattern"]).regexes > 0 for known in others) >= WITH_REGEX_MAX:
+    if pattern.regexes and sum(parse_pattern(known.details["filterPattern"]).regexes > 0 for known in others) >= WITH_REGEX_MAX:
         raise LimitExceededException(
             f"Resource limit exceeded: a log group has at most {WITH_REGEX_MAX} metric filters with regular expressions."
         )
-    tx.store.put_metric_filter(group.id, name, {key: params[key] for key in KEPT if key in params}, now_ms(tx))
+    tx.store.put_metric_filter(group.id, name, {key: params[key] for key in STORED_MEMBERS if key in params}, now_ms(tx))
     return {}
 
 
@@ -49,20 +49,20 @@ def describe_metric_filters(tx: Tx[LogStore], params: dict[str, Any], caller: Ca
         existing_group(tx, caller, group)
     metric = (params.get("metricNamespace"), params.get("metricName"))
     if (metric[0] is None) != (metric[1] is None):
-        raise InvalidParameterException("Give metricName and metricNamespace together.")
-    prefix = params.get("filterNamePrefix", "") if group is not None else ""  # AWS looks at it only beside a group
+        raise InvalidParameterException("Specify metricName and metricNamespace together.")
+    prefix = params.get("filterNamePrefix", "") if group is not None else ""  # AWS ignores it without logGroupName
 
     def listed(after: str, limit: int) -> list[tuple[str, MetricFilter]]:
-        after_name, _, after_group = after.partition(":")  # which no name contains
+        after_name, _, after_group = after.partition(":")  # no name contains a colon
         found = [
-            (":".join(_place(known)), known)
+            (":".join(_sort_key(known)), known)
             for known in tx.store.metric_filters(caller.region, group, prefix)
-            if _place(known) > (after_name, after_group) and (metric[0] is None or metric in _metrics(known))
+            if _sort_key(known) > (after_name, after_group) and (metric[0] is None or metric in _metrics(known))
         ]
         return found[:limit]
 
     page, token = PAGES.page(params, listed)
-    return {"metricFilters": [_shown(known) for known in page], **token}
+    return {"metricFilters": [_described(known) for known in page], **token}
 
 
 def delete_metric_filter(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def delete_metric_filter(tx: Tx[LogStore], params: dict[str, Any], caller: Calle
 
 
 def test_metric_filter(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    pattern, messages = parsed(params["filterPattern"]), params["logEventMessages"]
+    pattern, messages = parse_pattern(params["filterPattern"]), params["logEventMessages"]
     return {
         "matches": [
             {"eventNumber": number, "eventMessage": message, "extractedValues": pattern.extract(message)}
@@ -93,8 +93,7 @@ def _check_transformations(transformations: list[dict[str, Any]], *, dimensions:
         raise InvalidParameterException("Invalid metric transformation: dimensions and default value are mutually exclusive.")
 
 
-def _place(known: MetricFilter) -> tuple[str, str]:
-    """Filters are listed by name and group."""
+def _sort_key(known: MetricFilter) -> tuple[str, str]:
     return known.name, known.group
 
 
@@ -102,5 +101,5 @@ def _metrics(known: MetricFilter) -> list[tuple[str, str]]:
     return [(each["metricNamespace"], each["metricName"]) for each in known.details["metricTransformations"]]
 
 
-def _shown(known: MetricFilter) -> dict[str, Any]:
+def _described(known: MetricFilter) -> dict[str, Any]:
     return {"filterName": known.name, "logGroupName": known.group, "creationTime": known.created_ms, **known.details}

@@ -1,4 +1,4 @@
-"""Log streams: made, listed, deleted."""
+"""Log streams: creation, listing, deletion."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import Any
 
 from corral.core import Tx
 from corral.services.caller import Caller
-from corral.services.logs.groups import check_unprotected
-from corral.services.logs.naming import (
+from corral.services.logs.common import (
     PAGES,
     InvalidParameterException,
     ResourceAlreadyExistsException,
@@ -17,7 +16,8 @@ from corral.services.logs.naming import (
     group_named,
     now_ms,
 )
-from corral.telemetry import LogStore, Stream
+from corral.services.logs.groups import check_unprotected
+from corral.telemetry import LogStore, LogStream
 
 BY_NAME = "LogStreamName"
 
@@ -48,16 +48,16 @@ def describe_log_streams(tx: Tx[LogStore], params: dict[str, Any], caller: Calle
     if order != BY_NAME and prefix:
         raise InvalidParameterException("Cannot order by LastEventTime with a logStreamNamePrefix.")
 
-    def by_name(after: str, limit: int) -> list[tuple[str, Stream]]:
+    def by_name(after: str, limit: int) -> list[tuple[str, LogStream]]:
         found = tx.store.streams_by_name(group.id, prefix, after or None, limit, descending=descending)
         return [(stream.name, stream) for stream in found]
 
-    def by_time(after: str, limit: int) -> list[tuple[str, Stream]]:
+    def by_time(after: str, limit: int) -> list[tuple[str, LogStream]]:
         found = tx.store.streams_by_time(group.id, _time_and_name(after), limit, descending=descending)
         return [(f"{stream.last_ms or 0}:{stream.name}", stream) for stream in found]
 
     page, token = PAGES.page(params, by_name if order == BY_NAME else by_time)
-    return {"logStreams": [_shown(caller, stream) for stream in page], **token}
+    return {"logStreams": [_described(caller, stream) for stream in page], **token}
 
 
 def sequence_token(events: int) -> str:
@@ -69,11 +69,11 @@ def _time_and_name(after: str) -> tuple[int, str] | None:
         return None
     at_ms, colon, name = after.partition(":")
     if not colon or not at_ms.isdecimal():
-        raise InvalidParameterException("The specified nextToken is invalid: it is of another order.")
+        raise InvalidParameterException("The specified nextToken is invalid: it belongs to a request with another orderBy.")
     return int(at_ms), name
 
 
-def _shown(caller: Caller, stream: Stream) -> dict[str, Any]:
+def _described(caller: Caller, stream: LogStream) -> dict[str, Any]:
     optional = {
         "firstEventTimestamp": stream.first_ms,
         "lastEventTimestamp": stream.last_ms,
@@ -84,6 +84,6 @@ def _shown(caller: Caller, stream: Stream) -> dict[str, Any]:
         "creationTime": stream.created_ms,
         "uploadSequenceToken": sequence_token(stream.events),
         "arn": f"{group_arn(caller, stream.group)}:log-stream:{stream.name}",
-        "storedBytes": 0,  # AWS says 0 too, since 2019
+        "storedBytes": 0,  # AWS has returned 0 since 2019 too
         **{key: value for key, value in optional.items() if value is not None},
     }

@@ -1,4 +1,4 @@
-"""Tags of log groups, in the present way and in the older one."""
+"""Tags of log groups: TagResource and its companions, and the older operations such as TagLogGroup."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 from corral.core import Tx
-from corral.errors import api_error
 from corral.services.caller import Caller
-from corral.services.logs.naming import InvalidParameterException, ResourceNotFoundException, existing_group, group_of
+from corral.services.logs.common import (
+    InvalidParameterException,
+    ResourceNotFoundException,
+    TooManyTagsException,
+    existing_group,
+    group_of,
+)
 from corral.services.tags import TagRules
-from corral.telemetry import Group, LogStore
-
-TooManyTagsException = api_error("TooManyTagsException")
+from corral.telemetry import LogGroup, LogStore
 
 RULES = TagRules(
     InvalidParameterException,
@@ -20,29 +23,29 @@ RULES = TagRules(
     texts={"count": "A log group has at most {max} tags."},
     any_character=True,  # the model has a pattern
 )
-OLDER = replace(RULES, errors={})  # TagLogGroup knows no TooManyTagsException
+LOG_GROUP_RULES = replace(RULES, errors={})  # the older operations have no TooManyTagsException
 
 
 def tag_resource(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    group = _tagged(tx, params, caller)
+    group = _tagged_group(tx, params, caller)
     RULES.check(params["tags"])
     _set(tx, group, RULES.merge(_tags(group), params["tags"], resourceName=params["resourceArn"]))
     return {}
 
 
 def untag_resource(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    _remove(tx, _tagged(tx, params, caller), params["tagKeys"])
+    _remove(tx, _tagged_group(tx, params, caller), params["tagKeys"])
     return {}
 
 
 def list_tags_for_resource(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    return {"tags": _tags(_tagged(tx, params, caller))}
+    return {"tags": _tags(_tagged_group(tx, params, caller))}
 
 
 def tag_log_group(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     group = existing_group(tx, caller, params["logGroupName"])
-    OLDER.check(params["tags"])
-    _set(tx, group, OLDER.merge(_tags(group), params["tags"]))
+    LOG_GROUP_RULES.check(params["tags"])
+    _set(tx, group, LOG_GROUP_RULES.merge(_tags(group), params["tags"]))
     return {}
 
 
@@ -55,7 +58,7 @@ def list_tags_log_group(tx: Tx[LogStore], params: dict[str, Any], caller: Caller
     return {"tags": _tags(existing_group(tx, caller, params["logGroupName"]))}
 
 
-def _tagged(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> Group:
+def _tagged_group(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> LogGroup:
     arn = params["resourceArn"]
     if ":log-group:" not in arn:
         if ":destination:" in arn:
@@ -64,13 +67,13 @@ def _tagged(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> Group:
     return existing_group(tx, caller, group_of(arn))
 
 
-def _tags(group: Group) -> dict[str, str]:
+def _tags(group: LogGroup) -> dict[str, str]:
     return dict(group.details.get("tags", {}))
 
 
-def _set(tx: Tx[LogStore], group: Group, tags: dict[str, str]) -> None:
+def _set(tx: Tx[LogStore], group: LogGroup, tags: dict[str, str]) -> None:
     tx.store.set_details(group.id, group.details | {"tags": tags})
 
 
-def _remove(tx: Tx[LogStore], group: Group, keys: list[str]) -> None:
+def _remove(tx: Tx[LogStore], group: LogGroup, keys: list[str]) -> None:
     _set(tx, group, RULES.remove(_tags(group), keys))

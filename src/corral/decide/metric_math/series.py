@@ -1,0 +1,36 @@
+"""The values of metric math: numbers, time series, and arrays of time series."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from corral.model.metric import Metric
+
+SeriesValues = dict[int, float]  # start of a period in seconds → value, in the order of time
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    label: str
+    period_s: int
+    values: SeriesValues
+    metric: Metric | None = None  # None: the series is a result of an expression
+    statistic: str = ""
+
+    def over(self, values: SeriesValues) -> Series:
+        return replace(self, values=values)
+
+
+Value = float | Series | tuple[Series, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpressionScope:
+    """The queries and series that an expression may refer to."""
+
+    results: Mapping[str, Value]  # query id → result
+    metrics: Mapping[str, Series]  # query id → series, for METRICS()
+    period_s: int  # of new series, such as those of TIME_SERIES
+    times: Callable[[int], range]  # period → start times of the request's periods
+    search: Callable[[str, str, int | None], tuple[Series, ...]]

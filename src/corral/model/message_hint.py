@@ -1,0 +1,52 @@
+"""Hints: conditions on the text of a log message that SQLite can check, so that Python sees fewer messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Contains:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lacks:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AllHints:
+    parts: tuple[Hint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyHint:
+    parts: tuple[Hint, ...]
+
+
+Hint = Contains | Lacks | AllHints | AnyHint
+EVERY_MESSAGE = AllHints(())
+
+
+def all_of(hints: Iterable[Hint]) -> Hint:
+    parts = tuple(hint for hint in hints if hint != EVERY_MESSAGE)
+    return parts[0] if len(parts) == 1 else AllHints(parts)
+
+
+def any_of(hints: Iterable[Hint]) -> Hint:
+    parts = tuple(hints)
+    return EVERY_MESSAGE if EVERY_MESSAGE in parts else AnyHint(parts)
+
+
+def fits(hint: Hint, message: str) -> bool:
+    match hint:
+        case Contains(text):
+            return text in message
+        case Lacks(text):
+            return text not in message
+        case AllHints(parts):
+            return all(fits(part, message) for part in parts)
+        case AnyHint(parts):
+            return any(fits(part, message) for part in parts)

@@ -1,0 +1,158 @@
+"""Publishes Corral's own metrics once a second: queues, clusters and GPUs.
+
+Unchanged values are republished once a minute, weighted by the seconds they cover: averages are right, and an idle machine
+stays idle. While the state has not changed and no queue has messages, a second costs no transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from corral.clock import Clock
+from corral.core import Tx
+from corral.errors import ApiError
+from corral.model.metric import Point
+from corral.model.run import Measured
+from corral.server.agents import Agents
+from corral.server.lanes import Lane
+from corral.services import own_metrics
+from corral.services.cloudwatch.metric_writes import record
+from corral.store import Store
+from corral.telemetry import MetricStore
+
+SECOND_S = 1.0
+MINUTE_S = 60.0
+MEASURE_EVERY_S = 5.0  # measuring the processes of tasks costs a host a few milliseconds
+
+log = logging.getLogger("corral")
+Points = Callable[[float, float], Iterable[Point]]  # (second, seconds that the value covers) → points
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The last published value of a queue, cluster or GPU."""
+
+    value: object
+    points: Points
+    at_s: float
+
+
+class MetricPublisher:
+    def __init__(self, state: Lane[Store], metrics: Lane[MetricStore], agents: Agents, clock: Clock) -> None:
+        self._state = state
+        self._metrics = metrics
+        self._agents = agents
+        self._clock = clock
+        self._published: dict[Hashable, Published] = {}
+        self._sampled_s: dict[str, float] = {}  # GPU → time of its last sample
+        self._measuring: asyncio.Task[list[Measured]] | None = None
+        self._measured_s = 0.0
+        self._published_s = 0.0
+        self._changes = 0  # the state's change counter before the last publication
+        self._has_messages = False
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(SECOND_S - self._clock.now_s() % SECOND_S)
+            try:
+                await self.publish()
+            except ApiError as refusal:
+                log.warning("metrics of this second are missing: %s", refusal)
+            except Exception:
+                log.exception("metrics of this second are missing")
+
+    async def publish(self) -> None:
+        """Publish the metrics of this second."""
+        measured = self._take_measured()
+        if not measured and self._is_unchanged():
+            return
+        now_s, changes = self._clock.now_s(), self._state.changes
+        points = await self._state.submit(partial(self.points, measured=measured), read_only=True)
+        self._published_s, self._changes = now_s, changes
+        if points:
+            await self._metrics.submit(partial(record, points=points, own=True))
+
+    def _is_unchanged(self) -> bool:
+        """Whether there is nothing to publish. Values change with the state, with GPU samples, and as messages grow older."""
+        return (
+            not self._has_messages
+            and self._state.changes == self._changes
+            and self._clock.now_s() // MINUTE_S == self._published_s // MINUTE_S
+            and all(past[-1][0] <= self._sampled_s.get(gpu_id, 0.0) for gpu_id, past in self._agents.history.items())
+        )
+
+    def _take_measured(self) -> list[Measured]:
+        """The measurements that have finished since the last call. A background task measures, because a host may be slow."""
+        done, now_s = self._measuring, self._clock.now_s()
+        if done is not None and not done.done():
+            return []
+        self._measuring = None
+        if now_s - self._measured_s >= MEASURE_EVERY_S:
+            self._measuring, self._measured_s = asyncio.create_task(self._measure()), now_s
+        return done.result() if done is not None else []
+
+    async def _measure(self) -> list[Measured]:
+        """The CPU and memory that the runs of every host use."""
+        runs: dict[str, list[str]] = await self._state.submit(_live_runs, read_only=True)
+        found = [await self._agents.measure(host_id, names) for host_id, names in runs.items()]
+        return [each for each in found if each is not None]
+
+    def points(self, tx: Tx[Store], measured: list[Measured]) -> list[Point]:
+        """The points to publish now. Runs in the state's lane."""
+        found = [*self._queue_points(tx), *self._cluster_points(tx, measured), *self._gpu_points(tx)]
+        oldest_s = tx.now_s - 2 * MINUTE_S
+        self._published = {key: last for key, last in self._published.items() if last.at_s > oldest_s}
+        return found
+
+    def _queue_points(self, tx: Tx[Store]) -> Iterator[Point]:
+        active = tx.store.queues.activity(tx.now_s)
+        self._has_messages = any(queue.visible or queue.in_flight or queue.delayed for queue in active)
+        for queue in active:
+            level = own_metrics.queue_level(queue)
+            points = partial(own_metrics.level_points, level)
+            changed = [*self._changed_points(("queue", queue.region, queue.name), level, points, tx.now_s)]
+            if changed or queue != level:
+                yield from changed
+                yield from own_metrics.event_points(queue, tx.now_s)
+
+    def _cluster_points(self, tx: Tx[Store], measured: list[Measured]) -> Iterator[Point]:
+        for (region, cluster), reserved in own_metrics.reservations(tx).items():
+            points = partial(own_metrics.cluster_points, reserved, region, cluster)
+            yield from self._changed_points(("cluster", region, cluster), reserved, points, tx.now_s)
+        for (region, cluster), used in own_metrics.utilizations(tx, measured).items():
+            yield from own_metrics.cluster_points(used, region, cluster, tx.now_s, MEASURE_EVERY_S)
+
+    def _gpu_points(self, tx: Tx[Store]) -> Iterator[Point]:
+        """Points of the GPUs with new samples. A busy GPU is sampled every second, an idle GPU with every heartbeat."""
+        latest = {gpu_id: past[-1] for gpu_id, past in list(self._agents.history.items())}
+        fresh = {gpu_id: sample for gpu_id, (at_s, sample) in latest.items() if at_s > self._sampled_s.get(gpu_id, 0.0)}
+        self._sampled_s = {gpu_id: at_s for gpu_id, (at_s, _) in latest.items()}
+        for gpu in own_metrics.gpu_readings(tx, fresh):
+            yield from self._changed_points(("gpu", gpu.sample.gpu_id), gpu, partial(own_metrics.gpu_points, gpu), tx.now_s)
+
+    def _changed_points(self, key: Hashable, value: object, points: Points, now_s: float) -> Iterator[Point]:
+        """The points of a value, if it has changed or a new minute has begun. A changed value was valid until a second ago."""
+        before = self._published.get(key)
+        silent_s = now_s - before.at_s if before is not None else SECOND_S
+        if before is not None and before.value == value:
+            if now_s // MINUTE_S == before.at_s // MINUTE_S:
+                return
+            yield from points(now_s, silent_s)
+        else:
+            if before is not None and silent_s >= 1.5 * SECOND_S:
+                yield from before.points(now_s - SECOND_S, silent_s - SECOND_S)
+            yield from points(now_s, SECOND_S)
+        self._published[key] = Published(value, points, now_s)
+
+
+def _live_runs(tx: Tx[Store]) -> dict[str, list[str]]:
+    """Host id → the attempt ids of its runs."""
+    return {
+        host["id"]: names
+        for host in tx.store.hosts.all()
+        if host["connected"] and (names := [run.attempt_id for task in tx.store.tasks.on_host(host["id"]) for run in task.runs])
+    }

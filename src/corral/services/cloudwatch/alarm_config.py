@@ -1,0 +1,121 @@
+"""The configuration of a metric alarm, parsed from the stored parameters of PutMetricAlarm."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from corral.decide.alarm_evaluation import is_conclusive, is_level
+from corral.errors import ApiError
+from corral.model.alarm import Alarm, Criteria, MissingData
+from corral.model.durations import DAY_S, HOUR_S, MINUTE_S
+from corral.model.metric import Metric
+from corral.services.cloudwatch.common import ValidationException
+from corral.services.cloudwatch.metric_queries import MetricDataQuery, MetricStat, parse_queries
+
+HIGH_RESOLUTION_STEP_S = 10
+OWN_NAMESPACES = frozenset({"AWS/SQS", "AWS/ECS", "AWS/AutoScaling", "Corral/GPU"})  # Corral publishes these once a second
+CACHED_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmConfig:
+    criteria: Criteria
+    period_s: int
+    step_s: int  # windows end at multiples of it
+    series: MetricStat | None  # None: the alarm is on an expression
+    queries: tuple[MetricDataQuery, ...]
+    returned: str  # the id of the query that is evaluated
+    metrics: tuple[Metric, ...]  # all metrics that the queries read
+    own: bool  # Corral publishes all these metrics itself, once a second
+    few_samples: str  # how to treat a percentile of too few samples: "evaluate" or "ignore"
+    warm_up_s: float  # how long a new alarm waits for enough data
+    warm_up_whole: bool  # the alarm waits for the whole warm-up, even with enough data
+
+    def last_end_s(self, now_s: float) -> int:
+        """The end of the newest whole window."""
+        return int(now_s // self.step_s) * self.step_s
+
+    @property
+    def may_alarm_early(self) -> bool:
+        """Whether the alarm may go to ALARM before a window ends."""
+        if self.series is None or self.few_samples == "ignore":  # both need the samples of a whole window
+            return False
+        kind = self.series.statistic.kind
+        return is_level(kind) or is_conclusive(kind, self.criteria, 0.0)
+
+
+def alarm_config(alarm: Alarm) -> AlarmConfig:
+    return _parsed(alarm.region, alarm.config)
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def stored_params(config: str) -> dict[str, Any]:
+    """The parameters of PutMetricAlarm or PutCompositeAlarm that an alarm was stored with. Callers must not change the dict."""
+    params: dict[str, Any] = json.loads(config)
+    return params
+
+
+def config_json(params: Mapping[str, Any], members: Iterable[str]) -> str:
+    """The given members of a request as JSON. An update replaces all of them."""
+    return json.dumps({member: params[member] for member in members if member in params}, separators=(",", ":"))
+
+
+def other_alarm_type(name: str) -> ApiError:
+    return ValidationException(f"An alarm with the name {name} and of another type exists already.")
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _parsed(region: str, config: str) -> AlarmConfig:
+    params = stored_params(config)
+    queries = parse_queries(queries_of(params), region, "Metrics")
+    stats = [query.source for query in queries if isinstance(query.source, MetricStat)]
+    metrics = tuple(dict.fromkeys(stat.metric for stat in stats))
+    period_s, periods = stats[0].period_s, params["EvaluationPeriods"]
+    warm_up = params.get("WarmUpConfiguration", {})
+    return AlarmConfig(
+        criteria=Criteria(
+            params["ComparisonOperator"],
+            params["Threshold"],
+            periods,
+            params.get("DatapointsToAlarm", periods),
+            MissingData(params.get("TreatMissingData", "missing")),
+        ),
+        period_s=period_s,
+        step_s=_step_s(period_s, periods, params),
+        series=stats[0] if len(queries) == 1 else None,
+        queries=tuple(queries),
+        returned=next(query.id for query in queries if query.returned),
+        metrics=metrics,
+        own=all(metric.namespace in OWN_NAMESPACES for metric in metrics),
+        few_samples=params.get("EvaluateLowSampleCountPercentile", "evaluate"),
+        warm_up_s=MINUTE_S * warm_up.get("WarmUpPeriodDurationInMinutes", 0),
+        warm_up_whole=warm_up.get("OnlyStartEvaluatingAfterWarmUpPeriodEnds", False),
+    )
+
+
+def queries_of(params: dict[str, Any]) -> list[dict[str, Any]]:
+    """The MetricDataQueries of an alarm; an alarm on one metric becomes one query."""
+    if "Metrics" in params:
+        return list(params["Metrics"])
+    metric = {"Namespace": params["Namespace"], "MetricName": params["MetricName"], "Dimensions": params.get("Dimensions", [])}
+    statistic = params.get("Statistic") or params["ExtendedStatistic"]
+    unit = {"Unit": params["Unit"]} if "Unit" in params else {}
+    return [{"Id": "m1", "MetricStat": {"Metric": metric, "Period": params["Period"], "Stat": statistic, **unit}}]
+
+
+def _step_s(period_s: int, periods: int, params: dict[str, Any]) -> int:
+    """The step by which windows slide.
+
+    It is a minute, or ten seconds for periods shorter than a minute, or an hour for windows that reach back more than a day.
+    """
+    if "WallClockWindow" in params.get("EvaluationWindow", {}):
+        return period_s
+    if period_s * periods > DAY_S:
+        return HOUR_S
+    if period_s >= MINUTE_S:
+        return MINUTE_S
+    return period_s if "Metrics" in params else HIGH_RESOLUTION_STEP_S  # short periods of expressions start at their own multiples

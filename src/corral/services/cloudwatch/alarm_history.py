@@ -1,0 +1,82 @@
+"""DescribeAlarmHistory, and the functions that add items to the history of an alarm."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from corral.core import Tx
+from corral.model.alarm import METRIC, Alarm, HistoryItem
+from corral.services.caller import Caller
+from corral.services.cloudwatch.common import ALARM_PAGES
+from corral.telemetry import MetricStore
+
+END_OF_TIME_S = 1e11
+PAST_TENSE = {"Create": "created", "Update": "updated", "Delete": "deleted"}
+
+
+def describe_alarm_history(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    ascending = params.get("ScanBy") == "TimestampAscending"
+
+    def listed(after: str, limit: int) -> list[tuple[str, HistoryItem]]:
+        found = tx.store.alarms.history(
+            caller.region,
+            name=params.get("AlarmName"),
+            item=params.get("HistoryItemType"),
+            kinds=params.get("AlarmTypes") or [METRIC],
+            since_s=params.get("StartDate", 0.0),
+            until_s=params.get("EndDate", END_OF_TIME_S),
+            after=ALARM_PAGES.position(params, _position),
+            ascending=ascending,
+            limit=limit,
+        )
+        return [(f"{item.at_s!r} {number}", item) for number, item in found]
+
+    page, token = ALARM_PAGES.page(params, listed)
+    return {"AlarmHistoryItems": [_described(item) for item in page], **token}
+
+
+def _position(token: str) -> tuple[float, int] | None:
+    at, _, number = token.partition(" ")
+    return (float(at), int(number)) if token else None
+
+
+def _described(item: HistoryItem) -> dict[str, Any]:
+    return {
+        "AlarmName": item.alarm,
+        "AlarmType": item.kind,
+        "Timestamp": item.at_s,
+        "HistoryItemType": item.item,
+        "HistorySummary": item.summary,
+        "HistoryData": item.data,
+    }
+
+
+def add_item(tx: Tx[MetricStore], alarm: Alarm, item: str, summary: str, data: dict[str, Any]) -> None:
+    text = json.dumps({"version": "1.0", **data}, separators=(",", ":"))
+    tx.store.alarms.add_history(HistoryItem(alarm.region, alarm.name, alarm.kind, tx.now_s, item, summary, text))
+
+
+def add_configuration_item(tx: Tx[MetricStore], alarm: Alarm, change: str) -> None:
+    """`change` is Create, Update or Delete."""
+    config = {"alarmName": alarm.name, "actionsEnabled": alarm.actions_enabled, **json.loads(alarm.config)}
+    data = {"type": change, f"{PAST_TENSE[change]}Alarm": config}
+    add_item(tx, alarm, "ConfigurationUpdate", f'Alarm "{alarm.name}" {PAST_TENSE[change]}', data)
+
+
+def add_state_item(tx: Tx[MetricStore], before: Alarm, after: Alarm) -> None:
+    data = {"oldState": _state(before), "newState": _state(after)}
+    add_item(tx, after, "StateUpdate", f"Alarm updated from {before.state} to {after.state}", data)
+
+
+def _state(alarm: Alarm) -> dict[str, Any]:
+    data = {"stateReasonData": _json_or_text(alarm.reason_data)} if alarm.reason_data else {}
+    return {"stateValue": alarm.state.value, "stateReason": alarm.reason, **data}
+
+
+def _json_or_text(text: str) -> Any:
+    """SetAlarmState accepts any text as StateReasonData."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

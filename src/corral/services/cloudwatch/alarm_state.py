@@ -1,0 +1,164 @@
+"""State changes of alarms: the change itself with its history and actions, and the StateReason texts in CloudWatch's wording."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from corral.core import Tx
+from corral.decide.alarm_evaluation import breaches, suppress
+from corral.model.alarm import METRIC, Alarm, AlarmEvaluation, AlarmState, Criteria, MissingData, Suppression
+from corral.services.cloudwatch.alarm_actions import run_actions
+from corral.services.cloudwatch.alarm_config import stored_params
+from corral.services.cloudwatch.alarm_history import add_state_item
+from corral.services.cloudwatch.common import alarm_name
+from corral.telemetry import MetricStore
+
+COMPARISON_TEXTS = {
+    "GreaterThanOrEqualToThreshold": "greater than or equal to",
+    "GreaterThanThreshold": "greater than",
+    "LessThanThreshold": "less than",
+    "LessThanOrEqualToThreshold": "less than or equal to",
+}
+FILLED_TEXTS = {MissingData.BREACHING: "Breaching", MissingData.NOT_BREACHING: "NonBreaching"}
+
+
+# Changes
+
+
+def set_state(tx: Tx[MetricStore], alarm: Alarm, state: AlarmState, reason: str, data: str) -> Alarm:
+    """Write the state and its reason. If the state is new: add it to the history, run actions, and evaluate parent alarms."""
+    changed = state is not alarm.state
+    transitioned_s = tx.now_s if changed else alarm.transitioned_s
+    after = alarm.but(state=state, reason=reason, reason_data=data, updated_s=tx.now_s, transitioned_s=transitioned_s)
+    tx.store.alarms.update(after)
+    if not changed:
+        return after
+    add_state_item(tx, alarm, after)
+    for parent in tx.store.alarms.parents(alarm.region, alarm.name):
+        tx.mark(f"alarm:{parent.id}")
+    if alarm.kind == METRIC:
+        run_actions(tx, after)
+        return after
+    waited = after.suppression.by == "WaitPeriod"  # that wait belonged to the previous state
+    return run_composite_actions(tx, after.but(suppression=Suppression()) if waited else after)
+
+
+def run_composite_actions(tx: Tx[MetricStore], alarm: Alarm) -> Alarm:
+    """Run a composite alarm's actions, unless they already ran for this state or the suppressor prevents them."""
+    if alarm.acted_state is alarm.state:
+        return _write(tx, alarm, alarm.but(suppression=Suppression()))
+    params = stored_params(alarm.config)
+    suppression = Suppression()
+    if "ActionsSuppressor" in params:
+        suppressor = tx.store.alarms.get(alarm.region, alarm_name(params["ActionsSuppressor"]))
+        suppression = suppress(
+            alarm.suppression,
+            suppressor_in_alarm=suppressor is not None and suppressor.state is AlarmState.ALARM,
+            wait_s=params["ActionsSuppressorWaitPeriod"],
+            extension_s=params["ActionsSuppressorExtensionPeriod"],
+            now_s=tx.now_s,
+        )
+    if suppression.by:
+        if suppression.until_s is not None:
+            tx.store.alarms.wake(alarm.id, suppression.until_s)
+        return _write(tx, alarm, alarm.but(suppression=suppression))
+    run_actions(tx, alarm)
+    return _write(tx, alarm, alarm.but(suppression=suppression, acted_state=alarm.state))
+
+
+def _write(tx: Tx[MetricStore], before: Alarm, after: Alarm) -> Alarm:
+    if after != before:
+        tx.store.alarms.update(after)
+    return after
+
+
+# Reasons
+
+
+def reason_of(evaluation: AlarmEvaluation, criteria: Criteria, *, counted: bool) -> str:
+    """The StateReason of a metric alarm. `counted`: the alarm has DatapointsToAlarm, so the text says how many breached."""
+    points, filled = evaluation.points, evaluation.filled
+    if evaluation.state is AlarmState.INSUFFICIENT_DATA:
+        return f"Insufficient Data: {_many(filled, 'datapoint')} {_were(filled)} unknown."
+    if filled and criteria.missing in FILLED_TEXTS:
+        received = f"{_many(len(points), 'datapoint') if points else 'no datapoints'}"
+        received += f" {_were(len(points)) if points else 'were'} received for {_many(criteria.periods, 'period')}"
+        treated = f"{_many(filled, 'missing datapoint')} {_were(filled)} treated as [{FILLED_TEXTS[criteria.missing]}]"
+        return f"Threshold Crossed: {received} and {treated}."
+    alarming = evaluation.state is AlarmState.ALARM
+    deciding = [point for point in reversed(points) if breaches(point[1], criteria) is alarming]
+    return _crossed(deciding, criteria, alarming=alarming, counted=counted)
+
+
+def _crossed(points: Sequence[tuple[float, float]], criteria: Criteria, *, alarming: bool, counted: bool) -> str:
+    """`points` are sorted newest first."""
+    listed = ", ".join(f"{value!r} ({datetime.fromtimestamp(at_s, UTC):%d/%m/%y %H:%M:%S})" for at_s, value in points)
+    many = f"{len(points)} out of the last {criteria.periods} datapoints" if counted else _many(len(points), "datapoint")
+    comparison = f"{'' if alarming else 'not '}{COMPARISON_TEXTS[criteria.comparison]} the threshold ({criteria.threshold!r})"
+    least, way = (criteria.to_alarm, "OK -> ALARM") if alarming else (criteria.periods - criteria.to_alarm + 1, "ALARM -> OK")
+    minimum = f" (minimum {_many(least, 'datapoint')} for {way} transition)" if counted else ""
+    return f"Threshold Crossed: {many} [{listed}] {_were(len(points))} {comparison}{minimum}."
+
+
+def newest_second_reason(at_s: float, value: float, criteria: Criteria) -> str:
+    """The StateReason of an alarm that the newest second set off, before the end of its period."""
+    one = Criteria(criteria.comparison, criteria.threshold, 1, 1)
+    return _crossed([(at_s, value)], one, alarming=True, counted=False)
+
+
+def reason_data(
+    evaluation: AlarmEvaluation,
+    criteria: Criteria,
+    *,
+    now_s: float,
+    period_s: int,
+    statistic: str | None,
+    unit: str | None,
+    **more: Any,
+) -> str:
+    """StateReasonData: JSON for programs, such as scaling policies."""
+    points = evaluation.points
+    return json.dumps(
+        {
+            "version": "1.0",
+            "queryDate": _timestamp(now_s),
+            **({"startDate": _timestamp(points[0][0])} if points else {}),
+            **({"unit": unit} if unit else {}),
+            **({"statistic": statistic} if statistic else {}),
+            "period": period_s,
+            "recentDatapoints": [value for _, value in points],
+            "threshold": criteria.threshold,
+            **more,
+        },
+        separators=(",", ":"),
+    )
+
+
+def composite_reason(child: Alarm, arn: str) -> str:
+    at = datetime.fromtimestamp(child.transitioned_s, UTC)
+    return f"{arn} transitioned to {child.state} at {at:%A %d %B, %Y %H:%M:%S} UTC"
+
+
+def composite_reason_data(children: Sequence[tuple[str, Alarm]]) -> str:
+    """`children`: the alarms that decided the rule, with their ARNs."""
+    listed = [
+        {"arn": arn, "state": {"value": child.state.value, "timestamp": _timestamp(child.transitioned_s)}}
+        for arn, child in children
+    ]
+    return json.dumps({"triggeringAlarms": listed}, separators=(",", ":"))
+
+
+def _timestamp(at_s: float) -> str:
+    """2019-10-01T13:56:40.985+0000"""
+    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%dT%H:%M:%S}.{int(at_s * 1000) % 1000:03d}+0000"
+
+
+def _many(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"

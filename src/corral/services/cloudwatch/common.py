@@ -1,0 +1,67 @@
+"""Error classes, page rules, ARNs and checks of names that several CloudWatch operations share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from corral.errors import api_error
+from corral.model.metric import Dimensions
+from corral.services.caller import Caller
+from corral.services.pages import Pages
+
+DashboardInvalidInputError = api_error("DashboardInvalidInputError")
+DashboardNotFoundError = api_error("DashboardNotFoundError", 404)
+InvalidFormatFault = api_error("InvalidFormatFault")
+InvalidNextToken = api_error("InvalidNextToken")
+InvalidParameterCombinationException = api_error("InvalidParameterCombinationException")
+InvalidParameterValueException = api_error("InvalidParameterValueException")
+MissingRequiredParameterException = api_error("MissingRequiredParameterException")
+ResourceNotFound = api_error("ResourceNotFound", 404)
+ResourceNotFoundException = api_error("ResourceNotFoundException", 404)
+ValidationException = api_error("ValidationException")  # the query protocol sends it as ValidationError
+
+ALARM_PAGES = Pages(InvalidNextToken, "MaxRecords", "NextToken", "NextToken", default=100, largest=100)
+PRINTABLE_ASCII = re.compile(r"[\x20-\x7e]*")
+
+
+def dimensions_of(listed: Iterable[Mapping[str, Any]]) -> Dimensions:
+    """The dimensions of a request, sorted: their order has no meaning."""
+    return tuple(sorted((each["Name"], each["Value"]) for each in listed))
+
+
+def text_faults(value: str, member: str) -> list[str]:
+    """Error texts, in CloudWatch's wording, for the name or value of a metric or dimension."""
+    if not PRINTABLE_ASCII.fullmatch(value):
+        return [f"The parameter {member} must contain only ASCII characters."]
+    if not value.strip():
+        return [f"The parameter {member} must contain at least one non-whitespace character."]
+    return []
+
+
+def dimension_faults(listed: Iterable[Mapping[str, Any]], member: str) -> list[str]:
+    found, names = [], []
+    for number, each in enumerate(listed, 1):
+        names.append(each["Name"])
+        found += text_faults(each["Name"], f"{member}.{number}.Name")
+        found += text_faults(each["Value"], f"{member}.{number}.Value")
+        if each["Name"].startswith(":"):
+            found.append(f"The parameter {member}.{number}.Name must not begin with a colon.")
+    if len(set(names)) < len(names):
+        found.append("No metric may specify the same dimension name twice.")
+    return found
+
+
+def alarm_arn(region: str, account: str, name: str) -> str:
+    return f"arn:aws:cloudwatch:{region}:{account}:alarm:{name}"
+
+
+def alarm_name(name_or_arn: str) -> str:
+    """The name of an alarm, which rules and suppressors may give as an ARN."""
+    is_arn = name_or_arn.startswith("arn:") and name_or_arn.count(":") >= 6
+    return name_or_arn.split(":", 6)[6] if is_arn else name_or_arn
+
+
+def dashboard_arn(caller: Caller, name: str) -> str:
+    return f"arn:aws:cloudwatch::{caller.account}:dashboard/{name}"

@@ -1,0 +1,294 @@
+"""MetricDataQueries of GetMetricData and of alarms: parsing, checks, and computation.
+
+A query reads one series from the store (`MetricStat`), evaluates an expression over other queries, or runs a Metrics Insights
+query (`Select`). `series_values` and `newest_second` read the statistics of one series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any
+
+from corral.core import Tx
+from corral.decide import metric_math, metric_sql
+from corral.decide.metric_label import distinct_labels
+from corral.decide.metric_math import Expression, ExpressionScope, InvalidExpression, Series, Value, evaluate, names_in, to_result
+from corral.decide.metric_search import InvalidSearch, parse_search
+from corral.decide.metric_sql import SERIES_MAX, InvalidQuery, Select
+from corral.decide.periods import first_period, is_kept, is_period
+from corral.decide.statistics import Statistic, parse_statistic, value_of
+from corral.model.durations import DAY_S, MINUTE_S
+from corral.model.metric import Metric, Summary
+from corral.services.cloudwatch.common import ValidationException, dimension_faults, dimensions_of
+from corral.telemetry import MetricStore
+
+DEFAULT_PERIOD_S = MINUTE_S
+DATAPOINTS_MAX = 100_800
+VISIBLE_S = 14 * DAY_S  # lists and searches hide a series that has had no data for this long
+TOO_MANY = ("MaxMetricsExceeded", f"The maximum number of allowed metrics exceeded: only the first {SERIES_MAX} are shown.")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricStat:
+    metric: Metric
+    statistic: Statistic
+    period_s: int
+    stat: str  # the statistic as the request writes it
+    unit: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MetricDataQuery:
+    id: str
+    source: MetricStat | Expression | Select
+    label: str | None = None
+    returned: bool = True
+    period_s: int | None = None
+
+
+@dataclass(slots=True)
+class QueryResults:
+    results: dict[str, Series | tuple[Series, ...]] = field(default_factory=dict)
+    messages: list[tuple[str, str]] = field(default_factory=list)  # (code, text)
+
+
+# Parsing
+
+
+def parse_queries(listed: Sequence[dict[str, Any]], region: str, member: str = "MetricDataQueries") -> list[MetricDataQuery]:
+    """The queries in the order of the request."""
+    if not listed:
+        raise ValidationException(f"The parameter {member} must contain at least one query.")
+    queries = [_query(each, region, f"{member}.member.{number}") for number, each in enumerate(listed, 1)]
+    if len({query.id for query in queries}) < len(queries):
+        raise ValidationException(f"The values for parameter id in {member} are not unique.")
+    if sum(isinstance(query.source, Select) for query in queries) > 1:
+        raise ValidationException("Only one Metrics Insights query is allowed in a request.")
+    _by_dependency(queries)
+    return queries
+
+
+def period_fault(period_s: int, member: str) -> str | None:
+    return None if is_period(period_s) else f"The parameter {member} must be 1, 5, 10, 20, 30 or a multiple of 60."
+
+
+def _by_dependency(queries: Sequence[MetricDataQuery]) -> list[MetricDataQuery]:
+    """The queries, each after those that its expression names."""
+    by_id = {query.id: query for query in queries}
+    found: dict[str, MetricDataQuery] = {}
+    under_way: set[str] = set()
+
+    def visit(query: MetricDataQuery) -> None:
+        if query.id in found:
+            return
+        if query.id in under_way:
+            raise ValidationException(
+                f"Error in expression '{query.id}': The expression refers to itself, directly or through others."
+            )
+        under_way.add(query.id)
+        for name in _named_queries(query):
+            if name not in by_id:
+                raise ValidationException(f"Error in expression '{query.id}': There is no query with the id '{name}'.")
+            visit(by_id[name])
+        found[query.id] = query
+
+    for query in queries:
+        visit(query)
+    return list(found.values())
+
+
+def _named_queries(query: MetricDataQuery) -> list[str]:
+    return [] if isinstance(query.source, (MetricStat, Select)) else list(dict.fromkeys(names_in(query.source)))
+
+
+def _query(each: dict[str, Any], region: str, member: str) -> MetricDataQuery:
+    id = each["Id"]
+    if ("MetricStat" in each) is ("Expression" in each):
+        both = f"{member}.MetricStat and {member}.Expression"
+        if "Expression" in each:
+            raise ValidationException(f"The parameters {both} are mutually exclusive and you have specified both.")
+        raise ValidationException(f"At least one of the parameters {both} must be specified.")
+    period_s: int | None = each.get("Period")
+    if period_s is not None:
+        _check_period(period_s, f"{member}.Period")
+    source = (
+        _metric_stat(each["MetricStat"], region, member) if "MetricStat" in each else _expression(id, each["Expression"], period_s)
+    )
+    return MetricDataQuery(id, source, each.get("Label"), each.get("ReturnData", True), period_s)
+
+
+def _metric_stat(each: dict[str, Any], region: str, member: str) -> MetricStat:
+    where = f"{member}.MetricStat"
+    metric, stat, unit = each["Metric"], each["Stat"], each.get("Unit")
+    if faults := dimension_faults(metric.get("Dimensions", ()), f"{where}.Metric.Dimensions.member"):
+        raise ValidationException("\n".join(faults))
+    if not metric.get("Namespace") or not metric.get("MetricName"):
+        raise ValidationException(f"The parameters {where}.Metric.Namespace and {where}.Metric.MetricName must be specified.")
+    _check_period(each["Period"], f"{where}.Period")
+    statistic = parse_statistic(stat)
+    if statistic is None:
+        raise ValidationException(f"The value {stat} for parameter {where}.Stat is not supported.")
+    series = Metric(region, metric["Namespace"], metric["MetricName"], dimensions_of(metric.get("Dimensions", ())))
+    return MetricStat(series, statistic, each["Period"], stat, unit)
+
+
+def _expression(id: str, text: str, period_s: int | None) -> Expression | Select:
+    try:
+        if not metric_sql.is_query(text):
+            return metric_math.parse(text)
+        if period_s is None:
+            raise InvalidQuery("A Metrics Insights query needs a Period")
+        return metric_sql.parse_query(text)
+    except (InvalidExpression, InvalidQuery) as error:
+        raise ValidationException(f"Error in expression '{id}': {error}.") from None
+
+
+def _check_period(period_s: int, member: str) -> None:
+    if fault := period_fault(period_s, member):
+        raise ValidationException(fault)
+
+
+# Reading one series
+
+
+def series_values(
+    tx: Tx[MetricStore], metric: Metric, statistic: Statistic, *, start_s: int, end_s: int, period_s: int, unit: str | None = None
+) -> dict[int, float]:
+    """The second at which each period with samples begins → its value. The first period begins at `start_s`."""
+    summaries = tx.store.read(
+        metric, start_s=start_s, end_s=end_s, period_s=period_s, now_s=tx.now_s, unit=unit, values=statistic.needs_values
+    )
+    found = ((at_s, value_of(summary, statistic)) for at_s, summary in sorted(summaries.items()))
+    return {at_s: value for at_s, value in found if value is not None and is_kept(at_s, period_s, tx.now_s)}
+
+
+def newest_second(
+    tx: Tx[MetricStore], metric: Metric, statistic: Statistic, *, since_s: int, unit: str | None = None
+) -> tuple[int, float] | None:
+    """The newest second with samples at or after `since_s`, and its value."""
+    newest = tx.store.newest(metric, since_s=since_s, now_s=tx.now_s, unit=unit)
+    if newest is None:
+        return None
+    value = value_of(newest[1], statistic)
+    return None if value is None else (newest[0], value)
+
+
+# Computation
+
+
+def compute(tx: Tx[MetricStore], region: str, queries: Sequence[MetricDataQuery], start_s: float, end_s: float) -> QueryResults:
+    """The results of all queries by id, including those with ReturnData false."""
+    return _Computation(tx, region, queries, start_s, end_s).run()
+
+
+class _Computation:
+    def __init__(self, tx: Tx[MetricStore], region: str, queries: Sequence[MetricDataQuery], start_s: float, end_s: float) -> None:
+        self._tx = tx
+        self._region = region
+        self._queries = queries
+        self._start_s = start_s
+        self._end_s = end_s
+        self._computed = QueryResults()
+        periods = [query.source.period_s for query in queries if isinstance(query.source, MetricStat)]
+        self._period_s = min(periods, default=DEFAULT_PERIOD_S)
+
+    def run(self) -> QueryResults:
+        metrics = {
+            query.id: self._read(query.source, query.source.metric.name)
+            for query in self._queries
+            if isinstance(query.source, MetricStat)
+        }
+        results: dict[str, Value] = dict(metrics)
+        for query in _by_dependency(self._queries):
+            source = query.source
+            if isinstance(source, MetricStat):
+                continue
+            try:
+                if isinstance(source, Select):
+                    results[query.id] = self._select(source, query.period_s or DEFAULT_PERIOD_S)
+                    continue
+                scope = ExpressionScope(results, metrics, query.period_s or self._period_s, self._times, self._search)
+                results[query.id] = to_result(evaluate(source, scope))
+            except (InvalidExpression, InvalidSearch) as error:
+                raise ValidationException(f"Error in expression '{query.id}': {error}.") from None
+        self._computed.results = {id: to_result(value) for id, value in results.items()}
+        return self._computed
+
+    def _times(self, period_s: int) -> range:
+        """The start times of the periods that have begun."""
+        end_s = min(ceil(self._end_s), int(self._tx.now_s) + 1)
+        times = range(first_period(self._start_s, period_s, self._tx.now_s), end_s, period_s)
+        if len(times) > DATAPOINTS_MAX:
+            raise InvalidExpression(f"It would have {len(times):,} datapoints, which exceeds the limit of {DATAPOINTS_MAX:,}")
+        return times
+
+    def _read(self, stat: MetricStat, label: str) -> Series:
+        start_s = first_period(self._start_s, stat.period_s, self._tx.now_s)
+        found = series_values(
+            self._tx, stat.metric, stat.statistic, start_s=start_s, end_s=ceil(self._end_s), period_s=stat.period_s, unit=stat.unit
+        )
+        return Series(label, stat.period_s, found, stat.metric, stat.stat)
+
+    def _search(self, query: str, stat: str, period_s: int | None) -> tuple[Series, ...]:
+        statistic, period_s = parse_statistic(stat), self._period_s if period_s is None else period_s
+        if statistic is None or not is_period(period_s):
+            raise InvalidSearch(f"SEARCH needs a statistic and a period, not '{stat}' and {period_s}")
+        search = parse_search(query)
+        found = [metric for metric in self._visible(search.namespace, search.name) if search.matches(metric)]
+        if len(found) > SERIES_MAX:
+            self._computed.messages.append(TOO_MANY)
+            found = found[:SERIES_MAX]
+        return tuple(
+            self._read(MetricStat(metric, statistic, period_s, stat), label) for metric, label in zip(found, distinct_labels(found))
+        )
+
+    def _select(self, select: Select, period_s: int) -> Series | tuple[Series, ...]:
+        """One series for each group, aggregated over its metrics. Without GROUP BY all metrics are one group."""
+        tx = self._tx
+        statistic = parse_statistic(select.statistic)
+        assert statistic is not None
+        start_s = first_period(self._start_s, period_s, tx.now_s)
+        groups: dict[tuple[str, ...], dict[int, Summary]] = {}
+        for metric in self._visible(select.namespace, select.name):
+            if not select.matches(metric):
+                continue
+            group = groups.setdefault(select.group_of(metric), {})
+            read = tx.store.read(metric, start_s=start_s, end_s=ceil(self._end_s), period_s=period_s, now_s=tx.now_s)
+            for at_s, summary in read.items():
+                if at_s in group:
+                    group[at_s].merge(summary)
+                elif is_kept(at_s, period_s, tx.now_s):
+                    group[at_s] = summary
+        found = []
+        for labels, summaries in sorted(groups.items()):
+            values = ((at_s, value_of(summary, statistic)) for at_s, summary in sorted(summaries.items()))
+            known = {at_s: value for at_s, value in values if value is not None}
+            found.append(Series(" ".join(labels) or select.name, period_s, known, None, select.statistic))
+        if not select.group_by:
+            return found[0] if found else Series(select.name, period_s, {}, None, select.statistic)
+        if select.order_by is not None:
+            found = _ordered(found, select.order_by, descending=select.descending)
+        if len(found) > SERIES_MAX:
+            self._computed.messages.append(TOO_MANY)
+        return tuple(found[: select.limit])
+
+    def _visible(self, namespace: str | None, name: str | None) -> list[Metric]:
+        return self._tx.store.listed(self._region, active_since_s=self._tx.now_s - VISIBLE_S, namespace=namespace, name=name)
+
+
+def _ordered(found: list[Series], statistic: str, *, descending: bool) -> list[Series]:
+    """The series sorted by a statistic of their values; series without values come last."""
+    parsed = parse_statistic(statistic)
+    assert parsed is not None
+    full: list[tuple[float, Series]] = []
+    for series in found:
+        summary = Summary(weights=None)
+        for value in series.values.values():
+            summary.add(value)
+        rank = value_of(summary, parsed)
+        if series.values and rank is not None:
+            full.append((rank, series))
+    full.sort(key=lambda pair: pair[0], reverse=descending)
+    return [series for _, series in full] + [series for series in found if not series.values]

@@ -1,0 +1,62 @@
+"""Error classes, page rules, ARNs and look-ups that several CloudWatch Logs operations share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from corral.core import Tx
+from corral.errors import api_error
+from corral.model.durations import DAY_MS
+from corral.services.caller import Caller
+from corral.services.pagination import Pagination
+from corral.telemetry import LogGroup, LogStore, LogStream
+
+InvalidParameterException = api_error("InvalidParameterException")
+LimitExceededException = api_error("LimitExceededException")
+ResourceAlreadyExistsException = api_error("ResourceAlreadyExistsException")
+ResourceNotFoundException = api_error("ResourceNotFoundException")
+TooManyTagsException = api_error("TooManyTagsException")
+ValidationException = api_error("ValidationException")
+
+PAGES = Pagination(InvalidParameterException, limit="limit", default=50, largest=50)
+
+
+def existing_group(tx: Tx[LogStore], caller: Caller, name: str) -> LogGroup:
+    group = tx.store.group(caller.region, name)
+    if group is None:
+        raise ResourceNotFoundException("The specified log group does not exist.")
+    return group
+
+
+def existing_stream(tx: Tx[LogStore], caller: Caller, group: str, name: str) -> LogStream:
+    stream = tx.store.stream(caller.region, group, name)
+    if stream is None:
+        existing_group(tx, caller, group)
+        raise ResourceNotFoundException("The specified log stream does not exist.")
+    return stream
+
+
+def group_named(params: dict[str, Any]) -> str:
+    """The name of the group that a request gives by logGroupName or by logGroupIdentifier."""
+    name, identifier = params.get("logGroupName"), params.get("logGroupIdentifier")
+    if bool(name) == bool(identifier):
+        raise InvalidParameterException("Specify exactly one of logGroupName and logGroupIdentifier.")
+    return name or group_of(str(identifier))
+
+
+def group_of(identifier: str) -> str:
+    """The name of a log group, which may be given as an ARN."""
+    return identifier.removesuffix(":*").rpartition(":log-group:")[2]
+
+
+def group_arn(caller: Caller, name: str) -> str:
+    return f"arn:aws:logs:{caller.region}:{caller.account}:log-group:{name}"
+
+
+def now_ms(tx: Tx[Any]) -> int:
+    return round(tx.now_s * 1000)
+
+
+def kept_since_ms(tx: Tx[Any], retention_days: int | None) -> int:
+    """Events before this time have expired. Responses never contain them, even while they are still stored."""
+    return 0 if retention_days is None else now_ms(tx) - retention_days * DAY_MS

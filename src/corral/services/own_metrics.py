@@ -1,0 +1,177 @@
+"""The metrics that Corral publishes about itself: queues, clusters, and GPUs under the names of DCGM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from corral.core import Tx
+from corral.model.instance import HOST_POOL
+from corral.model.metric import Dimensions, Metric, Point, Sample
+from corral.model.placement import Slot
+from corral.model.queue import QueueActivity
+from corral.model.run import GpuSample, Measured, Usage, run_of_attempt
+from corral.model.units import CPU_UNITS_PER_CORE, MIB
+from corral.services.ecs.slots import slots_of
+from corral.store import Store
+
+GPU_NAMESPACE = "Corral/GPU"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """A sample of a GPU, and the dimensions under which to publish it: the GPU itself, its clusters, and its task."""
+
+    sample: GpuSample
+    memory_mib: int
+    targets: tuple[tuple[str, Dimensions], ...]  # (region, dimensions)
+
+
+# Queues
+
+
+def queue_level(queue: QueueActivity) -> QueueActivity:
+    """The queue's levels, with all event counts at zero."""
+    return replace(queue, sent=0, sent_bytes=0, received=0, deleted=0, empty_receives=0)
+
+
+def level_points(queue: QueueActivity, at_s: float, seconds: float) -> Iterator[Point]:
+    """The levels of a queue, which it had for `seconds`."""
+    levels = {
+        "ApproximateNumberOfMessagesVisible": (queue.visible, "Count"),
+        "ApproximateNumberOfMessagesNotVisible": (queue.in_flight, "Count"),
+        "ApproximateNumberOfMessagesDelayed": (queue.delayed, "Count"),
+        "ApproximateAgeOfOldestMessage": (queue.oldest_age_s, "Seconds"),
+    }
+    for name, (level, unit) in levels.items():
+        yield Point(_queue_metric(queue, name), at_s, _weighted(level, seconds), unit, 1)
+
+
+def event_points(queue: QueueActivity, at_s: float) -> Iterator[Point]:
+    """The events of a queue since the last call."""
+    events = {
+        "NumberOfMessagesSent": queue.sent,
+        "NumberOfMessagesReceived": queue.received,
+        "NumberOfMessagesDeleted": queue.deleted,
+        "NumberOfEmptyReceives": queue.empty_receives,
+    }
+    for name, count in events.items():
+        yield Point(_queue_metric(queue, name), at_s, float(count), "Count", 1)
+    if queue.sent:  # the average size, counted once per message
+        sizes = [(queue.sent_bytes / queue.sent, float(queue.sent))]
+        yield Point(_queue_metric(queue, "SentMessageSize"), at_s, sizes, "Bytes", 1)
+
+
+def _queue_metric(queue: QueueActivity, name: str) -> Metric:
+    return Metric(queue.region, "AWS/SQS", name, (("QueueName", queue.name),))
+
+
+# Clusters
+
+
+def reservations(tx: Tx[Store]) -> dict[tuple[str, str], dict[str, float]]:
+    """(region, cluster) → the percentages that tasks have reserved."""
+    clusters = {(region, tx.settings.cluster) for region in tx.store.clusters.regions()} | tx.store.instances.joined_clusters()
+    return {key: _reserved_percent(slots_of(tx, *key)) for key in sorted(clusters)}
+
+
+def _reserved_percent(slots: Iterable[Slot]) -> dict[str, float]:
+    slots = [slot for slot in slots if slot.connected]
+    totals = {
+        "CPUReservation": (sum(slot.cpu_units for slot in slots), sum(slot.total.cpu_units for slot in slots)),
+        "MemoryReservation": (sum(slot.memory_mib for slot in slots), sum(slot.total.memory_mib for slot in slots)),
+        "GPUReservation": (sum(len(slot.gpus) for slot in slots), sum(len(slot.positions) for slot in slots)),
+    }
+    return {name: 100.0 - 100.0 * free / total for name, (free, total) in totals.items() if total}
+
+
+def cluster_points(percentages: Mapping[str, float], region: str, cluster: str, at_s: float, seconds: float) -> Iterator[Point]:
+    for name, percent in percentages.items():
+        metric = Metric(region, "AWS/ECS", name, (("ClusterName", cluster),))
+        yield Point(metric, at_s, _weighted(percent, seconds), "Percent", 1)
+
+
+def utilizations(tx: Tx[Store], measured: Sequence[Measured]) -> dict[tuple[str, str], dict[str, float]]:
+    """(region, cluster) → the percentages of its capacity that tasks used between two measurements."""
+    capacities: dict[tuple[str, str], tuple[float, int]] = {}
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for attempt, now, before in _pairs(measured):
+        task = tx.store.tasks.of_run(run_of_attempt(attempt))
+        if task is None:
+            continue
+        cluster = task.region, task.cluster
+        if cluster not in capacities:
+            capacities[cluster] = _capacity(tx, *cluster)
+        cores, memory_bytes = capacities[cluster]
+        if not cores or not memory_bytes:
+            continue
+        cpu_s = now.cpu_user_s + now.cpu_system_s - before.cpu_user_s - before.cpu_system_s
+        used = found.setdefault(cluster, {"CPUUtilization": 0.0, "MemoryUtilization": 0.0})
+        used["CPUUtilization"] += 100.0 * max(0.0, cpu_s) / (now.at_s - before.at_s) / cores
+        used["MemoryUtilization"] += 100.0 * now.memory_bytes / memory_bytes
+    return found
+
+
+def _capacity(tx: Tx[Store], region: str, cluster: str) -> tuple[float, int]:
+    """Cores and bytes of a cluster's connected instances, or of all hosts if the cluster has only Fargate tasks."""
+    slots = slots_of(tx, region, cluster) or tx.store.fleet.pool(HOST_POOL).slots()
+    connected = [slot.total for slot in slots if slot.connected]
+    cores = sum(total.cpu_units for total in connected) / CPU_UNITS_PER_CORE
+    return cores, sum(total.memory_mib for total in connected) * MIB
+
+
+def _pairs(measured: Sequence[Measured]) -> Iterator[tuple[str, Usage, Usage]]:
+    """(attempt, usage now, usage before) of the runs that were measured twice."""
+    for each in measured:
+        for attempt, now in each.now.items():
+            before = each.before.get(attempt)
+            if before is not None and now.at_s > before.at_s:
+                yield attempt, now, before
+
+
+# GPUs
+
+
+def gpu_readings(tx: Tx[Store], samples: Mapping[str, GpuSample]) -> Iterator[GpuReading]:
+    """Readings for each GPU and cluster in every used region, and for each task in the task's region."""
+    regions = tx.store.clusters.regions() if samples else []
+    for host in tx.store.hosts.all() if regions else ():
+        holders, owners = tx.store.hosts.holders(host["id"]), tx.store.hosts.gpu_owners(host["id"])
+        for device in tx.store.hosts.gpus(host["id"]):
+            if device.gpu_id not in samples:
+                continue
+            named: Dimensions = (("Hostname", host["name"]), ("UUID", device.gpu_id))
+            owner = tx.store.instances.get(owners[device.gpu_id])
+            assert owner is not None
+            clusters = [(region, owner.cluster) for region in regions] if owner.is_host else [(owner.region, owner.cluster)]
+            targets: list[tuple[str, Dimensions]] = [(region, named) for region in regions]
+            targets += [(region, (("ClusterName", cluster),)) for region, cluster in clusters if cluster]
+            task = tx.store.tasks.get(holders[device.gpu_id]) if device.gpu_id in holders else None
+            if task is not None:
+                targets.append((task.region, (("ClusterName", task.cluster), ("TaskId", task.id))))
+                if (task.region, task.cluster) not in clusters:
+                    targets.append((task.region, (("ClusterName", task.cluster),)))
+            yield GpuReading(samples[device.gpu_id], device.memory_mib, tuple(targets))
+
+
+def gpu_points(gpu: GpuReading, at_s: float, seconds: float) -> Iterator[Point]:
+    values = _dcgm_values(gpu.sample, gpu.memory_mib)
+    for region, dimensions in gpu.targets:
+        for name, (value, unit) in values.items():
+            yield Point(Metric(region, GPU_NAMESPACE, name, dimensions), at_s, _weighted(value, seconds), unit, 1)
+
+
+def _dcgm_values(sample: GpuSample, memory_mib: int) -> Mapping[str, tuple[float, str]]:
+    known = {
+        "DCGM_FI_DEV_GPU_UTIL": (sample.utilization_percent, "Percent"),
+        "DCGM_FI_DEV_FB_USED": (sample.memory_used_mib, "Megabytes"),
+        "DCGM_FI_DEV_FB_FREE": (memory_mib - sample.memory_used_mib, "Megabytes"),
+        "DCGM_FI_DEV_POWER_USAGE": (sample.power_w, "None"),
+        "DCGM_FI_DEV_GPU_TEMP": (sample.temperature_c, "None"),
+    }
+    return {name: (value, unit) for name, (value, unit) in known.items() if value is not None}
+
+
+def _weighted(value: float, seconds: float) -> Sample:
+    """A value that covers several seconds counts once for each of them."""
+    return float(value) if seconds < 1.5 else [(float(value), float(round(seconds)))]

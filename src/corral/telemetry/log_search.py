@@ -1,0 +1,322 @@
+"""Search for the events of many streams in the order of time, with a bounded amount of work per page.
+
+Each stream is read in chunks, and SQLite drops the rows that cannot match before Python sees them. The horizon of a stream is the
+place up to which it has been read. Events before the nearest horizon are complete and in order, so a page may contain them. The
+stream with the nearest horizon is read next. So a search reads at most one chunk per stream more than it needs.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Any
+
+from corral.model.message_hint import EVERY_MESSAGE, AllHints, AnyHint, Contains, Hint, Lacks
+from corral.telemetry.logs import LAST_MS, Position
+
+EventPlace = tuple[int, int, int]  # (milliseconds, stream id, number): orders the events of all streams
+FIRST: EventPlace = (0, 0, 0)
+LAST: EventPlace = (LAST_MS, 0, 0)
+SearchKey = tuple[int, int, int]  # a place, negated if the search goes backwards: the next event has the smallest key
+LOWEST: SearchKey = (-(2**63), 0, 0)
+NEVER: SearchKey = (2**63, 0, 0)
+
+# The cost of work, expressed in bytes read:
+ROW_BYTES = 100  # a row, in addition to its message
+SEEK_BYTES = 2_000  # the start of a chunk
+MATCH_BYTES = 1_500  # a message that Python must match
+CHECK_AGAIN = 1.25  # after an incomplete page, collect this many times as many events before the next check
+
+
+@dataclass(frozen=True, slots=True)
+class SearchBudget:
+    """The limits of one search."""
+
+    budget_bytes: int = 12 * 1024 * 1024  # tens of milliseconds of work
+    first_share: float = 0.8  # of the budget, for the first chunk of each stream
+    chunk_min_rows: int = 16
+    chunk_max_rows: int = 16_384
+    chunk_max_bytes: int = 4 * 1024 * 1024
+    held_max_bytes: int = 16 * 1024 * 1024  # messages in memory; a page reads further ones again
+    listed_at_once: int = 1_000  # streams per query
+
+
+@dataclass(frozen=True, slots=True)
+class SearchScope:
+    """The streams of a group to search: by name, or by a prefix, which may be empty."""
+
+    group_id: int
+    names: tuple[str, ...] | None = None
+    prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundEvent:
+    place: EventPlace
+    stream: str
+    ingested_ms: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """The events to find: `start` <= place < `end`, and the message matches."""
+
+    hint: Hint = EVERY_MESSAGE
+    matches: Callable[[str], bool] | None = None  # None: the hint alone decides
+    start: EventPlace = FIRST
+    end: EventPlace = LAST
+    backwards: bool = False
+    limit: int = 10_000
+    max_bytes: int = 1024 * 1024
+
+    @property
+    def everything(self) -> bool:
+        return self.matches is None and self.hint == EVERY_MESSAGE
+
+
+@dataclass(slots=True)
+class _Scan:
+    """A stream that is being read. Events between `start` and `end` have not been read yet."""
+
+    stream_id: int
+    name: str
+    stored: int
+    event_bytes: int  # average
+    events_per_ms: float  # average
+    start: Position
+    end: Position
+    rows: int = 0  # size of the last chunk
+
+
+_Hit = tuple[SearchKey, int, int, str, str | None]  # (key, ingested_ms, bytes, stream, message)
+
+
+class LogSearch:
+    """The search for one page, on any connection."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        scope: SearchScope,
+        event_filter: EventFilter,
+        budget: SearchBudget | None = None,
+    ) -> None:
+        self._connection = connection
+        self._scope = scope
+        self._filter = event_filter
+        self._budget = budget or SearchBudget()
+        self._hint, self._hint_values = _as_sql(event_filter.hint)
+        self._scans: list[tuple[SearchKey, _Scan]] = []  # a heap by horizon
+        self._listed_to = LOWEST  # streams that are not listed yet have a horizon after this
+        self._last_listed: tuple[int, int] | None = None
+        self._hits: list[_Hit] = []  # sorted only when a page may be full
+        self._hit_bytes = 0
+        self._held_bytes = 0
+        self._spent_bytes = 0
+        self._window_ms = 0.0  # the time that a page may cover, estimated from the averages of the streams
+        self._read_last: _Scan | None = None
+
+    def page(self) -> tuple[list[FoundEvent], EventPlace | None]:
+        """The events of one page, and the place where the next page starts (ends, if backwards); None after the last page."""
+        event_filter = self._filter
+        origin = self._horizon_key(event_filter.end if event_filter.backwards else event_filter.start)
+        enough, enough_bytes = event_filter.limit, event_filter.max_bytes
+        while True:
+            while self._listed_to != NEVER and (not self._scans or self._scans[0][0] >= self._listed_to):
+                self._list_more()
+            horizon = self._scans[0][0] if self._scans else NEVER
+            spent = horizon == NEVER or (self._spent_bytes >= self._budget.budget_bytes and self._has_moved(origin))
+            if spent or len(self._hits) >= enough or self._hit_bytes > enough_bytes:
+                self._hits.sort()
+                ready = self._hits[: bisect_left(self._hits, (horizon,))]
+                if spent or len(ready) >= event_filter.limit or sum(hit[2] for hit in ready) > event_filter.max_bytes:
+                    return self._cut(ready, horizon)
+                enough, enough_bytes = int(len(self._hits) * CHECK_AGAIN) + 1, int(self._hit_bytes * CHECK_AGAIN) + 1
+            _, scan = heappop(self._scans)
+            if self._read(scan):
+                self._push(scan)
+
+    def _has_moved(self, origin: SearchKey) -> bool:
+        """Whether every stream at the start has been read, so that the next page does not repeat this work."""
+        horizon, scan = self._scans[0]
+        return horizon > origin and (scan.rows > 0 or abs(horizon[0] - origin[0]) > 1)
+
+    def _cut(self, ready: list[_Hit], horizon: SearchKey) -> tuple[list[FoundEvent], EventPlace | None]:
+        """The page: events before the horizon, up to the limits."""
+        event_filter, left_bytes, taken = self._filter, self._filter.max_bytes, 0
+        for hit in ready[: event_filter.limit]:
+            left_bytes -= hit[2]
+            if left_bytes < 0 and taken:
+                break
+            taken += 1
+        page = [self._found(hit) for hit in ready[:taken]]
+        if taken < len(ready):  # the next page starts after the last event, or ends before it if backwards
+            at_ms, stream_id, number = page[-1].place
+            next_place: EventPlace | None = (at_ms, stream_id, number) if event_filter.backwards else (at_ms, stream_id, number + 1)
+        else:
+            next_place = None if horizon == NEVER else self._horizon(horizon)
+        sign = -1 if event_filter.backwards else 1
+        page.sort(key=lambda event: (sign * event.place[0], sign * event.ingested_ms))  # in a millisecond by arrival
+        return page, next_place
+
+    # Streams, in the order of their horizons
+
+    def _list_more(self) -> None:
+        event_filter, scope = self._filter, self._scope
+        values: list[Any] = [scope.group_id, event_filter.start[0], event_filter.end[0]]
+        sql = (
+            "SELECT id, name, first_ms, last_ms, stored, bytes FROM log_stream "
+            "WHERE group_id = ? AND last_ms >= ? AND first_ms <= ?"
+        )
+        if scope.names is not None:
+            sql, values = sql + f" AND name IN ({', '.join('?' * len(scope.names))})", [*values, *scope.names]
+        elif scope.prefix:
+            sql, values = sql + " AND name >= ? AND name < ?", [*values, scope.prefix, scope.prefix + "\U0010ffff"]
+        edge, sign, order = ("last_ms", "<", "DESC") if event_filter.backwards else ("first_ms", ">", "ASC")
+        if self._last_listed is not None:
+            sql, values = sql + f" AND ({edge}, id) {sign} (?, ?)", [*values, *self._last_listed]
+        rows = self._connection.execute(
+            f"{sql} ORDER BY {edge} {order}, id {order} LIMIT ?", (*values, self._budget.listed_at_once)
+        ).fetchall()
+        self._spent_bytes += ROW_BYTES * len(rows)
+        for stream_id, name, first_ms, last_ms, stored, size in rows:
+            start = max((first_ms, 0), _in_stream(event_filter.start, stream_id))
+            end = min((last_ms + 1, 0), _in_stream(event_filter.end, stream_id))
+            if start < end:
+                event_bytes, events_per_ms = size // max(stored, 1), stored / (last_ms - first_ms + 1)
+                self._push(_Scan(stream_id, name, stored, event_bytes, events_per_ms, start, end))
+        if len(rows) < self._budget.listed_at_once:
+            self._listed_to = NEVER
+            return
+        stream_id, _, first_ms, last_ms, *_ = rows[-1]
+        self._last_listed = (last_ms if event_filter.backwards else first_ms, stream_id)
+        self._listed_to = (-(last_ms + 1), -stream_id, 0) if event_filter.backwards else (first_ms, stream_id, 0)
+
+    def _push(self, scan: _Scan) -> None:
+        at_ms, number = scan.end if self._filter.backwards else scan.start
+        heappush(self._scans, (self._horizon_key((at_ms, scan.stream_id, number)), scan))
+
+    # Events of one stream
+
+    def _read(self, scan: _Scan) -> bool:
+        """Read the next chunk. False: it was the last."""
+        event_filter, backwards, stream_id = self._filter, self._filter.backwards, scan.stream_id
+        matches, everything = event_filter.matches, event_filter.everything
+        budget_bytes, held_max_bytes = self._budget.budget_bytes, self._budget.held_max_bytes
+        scan.rows = self._chunk_rows(scan)
+        self._spent_bytes += SEEK_BYTES + min(scan.rows, scan.stored) * (ROW_BYTES + scan.event_bytes)
+        edge = None if everything else self._chunk_edge(scan)
+        start, end = (edge or scan.start, scan.end) if backwards else (scan.start, edge or scan.end)
+        order = "DESC" if backwards else "ASC"
+        rows = self._connection.execute(
+            "SELECT at_ms, number, ingested_ms, message FROM log_event WHERE stream_id = ? AND (at_ms, number) >= (?, ?) "
+            f"AND (at_ms, number) < (?, ?){self._hint} ORDER BY at_ms {order}, number {order} LIMIT ?",
+            (stream_id, *start, *end, *self._hint_values, scan.rows),
+        )
+        hits, hit_bytes = 0, 0
+        for at_ms, number, ingested_ms, message in rows:
+            if matches is not None:
+                self._spent_bytes += MATCH_BYTES
+                if not matches(message):
+                    if self._spent_bytes < budget_bytes:
+                        continue
+                    edge = (at_ms, number) if backwards else (at_ms, number + 1)
+                    break
+            size = len(message) if message.isascii() else len(message.encode())
+            hold = self._held_bytes + size <= held_max_bytes
+            key = (-at_ms, -stream_id, -number) if backwards else (at_ms, stream_id, number)
+            self._hits.append((key, ingested_ms, size, scan.name, message if hold else None))
+            self._held_bytes += size * hold
+            hits, hit_bytes = hits + 1, hit_bytes + size
+            if hits >= event_filter.limit or hit_bytes > event_filter.max_bytes or (everything and hits == scan.rows):
+                edge = (at_ms, number) if backwards else (at_ms, number + 1)  # this stream alone fills a page
+                break
+        rows.close()
+        self._hit_bytes += hit_bytes
+        if edge is None:
+            return False
+        scan.start, scan.end = (scan.start, edge) if backwards else (edge, scan.end)
+        return scan.start < scan.end
+
+    def _chunk_rows(self, scan: _Scan) -> int:
+        """A number of rows that advances all streams by about the same time. It doubles for a stream that lags behind."""
+        budget = self._budget
+        self._window_ms = self._window_ms or self._page_ms(scan)
+        if scan is self._read_last:
+            rows = scan.rows * 2
+        else:
+            rows = int(scan.events_per_ms * self._window_ms) // (4 if scan.rows else 1)
+        self._read_last = scan
+        return min(
+            max(rows, budget.chunk_min_rows), budget.chunk_max_rows, max(1, budget.chunk_max_bytes // (scan.event_bytes + 1))
+        )
+
+    def _page_ms(self, first: _Scan) -> float:
+        """The time that a page may cover, estimated from the streams that start at the same place."""
+        edge_ms = first.end[0] if self._filter.backwards else first.start[0]
+        scans = [first, *(scan for key, scan in self._scans if abs(abs(key[0]) - edge_ms) <= 1)]
+        if self._filter.everything:
+            page_events = min(self._filter.limit, self._filter.max_bytes * len(scans) / sum(scan.event_bytes + 1 for scan in scans))
+            return page_events / sum(scan.events_per_ms for scan in scans)
+        each = ROW_BYTES + MATCH_BYTES * (self._filter.matches is not None)
+        per_ms = sum(scan.events_per_ms * (each + scan.event_bytes) for scan in scans)
+        return self._budget.first_share * self._budget.budget_bytes / per_ms
+
+    def _chunk_edge(self, scan: _Scan) -> Position | None:
+        """The end of the chunk, where the next chunk starts; None if this is the last chunk."""
+        order, offset = ("DESC", scan.rows - 1) if self._filter.backwards else ("ASC", scan.rows)
+        row: Position | None = self._connection.execute(
+            "SELECT at_ms, number FROM log_event WHERE stream_id = ? AND (at_ms, number) >= (?, ?) AND (at_ms, number) < (?, ?) "
+            f"ORDER BY at_ms {order}, number {order} LIMIT 1 OFFSET ?",
+            (scan.stream_id, *scan.start, *scan.end, offset),
+        ).fetchone()
+        return row
+
+    def _found(self, hit: _Hit) -> FoundEvent:
+        (at_ms, stream_id, number), ingested_ms, _, stream, message = hit
+        place = (-at_ms, -stream_id, -number) if self._filter.backwards else (at_ms, stream_id, number)
+        if message is None:
+            (message,) = self._connection.execute(
+                "SELECT message FROM log_event WHERE stream_id = ? AND at_ms = ? AND number = ?", (place[1], place[0], place[2])
+            ).fetchone()
+        return FoundEvent(place, stream, ingested_ms, message)
+
+    # Conversion between places and keys
+
+    def _horizon_key(self, place: EventPlace) -> SearchKey:
+        """A key that is not greater than that of any unread event: at or after `place`, or before it if backwards."""
+        return (-place[0], -place[1], 1 - place[2]) if self._filter.backwards else place
+
+    def _horizon(self, key: SearchKey) -> EventPlace:
+        return (-key[0], -key[1], 1 - key[2]) if self._filter.backwards else key
+
+
+def _in_stream(place: EventPlace, stream_id: int) -> Position:
+    """The first position of a stream that is not before `place`."""
+    at_ms, of_stream_id, number = place
+    return (at_ms, number) if stream_id == of_stream_id else (at_ms + (stream_id < of_stream_id), 0)
+
+
+def _as_sql(hint: Hint) -> tuple[str, tuple[str, ...]]:
+    if hint == EVERY_MESSAGE:
+        return "", ()
+    values: list[str] = []
+
+    def condition(hint: Hint) -> str:
+        match hint:
+            case Contains(text):
+                values.append(text)
+                return "instr(message, ?) > 0"
+            case Lacks(text):
+                values.append(text)
+                return "instr(message, ?) = 0"
+            case AllHints(parts):
+                return f"({' AND '.join(map(condition, parts))})"
+            case AnyHint(parts):
+                return f"({' OR '.join(map(condition, parts))})"
+
+    return f" AND {condition(hint)}", tuple(values)
