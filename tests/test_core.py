@@ -15,9 +15,9 @@ from corral.database import CommitFailed
 from corral.errors import ApiError, InternalFailure, ServiceUnavailable, api_error
 from corral.ids import SeededIds
 from corral.model.instance import HOST_POOL, host_instance_id
-from corral.model.run import GpuDevice, Hello, RunSpec, RunState, Start
+from corral.model.run import GpuDevice, Hello, RunSpec, RunState, StartOrder
 from corral.model.settings import Settings
-from corral.model.task import Ask, Run, Task, TaskState
+from corral.model.task import Demand, Run, Task, TaskState
 from corral.store import Store
 
 Refusal = api_error("Refusal")
@@ -70,11 +70,11 @@ def adds(name: str, answer: Any = None) -> Callable[[Tx[Store]], Any]:
 
 def waiting_task(name: str) -> Task:
     run = Run(f"run-{name}", name, "c", 0, True, 1, RunState.PENDING)
-    return Task(name, "r", "default", "arn", HOST_POOL, TaskState.PROVISIONING, TaskState.RUNNING, Ask(1), 1.0, runs=(run,))
+    return Task(name, "r", "default", "arn", HOST_POOL, TaskState.PROVISIONING, TaskState.RUNNING, Demand(1), 1.0, runs=(run,))
 
 
-def start_of(name: str) -> Start:
-    return Start(RunSpec(name, "t", "c", "image", ["true"], {}, []), None)
+def start_of(name: str) -> StartOrder:
+    return StartOrder(RunSpec(name, "t", "c", "image", ["true"], {}, []), None)
 
 
 def changes_everything(tx: Tx[Store]) -> None:

@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from corral.core import Command
-from corral.model.run import Observed, Start
+from corral.model.run import Observed, StartOrder
 from corral.services import hosts
 from corral.services.ecs.handlers import HANDLERS
 from simulation.clients import CALLER
-from simulation.test_line import Small
+from simulation.test_claim_queue import Small
 
 POLICY = {"enabled": True, "restartAttemptPeriod": 60}
 
@@ -55,7 +55,7 @@ class Told(Small):
         self.ask(lambda tx: hosts.report(tx, "h0", list(seen)))
 
     def started(self) -> set[str]:
-        return {order.spec.container for order in self.orders if isinstance(order, Start)}
+        return {order.spec.container for order in self.orders if isinstance(order, StartOrder)}
 
     def ended(self, name: str, code: int | None = 1) -> Observed:
         return Observed(self.runs[name].attempt_id, 7, self.clock.now_s() - 100, self.clock.now_s(), code)
@@ -86,7 +86,7 @@ def test_a_hello_orders_the_checks_of_who_lives_again_and_no_others() -> None:
     living = [Observed(told.runs[name].id, 7, told.clock.now_s()) for name in "ac"]
     told.report(*living)
     told.hello_again(*living)
-    checks = [order.container for order in told.orders if not isinstance(order, (Start, str))]
+    checks = [order.container for order in told.orders if not isinstance(order, (StartOrder, str))]
     assert (checks, told.started()) == (["a"], {"b"})  # b comes with its check when it starts
 
 

@@ -12,14 +12,14 @@ from corral.errors import ApiError
 from corral.model.instance import HOST_POOL, host_instance_id
 from corral.model.run import Start
 from corral.model.task import TaskState
-from corral.services.ecs.capacity import Capacity
+from corral.services.ecs.capacity_providers import Capacity
 from corral.services.ecs.handlers import HANDLERS
-from corral.services.ecs.launch import Launched, LaunchRequest, launch
+from corral.services.ecs.launch import LaunchRequest, LaunchResult, launch
 from corral.services.ecs.naming import InvalidParameterException
-from corral.services.ecs.task_spec import SPECS_KEPT_MAX, spec_of, task_spec
+from corral.services.ecs.task_spec import CACHED_SPECS_MAX, spec_of, task_spec
 from corral.store import Store
 from simulation.clients import CALLER
-from simulation.test_line import Small
+from simulation.test_claim_queue import Small
 
 MAIN = {
     "name": "main",
@@ -55,7 +55,7 @@ class World(Small):
         params = {"family": "f", "containerDefinitions": [container]}
         self.ask(lambda tx: HANDLERS["RegisterTaskDefinition"](tx, params, CALLER))
 
-    def launch(self, capacity: Capacity, **more: Any) -> Launched:
+    def launch(self, capacity: Capacity, **more: Any) -> LaunchResult:
         return self.ask(lambda tx: launch(tx, request(tx, capacity, **more)))
 
 
@@ -147,7 +147,7 @@ def test_merged_definitions_are_kept_within_a_bound() -> None:
     document = {"containerDefinitions": [{"cpu": 0, "essential": True, **MAIN}]}
     first = task_spec(document)
     assert task_spec(document) is first
-    for number in range(SPECS_KEPT_MAX):
+    for number in range(CACHED_SPECS_MAX):
         task_spec(document, {"containerOverrides": [{"name": "main", "cpu": number}]})
     assert task_spec(document) is not first
 

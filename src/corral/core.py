@@ -22,7 +22,7 @@ from corral.clock import Clock
 from corral.database import CommitFailed, Handover
 from corral.errors import ApiError, ServiceUnavailable, our_fault
 from corral.ids import Ids
-from corral.model.run import RunSpec, Start
+from corral.model.run import RunSpec, StartOrder
 from corral.model.settings import Settings
 
 MARKS_MAX_PER_BATCH = 1_000  # further ones become rows that are due at once: requests are answered in between
@@ -75,7 +75,7 @@ class Owned(Protocol):
 
 
 S = TypeVar("S", bound=Owned)
-Order = Start | str | RunSpec | None  # start; stop that run; check that one; what was ordered before is void
+Order = StartOrder | str | RunSpec | None  # start; stop that run; check that one; what was ordered before is void
 Sizes = tuple[int, int, int, int, int]
 
 
@@ -120,7 +120,7 @@ class Tx(Generic[S]):
         """
         self._handed.append((lane, kind, key, orjson.dumps(payload), self._command))
 
-    def start(self, host_id: str, start: Start) -> None:
+    def start(self, host_id: str, start: StartOrder) -> None:
         self._orders.append((host_id, start))
 
     def stop(self, host_id: str, run_id: str) -> None:
@@ -171,7 +171,7 @@ HandedOver = tuple[str, str, str | None, bytes, Command | None]  # lane, kind, k
 
 @dataclass(slots=True)
 class HostOrders:
-    start: list[Start] = field(default_factory=list)
+    start: list[StartOrder] = field(default_factory=list)
     stop: list[str] = field(default_factory=list)  # run ids
     check: list[RunSpec] = field(default_factory=list)
     anew: bool = False  # orders committed before these and not sent yet must not be sent: they may be for runs given up
@@ -447,7 +447,7 @@ def _by_host(orders: Sequence[tuple[str, Order]]) -> dict[str, HostOrders]:
             found[host_id] = HostOrders(anew=True)
             continue
         of_host = found.setdefault(host_id, HostOrders())
-        if isinstance(order, Start):
+        if isinstance(order, StartOrder):
             of_host.start.append(order)
         elif isinstance(order, RunSpec):
             of_host.check.append(order)

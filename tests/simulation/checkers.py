@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from corral.core import Outcome, Tx
-from corral.decide.place import serve
+from corral.decide.placement import serve
 from corral.model.instance import HOST_POOL
-from corral.model.rules import Rules
 from corral.model.run import attempt_id, run_of_attempt
-from corral.model.task import ALL_GPUS, MOVES, Ask, TaskState
+from corral.model.task import ALL_GPUS, MOVES, Demand, PlacementRules, TaskState
 from corral.services.ecs.tasks import WAIT_MAX_S
 from simulation.clients import CALLER, CLUSTERS, NEEDS, NEVER, Request
 from simulation.host import Host, Process
@@ -52,15 +51,15 @@ class TaskRow(NamedTuple):
         return self.created_at, self.id
 
     @property
-    def ask(self) -> Ask:
-        return Ask(self.gpus, self.cpu_units, self.memory_mib, self.placement)
+    def demand(self) -> Demand:
+        return Demand(self.gpus, self.cpu_units, self.memory_mib, self.placement)
 
     @property
-    def placement(self) -> Rules | None:
+    def placement(self) -> PlacementRules | None:
         if self.rules is None:
             return None
-        scope, member_of, distinct, strategy, group, restless = orjson.loads(self.rules)
-        return Rules(scope, tuple(member_of), distinct, tuple(map(tuple, strategy)), group, restless)
+        scope, member_of, distinct, strategy, group, depends_on_tasks = orjson.loads(self.rules)
+        return PlacementRules(scope, tuple(member_of), distinct, tuple(map(tuple, strategy)), group, depends_on_tasks)
 
     def is_kept_apart_from(self, instance_id: str, others: Iterable[TaskRow]) -> bool:
         """Whether a task of its group should run there, and it wants none beside it."""
@@ -110,8 +109,8 @@ class InstanceRow(NamedTuple):
         return self.created_at, self.id
 
     @property
-    def ask(self) -> Ask:
-        return Ask(self.gpus)
+    def demand(self) -> Demand:
+        return Demand(self.gpus)
 
     def is_kept_apart_from(self, instance_id: str, others: Iterable[TaskRow]) -> bool:
         return False
@@ -126,7 +125,7 @@ class Rows:
     instances: dict[str, InstanceRow]
     owners: dict[str, str]  # GPU → instance
     leases: dict[str, str]  # GPU → run
-    sizes: dict[str, Ask]  # running instances of connected hosts, with the GPUs that may be given out
+    sizes: dict[str, Demand]  # running instances of connected hosts, with the GPUs that may be given out
     withheld: set[str]  # GPUs that are kept away
     attributes: dict[str, dict[str, str]]  # that callers gave to instances
     draining: set[str]
@@ -169,7 +168,7 @@ def read_rows(execute: Callable[..., Any]) -> Rows:
         instances={row[0]: InstanceRow._make(row) for row in instances},
         owners=dict(execute("SELECT id, owner FROM gpu").fetchall()),
         leases=dict(execute("SELECT gpu_id, run_id FROM lease").fetchall()),
-        sizes={row[0]: Ask(*row[1:]) for row in sizes},
+        sizes={row[0]: Demand(*row[1:]) for row in sizes},
         withheld={gpu_id for (gpu_id,) in withheld},
         attributes=attributes,
         draining={row[0] for row in execute("SELECT id FROM instance WHERE status = 'DRAINING' OR state = 'shutting-down'")},
@@ -531,7 +530,7 @@ class CountersEqualRows(Checker):
             if rows.instances[instance_id].cluster:
                 self._check_instance(tx, rows, rows.instances[instance_id], size)
 
-    def _check_instance(self, tx: Tx[Any], rows: Rows, instance: InstanceRow, size: Ask) -> None:
+    def _check_instance(self, tx: Tx[Any], rows: Rows, instance: InstanceRow, size: Demand) -> None:
         params = {"cluster": instance.cluster, "containerInstances": [instance.id]}
         asked = self.world.parts.handlers["DescribeContainerInstances"](tx, params, CALLER)
         left = {item["name"]: item for item in asked["containerInstances"][0]["remainingResources"]}
@@ -541,8 +540,8 @@ class CountersEqualRows(Checker):
         }
         shown = {gpu.gpu_id for gpu in tx.store.instances.gpus(instance.id)} - rows.withheld
         expected = (
-            size.cpu_units - sum(task.ask.cpu_units for task in there),
-            size.memory_mib - sum(task.ask.memory_mib for task in there),
+            size.cpu_units - sum(task.demand.cpu_units for task in there),
+            size.memory_mib - sum(task.demand.memory_mib for task in there),
             sorted(shown - held),
         )
         found = left["CPU"]["integerValue"], left["MEMORY"]["integerValue"], sorted(left["GPU"]["stringSetValue"])
@@ -572,7 +571,7 @@ class OldestFirst(Checker):
         still = [claim for claim in self._waiting if rows.still_waits(claim)]
         for claim in self._waiting:
             if _is_granted(rows, claim):
-                equal = [other for other in still if (other.pool, other.ask) == (claim.pool, claim.ask)]
+                equal = [other for other in still if (other.pool, other.demand) == (claim.pool, claim.demand)]
                 older = next((other for other in equal if other.age < claim.age), None)
                 if older is not None:
                     raise Violation(f"{claim} was served before {older}")
@@ -596,7 +595,7 @@ class NoOvertaking(Checker):
             waited = [claim for claim in self._before.claims() if rows.still_waits(claim)]
             for task in rows.tasks.values():
                 if task.id not in self._before.tasks and task.instance_id is not None:
-                    older = next((other for other in waited if (other.pool, other.ask) == (task.pool, task.ask)), None)
+                    older = next((other for other in waited if (other.pool, other.demand) == (task.pool, task.demand)), None)
                     if older is not None:
                         raise Violation(f"the newcomer {task} was placed while {older} waits")
         self._before = rows
@@ -630,7 +629,7 @@ class KeptForTheOldest(Checker):
             holding = {after.runs[run_id].task_id for run_id in after.leases.values()}
             for task in after.tasks.values():
                 was = before.tasks.get(task.id)
-                has_gpus = task.ask.gpus or task.id in holding
+                has_gpus = task.demand.gpus or task.id in holding
                 if task.instance_id == only and has_gpus and (was is None or was.instance_id is None) and task.age > oldest.age:
                     raise Violation(f"{task} got a GPU before {oldest}, which only that instance can hold")
             for instance in after.instances.values() if oldest.pool == HOST_POOL else ():
@@ -643,14 +642,14 @@ class KeptForTheOldest(Checker):
 
 def _able(rows: Rows, claim: TaskRow | InstanceRow) -> list[str]:
     """Instances that could hold a claim if no more than its rules stood in the way."""
-    ask = claim.ask
+    demand = claim.demand
     return sorted(
         instance_id
         for instance_id, size in rows.sizes.items()
         if instance_id not in rows.draining
         and rows.instances[instance_id].slot_pool == claim.pool
-        and (size.gpus >= ask.least_gpus and size.cpu_units >= ask.cpu_units and size.memory_mib >= ask.memory_mib)
-        and (ask.rules is None or matches_all(ask.rules.member_of, rows.attributes.get(instance_id, {})))
+        and (size.gpus >= demand.least_gpus and size.cpu_units >= demand.cpu_units and size.memory_mib >= demand.memory_mib)
+        and (demand.rules is None or matches_all(demand.rules.member_of, rows.attributes.get(instance_id, {})))
         and not claim.is_kept_apart_from(instance_id, rows.tasks.values())
     )
 
@@ -728,7 +727,7 @@ class AllIsAll(Checker):
         self._changes = 0
 
     def rows_seen(self, rows: Rows) -> None:
-        placed = {task.id for task in rows.tasks.values() if task.ask.gpus == ALL_GPUS and task.instance_id is not None}
+        placed = {task.id for task in rows.tasks.values() if task.demand.gpus == ALL_GPUS and task.instance_id is not None}
         if self._changes == self.world.withheld_changes:
             for task_id in placed - self._placed:
                 self._check(rows, rows.tasks[task_id])

@@ -15,7 +15,7 @@ from corral.services.caller import Caller
 from corral.services.cloudwatch import handlers as cloudwatch
 from corral.services.instances import InstanceRequest
 from corral.services.logs import handlers as logs
-from corral.store import HOLD, Store
+from corral.store import HOLD_PREFIX, Store
 from simulation.host import ENDLESS
 
 if TYPE_CHECKING:
@@ -174,8 +174,8 @@ class Clients:
             own_id = host_instance_id(host_id)
             if tx.store.hosts.get(host_id) is not None:
                 self.world.withheld_changes += 1
-                if not tx.store.instances.drop_attribute(own_id, HOLD + gpu_id):
-                    tx.store.instances.put_attribute(own_id, HOLD + gpu_id, "a person says so")
+                if not tx.store.instances.drop_attribute(own_id, HOLD_PREFIX + gpu_id):
+                    tx.store.instances.put_attribute(own_id, HOLD_PREFIX + gpu_id, "a person says so")
                 tx.mark(f"pool:{HOST_POOL}")
 
         if self.world.plane.up:
@@ -189,7 +189,7 @@ class Clients:
                 own_id = host_instance_id(host["id"])
                 for gpu_id in tx.store.instances.holds(own_id):
                     self.world.withheld_changes += 1
-                    tx.store.instances.drop_attribute(own_id, HOLD + gpu_id)
+                    tx.store.instances.drop_attribute(own_id, HOLD_PREFIX + gpu_id)
             tx.mark(f"pool:{HOST_POOL}")
 
         self.world.plane.submit(release)

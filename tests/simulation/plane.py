@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from corral.core import HostOrders, Tx
 from corral.handovers import forget_finished
-from corral.model.run import HEARTBEAT_S, Foreign, Hello, Observed, Orders, Report, Start
+from corral.model.run import HEARTBEAT_S, Foreign, Hello, Observed, Orders, Report, StartOrder
 from corral.reconcile import LOGS, METRICS
 from corral.reconcile.receivers import RECEIVERS
 from corral.services import hosts
@@ -245,7 +245,7 @@ class Plane:
         """A newer hello has asked for these runs again: they may be started there and must not be given up here."""
         return self._connections.get(connection.host_id) is connection
 
-    def _refused_by_chance(self, logged: list[Start]) -> dict[str, str]:
+    def _refused_by_chance(self, logged: list[StartOrder]) -> dict[str, str]:
         """A log group that was there a moment ago need not be there now."""
         rng, rate = self.world.rng, self.world.plan.log_refusal
         return {start.spec.run_id: "no such log group" for start in logged if rng.random() < rate}

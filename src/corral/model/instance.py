@@ -7,7 +7,7 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Any, Self
 
-from corral.model.task import Ask
+from corral.model.task import Demand
 
 HOST_POOL = "hosts"  # the pool of the hosts' own instances: tasks, Fargate tasks and instance launches take from it
 HOST_TYPE = "corral.host"
@@ -58,9 +58,9 @@ class Instance:
         return not self.region
 
     @property
-    def ask(self) -> Ask:
+    def demand(self) -> Demand:
         """What a launch takes of a host's own slot. CPU and memory may be overcommitted."""
-        return Ask(self.gpus)
+        return Demand(self.gpus)
 
     @property
     def pool(self) -> str | None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from corral.model.instance import ec2_id
-from corral.model.rules import Rules
-from corral.model.task import Ask
+from corral.model.task import Demand, PlacementRules
 
 Links = tuple[tuple[int, ...], ...]  # how far each GPU of a host is from each other one; less is closer
 
@@ -18,7 +17,7 @@ class Slot:
     """A container instance as the scheduler sees it: its size and what is free of it."""
 
     id: str  # of the instance
-    total: Ask  # without the GPUs that are withheld
+    total: Demand  # without the GPUs that are withheld
     cpu_units: int  # free
     memory_mib: int  # free
     gpus: list[str]  # free, in the order of `positions`
@@ -37,8 +36,8 @@ class Slot:
     def takes_tasks(self) -> bool:
         return self.connected and not self.draining
 
-    def free(self) -> Ask:
-        return Ask(len(self.gpus), self.cpu_units, self.memory_mib)
+    def free(self) -> Demand:
+        return Demand(len(self.gpus), self.cpu_units, self.memory_mib)
 
 
 TASK, INSTANCE = "task", "instance"  # kinds of claims
@@ -48,10 +47,10 @@ Rank = tuple[float, ...]
 class Claim(NamedTuple):
     """A request that waits for capacity in a pool: a task, or the launch of an instance. A tuple, because queues compare many."""
 
-    rank: Rank  # its place in the queue, by `decide/claim_order.py`: the smallest is served first
+    rank: Rank  # its place in the queue, by `claim_rank` in decide/placement.py: the smallest is served first
     kind: str
     id: str
-    ask: Ask
+    demand: Demand
 
     @property
     def name(self) -> str:
@@ -143,7 +142,7 @@ class Pool(Room, Protocol):
     free_gpus: int  # of the slots that take tasks
     total_gpus: int
     connected: int  # how many slots take tasks
-    restless: int  # how many lines wait for a task to come or go, not only for room
+    lines_depending_on_tasks: int  # how many lines wait for a task to come or go, not only for room
 
     def groups_by_held(self) -> Iterable[Group]:
         """Slots that have GPUs, by how many of them are held and then by how many there are; fewest first."""
@@ -153,7 +152,7 @@ class Pool(Room, Protocol):
         """Why GPUs are kept away: one reason for each such GPU."""
         ...
 
-    def selection(self, rules: Rules, sorting: Callable[[], Sorting]) -> Selection:
+    def selection(self, rules: PlacementRules, sorting: Callable[[], Sorting]) -> Selection:
         """What the rules allow, as of now. `sorting` is asked for when these rules are new."""
         ...
 
@@ -161,7 +160,7 @@ class Pool(Room, Protocol):
 
     def slots(self) -> Iterable[Slot]: ...
 
-    def totals(self) -> Iterable[Ask]:
+    def totals(self) -> Iterable[Demand]:
         """The distinct sizes of all slots, connected or not."""
         ...
 
@@ -173,6 +172,6 @@ class Pool(Room, Protocol):
         """The oldest claim of each distinct ask, oldest first."""
         ...
 
-    def head(self, ask: Ask) -> Claim | None: ...
+    def head(self, demand: Demand) -> Claim | None: ...
 
     def waiting(self) -> int: ...

@@ -28,6 +28,8 @@ from msgspec import Struct, field
 
 from corral.model.blob import Slice
 
+CPU_UNITS_PER_CORE = 1024
+MIB = 2**20
 HEARTBEAT_S = 5.0
 SILENT_S = 3 * HEARTBEAT_S  # then nothing new is placed there; its leases stay, for its runs may well be alive
 STOP_GRACE_S = 30.0  # ECS_CONTAINER_STOP_TIMEOUT's default
@@ -99,7 +101,7 @@ class LogTarget(Struct, frozen=True):
     create_group: bool
 
 
-class Start(Struct, frozen=True):
+class StartOrder(Struct, frozen=True):
     """A run that should start, once its log stream is open."""
 
     spec: RunSpec

@@ -9,7 +9,6 @@ from typing import Any, Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from corral.model.rules import Rules
 from corral.model.run import RunState, attempt_id
 
 
@@ -41,13 +40,25 @@ FREE_GPUS = -2  # of a run that asks in the old way: those that nobody holds whe
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class PlacementRules:
+    """The placement constraints and strategies of a task. Tasks with equal asks and rules wait in one line."""
+
+    scope: str  # region/cluster: whose tasks `task:group` speaks of
+    member_of: tuple[str, ...] = ()  # expressions of the cluster query language; all must hold
+    distinct: bool = False  # no two tasks of `group` on one host
+    strategy: tuple[tuple[str, str], ...] = ()  # (spread, instanceId), (binpack, memory), (random, ""): the first counts most
+    group: str = ""  # region/cluster/group of the tasks that `distinct` keeps apart and `spread` counts; empty where neither does
+    depends_on_tasks: bool = False  # whether it may fit as soon as a task comes or goes, though no room is made or lost
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
     """What a task needs of one host. Equal asks wait in one line."""
 
     gpus: int = 0
     cpu_units: int = 0
     memory_mib: int = 0
-    rules: Rules | None = None  # None: anywhere, by best fit
+    rules: PlacementRules | None = None  # None: anywhere, by best fit
 
     @property
     def least_gpus(self) -> int:
@@ -113,7 +124,7 @@ class Task(Changeable, frozen=True):
     pool: str
     state: TaskState
     desired: TaskState  # RUNNING or STOPPED
-    ask: Ask
+    demand: Demand
     created_at_s: float
     version: int = 1
     instance_id: str | None = None  # None: it waits for capacity

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from corral.model.run import RunSpec
+from corral.model.run import CPU_UNITS_PER_CORE, MIB, RunSpec
 
 GATEWAY = "169.254.170.2"  # Corral's address in every container that has a network of its own; botocore trusts no other
 NETWORK = "corral"  # of tasks in bridge and awsvpc mode
@@ -25,10 +25,8 @@ LABEL_CONTAINER = "com.amazonaws.ecs.container-name"
 LABEL_KEPT = "corral.kept"  # JSON: what an agent that never saw the order must know
 
 CPU_SHARES_MIN = 2
-CPU_UNITS_PER_CORE = 1024
 CPU_PERIOD_US = 100_000
 LOG_FILE_BYTES = 256 * 1024 * 1024  # of what a container wrote, the engine keeps two such files
-MIB = 2**20
 NANOSECONDS = 10**9
 
 

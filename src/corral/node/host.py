@@ -9,8 +9,7 @@ from pathlib import Path
 
 from corral.errors import Refused
 from corral.ids import Ids
-
-CPU_UNITS_PER_CORE = 1024
+from corral.model.run import CPU_UNITS_PER_CORE
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,11 @@ from typing import Any
 
 from corral.core import Reconciler, Tx
 from corral.reconcile.alarm_history import forget_history
-from corral.reconcile.definitions import finish_deletions
-from corral.reconcile.hosts import look_at_host
-from corral.reconcile.instances import forget_terminated, look_at_instance
+from corral.reconcile.hosts import drop_terminated_instances, reconcile_host, reconcile_instance
 from corral.reconcile.logs import expire_events, purge_logs, sweep_logs
 from corral.reconcile.metrics import roll_up_metrics
-from corral.reconcile.pools import look_at_pool
-from corral.reconcile.tasks import look_at_task, sweep_tasks
+from corral.reconcile.scheduler import reconcile_pool
+from corral.reconcile.tasks import drop_deleted_definitions, reconcile_task, drop_stopped_tasks
 
 
 def _once_needed(module: str, name: str) -> Reconciler:
@@ -25,13 +23,13 @@ def _once_needed(module: str, name: str) -> Reconciler:
 
 # The first part of a due or marked key names who looks at it.
 STATE: dict[str, Reconciler] = {
-    "pool": look_at_pool,
-    "host": look_at_host,
-    "instance": look_at_instance,
-    "terminated": forget_terminated,
-    "task": look_at_task,
-    "sweep": sweep_tasks,
-    "deletion": finish_deletions,
+    "pool": reconcile_pool,
+    "host": reconcile_host,
+    "instance": reconcile_instance,
+    "terminated": drop_terminated_instances,
+    "task": reconcile_task,
+    "sweep": drop_stopped_tasks,
+    "deletion": drop_deleted_definitions,
     "expiry": _once_needed("objects", "look_at_expiries"),
     "lifecycle": _once_needed("objects", "walk_bucket"),
     "piles": _once_needed("queues", "clear_piles"),

@@ -31,7 +31,7 @@ from corral.model.run import (
     Measured,
     Observed,
     Orders,
-    Start,
+    StartOrder,
     ToCore,
 )
 from corral.node import folder
@@ -230,7 +230,7 @@ class Agents:
             log.exception("orders for %s could not be sent; its agent will ask again", connection.hello.name)
             connection.close()
 
-    async def _openable(self, starts: list[Start], connection: Connection) -> list[Any]:
+    async def _openable(self, starts: list[StartOrder], connection: Connection) -> list[Any]:
         """The runs whose log streams could be opened; the others have failed to start, and the core is told why."""
         refused = {start.spec.run_id: start.fault for start in starts if start.fault is not None}
         logged = [start for start in starts if start.log is not None and start.fault is None]

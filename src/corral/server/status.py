@@ -13,7 +13,7 @@ from corral.model.instance import HOST_POOL, ec2_id, host_instance_id
 from corral.model.placement import TASK, Claim
 from corral.model.run import HEARTBEAT_S, GpuSample
 from corral.model.task import Task
-from corral.services.ecs.describing import why_waits
+from corral.services.ecs.task_description import why_claim_waits
 from corral.store import Store
 
 TASKS_SHOWN_MAX = 20  # of those that run, and of those that wait
@@ -44,7 +44,7 @@ def status_of(
             }
         )
     waiting = [
-        {**_claimant(tx, claim), "reason": why_waits(tx, pool, claim)}
+        {**_claimant(tx, claim), "reason": why_claim_waits(tx, pool, claim)}
         for pool in tx.store.fleet.pools_with_claims()
         for claim in list(tx.store.fleet.pool(pool).heads())[:TASKS_SHOWN_MAX]
     ]

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import is_not
 
 from corral.core import Tx
-from corral.decide.lifecycle import NEVER_STARTED, observe, stoppable
+from corral.decide.task_lifecycle import NEVER_STARTED, observe, stoppable
 from corral.model.run import SILENT_S, Foreign, Hello, Observed, RunState, run_of_attempt
 from corral.model.task import Run, Task, TaskState
-from corral.services.ecs import orders
-from corral.services.ecs.following import follow
-from corral.services.ecs.starting import give_spare_gpus
-from corral.services.ecs.task_spec import rules_of, spec_of
+from corral.services.ecs.gpu_assignment import give_spare_gpus
+from corral.services.ecs.task_progress import apply_progress, check_health, host_of, start_run, start_runs, stop_runs
+from corral.services.ecs.task_spec import rules_by_container, spec_of
 from corral.store import Store
 
 REBOOTED = "the host was restarted while the task was on it"
@@ -44,9 +43,9 @@ def hello(tx: Tx[Store], said: Hello) -> None:
             continue
         if after.desired is TaskState.RUNNING:
             unknown_runs = tuple(run for run in after.runs if run.attempt_id not in known)
-            orders.start_runs(tx, after.but(runs=unknown_runs), spec_of(tx, after))
+            start_runs(tx, after.but(runs=unknown_runs), spec_of(tx, after))
         else:
-            orders.stop(tx, after, stoppable(after.runs, rules_of(tx, after)))
+            stop_runs(tx, after, stoppable(after.runs, rules_by_container(tx, after)))
         _look_after(tx, after)
     _wake_pools(tx, said.host_id)
 
@@ -56,7 +55,7 @@ def report(tx: Tx[Store], host_id: str, runs: Iterable[Observed]) -> None:
     by_task: dict[str, tuple[Task, dict[str, Observed]]] = {}
     for seen in runs:
         task = tx.store.tasks.of_run(run_of_attempt(seen.run_id))
-        if task is not None and task.instance_id is not None and orders.host_of(tx, task) == host_id:
+        if task is not None and task.instance_id is not None and host_of(tx, task) == host_id:
             by_task.setdefault(task.id, (task, {}))[1][seen.run_id] = seen
         if seen.stopped_at_s is None and (task is None or task.state is TaskState.STOPPED):
             tx.stop(host_id, seen.run_id)  # alive for a task that ended, or that we never heard of: it is nobody's
@@ -66,7 +65,7 @@ def report(tx: Tx[Store], host_id: str, runs: Iterable[Observed]) -> None:
             if seen.asks_gpus is not None and seen.stopped_at_s is None:
                 given = give_spare_gpus(tx, task.id, seen.run_id, seen.asks_gpus)
                 if given is not None:
-                    orders.start(tx, *given, spec_of(tx, given[0]))
+                    start_run(tx, *given, spec_of(tx, given[0]))
 
 
 def heartbeat(tx: Tx[Store], host_id: str) -> None:
@@ -108,7 +107,7 @@ def _apply(tx: Tx[Store], task: Task, seen: dict[str, Observed]) -> None:
     """Take a host's words on runs of a task; one on an earlier attempt at a container says nothing new."""
     runs = tuple([observe(run, seen[run.attempt_id]) if run.attempt_id in seen else run for run in task.runs])
     if any(map(is_not, runs, task.runs)):
-        follow(tx, task, task, runs)
+        apply_progress(tx, task, task, runs)
 
 
 def _look_after(tx: Tx[Store], task: Task) -> None:
@@ -118,4 +117,4 @@ def _look_after(tx: Tx[Store], task: Task) -> None:
     spec = spec_of(tx, task)
     for run in task.runs:
         if run.state is RunState.RUNNING and spec.containers[run.container].health_check is not None:
-            orders.check(tx, task, run, spec)
+            check_health(tx, task, run, spec)

@@ -10,13 +10,11 @@ from corral.model.instance import HOST_POOL
 from corral.model.metric import Dimensions, Metric, Point, Sample
 from corral.model.placement import Slot
 from corral.model.queue import QueueActivity
-from corral.model.run import GpuSample, Measured, Usage, run_of_attempt
-from corral.services.ecs.slots import slots_of
+from corral.model.run import CPU_UNITS_PER_CORE, MIB, GpuSample, Measured, Usage, run_of_attempt
+from corral.services.ecs.naming import slots_of
 from corral.store import Store
 
 GPU_NAMESPACE = "Corral/GPU"
-CPU_UNITS_PER_CORE = 1024
-MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

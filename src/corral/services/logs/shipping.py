@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.core import Tx
-from corral.model.run import LogChunk, LogTarget, Start
+from corral.model.run import LogChunk, LogTarget, StartOrder
 from corral.services.logs.naming import now_ms
 from corral.services.logs.taking import take
 from corral.telemetry import LogStore
@@ -15,7 +15,7 @@ NO_GROUP = (
 )
 
 
-def open_streams(tx: Tx[LogStore], starts: list[Start]) -> dict[str, str]:
+def open_streams(tx: Tx[LogStore], starts: list[StartOrder]) -> dict[str, str]:
     """Make ready the streams of runs that are about to start; run id → why it cannot start."""
     refused = {}
     groups: dict[tuple[str, str], int] = {}  # many runs, few groups
