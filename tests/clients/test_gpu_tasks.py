@@ -87,7 +87,7 @@ def test_all_waits_for_a_whole_host_and_has_all_of_it(four, tmp_path):
     everything = ecs.run_task(taskDefinition="all")["tasks"][0]
     assert everything["lastStatus"] == "PROVISIONING"
     reason = everything["containers"][0]["reason"]
-    assert "3 of 4 GPUs free on 1 host, but no host has all of its own free" in reason and one["taskArn"][-8:] in reason
+    assert "3 of 4 GPUs free on 1 host, but no host has all its GPUs free" in reason and one["taskArn"][-8:] in reason
     small = ecs.run_task(taskDefinition="one")["tasks"][0]
     assert small["lastStatus"] == "PROVISIONING", "the host that is being emptied is kept"
     (tmp_path / "go").touch()
@@ -267,7 +267,7 @@ def test_what_is_held_for_a_reason_is_given_to_nobody(four, tmp_path):
     four.start()
     register(ecs, "four", asks("4", ["true"]))
     waiting = ecs.run_task(taskDefinition="four")["tasks"][0]
-    assert "2 GPUs are kept away: 'my own game', 'fan is loud'" in waiting["containers"][0]["reason"]
+    assert "2 GPUs are withheld: 'my own game', 'fan is loud'" in waiting["containers"][0]["reason"]
     [done] = wait_stopped(ecs, [ecs.run_task(taskDefinition="all")["tasks"][0]["taskArn"]])
     assert done["containers"][0]["gpuIds"] == gpus[2:]
     hold(ecs, gpus[0], None)
@@ -310,7 +310,7 @@ def test_a_gpu_on_which_others_compute_is_left_alone_while_they_do(own_corral, c
     one = ecs.run_task(taskDefinition="one")["tasks"][0]
     assert one["containers"][0]["gpuIds"] == gpus[1:]
     two = ecs.run_task(taskDefinition="two")["tasks"][0]
-    assert f"1 GPU is kept away: process {other.pid} (python" in two["containers"][0]["reason"]
+    assert f"1 GPU is withheld: process {other.pid} (python" in two["containers"][0]["reason"]
     # Beside a task of ours it is shown, and changes nothing for the task.
     beside = computes(gpus[1])
     eventually(lambda: gpus_of(corral)[1]["foreign"], "seen beside a task")

@@ -99,7 +99,7 @@ def test_company(ecs):
     ("given", "words"),
     [
         ({"placementConstraints": member_of("attribute:x = 1")}, "expected an operator.* at character 13"),
-        ({"placementConstraints": member_of("x == 1")}, "'x' is no subject"),
+        ({"placementConstraints": member_of("x == 1")}, "'x' is not a subject"),
         ({"placementConstraints": [{"type": "memberOf"}]}, "memberOf expression should be specified"),
         (
             {"placementConstraints": [{"type": "distinctInstance", "expression": "attribute:x exists"}]},

@@ -157,7 +157,7 @@ def test_all_of_a_host(slots: list[Slot], where: tuple[str, int] | None) -> None
 @pytest.mark.parametrize(
     ("slots", "word", "text"),
     [
-        ([slot("a", 4, 3)], "GPU", "needs all GPUs of a host; 3 of 4 GPUs free on 1 host, but no host has all of its own free"),
+        ([slot("a", 4, 3)], "GPU", "needs all GPUs of a host; 3 of 4 GPUs free on 1 host, but no host has all its GPUs free"),
         ([slot("a", 0)], "GPU", "needs all GPUs of a host, and the largest host has only 4096 CPU units, 4096 MiB in all"),
         ([slot("a", 4, connected=False)], "AGENT", "needs all GPUs of a host, and no host is connected"),
     ],
@@ -173,7 +173,7 @@ def test_a_host_that_is_being_emptied_is_kept_for_all() -> None:
     assert standing_reservation(pool) == Reservation("b", old)
     [(claim, placement)] = serve_all(fleet)
     assert (claim, placement.slot_id) == (young, "a")
-    assert why_waiting(pool, old).endswith("but no host has all of its own free; first in line")
+    assert why_waiting(pool, old).endswith("but no host has all its GPUs free; first in line")
     fleet.give(POOL, "b", ["b-0"], 0, 0)
     assert serve_all(fleet) == [(old, Placement("b", ("b-0", "b-1")))]
 
@@ -241,11 +241,11 @@ def with_withheld(name: str, free: int, *reasons: str) -> Slot:
     ("slots", "demand", "text"),
     [
         ([with_withheld("a", 1, "'mine'")], Demand(2),
-         "needs 2 GPUs, and the largest host has only 1 GPU, 4096 CPU units, 4096 MiB in all; 1 GPU is kept away: 'mine'"),
+         "needs 2 GPUs, and the largest host has only 1 GPU, 4096 CPU units, 4096 MiB in all; 1 GPU is withheld: 'mine'"),
         ([with_withheld("a", 2, "'mine'", "'mine'"), slot("b", 4, 0)], Demand(3),
-         "needs 3 GPUs; 2 of 6 GPUs free on 2 hosts; 2 GPUs are kept away: 'mine'"),
+         "needs 3 GPUs; 2 of 6 GPUs free on 2 hosts; 2 GPUs are withheld: 'mine'"),
         ([with_withheld("a", 2, "'a'", "'b'", "'c'", "'d'"), slot("b", 4, 0)], Demand(3),
-         "needs 3 GPUs; 2 of 6 GPUs free on 2 hosts; 4 GPUs are kept away: 'a', 'b', 'c' and others"),
+         "needs 3 GPUs; 2 of 6 GPUs free on 2 hosts; 4 GPUs are withheld: 'a', 'b', 'c' and others"),
         ([with_withheld("a", 2, "'a'")], Demand(0, 9999), "needs 9999 CPU units, and the largest host has only 2 GPUs, "
          "4096 CPU units, 4096 MiB in all"),
     ],

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.decide.instance_query import InstanceQueryError, moment_s, parse_instance_query
+from corral.decide.instance_query import InstanceQueryError, parse_instance_query, timestamp_s
 from corral.decide.pattern import Pattern, PatternError
 
 properties = settings(max_examples=200, deadline=None)
@@ -105,8 +105,8 @@ def test_it_holds_and_its_negation_does_not(expression: str) -> None:
     ("expression", "what", "at"),
     [
         ("", "expected a subject", 1),
-        ("attribute:", "is no subject", 1),
-        ("stack == prod", "'stack' is no subject", 1),
+        ("attribute:", "is not a subject", 1),
+        ("stack == prod", "'stack' is not a subject", 1),
         ("attribute:stack", "expected an operator", 16),
         ("attribute:stack = prod", "expected an operator", 17),
         ("attribute:stack == ", "expected a value", 20),
@@ -116,7 +116,7 @@ def test_it_holds_and_its_negation_does_not(expression: str) -> None:
         ("attribute:stack in prod", "expected a list", 20),
         ("attribute:stack in [prod", "expected ',' or ']'", 25),
         ("attribute:stack in []", "expected a value", 21),
-        ("attribute:stack == 'prod", "quote that is not closed", 20),
+        ("attribute:stack == 'prod", "a quote is not closed", 20),
         ("attribute:stack =~ (a", "missing )", 20),
         ("attribute:stack =~ a**", "bad repetition operator: **", 20),
         ("attribute:stack =~ (?=a)b", "invalid perl operator: (?=", 20),
@@ -127,7 +127,7 @@ def test_it_holds_and_its_negation_does_not(expression: str) -> None:
         ("registeredAt > yesterday", "expected a date", 16),
         ("registeredAt > 2018-13-01", "expected a date", 16),
         ("attribute:a exists and", "expected a subject", 23),
-        ("(" * 60 + "attribute:a exists" + ")" * 60, "parentheses inside each other", 52),
+        ("(" * 60 + "attribute:a exists" + ")" * 60, "parentheses nested more than 50 deep", 52),
     ],
 )
 def test_an_error_says_where(expression: str, what: str, at: int) -> None:
@@ -144,9 +144,9 @@ def test_an_expression_has_a_length() -> None:
 
 
 def test_what_changes_with_tasks_is_known() -> None:
-    assert parse_instance_query("attribute:a exists or task:group == x").of_tasks
-    assert parse_instance_query("runningTasksCount < 3").of_tasks
-    assert not parse_instance_query("attribute:a exists and agentConnected == true").of_tasks
+    assert parse_instance_query("attribute:a exists or task:group == x").depends_on_tasks
+    assert parse_instance_query("runningTasksCount < 3").depends_on_tasks
+    assert not parse_instance_query("attribute:a exists and agentConnected == true").depends_on_tasks
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_what_changes_with_tasks_is_known() -> None:
     ],
 )
 def test_moments(text: str, seconds: int) -> None:
-    assert moment_s(text) == seconds
+    assert timestamp_s(text) == seconds
 
 
 # Patterns

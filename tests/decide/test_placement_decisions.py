@@ -139,7 +139,7 @@ def test_the_resource_that_stands_in_the_way(slots: list[Slot], demand: Demand, 
             [slot("a", 8, 2)],
             Demand(1),
             Reservation("a", OLD),
-            "needs 1 GPU; 2 of 8 GPUs free on 1 host, kept for task old, which waits longer",
+            "needs 1 GPU; 2 of 8 GPUs free on 1 host, reserved for task old, which has waited longer",
         ),
         (  # without the reservation it would not fit either: that is not the reason
             [slot("a", 8, 1), slot("b", 8, 1)],
@@ -151,7 +151,7 @@ def test_the_resource_that_stands_in_the_way(slots: list[Slot], demand: Demand, 
             [slot("a", 8, 2)],
             Demand(0, 4000, 0),
             Reservation("a", OLD),
-            "needs 4000 CPU units; 2 of 8 GPUs free on 1 host, kept for task old, which waits longer",
+            "needs 4000 CPU units; 2 of 8 GPUs free on 1 host, reserved for task old, which has waited longer",
         ),
     ],
 )
@@ -164,7 +164,7 @@ def test_why_waiting_names_who_is_ahead() -> None:
     pool = pool_of(slot("a", 8, 2), claims=[old, young])
     assert why_waiting(pool, old) == "needs 4 GPUs; 2 of 8 GPUs free on 1 host; first in line"
     assert why_waiting(pool, young) == (
-        "needs 1 GPU; 2 of 8 GPUs free on 1 host, kept for task old, which waits longer; behind task old"
+        "needs 1 GPU; 2 of 8 GPUs free on 1 host, reserved for task old, which has waited longer; behind task old"
     )
 
 
@@ -302,7 +302,7 @@ def test_the_word_for_a_refusal_is_true(slots: list[Slot], claims: list[Claim], 
         case word:
             assert word == "CPU"
             assert any(each.cpu_units < demand.cpu_units + (kept.claim.demand.cpu_units if kept else 0) for each in connected)
-    assert "kept for task" not in found.detail or any(fits(each, demand) for each in connected)
+    assert "reserved for task" not in found.detail or any(fits(each, demand) for each in connected)
 
 
 @properties

@@ -35,7 +35,7 @@ def host(name: str, gpus: int = 8, free: int | None = None, tasks: int = 0, **at
 
 def rules(*member_of: str, distinct: bool = False, strategy: Iterable[str] = ()) -> PlacementRules:
     steps = tuple((step.partition(" ")[0], step.partition(" ")[2]) for step in strategy)
-    depends_on_tasks = distinct or any(parse_instance_query(expression).of_tasks for expression in member_of)
+    depends_on_tasks = distinct or any(parse_instance_query(expression).depends_on_tasks for expression in member_of)
     return PlacementRules(SCOPE, member_of, distinct, steps, GROUP if distinct or strategy else "", depends_on_tasks)
 
 
@@ -248,7 +248,7 @@ def test_on_this_very_slot_nobody_jumps_the_line() -> None:
     old = Claim((1.0,), TASK, "old", Demand(8))
     _, pool = fleet_of([host("a", 8, 7)], [old])
     found = place_on(pool, Demand(1), "a")
-    assert found == Unplaceable("GPU", "what is free on the host is kept for task old, which waits longer")
+    assert found == Unplaceable("GPU", "the free capacity of the host is reserved for task old, which has waited longer")
 
 
 @pytest.mark.parametrize(
@@ -468,4 +468,4 @@ def test_why_not_says_what_is_kept() -> None:
     old = Claim((1.0,), TASK, "old", Demand(8))
     _, pool = fleet_of([host("a", 8, 7, x="1")], [old])
     text = why_not(pool, Demand(1, rules=rules("attribute:x == 1")), standing_reservation(pool))
-    assert text.endswith("7 GPUs free on it, kept for task old, which waits longer")
+    assert text.endswith("7 GPUs free on it, reserved for task old, which has waited longer")

@@ -214,11 +214,13 @@ class World:
         if pool is store.fleet.pool(HOST_POOL) and any(host_instance_id(host_id) not in pool for host_id in living):
             return True  # a host that has not said hello yet
         return any(
-            slot.total.gpus >= demand.least_gpus and slot.total.cpu_units >= demand.cpu_units and slot.total.memory_mib >= demand.memory_mib
+            slot.total.gpus >= demand.least_gpus
+            and slot.total.cpu_units >= demand.cpu_units
+            and slot.total.memory_mib >= demand.memory_mib
             and (demand.rules is None or matches_all(demand.rules.member_of, slot.attributes))
             for slot in pool.slots()
             if store.instances.host_of(slot.id) in living
-        )  # fmt: skip
+        )
 
     # What happens
 

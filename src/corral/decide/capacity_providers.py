@@ -1,4 +1,4 @@
-"""Which capacity provider each task of a request goes to."""
+"""Capacity provider strategies: which provider each task of a request gets."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ class ProviderWeight:
 
 
 def distribute(strategy: Sequence[ProviderWeight], count: int) -> list[str]:
-    """A name per task: bases first, then each next task to whom it brings least above its weight; the first named wins a tie.
+    """The provider of each task: bases first, then each task goes to the provider furthest below its share.
 
-    A provider without weight gets its base alone. One that stands alone gets everything.
+    On a tie the first provider of the strategy wins. A provider without weight gets only its base. If the strategy has only one
+    provider, it gets all tasks.
     """
     names = [provider.name for provider in strategy for _ in range(provider.base)][:count]
     if len(strategy) == 1:
@@ -24,7 +25,7 @@ def distribute(strategy: Sequence[ProviderWeight], count: int) -> list[str]:
     weighed = [provider for provider in strategy if provider.weight]
     given = dict.fromkeys((provider.name for provider in weighed), 0)
     while weighed and len(names) < count:
-        following = min(weighed, key=lambda provider: (given[provider.name] + 1) / provider.weight)
-        given[following.name] += 1
-        names.append(following.name)
+        chosen = min(weighed, key=lambda provider: (given[provider.name] + 1) / provider.weight)
+        given[chosen.name] += 1
+        names.append(chosen.name)
     return names

@@ -1,4 +1,4 @@
-"""Which GPUs of a slot a task is given: those that are close to each other, and whose loss hurts the rest least."""
+"""The choice of GPUs of a slot: GPUs that are close to each other, and that leave the other free GPUs close together."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from math import comb
 from corral.model.placement import Links, Slot
 from corral.model.task import ALL_GPUS
 
-EXACT_MAX = 2_000  # sets to look at: any number of 12 devices, 4 of 16, 2 of 63
-SEEDS_MAX = 8  # otherwise a set is grown from each of so many devices, twice
+EXACT_MAX = 2_000  # sets that are compared one by one: any number of 12 devices, 4 of 16, 2 of 63
+SEEDS_MAX = 8  # with more sets, sets are grown from at most this many devices, twice from each
 
 
 def choose_gpus(slot: Slot, count: int) -> tuple[str, ...]:
-    """The GPUs of a slot that has as many free."""
+    """GPUs of a slot, which must have `count` free GPUs."""
     if count == ALL_GPUS:
         return tuple(slot.gpus)
     if slot.links is None:
@@ -24,7 +24,7 @@ def choose_gpus(slot: Slot, count: int) -> tuple[str, ...]:
 
 
 def closest_gpus(slot: Slot | None, gpu_ids: Sequence[str], count: int) -> tuple[str, ...]:
-    """So many of these GPUs of a slot."""
+    """`count` of the given GPUs of a slot, close to each other."""
     if slot is None or slot.links is None or not 0 < count < len(gpu_ids):
         return tuple(gpu_ids[:count])
     by_position = {slot.positions[gpu_id]: gpu_id for gpu_id in gpu_ids}
@@ -32,7 +32,7 @@ def closest_gpus(slot: Slot | None, gpu_ids: Sequence[str], count: int) -> tuple
 
 
 def split_gpus(slot: Slot | None, gpu_ids: Sequence[str], counts: Sequence[int]) -> list[tuple[str, ...]]:
-    """Split a set so that each share is close in itself; the largest share is chosen first."""
+    """Split GPUs into shares so that the GPUs of each share are close to each other. The largest share is chosen first."""
     left = list(gpu_ids)
     shares: dict[int, tuple[str, ...]] = {}
     by_size = sorted(range(len(counts)), key=lambda at: -counts[at])
@@ -42,21 +42,22 @@ def split_gpus(slot: Slot | None, gpu_ids: Sequence[str], counts: Sequence[int])
     return [shares[at] for at in range(len(counts))]
 
 
-@lru_cache(maxsize=4096)  # hosts are alike, and so is what is free of them
+@lru_cache(maxsize=4096)  # many hosts have the same links and the same free GPUs
 def closest_set(free: tuple[int, ...], count: int, links: Links) -> tuple[int, ...]:
-    """The set with the least distance between its members.
+    """The set of devices with the least total distance between its members.
 
-    Of equally close sets it takes the one that leaves the other free devices closest together, so that islands are not
-    broken; of those the first. Exact where there are few sets, else grown step by step, and never worse than the first free.
+    Of equally close sets it is the set that leaves the other free devices closest together, so that groups of linked devices stay
+    whole; of those, the first. The result is exact if there are few sets. Otherwise sets are grown step by step, and the result is
+    never worse than the first free devices.
     """
-    # How far each is from all others: with equal distances inside, taking what is far leaves what is close.
+    # The distance of each device to all others: among equally close sets, taking distant devices leaves close ones.
     apart = {at: sum(links[at][other] for other in free) for at in free}
     sets: Iterable[tuple[int, ...]]
     if comb(len(free), count) <= EXACT_MAX:
         sets = combinations(free, count)
     else:
         seeds = free[:: -(-len(free) // SEEDS_MAX)]
-        sets = [free[:count], *(_grown(seed, apart, count, links, way) for seed in seeds for way in (1, -1))]
+        sets = [free[:count], *(_grown(seed, apart, count, links, sign) for seed in seeds for sign in (1, -1))]
     return min(sets, key=lambda chosen: (_inside(chosen, links), -sum(apart[at] for at in chosen), chosen))
 
 
@@ -69,12 +70,12 @@ def _inside(chosen: Sequence[int], links: Links) -> int:
     return total
 
 
-def _grown(seed: int, apart: Mapping[int, int], count: int, links: Links, way: int) -> tuple[int, ...]:
-    """From one device on, always the one that is closest to those taken; of equal ones the least apart from all, or the most."""
+def _grown(seed: int, apart: Mapping[int, int], count: int, links: Links, sign: int) -> tuple[int, ...]:
+    """Grow a set from one device: add the device closest to the set; on a tie, the least distant from all others, or the most."""
     added = {at: links[seed][at] for at in apart if at != seed}
     chosen = [seed]
     while len(chosen) < count:
-        nearest = min(added, key=lambda at: (added[at], way * apart[at], at))
+        nearest = min(added, key=lambda at: (added[at], sign * apart[at], at))
         del added[nearest]
         chosen.append(nearest)
         row = links[nearest]

@@ -2,9 +2,8 @@
 
     attribute:ecs.instance-type =~ g5.* and not (task:group == service:web)
 
-An expression is read once and then asked of one instance after another. A subject may have several values (an instance runs
-tasks of several groups) or none. An operator holds if it holds for one of them; its negation (`!=`, `not_in`...) holds if it
-does not.
+An expression is parsed once and then evaluated for each instance. A subject can have several values (an instance runs tasks of
+several groups) or none. An operator is true if it is true for one value; its negation (`!=`, `not_in`...) is true otherwise.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from corral.decide.pattern import Pattern, PatternError
 
 LENGTH_MAX = 2_000
 DEPTH_MAX = 50
-ANSWERS_MAX = 1_000
+CACHED_MATCHES_MAX = 1_000
 
-SubjectValues = Callable[[str], Sequence[str]]  # of a subject, on one instance
+SubjectValues = Callable[[str], Sequence[str]]  # subject → its values on one instance
 Predicate = Callable[[SubjectValues], bool]
 
 EQUALITY = ("==", "!=")
@@ -34,7 +33,7 @@ NAMES = {
 }  # fmt: skip
 NEGATED = {"!=": "==", "!in": "in", "!~": "=~", "!exists": "exists"}
 
-# What ECS documents; an attribute and a task's group take every operator.
+# The operators that ECS documents for each subject. An attribute takes every operator.
 SUBJECTS = {
     "agentConnected": (*EQUALITY, *LISTS, *PATTERNS),
     "agentVersion": (*EQUALITY, *ORDER),
@@ -45,18 +44,18 @@ SUBJECTS = {
     "task:group": (*EQUALITY, *LISTS, *PATTERNS, *EXISTENCE),
 }
 COUNTS = {"runningTasksCount", "pendingTasksCount"}
-OF_TASKS = {*COUNTS, "task:group"}  # what changes as tasks come and go
+TASK_SUBJECTS = {*COUNTS, "task:group"}  # their values change when tasks start and stop
 
 BLANKS = re.compile(r"\s*")
 SUBJECT = re.compile(r"[^\s()\[\],=!<>&|~'\"]+")
 OPERATOR = re.compile(r"==|!=|>=|<=|=~|!~|>|<|!\s*exists\b|!\s*in\b|[a-z_]+")
 BARE = re.compile(r"(?:(?!&&|\|\|)[^\s()\[\],'\"])+")
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-MOMENT = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:T(\d\d):(\d\d):(\d\d)(?:\.\d+)?(?:Z|([+-])(\d\d):?(\d\d))?)?")
+TIMESTAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:T(\d\d):(\d\d):(\d\d)(?:\.\d+)?(?:Z|([+-])(\d\d):?(\d\d))?)?")
 
 
 class InstanceQueryError(ValueError):
-    """The expression cannot be read. The message says where."""
+    """The expression is not valid. The message says where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +65,9 @@ class InstanceQuery:
     subjects: frozenset[str]
 
     @property
-    def of_tasks(self) -> bool:
-        """Whether the answer changes as tasks come and go, and not only with what is said of the instance."""
-        return bool(self.subjects & OF_TASKS)
+    def depends_on_tasks(self) -> bool:
+        """Whether the result can change when tasks start and stop, without a change of the instance's attributes."""
+        return bool(self.subjects & TASK_SUBJECTS)
 
 
 @lru_cache(maxsize=512)
@@ -81,7 +80,7 @@ def parse_instance_query(text: str) -> InstanceQuery:
 
 
 class _Reader:
-    """Expression text → a function of an instance. `or` binds least, then `and`, then `not`."""
+    """A recursive descent parser: text → predicate. `or` binds least, then `and`, then `not`."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -91,7 +90,7 @@ class _Reader:
 
     def whole(self) -> Predicate:
         found = self._any_of()
-        self._blanks()
+        self._skip_blanks()
         if self._at < len(self._text):
             raise self._error("expected 'and', 'or' or the end")
         return found
@@ -101,14 +100,14 @@ class _Reader:
         near = f"'{self._text[at : at + 20]}'" if at < len(self._text) else "the end"
         return InstanceQueryError(f"Invalid expression '{self._text}': {what} at character {at + 1}, near {near}.")
 
-    def _blanks(self) -> None:
+    def _skip_blanks(self) -> None:
         found = BLANKS.match(self._text, self._at)
         assert found is not None
         self._at = found.end()
 
-    def _word(self, *words: str) -> bool:
-        """Take one of these, if it is what comes next."""
-        self._blanks()
+    def _accept(self, *words: str) -> bool:
+        """Consume one of these words if it is next."""
+        self._skip_blanks()
         for word in words:
             end = self._at + len(word)
             if self._text.startswith(word, self._at) and not (word.isalpha() and self._text[end : end + 1].isalnum()):
@@ -117,30 +116,30 @@ class _Reader:
         return False
 
     def _any_of(self) -> Predicate:
-        ways = [self._all_of()]
-        while self._word("or", "||"):
-            ways.append(self._all_of())
-        return ways[0] if len(ways) == 1 else lambda values: any(way(values) for way in ways)
+        alternatives = [self._all_of()]
+        while self._accept("or", "||"):
+            alternatives.append(self._all_of())
+        return alternatives[0] if len(alternatives) == 1 else lambda values: any(alternative(values) for alternative in alternatives)
 
     def _all_of(self) -> Predicate:
         parts = [self._negated()]
-        while self._word("and", "&&"):
+        while self._accept("and", "&&"):
             parts.append(self._negated())
         return parts[0] if len(parts) == 1 else lambda values: all(part(values) for part in parts)
 
     def _negated(self) -> Predicate:
         negations = 0
-        while self._word("not", "!"):
+        while self._accept("not", "!"):
             negations += 1
-        found = self._parentheses() if self._word("(") else self._comparison()
+        found = self._parentheses() if self._accept("(") else self._comparison()
         return _not(found) if negations % 2 else found
 
     def _parentheses(self) -> Predicate:
         self._depth += 1
         if self._depth > DEPTH_MAX:
-            raise self._error(f"more than {DEPTH_MAX} parentheses inside each other")
+            raise self._error(f"parentheses nested more than {DEPTH_MAX} deep")
         found = self._any_of()
-        if not self._word(")"):
+        if not self._accept(")"):
             raise self._error("expected ')'")
         self._depth -= 1
         return found
@@ -156,7 +155,7 @@ class _Reader:
         return lambda values: any(map(test, values(subject)))
 
     def _subject(self) -> str:
-        self._blanks()
+        self._skip_blanks()
         found = SUBJECT.match(self._text, self._at)
         subject = found[0] if found else ""
         if subject in SUBJECTS or (subject.startswith("attribute:") and subject != "attribute:"):
@@ -164,54 +163,54 @@ class _Reader:
             return subject
         if not found:
             raise self._error("expected a subject, such as attribute:NAME")
-        raise self._error(f"'{subject}' is no subject; use attribute:NAME, {', '.join(sorted(SUBJECTS))}:")
+        raise self._error(f"'{subject}' is not a subject; use attribute:NAME, {', '.join(sorted(SUBJECTS))}:")
 
     def _operator(self, subject: str) -> str:
-        self._blanks()
-        began = self._at
-        found = OPERATOR.match(self._text, began)
-        said = re.sub(r"\s", "", found[0]) if found else ""
-        operator = NAMES.get(said, said)
+        self._skip_blanks()
+        start = self._at
+        found = OPERATOR.match(self._text, start)
+        symbol = re.sub(r"\s", "", found[0]) if found else ""
+        operator = NAMES.get(symbol, symbol)
         if found is None or operator not in (*EQUALITY, *ORDER, *LISTS, *PATTERNS, *EXISTENCE):
             raise self._error("expected an operator, such as == or in")
         if operator not in SUBJECTS.get(subject, (operator,)):
-            raise self._error(f"{subject} does not take the operator {said}")
+            raise self._error(f"{subject} does not take the operator {symbol}")
         self._at = found.end()
         return operator
 
     def _test(self, subject: str, operator: str) -> Callable[[str], bool]:
-        """What one value of the subject must be."""
+        """The test for one value of the subject."""
         if operator == "exists":
             return lambda value: True
         if operator == "in":
             return frozenset(self._list()).__contains__
-        self._blanks()
-        began = self._at
+        self._skip_blanks()
+        start = self._at
         if operator == "=~":
-            return self._pattern(began)
+            return self._pattern(start)
         argument = self._argument()
         if subject == "registeredAt":
-            return self._moments(operator, argument, began)
+            return self._compare_time(operator, argument, start)
         if subject in COUNTS:
             if not NUMBER.fullmatch(argument):
-                raise self._error(f"{subject} is compared with a number", began)
+                raise self._error(f"{subject} is compared with a number", start)
             return _ordered(operator, argument)
         if operator == "==":
             return lambda value: value == argument
         return _ordered_versions(operator, argument) if subject == "agentVersion" else _ordered(operator, argument)
 
     def _list(self) -> list[str]:
-        if not self._word("["):
+        if not self._accept("["):
             raise self._error("expected a list, such as [a, b]")
         found = [self._argument()]
-        while self._word(","):
+        while self._accept(","):
             found.append(self._argument())
-        if not self._word("]"):
+        if not self._accept("]"):
             raise self._error("expected ',' or ']'")
         return found
 
     def _argument(self) -> str:
-        self._blanks()
+        self._skip_blanks()
         quote = self._text[self._at : self._at + 1]
         if quote and quote in "'\"":
             return self._quoted(quote)
@@ -222,34 +221,34 @@ class _Reader:
         return found[0]
 
     def _quoted(self, quote: str) -> str:
-        began, found = self._at, []
+        start, found = self._at, []
         self._at += 1
         while (character := self._text[self._at : self._at + 1]) != quote:
             if character == "\\" and self._text[self._at + 1 : self._at + 2] in (quote, "\\"):
                 self._at += 1
                 character = self._text[self._at]
             if not character:
-                raise self._error("a quote that is not closed", began)
+                raise self._error("a quote is not closed", start)
             found.append(character)
             self._at += 1
         self._at += 1
         return "".join(found)
 
-    def _pattern(self, began: int) -> Callable[[str], bool]:
-        """A pattern goes on to the next blank; a parenthesis that it has not opened itself is not part of it."""
-        if self._text[began : began + 1] in ("'", '"'):
-            text = self._quoted(self._text[began])
+    def _pattern(self, start: int) -> Callable[[str], bool]:
+        """A pattern ends at the next blank, or at a closing parenthesis that it did not open."""
+        if self._text[start : start + 1] in ("'", '"'):
+            text = self._quoted(self._text[start])
         else:
             text = self._bare_pattern()
         if not text:
             raise self._error("expected a pattern")
         try:
-            return lru_cache(ANSWERS_MAX)(Pattern(text).matches)  # many instances have the same values
+            return lru_cache(CACHED_MATCHES_MAX)(Pattern(text).matches)  # many instances have the same values
         except PatternError as error:
-            raise self._error(f"in the pattern {text}: {error},", began) from None
+            raise self._error(f"in the pattern {text}: {error},", start) from None
 
     def _bare_pattern(self) -> str:
-        began, opened, in_set = self._at, 0, False
+        start, opened, in_set = self._at, 0, False
         while self._at < len(self._text) and not (character := self._text[self._at]).isspace():
             if character == "\\":
                 self._at += 1
@@ -265,12 +264,12 @@ class _Reader:
                 opened -= 1
             self._at += 1
         self._at = min(self._at, len(self._text))
-        return self._text[began : self._at]
+        return self._text[start : self._at]
 
-    def _moments(self, operator: str, argument: str, began: int) -> Callable[[str], bool]:
-        then_s = moment_s(argument)
+    def _compare_time(self, operator: str, argument: str, start: int) -> Callable[[str], bool]:
+        then_s = timestamp_s(argument)
         if then_s is None:
-            raise self._error("expected a date, such as 2018-06-18 or 2018-06-18T22:28:28+00:00,", began)
+            raise self._error("expected a date, such as 2018-06-18 or 2018-06-18T22:28:28+00:00,", start)
         return lambda value: _compares(operator, float(int(float(value))), then_s)
 
 
@@ -279,7 +278,7 @@ def _not(holds: Predicate) -> Predicate:
 
 
 def _ordered(operator: str, argument: str) -> Callable[[str], bool]:
-    """Numbers compare with numbers, other texts letter by letter."""
+    """Compare a number with numbers only, and any other text letter by letter."""
     if NUMBER.fullmatch(argument):
         number = float(argument)
         return lambda value: NUMBER.fullmatch(value) is not None and _compares(operator, float(value), number)
@@ -287,7 +286,7 @@ def _ordered(operator: str, argument: str) -> Callable[[str], bool]:
 
 
 def _ordered_versions(operator: str, argument: str) -> Callable[[str], bool]:
-    """1.9 is before 1.10."""
+    """Compare versions part by part: 1.9 is before 1.10."""
     version = _version(argument)
     return lambda value: _compares(operator, _version(value), version)
 
@@ -304,15 +303,15 @@ def _compares(operator: str, left: object, right: object) -> bool:
     return {">": more, ">=": not less, "<": less, "<=": not more}[operator]
 
 
-def moment_s(text: str) -> float | None:
-    """Seconds since the epoch of one of the forms that ECS documents."""
-    found = MOMENT.fullmatch(text)
+def timestamp_s(text: str) -> float | None:
+    """Seconds since the epoch, from one of the formats that ECS documents; None if the text has none of them."""
+    found = TIMESTAMP.fullmatch(text)
     if found is None:
         return None
     year, month, day, hours, minutes, seconds = (int(part or 0) for part in found.groups()[:6])
     if not (1 <= month <= 12 and 1 <= day <= 31 and hours < 24 and minutes < 60 and seconds < 61):
         return None
-    since_march = (month + 9) % 12  # a year that begins with March has its leap day at the end
+    since_march = (month + 9) % 12  # counted from March, the leap day is the last day of the year
     years = year - (month <= 2)
     days = years * 365 + years // 4 - years // 100 + years // 400 + (since_march * 153 + 2) // 5 + day - 1 - 719_468
     offset = (int(found[8]) * 60 + int(found[9])) * (1 if found[7] == "+" else -1) if found[7] else 0

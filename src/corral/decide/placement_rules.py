@@ -1,4 +1,4 @@
-"""What the rules of a task make of slots: which of them it may use, and in which order it would like them."""
+"""Placement rules: which slots the constraints of a task allow, and which slot its strategy prefers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from corral.model.instance import ec2_id
 from corral.model.placement import Part, Pool, Selection, Slot, Sorting
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 
-ZONE = "ecs.availability-zone"  # the one attribute that depends on who asks: a host is in every region
-DRAWS_MAX = 16  # then all that fit are counted
+ZONE = "ecs.availability-zone"  # the only attribute that depends on the caller's region: a host is in every region
+DRAWS_MAX = 16  # random draws before all slots that fit are listed
 
-Open = Callable[[str], bool]  # whether the ask fits a slot and nobody has it kept
+IsOpen = Callable[[str], bool]  # whether the demand fits a slot and no older claim reserves it
 
 
 def select(pool: Pool, rules: PlacementRules) -> Selection:
@@ -28,7 +28,7 @@ def select(pool: Pool, rules: PlacementRules) -> Selection:
 
 
 def select_by_attributes(pool: Pool, rules: PlacementRules) -> Selection:
-    """The same without `distinctInstance`: those that match every memberOf."""
+    """The slots that match every memberOf constraint, whether distinctInstance allows them or not."""
     return select(pool, replace(rules, distinct=False, strategy=(), group=""))
 
 
@@ -37,7 +37,7 @@ def zone_of(scope: str) -> str:
 
 
 def values_of(slot: Slot, scope: str) -> SubjectValues:
-    """What the subjects of the query language are on this slot."""
+    """The values of the query language's subjects on this slot."""
     return partial(_values, slot, scope)
 
 
@@ -89,19 +89,22 @@ def _allows(rules: PlacementRules) -> Callable[[Slot], bool]:
 
 
 def _spread_over(rules: PlacementRules, field: str) -> Callable[[Slot], str] | None:
-    """The value of a slot among which tasks are spread; slots without the attribute are together one value."""
+    """The function from a slot to the value over which tasks are spread; None: they are spread over slots.
+
+    Slots without the attribute share one value.
+    """
     if field == "instanceId":
         return None
     return lambda slot: next(iter(_values(slot, rules.scope, field)), "")
 
 
-def first_choice(pool: Pool, demand: Demand, seed: str, is_open: Open) -> str | None:
-    """The slot that the rules put first among those that are open to the ask."""
+def first_choice(pool: Pool, demand: Demand, seed: str, is_open: IsOpen) -> str | None:
+    """The slot that the strategy prefers among those that are open to the demand."""
     rules = demand.rules
     assert rules is not None
     selection = select(pool, rules)
     if not any(True for group in selection.groups(demand.gpus) for _ in group.fitting(demand.memory_mib, demand.cpu_units)):
-        return None  # so a refusal does not look at every part
+        return None  # no slot has room: do not try every part
     steps = rules.strategy
     while steps and steps[0][0] == "spread":
         steps = steps[1:]
@@ -112,8 +115,8 @@ def first_choice(pool: Pool, demand: Demand, seed: str, is_open: Open) -> str | 
     return None
 
 
-def _choose(pool: Pool, parts: Sequence[Part], demand: Demand, steps: Sequence[tuple[str, str]], seed: str, is_open: Open) -> str | None:
-    """The first among parts that are equally good, by what else there is to say."""
+def _choose(pool: Pool, parts: Sequence[Part], demand: Demand, steps: Sequence[tuple[str, str]], seed: str, is_open: IsOpen) -> str | None:
+    """The preferred slot of parts that the spread steps rank equally, by the remaining steps of the strategy."""
     if not steps:
         return next(_open_ones(_shapes(parts, demand), demand, is_open), None)
     if steps[0][0] == "random":
@@ -136,13 +139,16 @@ def _by_group(parts: Sequence[Part], demand: Demand) -> Iterator[Iterable[Sequen
 
 
 def _shapes(parts: Sequence[Part], demand: Demand) -> Iterator[Sequence[str]]:
-    """In each part by best fit: fewest free GPUs, then least memory."""
+    """The slots of each part by best fit: fewest free GPUs, then least free memory."""
     return chain.from_iterable(_by_group(parts, demand))
 
 
-def _open_ones(shapes: Iterable[Sequence[str]], demand: Demand, is_open: Open) -> Iterator[str]:
-    """At most one slot is kept for somebody, so of each shape the second is open; unless all GPUs of a slot are asked for,
-    which shapes tell nothing of."""
+def _open_ones(shapes: Iterable[Sequence[str]], demand: Demand, is_open: IsOpen) -> Iterator[str]:
+    """The first open slot of each shape.
+
+    At most one slot is reserved, so the second of a shape is open. A demand for all GPUs of a slot must try each, because a shape
+    does not say whether all GPUs are free.
+    """
     for ids in shapes:
         for slot_id in ids if demand.gpus == ALL_GPUS else ids[:2]:
             if is_open(slot_id):
@@ -150,7 +156,7 @@ def _open_ones(shapes: Iterable[Sequence[str]], demand: Demand, is_open: Open) -
                 break
 
 
-def _draw(parts: Sequence[Part], demand: Demand, seed: str, is_open: Open) -> str | None:
+def _draw(parts: Sequence[Part], demand: Demand, seed: str, is_open: IsOpen) -> str | None:
     ends = list(accumulate(map(len, parts)))
     for count in range(DRAWS_MAX):
         number = _number(seed, count) % ends[-1]
@@ -163,7 +169,7 @@ def _draw(parts: Sequence[Part], demand: Demand, seed: str, is_open: Open) -> st
 
 
 def _number(seed: str, count: int) -> int:
-    """Chance is handed in: the seed is a name that was drawn at random."""
+    """A number from the seed, which is a random id: decisions have no randomness of their own."""
     return crc32(f"{count}/{seed}".encode())
 
 
@@ -176,7 +182,7 @@ def _cpu_first(slot: Slot) -> tuple[int, int]:
 
 
 def _among_equals(pool: Pool, demand: Demand, ids: list[str], steps: Sequence[tuple[str, str]], seed: str) -> str:
-    """What follows a binpack speaks only of slots with exactly as much left; nobody keeps an index of those."""
+    """The preferred slot by the steps after a binpack, among slots with equal free amounts. No index orders these."""
     assert demand.rules is not None
     for kind, field in steps:
         if kind == "random":

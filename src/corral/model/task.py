@@ -41,28 +41,28 @@ FREE_GPUS = -2  # of a run that asks in the old way: those that nobody holds whe
 
 @dataclass(frozen=True, slots=True)
 class PlacementRules:
-    """The placement constraints and strategies of a task. Tasks with equal asks and rules wait in one line."""
+    """The placement constraints and strategies of a task."""
 
-    scope: str  # region/cluster: whose tasks `task:group` speaks of
-    member_of: tuple[str, ...] = ()  # expressions of the cluster query language; all must hold
+    scope: str  # region/cluster of the tasks that `task:group` means
+    member_of: tuple[str, ...] = ()  # expressions of the cluster query language; all must be true
     distinct: bool = False  # no two tasks of `group` on one host
-    strategy: tuple[tuple[str, str], ...] = ()  # (spread, instanceId), (binpack, memory), (random, ""): the first counts most
-    group: str = ""  # region/cluster/group of the tasks that `distinct` keeps apart and `spread` counts; empty where neither does
-    depends_on_tasks: bool = False  # whether it may fit as soon as a task comes or goes, though no room is made or lost
+    strategy: tuple[tuple[str, str], ...] = ()  # (spread, instanceId), (binpack, memory), (random, ""); the first counts most
+    group: str = ""  # region/cluster/group of the tasks that `distinct` separates and `spread` counts; empty without both
+    depends_on_tasks: bool = False  # the start or stop of a task can change which slots are allowed, without freeing capacity
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a task needs of one host. Equal asks wait in one line."""
+    """What a task or an instance launch needs of one host. Claims with equal demands wait in one line."""
 
     gpus: int = 0
     cpu_units: int = 0
     memory_mib: int = 0
-    rules: PlacementRules | None = None  # None: anywhere, by best fit
+    rules: PlacementRules | None = None  # None: any slot, by best fit
 
     @property
     def least_gpus(self) -> int:
-        """How many GPUs a host must have at least."""
+        """The least number of GPUs that a host must have."""
         return 1 if self.gpus == ALL_GPUS else self.gpus
 
 

@@ -12,7 +12,7 @@ ROWS_MAX = 100
 
 
 def reconcile_host(tx: Tx[Store], host_id: str) -> None:
-    """Mark a host as silent if it has not reported for a while: it gets no new work. It keeps its leases, as its runs can be alive."""
+    """Mark a host as silent if it has not reported for a while. It gets no new work and keeps its leases: its runs can be alive."""
     host = tx.store.hosts.get(host_id)
     if host is None or not host["connected"]:
         return

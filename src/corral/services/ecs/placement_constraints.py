@@ -49,7 +49,7 @@ def placement_rules(
         distinct=distinct,
         strategy=steps,
         group=f"{scope}/{group}" if distinct or any(kind == "spread" for kind, _ in steps) else "",
-        depends_on_tasks=distinct or any(parse_instance_query(expression).of_tasks for expression in expressions),
+        depends_on_tasks=distinct or any(parse_instance_query(expression).depends_on_tasks for expression in expressions),
     )
 
 

@@ -147,9 +147,10 @@ def _with_override(base: ContainerSpec, override: dict[str, Any]) -> ContainerSp
         definition["environment"] = [{"name": name, "value": value} for name, value in environment.items()]
     if "resourceRequirements" in override or "NVIDIA_VISIBLE_DEVICES" in environment:
         gpus = gpus_of_run(definition)
+    description = base.description if SIZE_FIELDS.isdisjoint(override) else _description(definition)
     return ContainerSpec(
         definition, base.image, base.is_host_image, _command(definition), environment, gpus, base.only_in_container,
-        base.health_check, base.stop_grace_s, base.log_options, base.description if SIZE_FIELDS.isdisjoint(override) else _description(definition),
+        base.health_check, base.stop_grace_s, base.log_options, description,
     )  # fmt: skip
 
 
