@@ -1,4 +1,4 @@
-"""`corral hold`: a GPU kept away from tasks, with its reason wherever the GPU is shown."""
+"""`corral hold`: a GPU that is withheld from tasks, with its reason wherever the GPU is shown."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_held_gpu_gets_no_task_until_it_is_released(cli: Cli) -> None:
     assert cli.json("hold") == []
 
 
-def test_a_gpu_in_use_is_kept_to_the_end_and_then_held(cli: Cli) -> None:
+def test_a_gpu_in_use_is_held_after_its_task(cli: Cli) -> None:
     task_id = cli.start_task("--gpus", "2", "--", "sh", "-c", UNTIL_TOLD)
     cli("hold", "0")
     assert cli.json("hold")[0]["reason"] == "by hand"
@@ -53,7 +53,7 @@ def test_a_gpu_in_use_is_kept_to_the_end_and_then_held(cli: Cli) -> None:
     assert [gpu["task"] for gpu in cli.json("status")["hosts"][0]["gpus"]] == [None, after]
 
 
-def test_a_hold_is_a_plain_attribute(cli: Cli) -> None:
+def test_a_hold_is_an_attribute(cli: Cli) -> None:
     cli("hold", "0", "--for", "a/b:c@d.e-f_g h")
     [attribute] = [each for each in cli.client("ecs").list_attributes(targetType="container-instance")["attributes"]
                    if each["name"].startswith(AWAY)]  # fmt: skip
@@ -61,7 +61,7 @@ def test_a_hold_is_a_plain_attribute(cli: Cli) -> None:
     assert json.loads(cli("hold", "0", "--release", "--json").stdout) == []
 
 
-def test_what_cannot_be_held(cli: Cli) -> None:
+def test_holds_that_are_refused(cli: Cli) -> None:
     assert "there is no GPU 7" in cli("hold", "7", code=1).stderr
     assert "2 GPUs are meant" in cli("hold", "GPU-", code=1).stderr
     assert "is not held" in cli("hold", "0", "--release", code=1).stderr

@@ -1,4 +1,4 @@
-"""GPUs through ECS against a real server: all of them, several containers, the old way of asking, and those kept away."""
+"""GPUs through ECS against a real server: ALL, several containers, NVIDIA_VISIBLE_DEVICES, and withheld GPUs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def running(ecs, task: dict) -> dict:
 
 
 def hold(ecs, gpu_id: str, reason: str | None) -> None:
-    """With a reason keep a GPU away, without one give it back."""
+    """Hold a GPU with a reason; release it without one."""
     instance_arn = ecs.list_container_instances()["containerInstanceArns"][0]
     attribute = {"name": f"corral.hold.{gpu_id}", "targetType": "container-instance", "targetId": instance_arn}
     if reason is None:
@@ -97,16 +97,16 @@ def test_all_waits_for_a_whole_host_and_has_all_of_it(four, tmp_path):
     assert messages(logs, f"all/main/{done['taskArn'].rpartition('/')[2]}") == [",".join(gpu_ids)]
 
 
-def test_all_leaves_none_for_another_container(client):
+def test_with_all_no_other_container_can_require_a_gpu(client):
     ecs = client("ecs")
     for value in ("ALL", "1"):
         with pytest.raises(ClientError, match="If a container of a task requires ALL GPUs") as raised:
             register(ecs, "greedy", asks("ALL", ["true"]), asks(value, ["true"], "second"))
         assert raised.value.response["Error"]["Code"] == "ClientException"
-    register(ecs, "beside", asks("ALL", ["true"]), container(["true"], name="second"))
+    register(ecs, "two-containers", asks("ALL", ["true"]), container(["true"], name="second"))
     with pytest.raises(ecs.exceptions.ClientException, match="Only one container"):
         more = [{"name": "second", "resourceRequirements": [{"type": "GPU", "value": "1"}]}]
-        ecs.run_task(taskDefinition="beside", overrides={"containerOverrides": more})
+        ecs.run_task(taskDefinition="two-containers", overrides={"containerOverrides": more})
 
 
 @pytest.mark.parametrize(
@@ -119,14 +119,14 @@ def test_all_leaves_none_for_another_container(client):
         ({"sharingStrategy": {"nvidiaMps": {"memory": 1024}}}, "does not serve GPU sharing"),
     ],
 )
-def test_what_cannot_be_asked_for(client, need, says):
+def test_gpu_requirements_that_are_refused(client, need, says):
     ecs = client("ecs")
     with pytest.raises(ecs.exceptions.ClientException, match=says):
         register(ecs, "wrong", container(["true"], resourceRequirements=[{"type": "GPU", **need}]))
 
 
-def test_several_containers_each_with_their_own_close_ones(four, tmp_path):
-    """Of four T4 two and two hang on one switch."""
+def test_several_containers_each_get_close_gpus(four, tmp_path):
+    """Four T4 are two pairs, each under one switch."""
     ecs = four.client("ecs")
     sleeps = held_until(tmp_path / "go")
     register(ecs, "three", asks("1", sleeps, "a"), container(sleeps, name="b"), asks("2", sleeps, "c"))
@@ -155,7 +155,7 @@ def test_a_close_pair_before_the_first_free_ones(four, tmp_path):
 
 
 @pytest.mark.parametrize("asking", ["privileged", "all", "some", "id"])
-def test_the_old_way_of_asking(four, tmp_path, asking):
+def test_visible_devices_and_privileged(four, tmp_path, asking):
     ecs, logs = four.client("ecs"), four.client("logs")
     gpu_ids = [gpu["id"] for gpu in gpus_of(four).values()]
     register(ecs, "one", asks("1", held_until(tmp_path / "go")))
@@ -176,7 +176,7 @@ def test_the_old_way_of_asking(four, tmp_path, asking):
     assert not any(gpu["task"] == task_id for gpu in gpus_of(four).values())
 
 
-def test_the_old_way_never_waits_and_takes_nothing_that_is_kept(four, tmp_path):
+def test_visible_devices_never_wait_and_take_no_reserved_gpu(four, tmp_path):
     ecs = four.client("ecs")
     sleeps = held_until(tmp_path / "go")
     register(ecs, "two", asks("2", sleeps))
@@ -196,7 +196,7 @@ def test_the_old_way_never_waits_and_takes_nothing_that_is_kept(four, tmp_path):
     assert not any("gpuIds" in each for each in again["containers"])
 
 
-def test_an_override_asks_in_the_old_way_too(client, tmp_path):
+def test_an_override_sets_visible_devices(client, tmp_path):
     ecs = client("ecs")
     register(ecs, "plain", container(["true"]))
     environment = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "1"}]
@@ -238,14 +238,14 @@ def test_excluded_gpus_are_not_offered(own_corral, tmp_path):
     ("flag", "says"),
     [("4", "there is no GPU 4; there are 0 (GPU-"), ("0,GPU-x", "there is no GPU GPU-x"), ("-1", "there is no GPU -1")],
 )
-def test_an_excluded_gpu_that_is_not_there_is_refused(own_corral, flag, says):
+def test_an_unknown_excluded_gpu_is_refused(own_corral, flag, says):
     corral = own_corral("sim:4", f"--exclude-gpus={flag}")
     with pytest.raises(AssertionError, match="did not start"):
         corral.start()
     assert f"corral: --exclude-gpus {flag}: {says}" in corral.log()
 
 
-def test_what_is_held_for_a_reason_is_given_to_nobody(four, tmp_path):
+def test_a_held_gpu_is_given_to_no_task(four, tmp_path):
     ecs = four.client("ecs")
     if "PutAttributes" not in SERVICES["ecs"].operations:
         pytest.skip("attributes are not served yet")
@@ -280,7 +280,7 @@ def test_what_is_held_for_a_reason_is_given_to_nobody(four, tmp_path):
 
 @pytest.fixture
 def computes():
-    """Starts processes that see a GPU, as somebody beside Corral would."""
+    """Start processes that use a GPU and belong to no task."""
     started: list[subprocess.Popen] = []
 
     def start(gpu_id: str) -> subprocess.Popen:
@@ -296,7 +296,7 @@ def computes():
         process.communicate()
 
 
-def test_a_gpu_on_which_others_compute_is_left_alone_while_they_do(own_corral, computes, tmp_path):
+def test_no_task_gets_a_gpu_while_a_foreign_process_uses_it(own_corral, computes, tmp_path):
     corral = own_corral("sim:2").start()
     ecs = corral.client("ecs")
     gpus = [gpu["id"] for gpu in gpus_of(corral).values()]
@@ -311,9 +311,9 @@ def test_a_gpu_on_which_others_compute_is_left_alone_while_they_do(own_corral, c
     assert one["containers"][0]["gpuIds"] == gpus[1:]
     two = ecs.run_task(taskDefinition="two")["tasks"][0]
     assert f"1 GPU is withheld: process {other.pid} (python" in two["containers"][0]["reason"]
-    # Beside a task of ours it is shown, and changes nothing for the task.
-    beside = computes(gpus[1])
-    eventually(lambda: gpus_of(corral)[1]["foreign"], "seen beside a task")
+    # On the GPU of a task a foreign process is shown, and changes nothing for the task.
+    foreign = computes(gpus[1])
+    eventually(lambda: gpus_of(corral)[1]["foreign"], "the foreign process is reported")
     assert running(ecs, one)["containers"][0]["gpuIds"] == gpus[1:]
     # It is known again at once after a restart of everything.
     corral.kill("corral.server", "corral.node")
@@ -322,10 +322,10 @@ def test_a_gpu_on_which_others_compute_is_left_alone_while_they_do(own_corral, c
     (tmp_path / "go").touch()
     wait_stopped(ecs, [one["taskArn"]])
     assert resource(instance_of(ecs), "remainingResources") == [], "the task has ended, and the other computes on"
-    beside.kill()
+    foreign.kill()
     other.kill()
     other.wait()
-    beside.wait()
+    foreign.wait()
     [done] = wait_stopped(ecs, [two["taskArn"]])
     assert sorted(done["containers"][0]["gpuIds"]) == sorted(gpus)
 
@@ -341,8 +341,8 @@ def test_a_gpu_that_is_busy_already_is_known_before_anything_is_placed(own_corra
     assert ecs.run_task(taskDefinition="one", launchType="EC2")["failures"][0]["reason"] == "RESOURCE:GPU"
 
 
-def test_processes_of_tasks_are_nobody_elses(own_corral, tmp_path):
-    """Short ones, many at once, and one that leaves its session: none of them keeps a GPU from the next task."""
+def test_processes_of_tasks_are_not_foreign(own_corral, tmp_path):
+    """Short processes, many at once, and one that leaves its session: none of them withholds a GPU from the next task."""
     corral = own_corral("sim:2").start()
     ecs = corral.client("ecs")
     register(ecs, "short", asks("1", ["sh", "-c", "setsid sh -c 'sleep 0.01' & wait"]))
@@ -376,7 +376,7 @@ def test_holds_survive_and_stand_in_the_rows(tmp_path: Path):
     store.close()
 
 
-def test_corral_up_says_that_an_excluded_gpu_is_not_there(tmp_path: Path):
+def test_corral_up_names_an_unknown_excluded_gpu(tmp_path: Path):
     command = [str(Path(sys.executable).with_name("corral")), "up", "--detach", "--port", "0", "--data", str(tmp_path / "data")]
     done = subprocess.run([*command, "--gpus", "sim:2", "--exclude-gpus", "1,5"], capture_output=True, text=True)
     assert done.returncode == 1

@@ -228,7 +228,7 @@ def test_list_tasks_with_its_filters(ecs, aws, instance):
         ({"family": "one", "launchType": "EXTERNAL"}, []),
         ({"family": "one", "desiredStatus": "PENDING"}, []),
         ({"family": "one", "desiredStatus": "STOPPED"}, []),
-        ({"family": "nobody"}, []),
+        ({"family": "unknown"}, []),
         ({"containerInstance": "0" * 32}, []),
     ):
         assert ecs.list_tasks(**given)["taskArns"] == [task["taskArn"] for task in found], given

@@ -1,4 +1,4 @@
-"""Task definitions: what is kept, what is refused and in which words, listings, and deletion."""
+"""Task definitions: registration, error texts, listings and deletion."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def register(ecs: Any, family: str, *containers: dict[str, Any], **more: Any) ->
     return reply["taskDefinition"]
 
 
-def test_all_that_is_said_is_shown_again(client):
+def test_every_setting_is_returned(client):
     ecs = client("ecs")
     said = {
         "taskRoleArn": "arn:aws:iam::123456789012:role/task",
@@ -69,7 +69,7 @@ def test_all_that_is_said_is_shown_again(client):
     assert shown["compatibilities"] == ["EXTERNAL", "EC2"]
 
 
-def test_compatibilities_say_what_could_run_it(client):
+def test_compatibilities_list_the_launch_types_that_can_run_it(client):
     ecs = client("ecs")
     assert register(ecs, "compat", **FARGATE)["compatibilities"] == ["EC2", "FARGATE"]
     assert register(ecs, "compat", networkMode="awsvpc")["compatibilities"] == ["EC2"]
@@ -282,7 +282,7 @@ def test_a_family_without_revisions_is_not_listed(client):
     eventually(lambda: not ecs.list_task_definition_families(familyPrefix="lonely")["families"], "the family is gone")
 
 
-def test_tags_are_shown_when_asked_for(client):
+def test_tags_are_returned_on_request(client):
     ecs = client("ecs")
     register(ecs, "tagged", tags=[{"key": "team", "value": "vision"}])
     assert ecs.describe_task_definition(taskDefinition="tagged")["tags"] == []

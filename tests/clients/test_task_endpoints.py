@@ -1,4 +1,4 @@
-"""The inside of a task: boto3 with no configuration, credentials, metadata and stats, and their end with the task."""
+"""The endpoints of a task: boto3 without configuration, credentials, metadata and statistics. All end with the task."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def events(corral, arn: str, name: str = "main") -> list[str]:
 
 
 def environment_of(corral, arn: str, name: str = "main") -> dict[str, str]:
-    """What a task that prints it has been told."""
+    """The environment of a task, as the task prints it."""
     logs = corral.client("logs")
 
     def printed():
@@ -85,7 +85,7 @@ def environment_of(corral, arn: str, name: str = "main") -> dict[str, str]:
 
 
 def start_living(corral, **more) -> tuple[str, dict[str, str]]:
-    """A task that goes on until it is stopped, and its environment."""
+    """A task that runs until it is stopped, and its environment."""
     arn = run(corral.client("ecs"), python(f"{PRINT_ENVIRONMENT}\n{LIVE_ON}"), **more)
     return arn, environment_of(corral, arn)
 
@@ -144,7 +144,7 @@ def test_boto3_needs_no_configuration_and_takes_no_keys_from_our_home(own_corral
     assert measured == task["containers"][0]["runtimeId"]
 
 
-def test_keys_of_its_own_win(corral, ecs):
+def test_keys_in_the_environment_of_a_task_have_priority(corral, ecs):
     keys = corral.keys
     given = {"AWS_ACCESS_KEY_ID": keys["access_key"], "AWS_SECRET_ACCESS_KEY": keys["secret_key"]}
     program = "import boto3; print(boto3.client('sts').get_caller_identity()['Arn'])"
@@ -154,7 +154,7 @@ def test_keys_of_its_own_win(corral, ecs):
     assert events(corral, arn) == [f"arn:aws:iam::{ACCOUNT}:root"]
 
 
-def test_what_the_credentials_endpoint_says(corral, ecs):
+def test_the_credentials_endpoint(corral, ecs):
     arn, environment = start_living(corral, taskRoleArn=f"arn:aws:iam::{ACCOUNT}:role/team/trainer")
     url, token = environment["AWS_CONTAINER_CREDENTIALS_FULL_URI"], environment["AWS_CONTAINER_AUTHORIZATION_TOKEN"]
     status, given = fetch(url, Authorization=token)
@@ -232,7 +232,7 @@ def test_credentials_live_and_die_with_the_task_whatever_the_server_does(own_cor
     all_is_over()
 
 
-def test_a_task_that_is_told_to_stop_keeps_its_credentials_to_its_end(corral, ecs, tmp_path):
+def test_a_stopping_task_keeps_its_credentials(corral, ecs, tmp_path):
     program = f"import os, signal, time; signal.signal(signal.SIGTERM, lambda *_: open({str(tmp_path / 'told')!r}, 'w').close())"
     arn = run(ecs, python(f"{program}\n{PRINT_ENVIRONMENT}\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.02)"))
     keys = keys_of(environment_of(corral, arn))

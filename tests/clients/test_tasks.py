@@ -1,4 +1,4 @@
-"""ECS through boto3 and the aws command, against a real server and real processes."""
+"""ECS tasks through boto3 and the aws command, against a real server and real processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def register(ecs, family, *containers, **more):
 
 
 def held_until(path: Path) -> list[str]:
-    """A command that lives until the file is there."""
+    """A command that runs until the file exists."""
     return ["sh", "-c", f"until [ -e {path} ]; do sleep 0.02; done"]
 
 
@@ -49,7 +49,7 @@ def test_a_gpu_task_end_to_end(ecs, logs):
     assert done["containers"][0]["exitCode"] == 3
     assert done["containers"][0]["gpuIds"] == [gpu]
     assert done["createdAt"] <= done["startedAt"] <= done["stoppedAt"]
-    # Whoever sees the task stopped can read all that it wrote.
+    # A caller that sees the task stopped can read all its output.
     assert messages(logs, f"demo/main/{task['taskArn'].rpartition('/')[2]}") == [f"gpus={gpu}", "out", "err"]
 
 
@@ -66,7 +66,7 @@ def test_waiter_tasks_running(ecs, tmp_path):
 
 
 def test_three_tasks_on_two_gpus(ecs, tmp_path):
-    """Through launchType=EC2 the third is refused, and runs after one stops; without one it waits and starts by itself."""
+    """With launchType=EC2 the third task fails, and runs after another stops. Without a launch type it waits and then starts."""
     register(ecs, "holds-gpu", container(held_until(tmp_path / "go"), 1))
     first = ecs.run_task(taskDefinition="holds-gpu", launchType="EC2", count=3)
     assert len(first["tasks"]) == 2
@@ -169,7 +169,7 @@ def test_lists_with_pages(ecs):
 
 
 def test_several_containers(ecs):
-    """The task lives while its essential container does; the others end with it."""
+    """The task runs as long as its essential container. The other containers end with it."""
     register(ecs, "pair", container(["true"], name="quick", essential=False), container(["sh", "-c", "exit 5"], name="first"),
              container(["sleep", "1000"], name="second", stopTimeout=2))  # fmt: skip
     [task] = wait_stopped(ecs, [ecs.run_task(taskDefinition="pair")["tasks"][0]["taskArn"]])
@@ -177,14 +177,14 @@ def test_several_containers(ecs):
     assert codes["first"] == 5 and codes["second"] in (137, 143) and task["stopCode"] == "EssentialContainerExited"
 
 
-def test_a_command_that_is_not_there(ecs):
+def test_a_command_that_does_not_exist(ecs):
     register(ecs, "absent", container(["/no/such/program"]))
     [task] = wait_stopped(ecs, [ecs.run_task(taskDefinition="absent")["tasks"][0]["taskArn"]])
     assert task["stopCode"] == "TaskFailedToStart" and "CannotStartContainerError" in task["stoppedReason"]
     assert "startedAt" not in task and "exitCode" not in task["containers"][0]
 
 
-def test_a_missing_log_group_stops_the_task_and_says_how_to_make_it(ecs, logs):
+def test_a_missing_log_group_stops_the_task_and_says_how_to_create_it(ecs, logs):
     definition = container(["echo", "hi"])
     definition["logConfiguration"] = {"logDriver": "awslogs", "options": {"awslogs-group": "/not/there"}}
     register(ecs, "no-group", definition)
@@ -216,7 +216,7 @@ def test_the_container_instance_shows_its_gpus(ecs, tmp_path):
     wait_stopped(ecs, [task["taskArn"]])
 
 
-def test_regions_are_apart_and_share_the_machine(client):
+def test_regions_are_separate_and_share_the_machine(client):
     east, west = client("ecs"), client("ecs", "us-west-2")
     register(west, "western", container(["true"], 1))
     with pytest.raises(east.exceptions.ClientException):
@@ -254,7 +254,7 @@ def test_the_aws_command_agrees(aws, ecs, tmp_path):
     assert aws("sts", "get-caller-identity")["Account"] == "123456789012"
 
 
-def test_what_a_task_sees(ecs, logs, corral):
+def test_the_environment_of_a_task(ecs, logs, corral):
     register(ecs, "sees", container(["env"], log_prefix="env"))
     task = ecs.run_task(taskDefinition="sees")["tasks"][0]
     wait_stopped(ecs, [task["taskArn"]])

@@ -1,4 +1,4 @@
-"""Which GPUs of a host: tables, then against every subset. And all of them, those that are kept away, and what is left over."""
+"""The choice of GPUs: tables, then against every subset. Also ALL GPUs, withheld GPUs and spare GPUs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ V100, T4, K80 = topology("V100", 8), topology("T4", 8), topology("K80", 8)
         (topology("T4", 4), range(4), 3, (0, 1, 2)),
     ],
 )
-def test_close_ones(links: Links, free: range | tuple[int, ...], count: int, chosen: tuple[int, ...]) -> None:
+def test_the_closest_set(links: Links, free: range | tuple[int, ...], count: int, chosen: tuple[int, ...]) -> None:
     assert closest_set(tuple(free), count, links) == chosen
 
 
@@ -56,7 +56,7 @@ def inside(links: Links, chosen: tuple[int, ...]) -> int:
 
 @st.composite
 def machines(draw: st.DrawFn, most: int = 10) -> tuple[Links, tuple[int, ...], int]:
-    """Any distances at all, some of the devices free, and how many are asked for."""
+    """Any distances, some free devices, and a number to choose."""
     size = draw(st.integers(1, most))
     kinds = draw(st.sampled_from(((1, 8), (1, 2, 8), (1, 2, 3, 4, 5, 6, 7, 8))))
     far = {pair: draw(st.sampled_from(kinds)) for pair in combinations(range(size), 2)}
@@ -68,7 +68,7 @@ def machines(draw: st.DrawFn, most: int = 10) -> tuple[Links, tuple[int, ...], i
 @properties
 @given(machines())
 def test_no_set_is_closer_and_none_as_close_leaves_more(machine: tuple[Links, tuple[int, ...], int]) -> None:
-    """Written again, and slowly, on purpose."""
+    """The model is a second, slow implementation on purpose."""
     links, free, count = machine
 
     def judged(chosen: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]]:
@@ -80,7 +80,7 @@ def test_no_set_is_closer_and_none_as_close_leaves_more(machine: tuple[Links, tu
 @properties
 @given(st.sampled_from((("T4", 16), ("V100", 16), ("K80", 32), ("T4", 64))), st.integers(0, 2**32), st.integers(1, 32))
 def test_many_devices(kind: tuple[str, int], seed: int, count: int) -> None:
-    """Also where not every set is looked at: so many different free ones, never farther apart than the first free ones."""
+    """Where not every set is compared: `count` different free devices, never farther apart than the first free ones."""
     links, rng = topology(*kind), Random(seed)
     free = tuple(sorted(rng.sample(range(kind[1]), rng.randint(min(count, kind[1]), kind[1]))))
     count = min(count, len(free))
@@ -91,8 +91,8 @@ def test_many_devices(kind: tuple[str, int], seed: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [8, 16, 24])
-def test_whole_islands_of_many_devices(count: int) -> None:
-    """Also where not every set is looked at, an island of eight that is broken is left alone while whole ones are enough."""
+def test_whole_groups_of_many_devices(count: int) -> None:
+    """Where not every set is compared, whole groups of eight devices are used before a broken group."""
     links = tuple(tuple(0 if at == other else 1 if at // 8 == other // 8 else 8 for other in range(32)) for at in range(32))
     chosen = closest_set(tuple(range(3, 32)), count, links)
     assert {at // 8 for at in chosen} <= {1, 2, 3} and len({at // 8 for at in chosen}) == count // 8
@@ -126,7 +126,7 @@ def test_a_placement_is_close() -> None:
         (V100, list(range(8)), [4, 4], [(0, 1, 2, 3), (4, 5, 6, 7)]),
     ],
 )
-def test_each_container_its_own_close_ones(
+def test_each_container_gets_close_gpus(
     links: Links | None, gpus: list[int], counts: list[int], shares: list[tuple[int, ...]]
 ) -> None:
     found = split_gpus(with_links("a", links), [f"a-{at}" for at in gpus], counts)
@@ -166,8 +166,8 @@ def test_why_not_all(slots: list[Slot], word: str, text: str) -> None:
     assert place(pool_of(*slots), ALL) == Unplaceable(word, text)
 
 
-def test_a_host_that_is_being_emptied_is_kept_for_all() -> None:
-    """The one of which the fewest are held, not the one with the most free; a younger claim goes elsewhere."""
+def test_the_emptiest_host_is_reserved_for_all_gpus() -> None:
+    """The host with the fewest held GPUs is reserved, not the one with the most free. A younger claim uses another host."""
     old, young = Claim((1.0,), TASK, "old", ALL), Claim((2.0,), TASK, "young", Demand(1))
     fleet, pool = fleet_of([slot("a", 8, 5), slot("b", 2, 1)], [old, young])
     assert standing_reservation(pool) == Reservation("b", old)
@@ -213,7 +213,7 @@ def test_all_means_all(sizes: list[tuple[int, int, bool]], rng: Random) -> None:
         assert found == Placement(best.id, tuple(best.gpus))
 
 
-def test_the_index_by_held_follows_when_it_is_made_late() -> None:
+def test_the_index_by_held_gpus_is_right_when_built_late() -> None:
     fleet, pool = fleet_of([slot("a", 4), slot("b", 0), slot("c", 2, 1)])
     made_first = fleet_of([slot("a", 4), slot("b", 0), slot("c", 2, 1)])[0]
     assert place(made_first.pool(POOL), ALL) == Placement("a", tuple(f"a-{at}" for at in range(4)))  # made here
@@ -250,11 +250,11 @@ def with_withheld(name: str, free: int, *reasons: str) -> Slot:
          "4096 CPU units, 4096 MiB in all"),
     ],
 )  # fmt: skip
-def test_what_is_kept_away_is_told(slots: list[Slot], demand: Demand, text: str) -> None:
+def test_the_reason_names_withheld_gpus(slots: list[Slot], demand: Demand, text: str) -> None:
     assert why_not(pool_of(*slots), demand) == text
 
 
-def test_what_is_kept_away_is_forgotten_with_its_slot() -> None:
+def test_withheld_gpus_are_dropped_with_their_slot() -> None:
     fleet, pool = fleet_of([with_withheld("a", 1, "'mine'")])
     fleet.journal.savepoint()
     fleet.put_slot(POOL, slot("a", 2))
@@ -263,16 +263,16 @@ def test_what_is_kept_away_is_forgotten_with_its_slot() -> None:
     assert pool.withheld() == ["'mine'"]
 
 
-# What is left over, for those who ask in the old way
+# Spare GPUs, for containers with NVIDIA_VISIBLE_DEVICES
 
 
-def test_the_rest_of_the_slot_is_spare_unless_it_is_kept() -> None:
+def test_the_rest_of_the_slot_is_spare_unless_it_is_reserved() -> None:
     old, young = Claim((1.0,), TASK, "old", Demand(4)), Claim((2.0,), TASK, "young", Demand(0, 10))
     fleet, pool = fleet_of([slot("a", 4, 3), slot("b", 2)])
     assert spare_gpus(pool, Placement("a", ("a-2",))) == ("a-1", "a-3")
     fleet.join_line(POOL, old)
     fleet.join_line(POOL, young)
-    assert spare_gpus(pool, Placement("a", ())) == ()  # kept for the older one
+    assert spare_gpus(pool, Placement("a", ())) == ()  # reserved for the older claim
     assert spare_gpus(pool, Placement("a", ()), young) == ()
     assert spare_gpus(pool, Placement("b", ()), young) == ("b-0", "b-1")
     assert spare_gpus(pool, Placement("a", ()), Claim((0.5,), TASK, "older", Demand(0, 10))) == ("a-1", "a-2", "a-3")

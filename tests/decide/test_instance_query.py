@@ -96,7 +96,7 @@ def holds(expression: str, facts: dict[str, list[str]] = FACTS) -> bool:
         "((attribute:stack == prod))",
     ],
 )
-def test_it_holds_and_its_negation_does_not(expression: str) -> None:
+def test_true_expressions_and_their_negations(expression: str) -> None:
     assert holds(expression)
     assert not holds(f"not ({expression})")
 
@@ -137,13 +137,13 @@ def test_an_error_says_where(expression: str, what: str, at: int) -> None:
     assert f"at character {at}," in str(found.value)
 
 
-def test_an_expression_has_a_length() -> None:
+def test_an_expression_has_a_maximum_length() -> None:
     assert parse_instance_query("attribute:a == " + "x" * 1_985)
     with pytest.raises(InstanceQueryError, match="up to 2000"):
         parse_instance_query("attribute:a == " + "x" * 1_986)
 
 
-def test_what_changes_with_tasks_is_known() -> None:
+def test_dependence_on_tasks() -> None:
     assert parse_instance_query("attribute:a exists or task:group == x").depends_on_tasks
     assert parse_instance_query("runningTasksCount < 3").depends_on_tasks
     assert not parse_instance_query("attribute:a exists and agentConnected == true").depends_on_tasks
@@ -158,7 +158,7 @@ def test_what_changes_with_tasks_is_known() -> None:
         ("1970-01-01T01:00:00-01:00", 7200),
     ],
 )
-def test_moments(text: str, seconds: int) -> None:
+def test_timestamps(text: str, seconds: int) -> None:
     assert timestamp_s(text) == seconds
 
 
@@ -167,7 +167,7 @@ def test_moments(text: str, seconds: int) -> None:
 
 @st.composite
 def patterns(draw: st.DrawFn, depth: int = 3) -> str:
-    """What both Python and we understand."""
+    """Patterns that both Python and RE2 accept."""
     atoms = st.sampled_from(("a", "b", "c", ".", "[ab]", "[^a]", "[a-b]", "\\.", "\\d", "\\w", "x-y"))
     if depth == 0:
         return draw(atoms)
@@ -207,13 +207,13 @@ def test_any_text_is_a_pattern_or_a_clear_refusal(text: str, value: str) -> None
 @pytest.mark.parametrize(
     "text", ["(a+)+b", "(a|a)*b", "(a*)*(a*)*(a*)*b", "(.*)(.*)(.*)(.*)(.*)c", "(a?){50}a{50}", "((a{10}){5}|a)*b"]
 )
-def test_what_hangs_elsewhere_does_not_hang_here(text: str) -> None:
+def test_patterns_with_exponential_backtracking_end(text: str) -> None:
     """With `re` some of these take years: the test would never end."""
     assert not Pattern(text).matches("a" * 128 + "!")
 
 
 @pytest.mark.parametrize("text", ["((((a{99}){99}){99}){99})", "((((b|){99}){99}){99}){99}"])
-def test_patterns_have_a_size(text: str) -> None:
+def test_patterns_have_a_maximum_size(text: str) -> None:
     with pytest.raises(PatternError):
         Pattern(text)
 

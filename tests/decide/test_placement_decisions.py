@@ -176,7 +176,7 @@ def test_why_waiting_names_who_is_ahead() -> None:
         ([slot("a", 8, 3), slot("b", 8, 1)], [("x", 1.0, 4), ("y", 2.0, 1)], ["y"]),  # b is not kept
         ([slot("a", 2, 1)], [("x", 1.0, 4), ("y", 2.0, 1)], ["y"]),  # x fits no host at all: nothing is kept for it
         ([slot("a", 8, 3)], [("x", 2.0, 4), ("y", 1.0, 1)], ["y"]),
-        ([slot("a", 8, 3)], [("x", 1.0, 4), ("y", 2.0, 0)], ["y"]),  # takes no GPU: it may go beside
+        ([slot("a", 8, 3)], [("x", 1.0, 4), ("y", 2.0, 0)], ["y"]),  # takes no GPU: it leaves the reserved GPUs
         ([slot("a", 8, 5)], [("x", 1.0, 2), ("y", 2.0, 2), ("z", 3.0, 2)], ["x", "y"]),
     ],
 )

@@ -1,4 +1,4 @@
-"""Constraints and strategies: tables first, then the real index against a model that looks at every slot."""
+"""Constraints and strategies: tables first, then the real index against a model that checks every slot."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def fleet_of(slots: Iterable[Slot], claims: Iterable[Claim] = ()) -> tuple[Fleet
 
 
 def put(fleet: Fleet, placement: Placement, demand: Demand, group: str = GROUP) -> None:
-    """What the store does with a placement."""
+    """Apply a placement as the store does."""
     fleet.take(POOL, placement.slot_id, placement.gpu_ids, demand.cpu_units, demand.memory_mib, group)
 
 
@@ -127,7 +127,7 @@ def test_random_after_spread_is_fair_to_every_host() -> None:
 
 
 def test_all_gpus_of_a_host_that_rules_allow() -> None:
-    """Among hosts of one shape only one is whole; when none is, the one that lacks least is kept."""
+    """Among hosts of one shape only one is whole; if none is, the host that lacks least is reserved."""
     busy = [host(f"b{at}", 4, 2, x="1") for at in range(3)]
     _, pool = fleet_of([*busy, host("small", 2, 2, x="1"), host("free", 8, 8)])
     demand = Demand(ALL_GPUS, rules=rules("attribute:x exists"))
@@ -187,7 +187,7 @@ def test_why_not(slots: list[Slot], which: PlacementRules | None, word: str, tex
     assert found == Unplaceable(word, text)
 
 
-def test_a_claim_with_rules_keeps_a_host_that_it_may_use() -> None:
+def test_a_claim_with_rules_reserves_a_host_that_they_allow() -> None:
     old, young = Claim((1.0,), TASK, "old", Demand(4, rules=rules("attribute:x == 1"))), Claim((2.0,), TASK, "young", Demand(2))
     fleet, pool = fleet_of([host("a", 8, 3), host("b", 8, 2, x="1"), host("c", 8, 1, x="1")], [old, young])
     assert standing_reservation(pool) == Reservation("b", old)
@@ -195,8 +195,8 @@ def test_a_claim_with_rules_keeps_a_host_that_it_may_use() -> None:
     assert why_waiting(pool, old).endswith("match memberOf (attribute:x == 1); 3 GPUs free on them; first in line")
 
 
-def test_company_that_comes_is_found_by_an_older_claim() -> None:
-    """The older one wants to be where the younger one goes: both are served in one go."""
+def test_an_older_claim_follows_the_task_that_it_depends_on() -> None:
+    """The older claim must be on the host of the younger one: one call grants both."""
     old = Claim((1.0,), TASK, "old", Demand(1, rules=rules("task:group == family:train")))
     fleet, pool = fleet_of([host("a")], [old, Claim((2.0,), TASK, "young", Demand(2))])
     grants = []
@@ -207,7 +207,7 @@ def test_company_that_comes_is_found_by_an_older_claim() -> None:
     assert grants == ["young", "old"]
 
 
-def test_tasks_kept_apart_wait_for_each_other() -> None:
+def test_tasks_with_distinct_instance_wait_for_each_other() -> None:
     demand = Demand(0, rules=rules(distinct=True))
     fleet, pool = fleet_of([host("a"), host("b")], [Claim((float(at),), TASK, f"t{at}", demand) for at in range(3)])
     granted = []
@@ -239,12 +239,12 @@ def serve_one(pool: PoolIndex) -> list[tuple[Claim, Placement]]:
         (replace(host("a"), connected=False), Demand(1), "AGENT"),
     ],
 )
-def test_on_this_very_slot(where: Slot, demand: Demand, word: str | None) -> None:
+def test_place_on_a_given_slot(where: Slot, demand: Demand, word: str | None) -> None:
     found = place_on(fleet_of([where, host("b")])[1], demand, "a")
     assert getattr(found, "resource", None) == word
 
 
-def test_on_this_very_slot_nobody_jumps_the_line() -> None:
+def test_place_on_a_given_slot_respects_older_claims() -> None:
     old = Claim((1.0,), TASK, "old", Demand(8))
     _, pool = fleet_of([host("a", 8, 7)], [old])
     found = place_on(pool, Demand(1), "a")
@@ -279,7 +279,7 @@ def allowed(each: Slot, which: PlacementRules) -> bool:
 
 
 def best(slots: list[Slot], able: list[Slot], which: PlacementRules) -> list[Slot]:
-    """Those that no other beats, strategy by strategy; without any, the best fit."""
+    """The best slots by each step of the strategy; without a strategy, the best fit."""
     for kind, field in which.strategy:
         if kind == "random" or not able:
             return able
@@ -394,8 +394,8 @@ def test_the_index_chooses_as_the_model_does(slots: list[Slot], waiting: list[De
 
 @properties
 @given(hosts(least=1), st.lists(demands(), min_size=1, max_size=4), st.integers(0, 2**32))
-def test_it_still_does_after_anything_has_happened(slots: list[Slot], few: list[Demand], seed: int) -> None:
-    """Selections catch up with what has changed: takes, releases, counts, hosts that change, and all of it taken back."""
+def test_the_index_still_agrees_after_any_changes(slots: list[Slot], few: list[Demand], seed: int) -> None:
+    """Selections follow all changes: takes, releases, counts, changed hosts, and rollbacks."""
     rng = Random(seed)
     fleet, pool = fleet_of(copied(slots))
     names = [each.id for each in slots]
@@ -427,7 +427,7 @@ def test_it_still_does_after_anything_has_happened(slots: list[Slot], few: list[
 
 @properties
 @given(hosts(), st.lists(demands(), max_size=6))
-def test_serving_keeps_the_rules_and_leaves_nobody_who_fits(slots: list[Slot], waiting: list[Demand]) -> None:
+def test_serve_respects_the_rules_and_leaves_no_claim_that_fits(slots: list[Slot], waiting: list[Demand]) -> None:
     claims = [Claim((float(at),), TASK, f"t{at}", each) for at, each in enumerate(waiting)]
     fleet, pool = fleet_of(copied(slots), claims)
     granted: list[Claim] = []
@@ -439,12 +439,12 @@ def test_serving_keeps_the_rules_and_leaves_nobody_who_fits(slots: list[Slot], w
         granted.append(claim)
     assert next(serve(pool), None) is None
     for claim in set(claims) - set(granted):
-        assert all(other < claim for other in granted if other.demand == claim.demand)  # nobody of its line went before it
+        assert all(other < claim for other in granted if other.demand == claim.demand)  # in order within its line
         assert why_waiting(pool, claim).startswith("needs ")
 
 
-def test_a_selection_is_not_made_anew_for_every_task() -> None:
-    """The expression is asked of each host once, and then of those that have changed."""
+def test_a_selection_is_reused() -> None:
+    """The expression is evaluated once per host, and again only for changed hosts."""
     asked: list[str] = []
 
     class Telling(Slot):
@@ -464,7 +464,7 @@ def test_a_selection_is_not_made_anew_for_every_task() -> None:
     assert select(pool, demand.rules).allowed == 200
 
 
-def test_why_not_says_what_is_kept() -> None:
+def test_why_not_names_the_reservation() -> None:
     old = Claim((1.0,), TASK, "old", Demand(8))
     _, pool = fleet_of([host("a", 8, 7, x="1")], [old])
     text = why_not(pool, Demand(1, rules=rules("attribute:x == 1")), standing_reservation(pool))

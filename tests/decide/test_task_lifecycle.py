@@ -1,4 +1,4 @@
-"""What becomes of runs and tasks: late, doubled and reordered words, and containers that matter or do not."""
+"""The lifecycle of runs and tasks: late, duplicated and reordered reports; essential and other containers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ids(runs: tuple[Run, ...]) -> list[str]:
 
 
 def follow(before: Task) -> TaskProgress:
-    """What the task becomes by the runs that it has."""
+    """The progress of a task from its present runs."""
     return advance(before, before.runs, NOW_S)
 
 
@@ -68,8 +68,8 @@ def test_observe(words: list[Observed], state: str, exit_code: int | None, reaso
     assert (found.state, found.exit_code, found.reason) == (state, exit_code, reason)
 
 
-def test_a_word_that_says_nothing_new_gives_the_same_object() -> None:
-    """The core compares by identity: nothing is written, and nobody woken."""
+def test_a_report_without_news_returns_the_same_object() -> None:
+    """The core compares by identity: nothing is written, and no waiting caller wakes."""
     assert observe(running := observe(run(), STARTED), STARTED) is running
     assert observe(ended := observe(running, ENDED), ENDED) is ended
 
@@ -94,7 +94,7 @@ def test_a_run_lost_on_its_host_keeps_when_it_started() -> None:
         ([run("a", "FAILED", reason="why"), run("b", "RUNNING")], "PENDING", "STOPPED", ["b"], "TaskFailedToStart"),
         ([run("a", "FAILED", reason="why")], "STOPPED", "STOPPED", [], "TaskFailedToStart"),
         ([run("a", "STOPPED", code=None, reason="lost")], "STOPPED", "STOPPED", [], "TerminationNotice"),
-        ([run("a", "RUNNING"), run("b", "FAILED", essential=False)], "RUNNING", "RUNNING", [], None),  # nobody needs it
+        ([run("a", "RUNNING"), run("b", "FAILED", essential=False)], "RUNNING", "RUNNING", [], None),  # it is not essential
     ],
 )
 def test_advance(runs: list[Run], state: str, desired: str, stop: list[str], code: str | None) -> None:
@@ -114,7 +114,7 @@ def test_advance(runs: list[Run], state: str, desired: str, stop: list[str], cod
         (run("a", "STOPPED", code=None), "the container was lost"),
     ],
 )
-def test_the_reason_is_for_a_person(ended: Run, reason: str) -> None:
+def test_the_stopped_reason(ended: Run, reason: str) -> None:
     assert follow(task(ended)).task.stopped_reason == reason
 
 
@@ -124,19 +124,19 @@ def test_the_first_reason_to_stop_stays() -> None:
     assert (after.state, after.stop_code, after.stopped_reason) == (TaskState.STOPPED, "UserInitiated", "enough")
 
 
-def test_a_stopping_task_asks_until_every_run_has_ended() -> None:
+def test_a_stopping_task_stops_its_runs_until_all_have_ended() -> None:
     stopping = task(run("a", "RUNNING"), run("b"), run("c", "STOPPED"), state=TaskState.RUNNING, desired=TaskState.STOPPED)
     assert ids(follow(stopping).stop) == ["a", "b"]
 
 
 @pytest.mark.parametrize("state", [TaskState.PROVISIONING, TaskState.STOPPED])
-def test_what_is_not_placed_or_is_over_stays_as_it_is(state: TaskState) -> None:
+def test_a_task_that_waits_or_has_stopped_does_not_change(state: TaskState) -> None:
     still = task(run("a", "STOPPED"), state=state)
     assert follow(still).task is still
 
 
-def test_words_in_any_order_end_alike_and_only_along_the_table() -> None:
-    """Four words on two containers, each order: the same end, and never a move that the table does not have."""
+def test_reports_in_any_order_end_alike_and_only_by_allowed_moves() -> None:
+    """Four reports on two containers in each order: the same end, and only moves of the table."""
     words = [
         Observed("a", 1, 10.0),
         Observed("b", 2, 11.0),
@@ -167,11 +167,11 @@ def well(state: Run, verdict: str = "HEALTHY") -> Run:
 
 
 def rules_for(*needs: tuple[str, str, str], timeout_s: float | None = None, **restart: RestartPolicy) -> dict[str, ContainerRules]:
-    """(who, needs whom, condition)"""
-    names = {name for who, whom, _ in needs for name in (who, whom)} | restart.keys()
+    """(container, needed container, condition)"""
+    names = {name for container, needed, _ in needs for name in (container, needed)} | restart.keys()
     return {
         name: ContainerRules(
-            tuple((whom, condition) for who, whom, condition in needs if who == name), timeout_s, restart.get(name)
+            tuple((needed, condition) for container, needed, condition in needs if container == name), timeout_s, restart.get(name)
         )
         for name in names
     }
@@ -217,7 +217,7 @@ def test_when_a_container_may_start(needed: Run, condition: str, goes: bool) -> 
 @pytest.mark.parametrize(("state", "code", "condition", "words"), GIVEN_UP)
 @pytest.mark.parametrize("place", ["first of the chain", "middle of the chain"])
 def test_each_failure_at_each_place_of_a_chain(state: str, code: int | None, condition: str, words: str, place: str) -> None:
-    """c needs b, b needs a; only c is essential. Who fails takes everyone behind it along, and the task says why."""
+    """c needs b, b needs a; only c is essential. A failure fails every dependent container, and the task says why."""
     if place == "first of the chain":
         runs = (dependent("c"), dependent("b", essential=False), run("a", state, essential=False, code=code, reason="broken"))
         rules, failed, behind = rules_for(("b", "a", condition), ("c", "b", "START")), "a", "b"
@@ -246,7 +246,7 @@ def test_the_last_of_a_chain_fails() -> None:
     assert ids(progress.stop) == ["b"]  # a only after b
 
 
-def test_what_ended_by_itself_is_the_reason_and_not_who_fell_with_it() -> None:
+def test_the_reason_is_the_container_that_ended_by_itself() -> None:
     runs = (dependent("b"), run("a", "FAILED", reason="no such program"))
     before = task(*runs).but(plain=False)
     assert advance(before, before.runs, NOW_S, rules_for(("b", "a", "START"))).task.stopped_reason == "no such program"
@@ -254,7 +254,7 @@ def test_what_ended_by_itself_is_the_reason_and_not_who_fell_with_it() -> None:
 
 @pytest.mark.parametrize("condition", ["COMPLETE", "SUCCESS", "HEALTHY"])
 def test_a_start_timeout(condition: str) -> None:
-    """It belongs to the one depended on, counts from its start, and a start itself has none."""
+    """It belongs to the needed container and counts from its start. The condition START has no timeout."""
     before = task(run("a", "RUNNING", essential=False), dependent("b")).but(plain=False)
     rules = rules_for(("b", "a", condition), timeout_s=5.0)
     early = advance(before, before.runs, 14.9, rules)
@@ -271,15 +271,15 @@ def test_a_start_timeout_before_the_start() -> None:
     assert advance(before, before.runs, NOW_S, rules_for(("b", "a", "COMPLETE"), timeout_s=5.0)).next_check_at_s is None
 
 
-def test_a_container_that_nobody_needs_waits_in_vain_alone() -> None:
+def test_an_unneeded_container_that_cannot_start_does_not_end_the_task() -> None:
     runs = (run("main", "RUNNING"), run("a", "STOPPED", essential=False, code=1), dependent("b", essential=False))
     before = task(*runs).but(plain=False)
     after = advance(before, before.runs, NOW_S, rules_for(("b", "a", "SUCCESS"))).task
     assert (after.state, after.desired, after.runs[2].state) == (TaskState.RUNNING, TaskState.RUNNING, RunState.STOPPED)
 
 
-def test_stopping_goes_backwards() -> None:
-    """c needs b and a, b needs a: c is told first, then b, then a; who never started is simply not started."""
+def test_containers_stop_in_reverse_order() -> None:
+    """c needs b and a, b needs a: c is stopped first, then b, then a. A container that never started is not started."""
     rules = rules_for(("b", "a", "START"), ("c", "b", "START"), ("c", "a", "START"), ("d", "c", "HEALTHY"))
     runs = (run("a", "RUNNING"), run("b", "RUNNING"), run("c", "RUNNING"), dependent("d"))
     now = task(*runs, state=TaskState.PENDING, desired=TaskState.STOPPED).but(plain=False)
@@ -295,8 +295,8 @@ def test_stopping_goes_backwards() -> None:
     assert (now.runs[3].reason, now.runs[3].exit_code) == ("stopped before it was started", None)
 
 
-def test_who_may_start_does_not_when_the_task_stops_in_that_moment() -> None:
-    """No host was told of it, so no host would ever say that it has ended."""
+def test_no_container_starts_when_the_task_stops_in_the_same_step() -> None:
+    """No host was ordered to start it, so no host would ever report its end."""
     runs = (run("main", "STOPPED"), run("a", "STOPPED", essential=False), dependent("b"))
     before = task(*runs).but(plain=False)
     progress = advance(before, before.runs, NOW_S, rules_for(("b", "a", "SUCCESS"), main=RestartPolicy(60.0)))
@@ -314,11 +314,11 @@ def test_who_may_start_does_not_when_the_task_stops_in_that_moment() -> None:
         (run("a", "STOPPED", code=0), True),
         (run("a", "STOPPED", code=9), False),  # ignored
         (run("a", "STOPPED", code=1).but(stopped_at_s=19.9), False),  # too short
-        (run("a", "STOPPED", code=None, reason="lost"), False),  # nobody knows how it ended
+        (run("a", "STOPPED", code=None, reason="lost"), False),  # its exit code is unknown
         (run("a", "FAILED", reason="no such program"), False),
     ],
 )
-def test_who_starts_again(ended: Run, again: bool) -> None:
+def test_which_runs_restart(ended: Run, again: bool) -> None:
     before = task(run("a", "RUNNING").but(gpu_ids=("GPU-1",), health="UNHEALTHY"), state=TaskState.RUNNING).but(plain=False)
     seen = (ended.but(gpu_ids=("GPU-1",)),)
     progress = advance(before, seen, NOW_S, rules_for(a=RestartPolicy(10.0, frozenset({9}))))
@@ -332,7 +332,7 @@ def test_who_starts_again(ended: Run, again: bool) -> None:
         assert progress.start == () and progress.task.state is TaskState.STOPPED
 
 
-def test_nobody_starts_again_while_the_task_stops() -> None:
+def test_no_run_restarts_while_the_task_stops() -> None:
     stopping = task(run("a", "STOPPED", code=1), state=TaskState.RUNNING, desired=TaskState.STOPPED).but(plain=False)
     assert advance(stopping, stopping.runs, NOW_S, rules_for(a=RestartPolicy(0.0))).task.state is TaskState.STOPPED
 
@@ -360,7 +360,7 @@ def test_a_time_limit_counts_from_the_start() -> None:
     ("seconds", "words"),
     [(4 * 3600.0, "4h"), (5400.0, "1h30m"), (90.0, "1m30s"), (1.0, "1s"), (0.5, "0.5s"), (86_400.0, "1d"), (90.5, "90.5s")],
 )
-def test_a_time_in_words(seconds: float, words: str) -> None:
+def test_duration_text(seconds: float, words: str) -> None:
     assert duration_text(seconds) == words
 
 
@@ -379,7 +379,7 @@ def test_the_health_of_a_task(verdicts: list[str | None], task_is: str) -> None:
     assert task_health(verdicts) == task_is
 
 
-def test_health_is_heard_and_an_end_keeps_the_last_word() -> None:
+def test_health_is_stored_and_the_last_verdict_stays_after_the_end() -> None:
     running = observe(observe(run(), STARTED), replace(STARTED, health="HEALTHY"))
     assert running.health == "HEALTHY"
     assert observe(running, STARTED) is running  # an agent that has no verdict yet takes none back
@@ -387,13 +387,13 @@ def test_health_is_heard_and_an_end_keeps_the_last_word() -> None:
 
 
 @given(st.data())
-def test_nobody_is_left_behind(data: st.DataObject) -> None:
-    """Any dependencies, any answers of a host in any order: nobody starts before its conditions hold, and every task ends."""
+def test_every_task_ends(data: st.DataObject) -> None:
+    """Any dependencies, any reports in any order: no container starts before its conditions hold, and every task ends."""
     names = "abcd"[: data.draw(st.integers(1, 4))]
     needs = [
-        (who, whom, data.draw(st.sampled_from(("START", "COMPLETE", "SUCCESS", "HEALTHY"))))
-        for at, who in enumerate(names)
-        for whom in names[:at]
+        (name, needed, data.draw(st.sampled_from(("START", "COMPLETE", "SUCCESS", "HEALTHY"))))
+        for at, name in enumerate(names)
+        for needed in names[:at]
         if data.draw(st.booleans())
     ]
     policies = {name: RestartPolicy(0.0, frozenset({0})) for name in names if data.draw(st.booleans())}

@@ -1,4 +1,4 @@
-"""What must never happen, one small class each. The system does not check itself; these are told of every change."""
+"""Checkers: one small class for each thing that must never happen. They receive every change; the system does not check itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAIT_SLACK_S = 5.0
 
 
 class Violation(AssertionError):
-    """A checker objects."""
+    """A checker found something that must never happen."""
 
 
 class TaskRow(NamedTuple):
@@ -62,7 +62,7 @@ class TaskRow(NamedTuple):
         return PlacementRules(scope, tuple(member_of), distinct, tuple(map(tuple, strategy)), group, depends_on_tasks)
 
     def is_kept_apart_from(self, instance_id: str, others: Iterable[TaskRow]) -> bool:
-        """Whether a task of its group should run there, and it wants none beside it."""
+        """Whether distinctInstance forbids the instance: another task of the group should run there."""
         placement = self.placement
         if placement is None or not placement.distinct:
             return False
@@ -126,7 +126,7 @@ class Rows:
     owners: dict[str, str]  # GPU → instance
     leases: dict[str, str]  # GPU → run
     sizes: dict[str, Demand]  # running instances of connected hosts, with the GPUs that may be given out
-    withheld: set[str]  # GPUs that are kept away
+    withheld: set[str]  # GPUs that are not offered
     attributes: dict[str, dict[str, str]]  # that callers gave to instances
     draining: set[str]
 
@@ -176,7 +176,7 @@ def read_rows(execute: Callable[..., Any]) -> Rows:
 
 
 class Checker:
-    """Hears everything and objects to nothing."""
+    """The base class: it receives every change and never raises."""
 
     world: World
 
@@ -195,7 +195,7 @@ class Checker:
 
 
 class RowReader(Checker):
-    """Reads the rows once for everybody, after each batch and after each start."""
+    """Read the rows once for all checkers, after each batch and after each start."""
 
     def __init__(self, others: list[Checker]) -> None:
         self._others = others
@@ -298,7 +298,7 @@ class HoldsWhatItWasGiven(Checker):
 
 
 class InTheirOrder(Checker):
-    """No container starts before what it depends on is as it must be, and none is told to stop before those who depend on it."""
+    """No container starts before what it depends on is as it must be, and none is stopped before its dependents."""
 
     def __init__(self) -> None:
         self._started: set[tuple[str, str]] = set()
@@ -397,7 +397,7 @@ class OnlyForward(Checker):
 
 
 class AcknowledgedStays(Checker):
-    """What a client was told has happened is there, after any crash; and what it was told has failed is not."""
+    """An acknowledged change survives any crash, and a request that failed changed nothing."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, int] = {}
@@ -549,7 +549,7 @@ class CountersEqualRows(Checker):
             raise Violation(f"left on {instance}: shown {found}, there is {expected}")
 
 
-class NobodyWaitsForNothing(Checker):
+class NoLostWakeUp(Checker):
     """After a batch no claim is left that could be served: a wake-up was lost if one is."""
 
     def batch_done(self, outcome: Outcome) -> None:
@@ -562,7 +562,7 @@ class NobodyWaitsForNothing(Checker):
 
 
 class OldestFirst(Checker):
-    """Of those who ask for the same, none is served before one who has waited longer."""
+    """Of claims with equal demands, the oldest is served first."""
 
     def __init__(self) -> None:
         self._waiting: list[TaskRow | InstanceRow] = []
@@ -585,7 +585,7 @@ def _is_granted(rows: Rows, claim: TaskRow | InstanceRow) -> bool:
 
 
 class NoOvertaking(Checker):
-    """A newcomer is not placed while somebody who asks for the same waits."""
+    """A new task is not placed while a claim with the same demand waits."""
 
     def __init__(self) -> None:
         self._before: Rows | None = None
@@ -602,7 +602,7 @@ class NoOvertaking(Checker):
 
 
 class KeptForTheOldest(Checker):
-    """Where only one host can hold the oldest claim, nobody younger gets a GPU there before it does, in the old way neither."""
+    """If only one host can hold the oldest claim, no younger task gets a GPU there first, also not by NVIDIA_VISIBLE_DEVICES."""
 
     def __init__(self) -> None:
         self._before: Rows | None = None
@@ -622,7 +622,7 @@ class KeptForTheOldest(Checker):
         for oldest in waiting:
             able = [_able(rows, oldest) for rows in (before, after)]
             if able[0] == able[1] == []:
-                continue  # nobody can hold it: the next in line is the oldest
+                continue  # no instance can hold it: the next claim is the oldest
             if able[0] != able[1] or len(able[0]) != 1 or not after.still_waits(oldest):
                 return
             (only,) = able[0]
@@ -693,7 +693,7 @@ class RulesHold(Checker):
             raise Violation(f"{task} was placed on a host with {known}")
 
     def _said(self, instance_id: str) -> list[dict[str, Any]]:
-        """What may have been said of a host and taken back within the batch: what nobody has had an answer to."""
+        """Changes of a host that may have been made and reverted within the batch: requests without a response."""
         open_ones = [request.params for request in self.world.clients.requests if request.answer is None]
         return [
             params
@@ -704,7 +704,7 @@ class RulesHold(Checker):
 
 
 class WithheldIsNotGiven(Checker):
-    """A GPU that is kept away, by a person or by somebody's process on it, is leased to nobody new."""
+    """A GPU that is withheld, by a hold or by a foreign process, gets no new lease."""
 
     def __init__(self) -> None:
         self._before: Rows | None = None
@@ -715,12 +715,12 @@ class WithheldIsNotGiven(Checker):
         if before is not None and changes == self._changes:
             for gpu_id in rows.withheld & before.withheld:
                 if gpu_id in rows.leases and rows.leases[gpu_id] != before.leases.get(gpu_id):
-                    raise Violation(f"{gpu_id} is kept away and was given to {rows.leases[gpu_id]}")
+                    raise Violation(f"{gpu_id} is withheld and was given to {rows.leases[gpu_id]}")
         self._before, self._changes = rows, changes
 
 
 class AllIsAll(Checker):
-    """Whoever asks for all GPUs of a host has every one that is not kept away, and nobody else has one of them."""
+    """A task that requires all GPUs of a host has every GPU that is not withheld, and no other task has one of them."""
 
     def __init__(self) -> None:
         self._placed: set[str] = set()
@@ -866,7 +866,7 @@ def everything() -> list[Checker]:
     others: list[Checker] = [
         OneRunPerGpu(), StartedOnce(), LeaseWhileAlive(), KnownWhileAlive(), HoldsWhatItWasGiven(), InTheirOrder(),
         OneAttemptAtATime(), LimitsAreKept(), OnlyForward(), AcknowledgedStays(), TokensOnce(),
-        RefusedLeavesNothing(), ExitCodes(), IndexIsDerived(), CountersEqualRows(), NobodyWaitsForNothing(),
+        RefusedLeavesNothing(), ExitCodes(), IndexIsDerived(), CountersEqualRows(), NoLostWakeUp(),
         OldestFirst(), NoOvertaking(), KeptForTheOldest(), RulesHold(), WithheldIsNotGiven(), AllIsAll(),
         RunsWhatWasRegistered(), WaitsAreAnswered(),
         NoFaultsOfOurs(), WaitingHasAReason(), OwnersHold(), InstancesOnlyForward(), CountedOnce(), PoliciesAreAsked(),

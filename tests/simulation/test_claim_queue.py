@@ -1,4 +1,4 @@
-"""The line of claims: two ways to jump it that the simulator found, made small."""
+"""The queue of claims: two wrong orders that the simulation found, as small tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from simulation.clients import CALLER
 
 
 class FallingIds:
-    """Each id is smaller than the one before it: who came later sorts first."""
+    """Each id is smaller than the one before it, so a later claim sorts first."""
 
     def __init__(self) -> None:
         self._numbers = count(10**9, -1)
@@ -75,8 +75,8 @@ def ends(task: dict[str, Any]) -> Any:
     return lambda tx: hosts.report(tx, tx.store.instances.host_of(instance_id), [Observed(run_id, 1, tx.now_s, tx.now_s, 0)])
 
 
-def test_a_newcomer_does_not_overtake_those_who_ask_for_the_same() -> None:
-    """Both GPUs are given back in the batch in which the newcomer comes: they belong to the two who wait."""
+def test_a_new_task_does_not_overtake_a_claim_with_the_same_demand() -> None:
+    """Both GPUs are freed in the batch of the new task: they belong to the two waiting tasks."""
     small = Small(1, 1)
     holders = [small.batch(run_task(1))[0]["tasks"][0] for _ in range(2)]
     waiting = [small.batch(run_task(1))[0]["tasks"][0] for _ in range(2)]
@@ -85,8 +85,8 @@ def test_a_newcomer_does_not_overtake_those_who_ask_for_the_same() -> None:
     assert small.state(newcomer) == "PROVISIONING"
 
 
-def test_who_stands_first_and_fits_does_not_wait() -> None:
-    """The large claim comes first and keeps the host; the small one, of the same instant, sorts before it and would fit."""
+def test_the_first_claim_that_fits_does_not_wait() -> None:
+    """The large claim is added first and reserves the host. The small claim of the same time sorts before it and fits."""
     small = Small(8)
     small.batch(run_task(1))
     large, little = (answer["tasks"][0] for answer in small.batch(run_task(8), run_task(1)))

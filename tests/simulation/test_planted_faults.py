@@ -1,4 +1,4 @@
-"""The simulator objects: each fault planted here is caught within some seeds, and the unmodified world passes those very seeds."""
+"""Each fault planted here is caught by a checker within some seeds, and the unmodified world passes the same seeds."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def with_part(name: str, faulty: type[Any]) -> type[SimStore]:
     return Faulty
 
 
-# GPUs that are kept away, and are not
+# Withheld GPUs that are offered
 
 
 class OffersWhatIsHeld(Instances):
@@ -104,7 +104,7 @@ class OffersWhatIsHeld(Instances):
 
 class OffersWhatOthersUse(Tasks):
     def _change_run(self, task: Task, was: Run, run: Run) -> tuple[str, ...]:
-        """When its lease ends, a GPU is free, whoever else is on it."""
+        """A GPU is free when its lease ends, even if a foreign process uses it."""
         positions = self._fleet.pool(task.pool).slot(task.instance_id or "").positions
         positions.update({gpu_id: 0 for gpu_id in run.gpu_ids if gpu_id not in positions})
         return super()._change_run(task, was, run)
@@ -134,7 +134,7 @@ def youngest_first(tx: Tx[Store], pool_name: str) -> None:
 
 
 def nothing_kept(tx: Tx[Store], pool_name: str) -> None:
-    """Oldest first, but whoever fits goes ahead of whoever does not."""
+    """Oldest first, but a claim that fits overtakes one that does not."""
     for claim in all_claims(tx, pool_name):
         grant(tx, pool_name, claim)
 
@@ -160,13 +160,13 @@ def hello_starts_all_again(tx: Tx[Store], said: Hello) -> None:
     hosts.hello(tx, structs.replace(said, runs=[]))
 
 
-def hello_stops_nobody(tx: Tx[Store], said: Hello) -> None:
+def hello_stops_nothing(tx: Tx[Store], said: Hello) -> None:
     """A stop that was on its way when the connection broke is lost."""
     hosts.hello(tx, said)
     tx._orders[:] = [(host_id, order) for host_id, order in tx._orders if not isinstance(order, str)]
 
 
-def hello_starts_nobody(tx: Tx[Store], said: Hello) -> None:
+def hello_starts_nothing(tx: Tx[Store], said: Hello) -> None:
     hosts.hello(tx, said)
     tx._orders[:] = [(host_id, order) for host_id, order in tx._orders if not isinstance(order, StartOrder)]
 
@@ -208,8 +208,8 @@ class AcknowledgesBeforeTheCommit(Plane):
 # Several containers
 
 
-def hello_checks_nobody(tx: Tx[Store], said: Hello) -> None:
-    """An agent that was started anew is not told whose health to look at, and nobody behind those ever starts."""
+def hello_orders_no_checks(tx: Tx[Store], said: Hello) -> None:
+    """A restarted agent gets no order to check health, so dependent containers never start."""
     hosts.hello(tx, said)
     tx._orders[:] = [(host_id, order) for host_id, order in tx._orders if not isinstance(order, RunSpec)]
 
@@ -224,7 +224,7 @@ def many_agents(plan: Plan) -> Plan:
     return replace(plan, faults=("agent crash",), fault_every_s=0.5)
 
 
-class NobodyWaitsForAnybody(Tasks):
+class IgnoresDependencies(Tasks):
     def place(self, task: Task, placement: Placement, runs: Sequence[Run], now_s: float) -> Task:
         return super().place(task, placement, [run.but(waits=False) for run in runs], now_s)
 
@@ -258,7 +258,7 @@ def stops_all_at_once(tx: Tx[Store], params: dict[str, Any], caller: Any) -> dic
 # Wake-ups
 
 
-def report_wakes_nobody(tx: Tx[Store], host_id: str, runs: list[Observed]) -> None:
+def report_wakes_no_pool(tx: Tx[Store], host_id: str, runs: list[Observed]) -> None:
     before = dict(tx._marks)
     hosts.report(tx, host_id, runs)
     tx._marks.clear()
@@ -309,11 +309,11 @@ def report_says_all_went_well(tx: Tx[Store], host_id: str, runs: list[Observed])
     hosts.report(tx, host_id, [structs.replace(seen, exit_code=0) if seen.exit_code else seen for seen in runs])
 
 
-def nobody_is_silent(tx: Tx[Store], host_id: str) -> None:
+def no_host_is_silent(tx: Tx[Store], host_id: str) -> None:
     tx.due(f"host:{host_id}", tx.now_s + 15.0)
 
 
-# Rules that nobody keeps
+# Placement rules that are not applied
 
 
 def rules_are_for_newcomers(tx: Tx[Store], pool_name: str) -> None:
@@ -323,12 +323,12 @@ def rules_are_for_newcomers(tx: Tx[Store], pool_name: str) -> None:
         grant(tx, pool_name, claim._replace(demand=replace(claim.demand, rules=None)))
 
 
-class DrainsNobody(Instances):
+class IgnoresDraining(Instances):
     def _slot(self, instance: Instance) -> Slot:
         return replace(super()._slot(instance), draining=False)
 
 
-def stop_wakes_nobody(tx: Tx[Store], params: dict[str, Any], caller: Any) -> dict[str, Any]:
+def stop_wakes_no_pool(tx: Tx[Store], params: dict[str, Any], caller: Any) -> dict[str, Any]:
     """A task that is asked to stop leaves its group; those who wait for that do not hear of it."""
     answer = HANDLERS["StopTask"](tx, params, caller)
     tx._marks.clear()
@@ -345,7 +345,7 @@ def terminated_with_tasks_on_it(tx: Tx[Store], instance_id: str) -> None:
         tx.store.instances.terminate(instance, tx.now_s)
 
 
-def termination_wakes_nobody(tx: Tx[Store], instance_id: str) -> None:
+def termination_wakes_no_pool(tx: Tx[Store], instance_id: str) -> None:
     """Claims do not hear of the GPUs that an instance gives back."""
     STATE["instance"](tx, instance_id)
     tx._marks.clear()
@@ -424,7 +424,7 @@ def full_disks(plan: Plan) -> Plan:
 PLANTED: dict[str, Parts] = {
     "an instance ends before its tasks": Parts(reconcilers={**STATE, "instance": terminated_with_tasks_on_it}, tune=many_instances),
     "the GPUs of an ended instance are not offered": Parts(
-        reconcilers={**STATE, "instance": termination_wakes_nobody}, tune=many_instances
+        reconcilers={**STATE, "instance": termination_wakes_no_pool}, tune=many_instances
     ),
     "an instance never ends": Parts(report=report_forgets_instances, tune=many_instances),
     "what a crash left is not handed over": Parts(delivery=DeliversNothingAgain),
@@ -434,9 +434,9 @@ PLANTED: dict[str, Parts] = {
     "a failed command hands over": Parts(core=HandsOverForFailedCommands, tune=many_logs),
     "a hand-over is tried once": Parts(delivery=TriesOnce, tune=full_disks),
     "an older hand-over comes after a newer one": Parts(delivery=TriesWhatWasReplaced, tune=full_disks),
-    "who waits long enough may go anywhere": Parts(reconcilers={**STATE, "pool": rules_are_for_newcomers}),
-    "a draining host gets new tasks": Parts(store=with_part("instances", DrainsNobody)),
-    "nobody hears that a task leaves its group": Parts(handlers={**HANDLERS, "StopTask": stop_wakes_nobody}),
+    "waiting tasks ignore their placement rules": Parts(reconcilers={**STATE, "pool": rules_are_for_newcomers}),
+    "a draining host gets new tasks": Parts(store=with_part("instances", IgnoresDraining)),
+    "a task that leaves its group wakes no claim": Parts(handlers={**HANDLERS, "StopTask": stop_wakes_no_pool}),
     "a lease is freed by StopTask": Parts(handlers={**HANDLERS, "StopTask": stop_frees}),
     "a lease is freed by silence": Parts(reconcilers={**STATE, "host": silence_ends_runs}),
     "the index is not rolled back with the savepoint": Parts(store=KeepsIndexOfFailedCommands),
@@ -444,16 +444,16 @@ PLANTED: dict[str, Parts] = {
     "what is held is offered": Parts(store=with_part("instances", OffersWhatIsHeld)),
     "what others use is offered when its lease ends": Parts(store=with_part("tasks", OffersWhatOthersUse)),
     "the youngest claim first": Parts(reconcilers={**STATE, "pool": youngest_first}),
-    "nothing is kept for a large claim": Parts(reconcilers={**STATE, "pool": nothing_kept}),
+    "no slot is reserved for a large claim": Parts(reconcilers={**STATE, "pool": nothing_kept}),
     "the engine forgets with its agent": Parts(engine=ForgetsWithItsAgent),
     "hello ignores boots": Parts(hello=hello_ignores_boots, tune=many_reboots),
     "hello starts again what runs": Parts(hello=hello_starts_all_again),
-    "hello forgets to stop": Parts(hello=hello_stops_nobody),
-    "hello forgets to start": Parts(hello=hello_starts_nobody),
+    "hello forgets to stop": Parts(hello=hello_stops_nothing),
+    "hello forgets to start": Parts(hello=hello_starts_nothing),
     "orders from before a hello are sent after it": Parts(plane=SendsWhatWasOrderedBeforeHello, tune=reboots_and_breaks),
     "a refusal for an old connection": Parts(plane=GivesUpRunsOfAnOldConnection, tune=many_refusals),
     "a report is acknowledged before the commit": Parts(plane=AcknowledgesBeforeTheCommit),
-    "a release wakes nobody": Parts(report=report_wakes_nobody),
+    "a release wakes no claim": Parts(report=report_wakes_no_pool),
     "a long poll is never over": Parts(core=LetsWaitersWait),
     "what is due waits for a command": Parts(core=SleepsUntilACommandComes),
     "answers leave before the commit": Parts(core=AnswersBeforeTheCommit),
@@ -461,20 +461,20 @@ PLANTED: dict[str, Parts] = {
     "a failed command's orders leave": Parts(core=KeepsOrdersOfFailedCommands),
     "client tokens are forgotten": Parts(handlers={**HANDLERS, "RunTask": run_forgets_tokens}),
     "exit codes are embellished": Parts(report=report_says_all_went_well),
-    "a new agent is not told whom to check": Parts(hello=hello_checks_nobody, tune=many_agents),
-    "nobody waits for anybody": Parts(store=with_part("tasks", NobodyWaitsForAnybody)),
+    "a restarted agent gets no health checks": Parts(hello=hello_orders_no_checks, tune=many_agents),
+    "containers do not wait for their dependencies": Parts(store=with_part("tasks", IgnoresDependencies)),
     "restarts are forgotten": Parts(store=with_part("tasks", ForgetsWhoStartedAgain)),
     "a restart frees the GPUs": Parts(store=with_part("tasks", FreesOnRestart)),
     "all containers are stopped at once": Parts(handlers={**HANDLERS, "StopTask": stops_all_at_once}),
-    "limits are not looked at": Parts(reconcilers={**STATE, "task": lambda tx, task_id: None}),
-    "no host is ever silent": Parts(reconcilers={**STATE, "host": nobody_is_silent}),
+    "time limits are not checked": Parts(reconcilers={**STATE, "task": lambda tx, task_id: None}),
+    "no host is ever silent": Parts(reconcilers={**STATE, "host": no_host_is_silent}),
 }
 
 
 # Those that it takes many seeds to catch, and where to look first, for the sake of time.
 RARE = {
-    "nobody hears that a task leaves its group": 39,
-    "a new agent is not told whom to check": 151,
+    "a task that leaves its group wakes no claim": 39,
+    "a restarted agent gets no health checks": 151,
     "all containers are stopped at once": 150,
 }
 

@@ -57,7 +57,7 @@ def test_a_revision_stays_as_long_as_a_task_of_it_is_shown():
     world.call("DeleteTaskDefinitions", taskDefinitions=["used:1", "used:2"])
     assert world.in_deletion() == [("used", 1), ("used", 2)]
     world.pass_time(2)
-    assert world.in_deletion() == [("used", 1)], "the other is used by nobody"
+    assert world.in_deletion() == [("used", 1)], "no task uses the other revision"
     world.call("StopTask", task=task["taskArn"])
     world.pass_time(STOPPED_TASKS_S - SWEEP_EVERY_S)
     [shown] = world.call("DescribeTasks", tasks=[task["taskArn"]])["tasks"]  # type: ignore[misc]
