@@ -122,7 +122,9 @@ GROUP = f"{SCOPE}/family:bench"
 RULES = {
     "memberOf": PlacementRules(SCOPE, ("attribute:half == 1 and attribute:ecs.os-type =~ lin.*",)),
     "spread over hosts": PlacementRules(SCOPE, strategy=(("spread", "instanceId"),), group=GROUP),
-    "spread over racks, then binpack": PlacementRules(SCOPE, strategy=(("spread", "attribute:rack"), ("binpack", "memory")), group=GROUP),
+    "spread over racks, then binpack": PlacementRules(
+        SCOPE, strategy=(("spread", "attribute:rack"), ("binpack", "memory")), group=GROUP
+    ),
     "random": PlacementRules(SCOPE, strategy=(("random", ""),)),
     "distinctInstance": PlacementRules(SCOPE, distinct=True, group=GROUP, depends_on_tasks=True),
 }

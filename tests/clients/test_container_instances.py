@@ -1,4 +1,4 @@
-"""Container instances: lists with filters, attributes, draining, and what hosts do by themselves."""
+"""Container instances: lists with filters, attributes, draining, and operations that only agents of ECS call."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_attributes(ecs, client, aws, instance):
     names = [attribute["name"] for attribute in pages.build_full_result()["attributes"]]
     assert {"stack", "bare", "ecs.instance-type", "ecs.availability-zone"} <= set(names) and len(set(names)) == len(names)
 
-    # A host belongs to no region: what is said of it in one is said in all, and only its zone is the region's.
+    # A host belongs to no region: its attributes are the same in all regions, except its availability zone.
     west = client("ecs", "us-west-2")
     [there] = west.list_container_instances(filter="attribute:stack == prod")["containerInstanceArns"]
     assert there.rpartition("/")[2] == short
@@ -120,7 +120,7 @@ def test_attributes_have_limits(ecs, instance):
         put(*({"name": f"n{at}"} for at in range(10)))
         put({"name": "eleventh"})
     names = [f"n{at}" for at in range(10)]
-    put({"name": "corral.hold.GPU-0", "value": "a demo, at noon"})  # what holds a GPU is not counted
+    put({"name": "corral.hold.GPU-0", "value": "a demo, at noon"})  # a hold does not count as an attribute
     ecs.delete_attributes(attributes=[{"name": name, "targetId": instance} for name in names])
     ecs.delete_attributes(attributes=[{"name": "corral.hold.GPU-0", "targetId": instance}])
     assert not ecs.list_attributes(targetType="container-instance", attributeName="eleventh")["attributes"]
@@ -137,7 +137,7 @@ def test_draining(ecs, aws, instance, tmp_path):
     assert ecs.run_task(taskDefinition="drains", launchType="EC2")["failures"][0]["reason"] == "DRAINING"
     [waiting] = ecs.run_task(taskDefinition="drains")["tasks"]
     assert "every host is draining" in waiting["containers"][0]["reason"]
-    assert ecs.describe_tasks(tasks=[running["taskArn"]])["tasks"][0]["desiredStatus"] == "RUNNING"  # what is there stays
+    assert ecs.describe_tasks(tasks=[running["taskArn"]])["tasks"][0]["desiredStatus"] == "RUNNING"  # a running task stays
     aws("ecs", "update-container-instances-state", "--container-instances", instance, "--status", "ACTIVE")
     [placed] = ecs.describe_tasks(tasks=[waiting["taskArn"]])["tasks"]
     assert placed["lastStatus"] in ("PENDING", "RUNNING")
@@ -147,7 +147,7 @@ def test_draining(ecs, aws, instance, tmp_path):
         ecs.update_container_instances_state(containerInstances=[instance], status="DEREGISTERING")
 
 
-def test_a_host_stays_draining_over_a_restart(own_corral):
+def test_draining_survives_a_restart(own_corral):
     running = own_corral().start()
     ecs = running.client("ecs")
     [instance] = ecs.list_container_instances()["containerInstanceArns"]
@@ -171,6 +171,6 @@ def test_a_host_stays_draining_over_a_restart(own_corral):
         ("submit_attachment_state_changes", {"attachments": []}, "agents"),
     ],
 )
-def test_what_hosts_do_by_themselves(ecs, operation, given, words):
+def test_operations_of_agents_are_refused(ecs, operation, given, words):
     with pytest.raises(ecs.exceptions.ClientException, match=words):
         getattr(ecs, operation)(**given)

@@ -1,4 +1,4 @@
-"""Tags, account settings and task protection."""
+"""Tags of ECS resources, account settings and task protection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ A_B = [{"key": "a", "value": "b"}]
 
 
 def waiting_task(ecs: Any, **more: Any) -> str:
-    """A task that needs more than there is: it stays as it is."""
+    """A task that never fits, so it keeps its state."""
     ecs.register_task_definition(family="waits", containerDefinitions=[container(["true"], gpus=60)], tags=A_B)
     return ecs.run_task(taskDefinition="waits", **more)["tasks"][0]["taskArn"]
 
@@ -51,7 +51,7 @@ def test_tagging(client, taggable, kind):
     assert ecs.list_tags_for_resource(resourceArn=arn)["tags"] == [{"key": "b", "value": ""}]
 
 
-def test_tags_are_seen_where_the_resource_is_described(client, taggable):
+def test_describe_operations_return_tags(client, taggable):
     ecs = client("ecs")
     for arn in taggable.values():
         ecs.tag_resource(resourceArn=arn, tags=[{"key": "seen", "value": "yes"}])
@@ -84,7 +84,7 @@ def test_tags_that_are_refused(client, taggable, tags, words):
         ecs.tag_resource(resourceArn=taggable["cluster"], tags=tags)
 
 
-def test_no_more_than_fifty_in_all(client):
+def test_at_most_fifty_tags(client):
     ecs = client("ecs")
     arn = ecs.create_cluster(clusterName="full", tags=[{"key": f"k{at}"} for at in range(50)])["cluster"]["clusterArn"]
     ecs.tag_resource(resourceArn=arn, tags=[{"key": "k0", "value": "changed"}])

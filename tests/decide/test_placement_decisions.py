@@ -1,4 +1,4 @@
-"""Placing: tables first, then what must hold for every fleet. The pool is the real index."""
+"""Placement decisions: tables, then properties of every fleet. The pool is the real index."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ properties = settings(max_examples=60, deadline=None)
 
 
 def slot(name: str, total: int, free: int | None = None, *, cpu: int = 4096, memory: int = 4096, connected: bool = True) -> Slot:
-    """A host of 4096 CPU units and 4096 MiB with `total` GPUs, of which `free` are; `cpu` and `memory` are what is free."""
+    """A host of 4096 CPU units and 4096 MiB with `total` GPUs; `free`, `cpu` and `memory` are the free amounts."""
     names = [f"{name}-{at}" for at in range(total)]
     held = total - (total if free is None else free)
     positions = {gpu: at for at, gpu in enumerate(names)}
@@ -91,7 +91,7 @@ OLD = Claim((1.0,), TASK, "old", Demand(4, 1024, 1024))
 
 
 @pytest.mark.parametrize(
-    ("slots", "demand", "kept", "word"),
+    ("slots", "demand", "reservation", "word"),
     [
         ([], Demand(1), None, "AGENT"),
         ([slot("a", 8, connected=False)], Demand(1), None, "AGENT"),
@@ -102,27 +102,32 @@ OLD = Claim((1.0,), TASK, "old", Demand(4, 1024, 1024))
         ([slot("a", 8, cpu=100, memory=100)], Demand(1, 200, 200), None, "MEMORY"),  # ECS names memory first
         ([slot("a", 0), slot("b", 1, memory=10)], Demand(1, 0, 20), None, "MEMORY"),  # the large memory is where no GPU is
         ([slot("a", 2, cpu=1), slot("b", 2, memory=1)], Demand(1, 10, 10), None, "CPU"),
-        ([slot("a", 8, 2)], Demand(1), Reservation("a", OLD), "GPU"),  # two are free, and kept
+        ([slot("a", 8, 2)], Demand(1), Reservation("a", OLD), "GPU"),  # two are free, and reserved
         ([slot("a", 8, 2), slot("b", 8, 0)], Demand(1), Reservation("a", OLD), "GPU"),
         ([slot("a", 8, 2, memory=1500)], Demand(0, 0, 1000), Reservation("a", OLD), "MEMORY"),
         ([slot("a", 8, 2, cpu=1500)], Demand(0, 1000, 0), Reservation("a", OLD), "CPU"),  # memory is plentiful
-        ([slot("a", 8, 2), slot("b", 8, 2, memory=10)], Demand(1, 0, 20), Reservation("a", OLD), "MEMORY"),  # a has it, and is kept
+        ([slot("a", 8, 2), slot("b", 8, 2, memory=10)], Demand(1, 0, 20), Reservation("a", OLD), "MEMORY"),  # a is reserved
     ],
 )
-def test_the_resource_that_stands_in_the_way(slots: list[Slot], demand: Demand, kept: Reservation | None, word: str) -> None:
-    found = place(pool_of(*slots), demand, kept)
+def test_the_missing_resource(slots: list[Slot], demand: Demand, reservation: Reservation | None, word: str) -> None:
+    found = place(pool_of(*slots), demand, reservation)
     assert isinstance(found, Unplaceable)
     assert found.resource == word
 
 
 @pytest.mark.parametrize(
-    ("slots", "demand", "kept", "text"),
+    ("slots", "demand", "reservation", "text"),
     [
         ([], Demand(1), None, "needs 1 GPU, and the cluster has no container instances yet"),
         ([slot("a", 2)], Demand(3), None, "needs 3 GPUs, and the largest host has only 2 GPUs, 4096 CPU units, 4096 MiB in all"),
         ([slot("a", 2, connected=False)], Demand(2), None, "needs 2 GPUs, and no host is connected"),
         ([slot("a", 8, 1)], Demand(2), None, "needs 2 GPUs; 1 of 8 GPUs free on 1 host"),
-        ([slot("a", 8, 1), slot("b", 8, 1)], Demand(2), None, "needs 2 GPUs; 2 of 16 GPUs free on 2 hosts, but not all on one host"),
+        (
+            [slot("a", 8, 1), slot("b", 8, 1)],
+            Demand(2),
+            None,
+            "needs 2 GPUs; 2 of 16 GPUs free on 2 hosts, but not all on one host",
+        ),
         (
             [slot("a", 8, 1, memory=5)],
             Demand(1, 0, 10),
@@ -155,11 +160,11 @@ def test_the_resource_that_stands_in_the_way(slots: list[Slot], demand: Demand, 
         ),
     ],
 )
-def test_why_not(slots: list[Slot], demand: Demand, kept: Reservation | None, text: str) -> None:
-    assert why_not(pool_of(*slots), demand, kept) == text
+def test_why_not(slots: list[Slot], demand: Demand, reservation: Reservation | None, text: str) -> None:
+    assert why_not(pool_of(*slots), demand, reservation) == text
 
 
-def test_why_waiting_names_who_is_ahead() -> None:
+def test_why_waiting_names_the_older_claim() -> None:
     old, young = Claim((1.0,), TASK, "old", Demand(4)), Claim((2.0,), TASK, "young", Demand(1))
     pool = pool_of(slot("a", 8, 2), claims=[old, young])
     assert why_waiting(pool, old) == "needs 4 GPUs; 2 of 8 GPUs free on 1 host; first in line"
@@ -172,9 +177,9 @@ def test_why_waiting_names_who_is_ahead() -> None:
     ("slots", "claims", "grants"),
     [
         ([slot("a", 8)], [("x", 1.0, 2), ("y", 2.0, 2)], ["x", "y"]),
-        ([slot("a", 8, 3)], [("x", 1.0, 4), ("y", 2.0, 1)], []),  # all that is free is kept for the older one
-        ([slot("a", 8, 3), slot("b", 8, 1)], [("x", 1.0, 4), ("y", 2.0, 1)], ["y"]),  # b is not kept
-        ([slot("a", 2, 1)], [("x", 1.0, 4), ("y", 2.0, 1)], ["y"]),  # x fits no host at all: nothing is kept for it
+        ([slot("a", 8, 3)], [("x", 1.0, 4), ("y", 2.0, 1)], []),  # all free GPUs are reserved for the older claim
+        ([slot("a", 8, 3), slot("b", 8, 1)], [("x", 1.0, 4), ("y", 2.0, 1)], ["y"]),  # b is not reserved
+        ([slot("a", 2, 1)], [("x", 1.0, 4), ("y", 2.0, 1)], ["y"]),  # x fits no host at all, so it reserves nothing
         ([slot("a", 8, 3)], [("x", 2.0, 4), ("y", 1.0, 1)], ["y"]),
         ([slot("a", 8, 3)], [("x", 1.0, 4), ("y", 2.0, 0)], ["y"]),  # takes no GPU: it leaves the reserved GPUs
         ([slot("a", 8, 5)], [("x", 1.0, 2), ("y", 2.0, 2), ("z", 3.0, 2)], ["x", "y"]),
@@ -185,8 +190,8 @@ def test_serve(slots: list[Slot], claims: list[tuple[str, float, int]], grants: 
     assert [claim.id for claim, _ in serve_all(fleet)] == grants
 
 
-def test_what_a_reservation_leaves_when_it_moves_is_served_too() -> None:
-    """`y` takes from b what makes b the better one to keep for `x`; then a is free, and `z` need not wait for the next release."""
+def test_a_slot_that_a_moved_reservation_frees_is_served_too() -> None:
+    """The grant of `y` moves the reservation of `x` from a to b. Then a is free, and `z` need not wait for the next release."""
     claims = [Claim((1.0,), TASK, "x", Demand(2, 1000)), Claim((2.0,), TASK, "y", Demand(2)), Claim((3.0,), TASK, "z", Demand(3))]
     fleet, pool = fleet_of([slot("a", 8, 3, cpu=0), slot("b", 8, 4, cpu=0)], claims)
     grants = [(claim.id, placement.slot_id) for claim, placement in serve_all(fleet)]
@@ -194,22 +199,22 @@ def test_what_a_reservation_leaves_when_it_moves_is_served_too() -> None:
     assert standing_reservation(pool) == Reservation("b", claims[0])
 
 
-def test_a_slot_is_kept_where_least_is_lacking() -> None:
+def test_the_slot_that_lacks_least_is_reserved() -> None:
     pool = pool_of(slot("a", 8, 2), slot("b", 8, 5), slot("c", 4, 4), claims=[Claim((1.0,), TASK, "old", Demand(6))])
-    kept = standing_reservation(pool)
-    assert kept is not None
-    assert kept.slot_id == "b"
+    reservation = standing_reservation(pool)
+    assert reservation is not None
+    assert reservation.slot_id == "b"
 
 
-def test_a_slot_that_lacks_only_gpus_is_kept_before_one_that_lacks_cpu_too() -> None:
-    """The other has more memory than is asked for, and somebody on it may never give its CPU back."""
+def test_a_slot_that_lacks_only_gpus_is_reserved_before_one_that_lacks_cpu_too() -> None:
+    """The other slot has more memory than needed, but a task on it may never free its CPU."""
     pool = pool_of(slot("a", 8, 2, memory=2000), slot("b", 8, 2, cpu=0), claims=[Claim((1.0,), TASK, "old", Demand(4, 1000, 1000))])
-    kept = standing_reservation(pool)
-    assert kept is not None
-    assert kept.slot_id == "a"
+    reservation = standing_reservation(pool)
+    assert reservation is not None
+    assert reservation.slot_id == "a"
 
 
-def test_nothing_is_kept_for_what_no_connected_host_could_hold() -> None:
+def test_a_claim_that_fits_no_connected_host_reserves_nothing() -> None:
     claims = [Claim((1.0,), TASK, "huge", Demand(64)), Claim((2.0,), TASK, "large", Demand(8))]
     pool = pool_of(slot("a", 8, 2), slot("b", 64, connected=False), claims=claims)
     assert standing_reservation(pool) == Reservation("a", claims[1])
@@ -243,7 +248,9 @@ def fleets(draw: st.DrawFn) -> list[Slot]:
 
 @st.composite
 def lines(draw: st.DrawFn) -> list[Claim]:
-    return [Claim((float(draw(st.integers(0, 3))),), TASK, f"t{number}", draw(demands())) for number in range(draw(st.integers(0, 6)))]
+    return [
+        Claim((float(draw(st.integers(0, 3))),), TASK, f"t{number}", draw(demands())) for number in range(draw(st.integers(0, 6)))
+    ]
 
 
 def copies(slots: list[Slot]) -> list[Slot]:
@@ -255,13 +262,13 @@ def fits(free: Slot, demand: Demand) -> bool:
     return len(free.gpus) >= demand.gpus and free.cpu_units >= demand.cpu_units and free.memory_mib >= demand.memory_mib
 
 
-def is_open(free: Slot, demand: Demand, kept: Reservation | None) -> bool:
-    """Written again, and slowly, on purpose: whether the newcomer may go there."""
+def is_open(free: Slot, demand: Demand, reservation: Reservation | None) -> bool:
+    """Whether a new task can have the slot: a second, slow implementation on purpose."""
     if not free.connected or not fits(free, demand):
         return False
-    if kept is None or kept.slot_id != free.id:
+    if reservation is None or reservation.slot_id != free.id:
         return True
-    older = kept.claim.demand
+    older = reservation.claim.demand
     cpu_stays = demand.cpu_units == 0 or free.cpu_units >= demand.cpu_units + older.cpu_units
     memory_stays = demand.memory_mib == 0 or free.memory_mib >= demand.memory_mib + older.memory_mib
     return demand.gpus == 0 and cpu_stays and memory_stays
@@ -269,11 +276,11 @@ def is_open(free: Slot, demand: Demand, kept: Reservation | None) -> bool:
 
 @properties
 @given(fleets(), lines(), demands())
-def test_a_refusal_is_honest_and_a_placement_the_best(slots: list[Slot], claims: list[Claim], demand: Demand) -> None:
+def test_a_placement_is_the_best_fit_and_a_refusal_is_right(slots: list[Slot], claims: list[Claim], demand: Demand) -> None:
     pool = pool_of(*copies(slots), claims=claims)
-    kept = standing_reservation(pool)
-    able = [each for each in slots if is_open(each, demand, kept)]
-    found = place(pool, demand, kept)
+    reservation = standing_reservation(pool)
+    able = [each for each in slots if is_open(each, demand, reservation)]
+    found = place(pool, demand, reservation)
     if isinstance(found, Unplaceable):
         assert not able
         return
@@ -283,14 +290,14 @@ def test_a_refusal_is_honest_and_a_placement_the_best(slots: list[Slot], claims:
 
 @properties
 @given(fleets(), lines(), demands())
-def test_the_word_for_a_refusal_is_true(slots: list[Slot], claims: list[Claim], demand: Demand) -> None:
+def test_the_missing_resource_is_right_for_every_fleet(slots: list[Slot], claims: list[Claim], demand: Demand) -> None:
     pool = pool_of(*copies(slots), claims=claims)
-    kept = standing_reservation(pool)
-    found = place(pool, demand, kept)
+    reservation = standing_reservation(pool)
+    found = place(pool, demand, reservation)
     if not isinstance(found, Unplaceable):
         return
     connected = [each for each in slots if each.connected]
-    elsewhere = [each for each in connected if kept is None or each.id != kept.slot_id]
+    elsewhere = [each for each in connected if reservation is None or each.id != reservation.slot_id]
     match found.resource:
         case "AGENT":
             assert not connected
@@ -301,13 +308,15 @@ def test_the_word_for_a_refusal_is_true(slots: list[Slot], claims: list[Claim], 
             assert all(each.memory_mib < demand.memory_mib for each in elsewhere if len(each.gpus) >= demand.gpus)
         case word:
             assert word == "CPU"
-            assert any(each.cpu_units < demand.cpu_units + (kept.claim.demand.cpu_units if kept else 0) for each in connected)
+            assert any(
+                each.cpu_units < demand.cpu_units + (reservation.claim.demand.cpu_units if reservation else 0) for each in connected
+            )
     assert "reserved for task" not in found.detail or any(fits(each, demand) for each in connected)
 
 
 @properties
 @given(fleets(), lines(), demands(), st.randoms(use_true_random=False))
-def test_the_order_in_which_hosts_came_does_not_matter(slots: list[Slot], claims: list[Claim], demand: Demand, rng: Random) -> None:
+def test_the_order_of_hosts_does_not_matter(slots: list[Slot], claims: list[Claim], demand: Demand, rng: Random) -> None:
     shuffled, shuffled_claims = copies(slots), list(claims)
     rng.shuffle(shuffled)
     rng.shuffle(shuffled_claims)
@@ -319,7 +328,7 @@ def test_the_order_in_which_hosts_came_does_not_matter(slots: list[Slot], claims
 
 @properties
 @given(fleets(), lines())
-def test_serving_promises_no_gpu_twice_and_leaves_nobody_who_fits(slots: list[Slot], claims: list[Claim]) -> None:
+def test_serve_promises_no_gpu_twice_and_leaves_no_claim_that_fits(slots: list[Slot], claims: list[Claim]) -> None:
     fleet, pool = fleet_of(copies(slots), claims)
     free = {gpu for each in slots if each.connected for gpu in each.gpus}
     grants = serve_all(fleet)
@@ -335,7 +344,7 @@ def test_serving_promises_no_gpu_twice_and_leaves_nobody_who_fits(slots: list[Sl
 
 @properties
 @given(fleets(), lines())
-def test_equal_asks_are_served_in_the_order_of_their_age(slots: list[Slot], claims: list[Claim]) -> None:
+def test_equal_demands_are_served_oldest_first(slots: list[Slot], claims: list[Claim]) -> None:
     fleet, _ = fleet_of(copies(slots), claims)
     granted = [claim for claim, _ in serve_all(fleet)]
     for claim in set(claims) - set(granted):
@@ -344,10 +353,10 @@ def test_equal_asks_are_served_in_the_order_of_their_age(slots: list[Slot], clai
 
 @properties
 @given(st.integers(1, 3), st.integers(0, 2**32))
-def test_a_stream_of_small_younger_claims_starves_nobody(hosts: int, seed: int) -> None:
-    """All GPUs are busy with small tasks, one ends at a time, and for each two new small claims come: the large one gets its turn.
+def test_a_stream_of_small_younger_claims_starves_no_claim(hosts: int, seed: int) -> None:
+    """All GPUs are busy with small tasks, one ends at a time, and two small claims are added for each: the large claim is served.
 
-    A reservation moves only to a host that lacks less, at most eight times, and a kept host only gains.
+    A reservation moves only to a host that lacks less, at most eight times, and a reserved host only gains free GPUs.
     """
     rng = Random(seed)
     fleet, pool = fleet_of([slot(f"h{number}", 8) for number in range(hosts)])

@@ -351,14 +351,14 @@ def copied(slots: Iterable[Slot]) -> list[Slot]:
     return made
 
 
-def check(pool: PoolIndex, demand: Demand, kept: Reservation | None, seed: str) -> Placement | Unplaceable:
+def check(pool: PoolIndex, demand: Demand, reservation: Reservation | None, seed: str) -> Placement | Unplaceable:
     """The index and the model agree; what was found."""
     assert demand.rules is not None
     slots = sorted(pool.slots(), key=lambda each: each.id)
-    able = [each for each in slots if not each.draining and is_open(each, demand, kept) and allowed(each, demand.rules)]
+    able = [each for each in slots if not each.draining and is_open(each, demand, reservation) and allowed(each, demand.rules)]
     if demand.gpus == ALL_GPUS:
         able = [each for each in able if each.total.gpus and len(each.gpus) == each.total.gpus]
-    found = place(pool, demand, kept, seed)
+    found = place(pool, demand, reservation, seed)
     if isinstance(found, Unplaceable):
         assert not able, (found, able)
         check_words(slots, demand, found)

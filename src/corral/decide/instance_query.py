@@ -119,7 +119,9 @@ class _Reader:
         alternatives = [self._all_of()]
         while self._accept("or", "||"):
             alternatives.append(self._all_of())
-        return alternatives[0] if len(alternatives) == 1 else lambda values: any(alternative(values) for alternative in alternatives)
+        return (
+            alternatives[0] if len(alternatives) == 1 else lambda values: any(alternative(values) for alternative in alternatives)
+        )
 
     def _all_of(self) -> Predicate:
         parts = [self._negated()]

@@ -215,7 +215,9 @@ def _best_fit(pool: Pool, demand: Demand, reservation: Reservation | None) -> st
 def _is_open(pool: Pool, slot_id: str, demand: Demand, reservation: Reservation | None) -> bool:
     slot = pool.slot(slot_id)
     fits = _has_gpus(slot, demand) and slot.memory_mib >= demand.memory_mib and slot.cpu_units >= demand.cpu_units
-    return fits and (reservation is None or slot_id != reservation.slot_id or _leaves_enough(slot, demand, reservation.claim.demand))
+    return fits and (
+        reservation is None or slot_id != reservation.slot_id or _leaves_enough(slot, demand, reservation.claim.demand)
+    )
 
 
 def _has_gpus(slot: Slot, demand: Demand) -> bool:
@@ -275,7 +277,9 @@ def _lacking(pool: Pool, demand: Demand, reservation: Reservation | None) -> str
     room = _allowed_slots(pool, demand)
     if _is_unsorted(demand) and not any(_has_gpus(pool.slot(at), demand) for group in room.groups() for at in group.roomiest()):
         return "GPU"
-    memory_mib = [left for group in room.groups(demand.gpus) if (left := _most_memory(pool, group, demand, reservation)) is not None]
+    memory_mib = [
+        left for group in room.groups(demand.gpus) if (left := _most_memory(pool, group, demand, reservation)) is not None
+    ]
     if demand.gpus and not memory_mib:
         return "GPU"
     return "MEMORY" if max(memory_mib, default=0) < demand.memory_mib else "CPU"

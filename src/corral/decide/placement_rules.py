@@ -115,7 +115,9 @@ def first_choice(pool: Pool, demand: Demand, seed: str, is_open: IsOpen) -> str 
     return None
 
 
-def _choose(pool: Pool, parts: Sequence[Part], demand: Demand, steps: Sequence[tuple[str, str]], seed: str, is_open: IsOpen) -> str | None:
+def _choose(
+    pool: Pool, parts: Sequence[Part], demand: Demand, steps: Sequence[tuple[str, str]], seed: str, is_open: IsOpen
+) -> str | None:
     """The preferred slot of parts that the spread steps rank equally, by the remaining steps of the strategy."""
     if not steps:
         return next(_open_ones(_shapes(parts, demand), demand, is_open), None)

@@ -9,7 +9,7 @@ from corral.reconcile.hosts import drop_terminated_instances, reconcile_host, re
 from corral.reconcile.logs import expire_events, purge_logs, sweep_logs
 from corral.reconcile.metrics import roll_up_metrics
 from corral.reconcile.scheduler import reconcile_pool
-from corral.reconcile.tasks import drop_deleted_definitions, reconcile_task, drop_stopped_tasks
+from corral.reconcile.tasks import drop_deleted_definitions, drop_stopped_tasks, reconcile_task
 
 
 def _once_needed(module: str, name: str) -> Reconciler:

@@ -109,7 +109,9 @@ class Tasks:
         assert task.instance_id is not None
         self._journal.on_commit(partial(self.live.add, task.id))
         group = task.group_key if task.launch_type == "EC2" else ""
-        self._fleet.take(task.pool, task.instance_id, [row[0] for row in rows], task.demand.cpu_units, task.demand.memory_mib, group)
+        self._fleet.take(
+            task.pool, task.instance_id, [row[0] for row in rows], task.demand.cpu_units, task.demand.memory_mib, group
+        )
 
     def _count(self, before: Task, after: Task) -> None:
         """What the slot says of the tasks on it. A Fargate task is on no container instance, as far as anybody can see."""

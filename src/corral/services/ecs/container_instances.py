@@ -132,7 +132,9 @@ def _arn(caller: Caller, cluster: str, slot_id: str) -> str:
     return arn(caller.account, caller.region, f"container-instance/{cluster}/{slot_id}")
 
 
-def _for_each_slot(tx: Tx[Store], caller: Caller, cluster: str, given: list[str], describe: Callable[[Slot], dict[str, Any]]) -> dict[str, Any]:
+def _for_each_slot(
+    tx: Tx[Store], caller: Caller, cluster: str, given: list[str], describe: Callable[[Slot], dict[str, Any]]
+) -> dict[str, Any]:
     """Call `describe` for each container instance that exists, and report a failure for each of the others."""
     instances, failures = [], []
     for name in given:

@@ -101,7 +101,9 @@ def execute_order(tx: Tx[Store], permit: Permit) -> tuple[str, Execute]:
     if task is None or run is None or run.state is not RunState.RUNNING:
         raise InvalidParameterException("The container has stopped since ExecuteCommand was called.")
     host_id = _connected_host(tx, task)
-    return host_id, Execute(permit.session_id, start_order(tx, task, run, spec_of(tx, task)).spec, permit.command, permit.interactive)
+    return host_id, Execute(
+        permit.session_id, start_order(tx, task, run, spec_of(tx, task)).spec, permit.command, permit.interactive
+    )
 
 
 def _run(task: Task, container: str | None) -> Run:

@@ -57,7 +57,10 @@ HANDLERS = {
     "PutAttributes": container_instances.put_attributes,
     "DeleteAttributes": container_instances.delete_attributes,
     "ListAttributes": container_instances.list_attributes,
-    **{operation: container_instances.refuse(operation, JOINS) for operation in ("RegisterContainerInstance", "DiscoverPollEndpoint")},
+    **{
+        operation: container_instances.refuse(operation, JOINS)
+        for operation in ("RegisterContainerInstance", "DiscoverPollEndpoint")
+    },
     "DeregisterContainerInstance": container_instances.refuse("DeregisterContainerInstance", LEAVES),
     "UpdateContainerAgent": container_instances.refuse("UpdateContainerAgent", UPDATES),
     **{operation: container_instances.refuse(operation, REPORTS) for operation in REPORTED},

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from corral.core import Tx
-from corral.decide.placement import place_newcomer, place_on, claim_rank, room_for_newcomer
+from corral.decide.placement import claim_rank, place_newcomer, place_on, room_for_newcomer
 from corral.model.placement import Placement, Unplaceable
 from corral.model.task import Demand, Task, TaskState
 from corral.services.ecs import fargate

@@ -113,7 +113,9 @@ def _cluster(tx: Tx[Store], region: str, name: str) -> TaggedResource | None:
     if found is None or found[0] != "ACTIVE":
         return None
     details = found[1]
-    return TaggedResource(details.get("tags", []), lambda tags: tx.store.clusters.put(region, name, "ACTIVE", {**details, "tags": tags}))
+    return TaggedResource(
+        details.get("tags", []), lambda tags: tx.store.clusters.put(region, name, "ACTIVE", {**details, "tags": tags})
+    )
 
 
 def _definition(tx: Tx[Store], region: str, name: str) -> TaggedResource | None:

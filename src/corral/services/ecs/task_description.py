@@ -69,7 +69,9 @@ def _description(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) 
         "desiredStatus": task.desired.value,
         "cpu": str(task.demand.cpu_units),
         "memory": str(task.demand.memory_mib),
-        "containers": [_container(task, task_arn, run, spec.containers[run.container], waiting, exec_enabled=exec_enabled) for run in task.runs],
+        "containers": [
+            _container(task, task_arn, run, spec.containers[run.container], waiting, exec_enabled=exec_enabled) for run in task.runs
+        ],
         "overrides": _overrides(task),
         "group": task.group,
         "attachments": _attachments(task),

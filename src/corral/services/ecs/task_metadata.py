@@ -127,7 +127,9 @@ def _network(spec: TaskSpec, about: dict[str, Any]) -> dict[str, Any]:
     if "privateIpv4Address" not in about:
         return {"NetworkMode": "host", "IPv4Addresses": ["127.0.0.1"]}
     mode = spec.document.get("networkMode") or "bridge"
-    return _without_none({"NetworkMode": mode, "IPv4Addresses": [about["privateIpv4Address"]], "MACAddress": about.get("macAddress")})
+    return _without_none(
+        {"NetworkMode": mode, "IPv4Addresses": [about["privateIpv4Address"]], "MACAddress": about.get("macAddress")}
+    )
 
 
 def _ports(about: dict[str, Any]) -> list[dict[str, Any]] | None:
