@@ -10,7 +10,7 @@ import pytest
 from corral.core import Command, Tx
 from corral.errors import ApiError
 from corral.model.instance import HOST_POOL, host_instance_id
-from corral.model.run import Start
+from corral.model.run import StartOrder
 from corral.model.task import TaskState
 from corral.services.ecs.capacity_providers import Capacity
 from corral.services.ecs.handlers import HANDLERS
@@ -38,7 +38,7 @@ class World(Small):
 
     def __init__(self) -> None:
         super().__init__(2)
-        self.started: list[Start] = []
+        self.started: list[StartOrder] = []
         self.register(MAIN)
 
     def ask(self, handler: Any) -> Any:
@@ -175,7 +175,7 @@ def test_an_override_equals_a_definition_with_the_same_settings(override: dict[s
     document = {"containerDefinitions": [before, side], "memory": "64"}
     found = task_spec(document, {"containerOverrides": [{"name": "main", **override}], "memory": "128", "taskRoleArn": "r"})
     expected = task_spec({"containerDefinitions": [said, side], "memory": "128", "taskRoleArn": "r"})
-    for name in ("cpu", "memory", "ask", "is_plain", "rules", "runs", "role"):
+    for name in ("cpu", "memory", "demand", "is_plain", "rules", "runs", "role"):
         assert getattr(found, name) == getattr(expected, name)
     assert found.containers.keys() == expected.containers.keys()
     for name, container in expected.containers.items():
