@@ -112,7 +112,7 @@ def test_attributes_have_limits(ecs, instance):
         put(*({"name": f"n{at}"} for at in range(11)))
     with pytest.raises(wrong, match="targetId"):
         ecs.put_attributes(attributes=[{"name": "ok"}])
-    with pytest.raises(wrong, match="attribute name"):
+    with pytest.raises(wrong, match="attributeValue needs attributeName"):
         ecs.list_attributes(targetType="container-instance", attributeValue="x")
     with pytest.raises(ecs.exceptions.TargetNotFoundException):
         put({"name": "ok", "targetId": instance[:-4] + "0000"})
