@@ -104,7 +104,7 @@ def test_with_all_no_other_container_can_require_a_gpu(client):
             register(ecs, "greedy", asks("ALL", ["true"]), asks(value, ["true"], "second"))
         assert raised.value.response["Error"]["Code"] == "ClientException"
     register(ecs, "two-containers", asks("ALL", ["true"]), container(["true"], name="second"))
-    with pytest.raises(ecs.exceptions.ClientException, match="Only one container"):
+    with pytest.raises(ecs.exceptions.ClientException, match="If a container of a task requires ALL GPUs"):
         more = [{"name": "second", "resourceRequirements": [{"type": "GPU", "value": "1"}]}]
         ecs.run_task(taskDefinition="two-containers", overrides={"containerOverrides": more})
 
