@@ -126,7 +126,7 @@ def check_others(corral: Corral, count: int) -> None:
         assert failure["reason"] == "RESOURCE:GPU"
         waiting = ecs.run_task(taskDefinition="rest")["tasks"][0]
         print(f"a task that needs it waits: {waiting['containers'][0]['reason']}")
-        assert "1 GPU is kept away: process" in waiting["containers"][0]["reason"]
+        assert "1 GPU is withheld: process" in waiting["containers"][0]["reason"]
     finally:
         other.kill()
         other.wait()

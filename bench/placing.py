@@ -14,12 +14,11 @@ from random import Random
 from rows import Bench, Row
 from simulated import GPUS_PER_HOST, simulated
 
-from corral.decide.place import place, serve
+from corral.decide.placement import place, serve
 from corral.journal import Journal
 from corral.model.instance import HOST_POOL
 from corral.model.placement import TASK, Claim, Placement, Slot
-from corral.model.rules import Rules
-from corral.model.task import Ask
+from corral.model.task import Demand, PlacementRules
 from corral.store.fleet import Fleet
 
 HOSTS = (100, 1_000, 10_000)
@@ -30,7 +29,7 @@ CHUNK = 100
 CYCLES_MAX_S = 3.0
 REFUSALS_MAX = 10  # then the fleet counts as full
 GROWTH_NOTE = "the design says that it must not grow; this limit is the benchmark's own"
-Placed = tuple[str, tuple[str, ...], Ask]
+Placed = tuple[str, tuple[str, ...], Demand]
 
 
 def rows(bench: Bench) -> list[Row]:
@@ -68,18 +67,18 @@ def _random_sizes(hosts: int) -> list[tuple[int, int, int]]:
     return [(rng.choice((1, 2, 4, 8)), rng.randrange(4, 193) * 1024, rng.randrange(16_000, 2_000_000)) for _ in range(hosts)]
 
 
-def _asks(count: int, *, mixed: bool) -> list[Ask]:
+def _demands(count: int, *, mixed: bool) -> list[Demand]:
     if not mixed:
-        return [Ask(1, 1024, 6)] * count
+        return [Demand(1, 1024, 6)] * count
     rng = Random(count)
-    return [Ask(rng.choice((1, 1, 1, 2, 4)), rng.randrange(1, 9) * 512, rng.randrange(6, 16_000)) for _ in range(count)]
+    return [Demand(rng.choice((1, 1, 1, 2, 4)), rng.randrange(1, 9) * 512, rng.randrange(6, 16_000)) for _ in range(count)]
 
 
 def _fleet(sizes: Sequence[tuple[int, int, int]]) -> Fleet:
     fleet = Fleet(Journal())
     for number, (gpus, cpu_units, memory_mib) in enumerate(sizes):
         positions = {f"GPU-{number:08x}-{at}": at for at in range(gpus)}
-        total = Ask(gpus, cpu_units, memory_mib)
+        total = Demand(gpus, cpu_units, memory_mib)
         fleet.put_slot(HOST_POOL, Slot(f"{number:032x}", total, cpu_units, memory_mib, list(positions), positions))
     fleet.journal.commit()
     return fleet
@@ -87,14 +86,14 @@ def _fleet(sizes: Sequence[tuple[int, int, int]]) -> Fleet:
 
 def _fill_rate(sizes: Sequence[tuple[int, int, int]], count: int, *, mixed: bool) -> float:
     """Place and take, `count` in all; when a fleet is nearly full it is emptied, which is not timed."""
-    fleet, asks, done, seconds = _fleet(sizes), _asks(count, mixed=mixed), 0, 0.0
+    fleet, demands, done, seconds = _fleet(sizes), _demands(count, mixed=mixed), 0, 0.0
     total_gpus = fleet.pool(HOST_POOL).total_gpus
     placed: list[Placed] = []
     while done < count:
         began = time.process_time()
         while done < count and fleet.pool(HOST_POOL).free_gpus > total_gpus // 4:
-            for ask in asks[done : done + CHUNK]:
-                _place(fleet, ask, placed)
+            for demand in demands[done : done + CHUNK]:
+                _place(fleet, demand, placed)
             done += CHUNK
             fleet.journal.commit()
         seconds += time.process_time() - began
@@ -104,16 +103,16 @@ def _fill_rate(sizes: Sequence[tuple[int, int, int]], count: int, *, mixed: bool
     return done / seconds
 
 
-def _place(fleet: Fleet, ask: Ask, placed: list[Placed]) -> None:
-    found = place(fleet.pool(HOST_POOL), ask)
+def _place(fleet: Fleet, demand: Demand, placed: list[Placed]) -> None:
+    found = place(fleet.pool(HOST_POOL), demand)
     if isinstance(found, Placement):  # else it is a refusal, which costs too
-        fleet.take(HOST_POOL, found.slot_id, found.gpu_ids, ask.cpu_units, ask.memory_mib)
-        placed.append((found.slot_id, found.gpu_ids, ask))
+        fleet.take(HOST_POOL, found.slot_id, found.gpu_ids, demand.cpu_units, demand.memory_mib)
+        placed.append((found.slot_id, found.gpu_ids, demand))
 
 
 def _give(fleet: Fleet, placed: Placed) -> None:
-    slot_id, gpu_ids, ask = placed
-    fleet.give(HOST_POOL, slot_id, gpu_ids, ask.cpu_units, ask.memory_mib)
+    slot_id, gpu_ids, demand = placed
+    fleet.give(HOST_POOL, slot_id, gpu_ids, demand.cpu_units, demand.memory_mib)
 
 
 # --- with placement rules ---------------------------------------------------------------------------------------------
@@ -121,11 +120,13 @@ def _give(fleet: Fleet, placed: Placed) -> None:
 SCOPE = "us-east-1/default"
 GROUP = f"{SCOPE}/family:bench"
 RULES = {
-    "memberOf": Rules(SCOPE, ("attribute:half == 1 and attribute:ecs.os-type =~ lin.*",)),
-    "spread over hosts": Rules(SCOPE, strategy=(("spread", "instanceId"),), group=GROUP),
-    "spread over racks, then binpack": Rules(SCOPE, strategy=(("spread", "attribute:rack"), ("binpack", "memory")), group=GROUP),
-    "random": Rules(SCOPE, strategy=(("random", ""),)),
-    "distinctInstance": Rules(SCOPE, distinct=True, group=GROUP, restless=True),
+    "memberOf": PlacementRules(SCOPE, ("attribute:half == 1 and attribute:ecs.os-type =~ lin.*",)),
+    "spread over hosts": PlacementRules(SCOPE, strategy=(("spread", "instanceId"),), group=GROUP),
+    "spread over racks, then binpack": PlacementRules(
+        SCOPE, strategy=(("spread", "attribute:rack"), ("binpack", "memory")), group=GROUP
+    ),
+    "random": PlacementRules(SCOPE, strategy=(("random", ""),)),
+    "distinctInstance": PlacementRules(SCOPE, distinct=True, group=GROUP, depends_on_tasks=True),
 }
 
 
@@ -148,30 +149,30 @@ def _with_rules(bench: Bench) -> list[Row]:
     return found
 
 
-def _rules_cost_s(hosts: int, count: int, rules: Rules) -> tuple[float, float]:
+def _rules_cost_s(hosts: int, count: int, rules: PlacementRules) -> tuple[float, float]:
     """CPU seconds (a task, the first task). A fleet that is half full, or has a task on each host, is emptied, not timed."""
-    fleet, ask, done, seconds = _fleet(_equal(hosts)), Ask(1, 1024, 6, rules), 0, 0.0
+    fleet, demand, done, seconds = _fleet(_equal(hosts)), Demand(1, 1024, 6, rules), 0, 0.0
     pool = fleet.pool(HOST_POOL)
     for number, slot in enumerate(pool.slots()):
         slot.attributes = {"half": str(number % 2), "ecs.os-type": "linux", "rack": str(number // 40)}
     began = time.process_time()
-    place(pool, ask, seed="first")
+    place(pool, demand, seed="first")
     first_s = time.process_time() - began
     placed: list[Placed] = []
     while done < count:
         portion = min(count - done, hosts if rules.distinct else hosts * GPUS_PER_HOST // 4)
         began = time.process_time()
         for number in range(portion):
-            found = place(pool, ask, seed=str(number))
+            found = place(pool, demand, seed=str(number))
             assert isinstance(found, Placement)
-            fleet.take(HOST_POOL, found.slot_id, found.gpu_ids, ask.cpu_units, ask.memory_mib, GROUP)
-            placed.append((found.slot_id, found.gpu_ids, ask))
+            fleet.take(HOST_POOL, found.slot_id, found.gpu_ids, demand.cpu_units, demand.memory_mib, GROUP)
+            placed.append((found.slot_id, found.gpu_ids, demand))
         fleet.journal.commit()
         seconds, done = seconds + time.process_time() - began, done + portion
         while placed:
             fleet.count(HOST_POOL, placed[-1][0], GROUP, -1, 0, -1)
             _give(fleet, placed.pop())
-        place(pool, ask, seed="empty")  # what was given back is looked at here
+        place(pool, demand, seed="empty")  # what was given back is looked at here
         fleet.journal.commit()
     return seconds / done, first_s
 
@@ -196,14 +197,14 @@ def _cycle_rate(sizes: Sequence[tuple[int, int, int]], cycles: int, line: int, *
     """Fill the fleet, let claims wait, then again and again: one task ends, and whoever fits is served."""
     fleet, placed, rng = _fleet(sizes), [], Random(1)
     refusals = 0
-    for ask in _asks(2 * sum(size[0] for size in sizes), mixed=mixed):
+    for demand in _demands(2 * sum(size[0] for size in sizes), mixed=mixed):
         before = len(placed)
-        _place(fleet, ask, placed)
+        _place(fleet, demand, placed)
         refusals += len(placed) == before
         if refusals >= REFUSALS_MAX:
             break
-    for number, ask in enumerate(_kinds_of_asks(line, mixed=mixed)):
-        fleet.join_line(HOST_POOL, Claim((float(number),), TASK, f"{number:032x}", ask))
+    for number, demand in enumerate(_kinds_of_demands(line, mixed=mixed)):
+        fleet.join_line(HOST_POOL, Claim((float(number),), TASK, f"{number:032x}", demand))
     fleet.journal.commit()
     began, done = time.process_time(), 0
     while done < cycles and time.process_time() < began + CYCLES_MAX_S:
@@ -216,17 +217,17 @@ def _cycle_rate(sizes: Sequence[tuple[int, int, int]], cycles: int, line: int, *
     return done / (time.process_time() - began)
 
 
-def _kinds_of_asks(line: int, *, mixed: bool) -> list[Ask]:
+def _kinds_of_demands(line: int, *, mixed: bool) -> list[Demand]:
     """Equal asks stand in one line; a real queue has some dozens of kinds."""
-    kinds = _asks(30, mixed=mixed)
+    kinds = _demands(30, mixed=mixed)
     return [kinds[number % len(kinds)] for number in range(line)]
 
 
 def _serve(fleet: Fleet, placed: list[Placed]) -> None:
     for claim, found in serve(fleet.pool(HOST_POOL)):
         fleet.leave_line(HOST_POOL, claim)
-        fleet.take(HOST_POOL, found.slot_id, found.gpu_ids, claim.ask.cpu_units, claim.ask.memory_mib)
-        placed.append((found.slot_id, found.gpu_ids, claim.ask))
+        fleet.take(HOST_POOL, found.slot_id, found.gpu_ids, claim.demand.cpu_units, claim.demand.memory_mib)
+        placed.append((found.slot_id, found.gpu_ids, claim.demand))
 
 
 # --- through the core -------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from corral.ids import SeededIds
 from corral.model.instance import HOST_POOL, host_instance_id
 from corral.model.run import GpuDevice, Hello, RunSpec, RunState, StartOrder
 from corral.model.settings import Settings
-from corral.model.task import Ask, Run, Task, TaskState
+from corral.model.task import Demand, Run, Task, TaskState
 from corral.store import Store
 
 Refusal = api_error("Refusal")
@@ -70,7 +70,7 @@ def adds(name: str, answer: Any = None) -> Callable[[Tx[Store]], Any]:
 
 def waiting_task(name: str) -> Task:
     run = Run(f"run-{name}", name, "c", 0, True, 1, RunState.PENDING)
-    return Task(name, "r", "default", "arn", HOST_POOL, TaskState.PROVISIONING, TaskState.RUNNING, Ask(1), 1.0, runs=(run,))
+    return Task(name, "r", "default", "arn", HOST_POOL, TaskState.PROVISIONING, TaskState.RUNNING, Demand(1), 1.0, runs=(run,))
 
 
 def start_of(name: str) -> StartOrder:

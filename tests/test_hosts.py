@@ -1,4 +1,4 @@
-"""What a host's hello leads to: what it was asked before is judged by it, and what follows from its words is new."""
+"""The hello of a host: runs ordered before are compared with it, and orders that follow from it are new."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from corral.model.run import Observed, StartOrder
 from corral.services import hosts
 from corral.services.ecs.handlers import HANDLERS
 from simulation.clients import CALLER
-from simulation.test_line import Small
+from simulation.test_claim_queue import Small
 
 POLICY = {"enabled": True, "restartAttemptPeriod": 60}
 
@@ -22,7 +22,7 @@ def container(name: str, **more: Any) -> dict[str, Any]:
 
 
 class Told(Small):
-    """A core with one host, and what that was ordered."""
+    """A core with one host, and the orders that it received."""
 
     def __init__(self, *containers: dict[str, Any]) -> None:
         super().__init__(2)
@@ -62,7 +62,7 @@ class Told(Small):
 
 
 @pytest.mark.parametrize("boot", ["boot", "another"])
-def test_who_starts_again_by_a_hello_is_not_judged_by_it(boot: str) -> None:
+def test_a_run_restarted_by_a_hello_is_not_lost(boot: str) -> None:
     told = Told(container("a", restartPolicy=POLICY), container("b", essential=False))
     told.hello_again(told.ended("a"), boot=boot)
     run = told.runs["a"]
@@ -72,7 +72,7 @@ def test_who_starts_again_by_a_hello_is_not_judged_by_it(boot: str) -> None:
     assert told.runs["a"].state == "STOPPED" and "restarted" in told.runs["a"].reason
 
 
-def test_who_waited_and_is_let_go_by_a_hello_after_a_reboot_starts_there() -> None:
+def test_a_run_released_by_a_hello_after_a_reboot_starts() -> None:
     told = Told(
         container("init", essential=False), container("main", dependsOn=[{"containerName": "init", "condition": "SUCCESS"}])
     )
@@ -80,7 +80,7 @@ def test_who_waited_and_is_let_go_by_a_hello_after_a_reboot_starts_there() -> No
     assert told.started() == {"main"} and not told.runs["main"].waits and told.runs["main"].state == "PENDING"
 
 
-def test_a_hello_orders_the_checks_of_who_lives_again_and_no_others() -> None:
+def test_a_hello_orders_the_health_checks_of_running_containers_only() -> None:
     check = {"command": ["CMD", "true"]}
     told = Told(container("a", healthCheck=check), container("b", healthCheck=check), container("c"))
     living = [Observed(told.runs[name].id, 7, told.clock.now_s()) for name in "ac"]
@@ -90,7 +90,7 @@ def test_a_hello_orders_the_checks_of_who_lives_again_and_no_others() -> None:
     assert (checks, told.started()) == (["a"], {"b"})  # b comes with its check when it starts
 
 
-def test_a_late_word_on_an_earlier_attempt_changes_nothing() -> None:
+def test_a_late_report_of_an_earlier_attempt_changes_nothing() -> None:
     told = Told(container("a", restartPolicy=POLICY))
     first = told.ended("a")
     told.report(first)

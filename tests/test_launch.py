@@ -1,4 +1,4 @@
-"""Launching tasks from a typed request, as RunTask does and as services and jobs will."""
+"""Task launches from a typed request, as RunTask builds it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from corral.errors import ApiError
 from corral.model.instance import HOST_POOL, host_instance_id
 from corral.model.run import StartOrder
 from corral.model.task import TaskState
-from corral.services.ecs.capacity import Capacity
+from corral.services.ecs.capacity_providers import Capacity
 from corral.services.ecs.handlers import HANDLERS
-from corral.services.ecs.launch import Launched, LaunchRequest, launch
+from corral.services.ecs.launch import LaunchRequest, LaunchResult, launch
 from corral.services.ecs.naming import InvalidParameterException
-from corral.services.ecs.task_spec import SPECS_KEPT_MAX, spec_of, task_spec
+from corral.services.ecs.task_spec import CACHED_SPECS_MAX, spec_of, task_spec
 from corral.store import Store
 from simulation.clients import CALLER
-from simulation.test_line import Small
+from simulation.test_claim_queue import Small
 
 MAIN = {
     "name": "main",
@@ -34,7 +34,7 @@ NOW = Capacity("EC2", (HOST_POOL,), waits=False)
 
 
 class World(Small):
-    """A core with one host of two GPUs, and what that was ordered to start."""
+    """A core with one host of two GPUs, and the orders to start that it received."""
 
     def __init__(self) -> None:
         super().__init__(2)
@@ -55,7 +55,7 @@ class World(Small):
         params = {"family": "f", "containerDefinitions": [container]}
         self.ask(lambda tx: HANDLERS["RegisterTaskDefinition"](tx, params, CALLER))
 
-    def launch(self, capacity: Capacity, **more: Any) -> Launched:
+    def launch(self, capacity: Capacity, **more: Any) -> LaunchResult:
         return self.ask(lambda tx: launch(tx, request(tx, capacity, **more)))
 
 
@@ -64,7 +64,7 @@ def request(tx: Tx[Store], capacity: Capacity, **more: Any) -> LaunchRequest:
     return LaunchRequest(region=CALLER.region, cluster="default", definition=definition, revision=1, capacity=capacity, **more)
 
 
-def test_whoever_waits_is_a_claim_and_the_others_are_placed_and_started() -> None:
+def test_tasks_that_fit_are_started_and_the_others_wait_as_claims() -> None:
     world = World()
     launched = world.launch(WAITS, count=3, group="service:web", started_by="ecs-svc/1", tags=[{"key": "k", "value": "v"}])
     assert [task.state for task in launched.tasks] == [TaskState.PENDING, TaskState.PENDING, TaskState.PROVISIONING]
@@ -75,7 +75,7 @@ def test_whoever_waits_is_a_claim_and_the_others_are_placed_and_started() -> Non
         assert (task.group, task.started_by, task.details) == ("service:web", "ecs-svc/1", {"tags": [{"key": "k", "value": "v"}]})
 
 
-def test_whoever_does_not_wait_fails_with_the_reason() -> None:
+def test_a_task_that_does_not_wait_fails_with_a_reason() -> None:
     launched = World().launch(NOW, count=3)
     assert [task.details for task in launched.tasks] == [{"launchType": "EC2"}] * 2
     [failure] = launched.failures
@@ -100,14 +100,14 @@ def test_on_chosen_instances() -> None:
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
-def test_what_no_launcher_may_ask_for_is_refused_and_leaves_nothing(wrong: dict[str, Any]) -> None:
+def test_a_refused_request_leaves_nothing(wrong: dict[str, Any]) -> None:
     world = World()
     with pytest.raises(ApiError):
         world.launch(WAITS, **wrong)
     assert world.store.fleet.pool(HOST_POOL).free_gpus == 2 and not world.started
 
 
-def test_equal_tasks_share_what_their_definition_and_overrides_are_merged_to() -> None:
+def test_equal_tasks_share_one_spec() -> None:
     world = World()
     override = {"name": "main", "command": ["sleep", "1"], "environment": [{"name": "B", "value": "3"}]}
     tasks = [
@@ -123,8 +123,8 @@ def test_equal_tasks_share_what_their_definition_and_overrides_are_merged_to() -
     assert world.ask(lambda tx: spec_of(tx, plain)).containers["main"].command == ["true"]
 
 
-def test_nothing_is_kept_of_a_definition_whose_registration_failed() -> None:
-    """Its revision is used again, by another definition."""
+def test_no_spec_is_cached_of_a_definition_whose_registration_failed() -> None:
+    """Another definition gets the same revision."""
     world = World()
 
     def register_launch_and_fail(tx: Tx[Store]) -> None:
@@ -143,11 +143,11 @@ def test_nothing_is_kept_of_a_definition_whose_registration_failed() -> None:
     assert [start.spec.command for start in world.started] == [["true"]]
 
 
-def test_merged_definitions_are_kept_within_a_bound() -> None:
+def test_the_cache_of_specs_is_bounded() -> None:
     document = {"containerDefinitions": [{"cpu": 0, "essential": True, **MAIN}]}
     first = task_spec(document)
     assert task_spec(document) is first
-    for number in range(SPECS_KEPT_MAX):
+    for number in range(CACHED_SPECS_MAX):
         task_spec(document, {"containerOverrides": [{"name": "main", "cpu": number}]})
     assert task_spec(document) is not first
 
@@ -165,7 +165,7 @@ def test_merged_definitions_are_kept_within_a_bound() -> None:
     ],
     ids=lambda override: next(iter(override)),
 )
-def test_an_override_is_as_if_the_definition_said_it(override: dict[str, Any]) -> None:
+def test_an_override_equals_a_definition_with_the_same_settings(override: dict[str, Any]) -> None:
     side = {"name": "side", "image": "i", "command": ["true"], "cpu": 1, "essential": False, "environment": [], "privileged": True}
     before = {"cpu": 0, "essential": True, **MAIN}
     said = {**before, **override}
@@ -175,7 +175,7 @@ def test_an_override_is_as_if_the_definition_said_it(override: dict[str, Any]) -
     document = {"containerDefinitions": [before, side], "memory": "64"}
     found = task_spec(document, {"containerOverrides": [{"name": "main", **override}], "memory": "128", "taskRoleArn": "r"})
     expected = task_spec({"containerDefinitions": [said, side], "memory": "128", "taskRoleArn": "r"})
-    for name in ("cpu", "memory", "ask", "is_plain", "rules", "runs", "role"):
+    for name in ("cpu", "memory", "demand", "is_plain", "rules", "runs", "role"):
         assert getattr(found, name) == getattr(expected, name)
     assert found.containers.keys() == expected.containers.keys()
     for name, container in expected.containers.items():

@@ -11,10 +11,10 @@ from corral.aws import Secret
 from corral.clock import VirtualClock
 from corral.model.run import RunState
 from corral.model.settings import Settings
-from corral.model.task import Ask, Run, Task, TaskState
+from corral.model.task import Demand, Run, Task, TaskState
 from corral.server.authentication import Authentication
 from corral.services import sessions
-from corral.services.ecs.inside import environment_inside
+from corral.services.ecs.run_spec import task_environment
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 ACCOUNT = "123456789012"
@@ -104,9 +104,9 @@ def test_passwords_and_addresses_differ_by_task_run_and_data_folder() -> None:
 
 def test_the_credentials_of_a_task() -> None:
     run = Run("r" * 32, TASK, "main", 0, True, 0, RunState.PENDING)
-    task = Task(TASK, "eu-west-1", "default", "x:1", "hosts", TaskState.PENDING, TaskState.RUNNING, Ask(), NOW_S, runs=(run,))
-    told = environment_inside(Settings(), task, run)
+    task = Task(TASK, "eu-west-1", "default", "x:1", "hosts", TaskState.PENDING, TaskState.RUNNING, Demand(), NOW_S, runs=(run,))
+    told = task_environment(Settings(), task, run)
     assert told["AWS_EXECUTION_ENV"] == "AWS_ECS_EC2" and told["AWS_REGION"] == told["AWS_DEFAULT_REGION"] == "eu-west-1"
     assert told["AWS_CONTAINER_CREDENTIALS_FULL_URI"] == f"http://127.0.0.1:4566/v2/credentials/{TASK}"
-    fargate = environment_inside(Settings(), task.but(launch_type="FARGATE"), run)
+    fargate = task_environment(Settings(), task.but(launch_type="FARGATE"), run)
     assert fargate["AWS_EXECUTION_ENV"] == "AWS_ECS_FARGATE"

@@ -16,7 +16,7 @@ def described(ecs: Any, name: str, *include: str) -> dict[str, Any]:
     return cluster
 
 
-def test_a_cluster_keeps_what_it_was_made_with(client):
+def test_a_cluster_is_described_as_it_was_created(client):
     ecs = client("ecs")
     said = {
         "settings": [{"name": "containerInsights", "value": "enhanced"}],
@@ -56,7 +56,7 @@ def test_updates(client):
         ecs.update_cluster(cluster="nowhere")
 
 
-def test_deletion_and_making_it_again(client):
+def test_a_deleted_cluster_can_be_created_again(client):
     ecs = client("ecs")
     ecs.create_cluster(clusterName="mortal", tags=[{"key": "a", "value": "b"}])
     assert ecs.delete_cluster(cluster="mortal")["cluster"]["status"] == "INACTIVE"
@@ -70,7 +70,7 @@ def test_deletion_and_making_it_again(client):
         ecs.delete_cluster(cluster="default")
 
 
-def test_counts_are_true(client):
+def test_task_counts(client):
     ecs = client("ecs")
     ecs.register_task_definition(family="counted", containerDefinitions=[container(["sleep", "600"], gpus=1)])
     tasks = [ecs.run_task(taskDefinition="counted")["tasks"][0]["taskArn"] for _ in range(3)]  # there are two GPUs

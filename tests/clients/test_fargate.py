@@ -1,4 +1,4 @@
-"""Fargate: tasks of any cluster that run on the hosts' own pool, with the sizes that Fargate has."""
+"""Fargate: tasks in any cluster run on the hosts' own pool, with the sizes of Fargate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def stopped(ecs, cluster, task):
     return eventually(look, "the task has stopped")
 
 
-def test_in_any_cluster_without_anything_made_for_it(ecs, client, aws):
+def test_a_new_cluster_runs_fargate_tasks(ecs, client, aws):
     ecs.create_cluster(clusterName="serverless")
     register(ecs, "web", ["sh", "-c", "echo $AWS_EXECUTION_ENV"], ephemeralStorage={"sizeInGiB": 30})
     given = {"cluster": "serverless", "taskDefinition": "web", "networkConfiguration": NETWORK}
@@ -62,8 +62,8 @@ def test_through_its_capacity_providers(ecs):
         stopped(ecs, "mixed", task)
 
 
-def test_it_is_on_no_container_instance(ecs, tmp_path):
-    """It counts on none, and is no neighbour to anybody; but it takes room, and waits for it."""
+def test_a_fargate_task_has_no_container_instance(ecs, tmp_path):
+    """It counts on no instance and for no distinctInstance constraint. It uses capacity, and waits for it."""
     [instance] = ecs.list_container_instances()["containerInstanceArns"]
     until = ["sh", "-c", f"until [ -e {tmp_path}/go ]; do sleep 0.02; done"]
     register(ecs, "hidden", until)

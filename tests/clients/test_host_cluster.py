@@ -1,4 +1,4 @@
-"""`corral up --cluster NAME --instance-type TYPE`: the machine joins the cluster it is told, as an EC2 instance does."""
+"""`corral up --cluster NAME --instance-type TYPE`: the machine joins the named cluster, as an EC2 instance does."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def member_of(expression):
     return [{"type": "memberOf", "expression": expression}]
 
 
-def test_member_of_now_or_never(ecs, instance):
+def test_member_of_with_launch_type_ec2(ecs, instance):
     register(ecs, "plain", container(["true"]))
     wanted = {"taskDefinition": "plain", "launchType": "EC2", "placementConstraints": member_of("attribute:room == lab")}
     [failure] = ecs.run_task(**wanted)["failures"]
@@ -56,7 +56,7 @@ def test_member_of_now_or_never(ecs, instance):
     wait_stopped(ecs, [task["taskArn"]])
 
 
-def test_who_waits_for_an_attribute_starts_when_it_comes(ecs, instance):
+def test_a_task_waits_for_an_attribute(ecs, instance):
     register(ecs, "picky", container(["true"]), placementConstraints=member_of("attribute:floor in [1, 2]"))
     [task] = ecs.run_task(taskDefinition="picky")["tasks"]
     assert task["lastStatus"] == "PROVISIONING"
@@ -72,19 +72,19 @@ def test_distinct_instance_on_one_host(ecs):
     answer = ecs.run_task(launchType="EC2", **apart)
     [first] = answer["tasks"]
     assert [failure["reason"] for failure in answer["failures"]] == ["DistinctInstance placement constraint unsatisfied."]
-    [other] = ecs.run_task(launchType="EC2", group="another", **{**apart, "count": 1})["tasks"]  # another group may
+    [other] = ecs.run_task(launchType="EC2", group="another", **{**apart, "count": 1})["tasks"]  # another group is allowed
     [waiting] = ecs.run_task(**{**apart, "count": 1})["tasks"]
     assert "with a task of family:alone already (distinctInstance)" in waiting["containers"][0]["reason"]
     ecs.stop_task(task=first["taskArn"])
     [started] = ecs.describe_tasks(tasks=[waiting["taskArn"]])["tasks"]
-    assert started["lastStatus"] in ("PENDING", "RUNNING")  # asked to stop is enough, as on ECS
+    assert started["lastStatus"] in ("PENDING", "RUNNING")  # a stopping task does not count, as on ECS
     for task in (other, waiting):
         ecs.stop_task(task=task["taskArn"])
     wait_stopped(ecs, [task["taskArn"] for task in (first, other, waiting)])
 
 
-def test_company(ecs):
-    """A task that wants to be where a group is waits for the group to come."""
+def test_member_of_a_task_group(ecs):
+    """A task that must run on the host of a group waits until a task of the group runs."""
     register(ecs, "server", container(["sleep", "600"]))
     register(ecs, "follower", container(["true"]))
     [follower] = ecs.run_task(taskDefinition="follower", placementConstraints=member_of("task:group == store"))["tasks"]
@@ -99,7 +99,7 @@ def test_company(ecs):
     ("given", "words"),
     [
         ({"placementConstraints": member_of("attribute:x = 1")}, "expected an operator.* at character 13"),
-        ({"placementConstraints": member_of("x == 1")}, "'x' is no subject"),
+        ({"placementConstraints": member_of("x == 1")}, "'x' is not a subject"),
         ({"placementConstraints": [{"type": "memberOf"}]}, "memberOf expression should be specified"),
         (
             {"placementConstraints": [{"type": "distinctInstance", "expression": "attribute:x exists"}]},
@@ -142,14 +142,14 @@ def test_refusals(ecs, given, words):
         ecs.run_task(taskDefinition="refused", **given)
 
 
-def test_a_task_definition_may_have_member_of_alone(ecs):
+def test_a_task_definition_can_have_member_of_only(ecs):
     with pytest.raises(ecs.exceptions.ClientException, match=r"constraint\.type 'distinctInstance' is not supported"):
         register(ecs, "wrong", container(["true"]), placementConstraints=[{"type": "distinctInstance"}])
     with pytest.raises(ecs.exceptions.ClientException, match="expected an operator"):
         register(ecs, "wrong", container(["true"]), placementConstraints=member_of("attribute:x"))
 
 
-def test_strategies_are_taken_on_one_host(ecs):
+def test_strategies_are_accepted_on_one_host(ecs):
     register(ecs, "spread", container(["true"]))
     steps = [{"type": "spread", "field": "attribute:ecs.availability-zone"}, {"type": "binpack", "field": "MEMORY"}]
     tasks = ecs.run_task(taskDefinition="spread", count=3, placementStrategy=steps)["tasks"]
@@ -228,7 +228,7 @@ def test_list_tasks_with_its_filters(ecs, aws, instance):
         ({"family": "one", "launchType": "EXTERNAL"}, []),
         ({"family": "one", "desiredStatus": "PENDING"}, []),
         ({"family": "one", "desiredStatus": "STOPPED"}, []),
-        ({"family": "nobody"}, []),
+        ({"family": "unknown"}, []),
         ({"containerInstance": "0" * 32}, []),
     ):
         assert ecs.list_tasks(**given)["taskArns"] == [task["taskArn"] for task in found], given
@@ -312,8 +312,8 @@ def test_binpack_fills_one_host_before_the_next() -> None:
     assert len({where(task) for task in tasks}) == 1
 
 
-def test_distinct_instance_over_hosts_and_in_line() -> None:
-    """Five tasks that must be apart on three hosts: two wait, and each goes where one of the others has left."""
+def test_distinct_instance_over_hosts_and_with_waiting_tasks() -> None:
+    """Five tasks with distinctInstance on three hosts: two wait, and each starts on a host where another has stopped."""
     plane = Plane(3)
     plane.register("apart")
     tasks = plane.call("RunTask", taskDefinition="apart", count=5, placementConstraints=[{"type": "distinctInstance"}])["tasks"]
@@ -327,7 +327,7 @@ def test_distinct_instance_over_hosts_and_in_line() -> None:
     assert where(plane.again(waiting[1])) == where(placed[2])
 
 
-def test_a_line_with_rules_outlives_a_restart() -> None:
+def test_waiting_tasks_with_rules_survive_a_restart() -> None:
     plane = Plane(2)
     plane.register("gpu", 2)
     plane.tag(plane.names[0], rack="7")
@@ -342,7 +342,7 @@ def test_a_line_with_rules_outlives_a_restart() -> None:
     assert "1 of 2 hosts match memberOf (attribute:rack == 7)" in waiting["containers"][0]["reason"]
 
 
-def test_draining_hosts_get_nothing_new_and_keep_what_they_have() -> None:
+def test_draining_hosts_get_no_new_tasks_and_keep_theirs() -> None:
     plane = Plane(2)
     plane.register("gpu", 2)
     [first] = plane.call("RunTask", taskDefinition="gpu")["tasks"]

@@ -83,7 +83,7 @@ def test_a_missing_object(run: Containers, bucket: Bucket):
     for file, why in (
         (bucket.named("none.env"), "none.env: NoSuchKey: The specified key does not exist."),
         (elsewhere, "no-such-bucket/x.env: NoSuchBucket: The specified bucket does not exist"),
-        (bucket.put("large.env", "X_A=" + 2**20 * "a"), "must not be larger than 1048576 bytes together"),
+        (bucket.put("large.env", "X_A=" + 2**20 * "a"), "at most 1048576 are allowed"),
     ):
         task = run(shell(PRINT, environmentFiles=[file]))
         assert task["stopCode"] == "TaskFailedToStart"

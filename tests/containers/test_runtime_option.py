@@ -30,8 +30,8 @@ def test_without_an_engine_images_are_ignored(start, runtime: str):
     run = start(runtime)
     assert run.printed(run(shell("cat /proc/1/comm"))) == [Path("/proc/1/comm").read_text().strip()]
     for container, why in (
-        (shell("", command=[]), "needs an image: --runtime docker"),
-        (shell("true", links=["other"]), "links needs a container of its own: --runtime docker"),
+        (shell("", command=[]), "it has no command, so it needs the command of an image"),
+        (shell("true", links=["other"]), "links works in Docker containers only"),
     ):
         with pytest.raises(run.ecs.exceptions.ClientException, match=why):
             run.start(container, shell("true", name="other"))

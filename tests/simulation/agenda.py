@@ -1,4 +1,4 @@
-"""What will happen, and when: two clocks and a heap."""
+"""The agenda of future events: two clocks and a heap."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from corral.clock import VirtualClock
 
 
 class Stuck(AssertionError):
-    """Something that should go on does not."""
+    """The simulation made no progress."""
 
 
 class Agenda:
     """Time passes only from one event to the next.
 
-    `now` never jumps and is what processes and sockets feel; the wall clock beside it, which the core reads, may be stepped.
+    `now` never jumps and is what processes and sockets feel; the wall clock, which the core reads, can be stepped.
     """
 
     def __init__(self, clock: VirtualClock) -> None:
@@ -33,7 +33,7 @@ class Agenda:
         self.at(self.now + delay_s, what)
 
     def step(self) -> bool:
-        """Let the next thing happen; False when nothing ever will."""
+        """Run the next event; False if there is none."""
         if not self._events:
             return False
         when, _, what = heappop(self._events)
@@ -44,7 +44,7 @@ class Agenda:
 
 
 class Waiting:
-    """A value that is not there yet, for one process."""
+    """A value that one process waits for."""
 
     def __init__(self) -> None:
         self._resume: Callable[[Any], None] | None = None
@@ -69,7 +69,7 @@ Steps = Generator[Waiting, Any, None]
 
 
 def go(steps: Steps) -> None:
-    """Run a process written as a generator: it yields what it waits for. One that waits for ever is simply dropped."""
+    """Run a process written as a generator: it yields the promises that it waits for. A process that waits for ever is dropped."""
 
     def resume(value: Any) -> None:
         try:

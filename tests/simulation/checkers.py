@@ -1,4 +1,4 @@
-"""What must never happen, one small class each. The system does not check itself; these are told of every change."""
+"""Checkers: one small class for each thing that must never happen. They receive every change; the system does not check itself."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from corral.core import Outcome, Tx
-from corral.decide.place import serve
+from corral.decide.placement import serve
 from corral.model.instance import HOST_POOL
-from corral.model.rules import Rules
 from corral.model.run import attempt_id, run_of_attempt
-from corral.model.task import ALL_GPUS, MOVES, Ask, TaskState
+from corral.model.task import ALL_GPUS, MOVES, Demand, PlacementRules, TaskState
 from corral.services.ecs.tasks import WAIT_MAX_S
 from simulation.clients import CALLER, CLUSTERS, NEEDS, NEVER, Request
 from simulation.host import Host, Process
@@ -27,7 +26,7 @@ WAIT_SLACK_S = 5.0
 
 
 class Violation(AssertionError):
-    """A checker objects."""
+    """A checker found something that must never happen."""
 
 
 class TaskRow(NamedTuple):
@@ -52,18 +51,18 @@ class TaskRow(NamedTuple):
         return self.created_at, self.id
 
     @property
-    def ask(self) -> Ask:
-        return Ask(self.gpus, self.cpu_units, self.memory_mib, self.placement)
+    def demand(self) -> Demand:
+        return Demand(self.gpus, self.cpu_units, self.memory_mib, self.placement)
 
     @property
-    def placement(self) -> Rules | None:
+    def placement(self) -> PlacementRules | None:
         if self.rules is None:
             return None
-        scope, member_of, distinct, strategy, group, restless = orjson.loads(self.rules)
-        return Rules(scope, tuple(member_of), distinct, tuple(map(tuple, strategy)), group, restless)
+        scope, member_of, distinct, strategy, group, depends_on_tasks = orjson.loads(self.rules)
+        return PlacementRules(scope, tuple(member_of), distinct, tuple(map(tuple, strategy)), group, depends_on_tasks)
 
     def is_kept_apart_from(self, instance_id: str, others: Iterable[TaskRow]) -> bool:
-        """Whether a task of its group should run there, and it wants none beside it."""
+        """Whether distinctInstance forbids the instance: another task of the group should run there."""
         placement = self.placement
         if placement is None or not placement.distinct:
             return False
@@ -110,8 +109,8 @@ class InstanceRow(NamedTuple):
         return self.created_at, self.id
 
     @property
-    def ask(self) -> Ask:
-        return Ask(self.gpus)
+    def demand(self) -> Demand:
+        return Demand(self.gpus)
 
     def is_kept_apart_from(self, instance_id: str, others: Iterable[TaskRow]) -> bool:
         return False
@@ -126,8 +125,8 @@ class Rows:
     instances: dict[str, InstanceRow]
     owners: dict[str, str]  # GPU → instance
     leases: dict[str, str]  # GPU → run
-    sizes: dict[str, Ask]  # running instances of connected hosts, with the GPUs that may be given out
-    withheld: set[str]  # GPUs that are kept away
+    sizes: dict[str, Demand]  # running instances of connected hosts, with the GPUs that may be given out
+    withheld: set[str]  # GPUs that are not offered
     attributes: dict[str, dict[str, str]]  # that callers gave to instances
     draining: set[str]
 
@@ -169,7 +168,7 @@ def read_rows(execute: Callable[..., Any]) -> Rows:
         instances={row[0]: InstanceRow._make(row) for row in instances},
         owners=dict(execute("SELECT id, owner FROM gpu").fetchall()),
         leases=dict(execute("SELECT gpu_id, run_id FROM lease").fetchall()),
-        sizes={row[0]: Ask(*row[1:]) for row in sizes},
+        sizes={row[0]: Demand(*row[1:]) for row in sizes},
         withheld={gpu_id for (gpu_id,) in withheld},
         attributes=attributes,
         draining={row[0] for row in execute("SELECT id FROM instance WHERE status = 'DRAINING' OR state = 'shutting-down'")},
@@ -177,7 +176,7 @@ def read_rows(execute: Callable[..., Any]) -> Rows:
 
 
 class Checker:
-    """Hears everything and objects to nothing."""
+    """The base class: it receives every change and never raises."""
 
     world: World
 
@@ -196,7 +195,7 @@ class Checker:
 
 
 class RowReader(Checker):
-    """Reads the rows once for everybody, after each batch and after each start."""
+    """Read the rows once for all checkers, after each batch and after each start."""
 
     def __init__(self, others: list[Checker]) -> None:
         self._others = others
@@ -299,7 +298,7 @@ class HoldsWhatItWasGiven(Checker):
 
 
 class InTheirOrder(Checker):
-    """No container starts before what it depends on is as it must be, and none is told to stop before those who depend on it."""
+    """No container starts before what it depends on is as it must be, and none is stopped before its dependents."""
 
     def __init__(self) -> None:
         self._started: set[tuple[str, str]] = set()
@@ -398,7 +397,7 @@ class OnlyForward(Checker):
 
 
 class AcknowledgedStays(Checker):
-    """What a client was told has happened is there, after any crash; and what it was told has failed is not."""
+    """An acknowledged change survives any crash, and a request that failed changed nothing."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, int] = {}
@@ -531,7 +530,7 @@ class CountersEqualRows(Checker):
             if rows.instances[instance_id].cluster:
                 self._check_instance(tx, rows, rows.instances[instance_id], size)
 
-    def _check_instance(self, tx: Tx[Any], rows: Rows, instance: InstanceRow, size: Ask) -> None:
+    def _check_instance(self, tx: Tx[Any], rows: Rows, instance: InstanceRow, size: Demand) -> None:
         params = {"cluster": instance.cluster, "containerInstances": [instance.id]}
         asked = self.world.parts.handlers["DescribeContainerInstances"](tx, params, CALLER)
         left = {item["name"]: item for item in asked["containerInstances"][0]["remainingResources"]}
@@ -541,8 +540,8 @@ class CountersEqualRows(Checker):
         }
         shown = {gpu.gpu_id for gpu in tx.store.instances.gpus(instance.id)} - rows.withheld
         expected = (
-            size.cpu_units - sum(task.ask.cpu_units for task in there),
-            size.memory_mib - sum(task.ask.memory_mib for task in there),
+            size.cpu_units - sum(task.demand.cpu_units for task in there),
+            size.memory_mib - sum(task.demand.memory_mib for task in there),
             sorted(shown - held),
         )
         found = left["CPU"]["integerValue"], left["MEMORY"]["integerValue"], sorted(left["GPU"]["stringSetValue"])
@@ -550,7 +549,7 @@ class CountersEqualRows(Checker):
             raise Violation(f"left on {instance}: shown {found}, there is {expected}")
 
 
-class NobodyWaitsForNothing(Checker):
+class NoLostWakeUp(Checker):
     """After a batch no claim is left that could be served: a wake-up was lost if one is."""
 
     def batch_done(self, outcome: Outcome) -> None:
@@ -563,7 +562,7 @@ class NobodyWaitsForNothing(Checker):
 
 
 class OldestFirst(Checker):
-    """Of those who ask for the same, none is served before one who has waited longer."""
+    """Of claims with equal demands, the oldest is served first."""
 
     def __init__(self) -> None:
         self._waiting: list[TaskRow | InstanceRow] = []
@@ -572,7 +571,7 @@ class OldestFirst(Checker):
         still = [claim for claim in self._waiting if rows.still_waits(claim)]
         for claim in self._waiting:
             if _is_granted(rows, claim):
-                equal = [other for other in still if (other.pool, other.ask) == (claim.pool, claim.ask)]
+                equal = [other for other in still if (other.pool, other.demand) == (claim.pool, claim.demand)]
                 older = next((other for other in equal if other.age < claim.age), None)
                 if older is not None:
                     raise Violation(f"{claim} was served before {older}")
@@ -586,7 +585,7 @@ def _is_granted(rows: Rows, claim: TaskRow | InstanceRow) -> bool:
 
 
 class NoOvertaking(Checker):
-    """A newcomer is not placed while somebody who asks for the same waits."""
+    """A new task is not placed while a claim with the same demand waits."""
 
     def __init__(self) -> None:
         self._before: Rows | None = None
@@ -596,14 +595,14 @@ class NoOvertaking(Checker):
             waited = [claim for claim in self._before.claims() if rows.still_waits(claim)]
             for task in rows.tasks.values():
                 if task.id not in self._before.tasks and task.instance_id is not None:
-                    older = next((other for other in waited if (other.pool, other.ask) == (task.pool, task.ask)), None)
+                    older = next((other for other in waited if (other.pool, other.demand) == (task.pool, task.demand)), None)
                     if older is not None:
                         raise Violation(f"the newcomer {task} was placed while {older} waits")
         self._before = rows
 
 
 class KeptForTheOldest(Checker):
-    """Where only one host can hold the oldest claim, nobody younger gets a GPU there before it does, in the old way neither."""
+    """If only one host can hold the oldest claim, no younger task gets a GPU there first, also not by NVIDIA_VISIBLE_DEVICES."""
 
     def __init__(self) -> None:
         self._before: Rows | None = None
@@ -623,14 +622,14 @@ class KeptForTheOldest(Checker):
         for oldest in waiting:
             able = [_able(rows, oldest) for rows in (before, after)]
             if able[0] == able[1] == []:
-                continue  # nobody can hold it: the next in line is the oldest
+                continue  # no instance can hold it: the next claim is the oldest
             if able[0] != able[1] or len(able[0]) != 1 or not after.still_waits(oldest):
                 return
             (only,) = able[0]
             holding = {after.runs[run_id].task_id for run_id in after.leases.values()}
             for task in after.tasks.values():
                 was = before.tasks.get(task.id)
-                has_gpus = task.ask.gpus or task.id in holding
+                has_gpus = task.demand.gpus or task.id in holding
                 if task.instance_id == only and has_gpus and (was is None or was.instance_id is None) and task.age > oldest.age:
                     raise Violation(f"{task} got a GPU before {oldest}, which only that instance can hold")
             for instance in after.instances.values() if oldest.pool == HOST_POOL else ():
@@ -643,14 +642,14 @@ class KeptForTheOldest(Checker):
 
 def _able(rows: Rows, claim: TaskRow | InstanceRow) -> list[str]:
     """Instances that could hold a claim if no more than its rules stood in the way."""
-    ask = claim.ask
+    demand = claim.demand
     return sorted(
         instance_id
         for instance_id, size in rows.sizes.items()
         if instance_id not in rows.draining
         and rows.instances[instance_id].slot_pool == claim.pool
-        and (size.gpus >= ask.least_gpus and size.cpu_units >= ask.cpu_units and size.memory_mib >= ask.memory_mib)
-        and (ask.rules is None or matches_all(ask.rules.member_of, rows.attributes.get(instance_id, {})))
+        and (size.gpus >= demand.least_gpus and size.cpu_units >= demand.cpu_units and size.memory_mib >= demand.memory_mib)
+        and (demand.rules is None or matches_all(demand.rules.member_of, rows.attributes.get(instance_id, {})))
         and not claim.is_kept_apart_from(instance_id, rows.tasks.values())
     )
 
@@ -694,7 +693,7 @@ class RulesHold(Checker):
             raise Violation(f"{task} was placed on a host with {known}")
 
     def _said(self, instance_id: str) -> list[dict[str, Any]]:
-        """What may have been said of a host and taken back within the batch: what nobody has had an answer to."""
+        """Changes of a host that may have been made and reverted within the batch: requests without a response."""
         open_ones = [request.params for request in self.world.clients.requests if request.answer is None]
         return [
             params
@@ -705,7 +704,7 @@ class RulesHold(Checker):
 
 
 class WithheldIsNotGiven(Checker):
-    """A GPU that is kept away, by a person or by somebody's process on it, is leased to nobody new."""
+    """A GPU that is withheld, by a hold or by a foreign process, gets no new lease."""
 
     def __init__(self) -> None:
         self._before: Rows | None = None
@@ -716,19 +715,19 @@ class WithheldIsNotGiven(Checker):
         if before is not None and changes == self._changes:
             for gpu_id in rows.withheld & before.withheld:
                 if gpu_id in rows.leases and rows.leases[gpu_id] != before.leases.get(gpu_id):
-                    raise Violation(f"{gpu_id} is kept away and was given to {rows.leases[gpu_id]}")
+                    raise Violation(f"{gpu_id} is withheld and was given to {rows.leases[gpu_id]}")
         self._before, self._changes = rows, changes
 
 
 class AllIsAll(Checker):
-    """Whoever asks for all GPUs of a host has every one that is not kept away, and nobody else has one of them."""
+    """A task that requires all GPUs of a host has every GPU that is not withheld, and no other task has one of them."""
 
     def __init__(self) -> None:
         self._placed: set[str] = set()
         self._changes = 0
 
     def rows_seen(self, rows: Rows) -> None:
-        placed = {task.id for task in rows.tasks.values() if task.ask.gpus == ALL_GPUS and task.instance_id is not None}
+        placed = {task.id for task in rows.tasks.values() if task.demand.gpus == ALL_GPUS and task.instance_id is not None}
         if self._changes == self.world.withheld_changes:
             for task_id in placed - self._placed:
                 self._check(rows, rows.tasks[task_id])
@@ -867,7 +866,7 @@ def everything() -> list[Checker]:
     others: list[Checker] = [
         OneRunPerGpu(), StartedOnce(), LeaseWhileAlive(), KnownWhileAlive(), HoldsWhatItWasGiven(), InTheirOrder(),
         OneAttemptAtATime(), LimitsAreKept(), OnlyForward(), AcknowledgedStays(), TokensOnce(),
-        RefusedLeavesNothing(), ExitCodes(), IndexIsDerived(), CountersEqualRows(), NobodyWaitsForNothing(),
+        RefusedLeavesNothing(), ExitCodes(), IndexIsDerived(), CountersEqualRows(), NoLostWakeUp(),
         OldestFirst(), NoOvertaking(), KeptForTheOldest(), RulesHold(), WithheldIsNotGiven(), AllIsAll(),
         RunsWhatWasRegistered(), WaitsAreAnswered(),
         NoFaultsOfOurs(), WaitingHasAReason(), OwnersHold(), InstancesOnlyForward(), CountedOnce(), PoliciesAreAsked(),

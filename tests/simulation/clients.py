@@ -1,4 +1,4 @@
-"""People with boto3: they run and stop tasks, lose answers, and ask again with the same token."""
+"""Clients: they run and stop tasks, lose responses, and retry with the same token."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from corral.services.caller import Caller
 from corral.services.cloudwatch import handlers as cloudwatch
 from corral.services.instances import InstanceRequest
 from corral.services.logs import handlers as logs
-from corral.store import HOLD, Store
+from corral.store import HOLD_PREFIX, Store
 from simulation.host import ENDLESS
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def definition(rng: Random, family: str, nonce: str) -> dict[str, Any]:
         if gpus:
             container["resourceRequirements"] = [{"type": "GPU", "value": "ALL" if whole else str(gpus)}]
         elif rng.random() < 0.1:
-            container["privileged"] = True  # the old way of asking
+            container["privileged"] = True  # gets free GPUs without a requirement
         if rng.random() < 0.3:
             container["logConfiguration"] = {"logDriver": "awslogs", "options": {"awslogs-group": "g"}}
         containers.append(container)
@@ -139,7 +139,7 @@ class Clients:
             tasks = rng.sample(self.task_ids, min(len(self.task_ids), rng.randint(1, 3)))
             self.ask("DescribeTasks", {"cluster": self._cluster_of[tasks[0]], "tasks": tasks}, caller=caller, again=False)
         elif dice < 0.88:
-            self.ask("RunTask", {"taskDefinition": "nobody-knows-it"}, again=False)
+            self.ask("RunTask", {"taskDefinition": "unknown-family"}, again=False)
         elif dice < 0.92:
             self._change_a_host()
         else:
@@ -168,14 +168,14 @@ class Clients:
             self.world.plane.submit(broken)
 
     def hold(self, host_id: str, gpu_id: str) -> None:
-        """A person keeps a GPU away, or gives it back."""
+        """A user holds a GPU or releases it."""
 
         def toggle(tx: Tx[Store]) -> None:
             own_id = host_instance_id(host_id)
             if tx.store.hosts.get(host_id) is not None:
                 self.world.withheld_changes += 1
-                if not tx.store.instances.drop_attribute(own_id, HOLD + gpu_id):
-                    tx.store.instances.put_attribute(own_id, HOLD + gpu_id, "a person says so")
+                if not tx.store.instances.drop_attribute(own_id, HOLD_PREFIX + gpu_id):
+                    tx.store.instances.put_attribute(own_id, HOLD_PREFIX + gpu_id, "a person says so")
                 tx.mark(f"pool:{HOST_POOL}")
 
         if self.world.plane.up:
@@ -189,7 +189,7 @@ class Clients:
                 own_id = host_instance_id(host["id"])
                 for gpu_id in tx.store.instances.holds(own_id):
                     self.world.withheld_changes += 1
-                    tx.store.instances.drop_attribute(own_id, HOLD + gpu_id)
+                    tx.store.instances.drop_attribute(own_id, HOLD_PREFIX + gpu_id)
             tx.mark(f"pool:{HOST_POOL}")
 
         self.world.plane.submit(release)
@@ -280,7 +280,7 @@ class Clients:
         if request.caller.wait_s:
             request.waits_since = world.clock.now_s()
         answer.then(partial(self._answered, request))
-        if request.again:  # if the core dies, nobody answers: the client's own patience decides
+        if request.again:  # if the core dies, there is no response: the client times out
             world.agenda.after(5 * AGAIN_S, lambda: self._unheard(request) if life != world.plane.life else None)
 
     def _answered(self, request: Request, answer: Any) -> None:

@@ -102,7 +102,7 @@ class StreamsAreOpen(Checker):
     def run_started(self, host: Host, process: Process) -> None:
         plane = self.world.plane
         if process.spec.ships_logs and plane.up and plane.lanes["logs"].store.shipment(process.spec.run_id) is None:
-            raise Violation(f"{process.spec.run_id} started, and nobody has opened its log stream")
+            raise Violation(f"{process.spec.run_id} started before its log stream was opened")
 
 
 class NothingIsLeft(Checker):

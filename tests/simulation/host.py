@@ -60,7 +60,7 @@ class Engine:
     def start(self, spec: RunSpec) -> None:
         known = self.runs.get(spec.run_id)
         if known is not None:
-            self._tell(known)  # whoever asks again may not have heard the answer
+            self._tell(known)  # a repeated order may mean that the report was lost
             return
         process = self.runs[spec.run_id] = Process(spec)
         self._later(self.world.plan.start_s * self.world.rng.random(), partial(self._spawn, process))
@@ -123,7 +123,7 @@ class Engine:
         if process.spec.command != [ENDLESS]:
             code = world.rng.choice((0, 0, 0, 1, 2, SIGKILL))
             lost = world.rng.random() < plan.lost_exit
-            end = partial(self._end, process, None if lost else code, "nobody saw it end" if lost else None)
+            end = partial(self._end, process, None if lost else code, "its end was not observed" if lost else None)
             self._later(world.rng.expovariate(1 / plan.run_s), end)
         self._tell(process)
 

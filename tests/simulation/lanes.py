@@ -30,7 +30,7 @@ RINGS_MAX = 200  # without any progress
 
 
 class Crash(BaseException):
-    """The process is gone, here and now: nobody may catch this but the world."""
+    """The process died at this point. Only the world may catch this."""
 
 
 class Breakable(Database):
@@ -161,7 +161,7 @@ class SimLane:
         if not self.lives or self.plane.dies_now(self.name):
             return
         answers = self.delivery.deliver(outcome)
-        self.plane.send_orders(outcome.orders)  # first: in the server nobody goes on before this callback is over
+        self.plane.send_orders(outcome.orders)  # first: in the server no caller continues before this callback ends
         for command, answer in answers:
             command.done(answer)
 

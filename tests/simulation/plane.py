@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def give_hosts_time(tx: Tx[Store]) -> None:
-    """While the core was down nobody could be heard: silence is counted from now. The server does the same at its start."""
+    """No host could report while the core was down: silence is counted from now. The server does the same at its start."""
     tx.due("sweep:", tx.now_s)
     for host in tx.store.hosts.all():
         if host["connected"]:

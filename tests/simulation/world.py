@@ -210,15 +210,17 @@ class World:
         claim = store.claims.get(kind, id)
         assert claim is not None, f"{kind} {id} waits and has no claim"
         task = store.tasks.get(id) if kind == TASK else None
-        pool, ask = store.fleet.pool(task.pool if task is not None else HOST_POOL), claim.ask
+        pool, demand = store.fleet.pool(task.pool if task is not None else HOST_POOL), claim.demand
         if pool is store.fleet.pool(HOST_POOL) and any(host_instance_id(host_id) not in pool for host_id in living):
             return True  # a host that has not said hello yet
         return any(
-            slot.total.gpus >= ask.least_gpus and slot.total.cpu_units >= ask.cpu_units and slot.total.memory_mib >= ask.memory_mib
-            and (ask.rules is None or matches_all(ask.rules.member_of, slot.attributes))
+            slot.total.gpus >= demand.least_gpus
+            and slot.total.cpu_units >= demand.cpu_units
+            and slot.total.memory_mib >= demand.memory_mib
+            and (demand.rules is None or matches_all(demand.rules.member_of, slot.attributes))
             for slot in pool.slots()
             if store.instances.host_of(slot.id) in living
-        )  # fmt: skip
+        )
 
     # What happens
 

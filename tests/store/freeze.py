@@ -9,7 +9,7 @@ from pathlib import Path
 
 from corral.database import Database
 from corral.model.placement import Placement
-from corral.services.ecs.starting import share_gpus
+from corral.services.ecs.gpu_assignment import share_gpus
 from corral.store import Store
 from corral.telemetry import LogStore, MetricStore
 from store.rows import OWN, claim, hello

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from corral.journal import Journal
 from corral.model.instance import HOST_POOL, host_instance_id
-from corral.model.rules import Rules
 from corral.model.run import GpuDevice, Hello, RunState
-from corral.model.task import Ask, Run, Task, TaskState
+from corral.model.task import Demand, PlacementRules, Run, Task, TaskState
 from corral.store import Store
 from corral.store.claims import Claims
 from corral.store.fleet import Fleet
@@ -22,7 +21,7 @@ def hello(host_id: str = "h", gpus: int = 4, *, boot_id: str = "boot", cpu_units
 
 def claim(
     task_id: str, gpus: int = 1, *, since_s: float = 1.0, cpu_units: int = 0, memory_mib: int = 0,
-    rules: Rules | None = None, pool: str = HOST_POOL,
+    rules: PlacementRules | None = None, pool: str = HOST_POOL,
 ) -> Task:  # fmt: skip
     """A task that waits for capacity."""
     run = Run(f"run-{task_id}", task_id, "c", 0, True, gpus, RunState.PENDING)
@@ -34,7 +33,7 @@ def claim(
         pool,
         TaskState.PROVISIONING,
         TaskState.RUNNING,
-        Ask(gpus, cpu_units, memory_mib, rules),
+        Demand(gpus, cpu_units, memory_mib, rules),
         since_s,
         runs=(run,),
     )

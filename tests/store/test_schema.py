@@ -9,7 +9,7 @@ import pytest
 
 from corral.model.instance import Instance, InstanceState
 from corral.model.placement import Placement
-from corral.services.ecs.starting import share_gpus
+from corral.services.ecs.gpu_assignment import share_gpus
 from corral.store import Conflict, Store
 from store.rows import OWN, claim, hello
 

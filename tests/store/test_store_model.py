@@ -19,15 +19,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from corral.decide.lifecycle import advance, observe
-from corral.decide.place import place
+from corral.decide.placement import place
+from corral.decide.task_lifecycle import advance, observe
 from corral.model.instance import HOST_POOL, Instance, InstanceState, cluster_pool, host_instance_id
 from corral.model.placement import Placement
-from corral.model.rules import Rules
 from corral.model.run import Observed, RunState
-from corral.model.task import Ask, Task, TaskState
-from corral.services.ecs.starting import share_gpus
-from corral.store import HOLD, Store
+from corral.model.task import Demand, PlacementRules, Task, TaskState
+from corral.services.ecs.gpu_assignment import share_gpus
+from corral.store import HOLD_PREFIX, Store
 from store.rows import claim, derived_fleet, hello
 
 HOSTS = st.sampled_from(("h1", "h2", "h3"))
@@ -37,9 +36,9 @@ RULES = st.sampled_from(
     (
         None,
         None,
-        Rules("r/default", ("attribute:x == 1",)),
-        Rules("r/default", distinct=True, group="r/default/", restless=True),
-        Rules("r/default", strategy=(("spread", "attribute:x"), ("random", "")), group="r/default/"),
+        PlacementRules("r/default", ("attribute:x == 1",)),
+        PlacementRules("r/default", distinct=True, group="r/default/", depends_on_tasks=True),
+        PlacementRules("r/default", strategy=(("spread", "attribute:x"), ("random", "")), group="r/default/"),
     )
 )
 TASKS = st.integers(0, 11).map(lambda number: f"t{number}")
@@ -87,11 +86,11 @@ class Model:
         is_own = slot_id == host_instance_id(host_id)
         held = {*self.leases(), *host["foreign"], *(host["away"] if is_own else ())}
         owned = [gpu for gpu in host["gpus"] if self.taken.get(gpu) == (None if is_own else slot_id)]
-        there = [task.ask for task in self.tasks.values() if task.instance_id == slot_id and task.state is not TaskState.STOPPED]
+        there = [task.demand for task in self.tasks.values() if task.instance_id == slot_id and task.state is not TaskState.STOPPED]
         return (
             tuple(gpu for gpu in owned if gpu not in held),
-            cpu_units - sum(ask.cpu_units for ask in there),
-            memory_mib - sum(ask.memory_mib for ask in there),
+            cpu_units - sum(demand.cpu_units for demand in there),
+            memory_mib - sum(demand.memory_mib for demand in there),
         )
 
 
@@ -229,9 +228,9 @@ class StoreMachine(RuleBasedStateMachine):
         host_id = data.draw(st.sampled_from(sorted(self.now.hosts)))
         gpu_id, away = f"GPU-{host_id}-{at}", self.now.hosts[host_id]["away"]
         own_id = host_instance_id(host_id)
-        assert self.store.instances.drop_attribute(own_id, HOLD + gpu_id) == (gpu_id in away)
+        assert self.store.instances.drop_attribute(own_id, HOLD_PREFIX + gpu_id) == (gpu_id in away)
         if gpu_id not in away:
-            self.store.instances.put_attribute(own_id, HOLD + gpu_id, "mine")
+            self.store.instances.put_attribute(own_id, HOLD_PREFIX + gpu_id, "mine")
         away ^= {gpu_id}
 
     @precondition(lambda self: self.now.hosts)
@@ -279,7 +278,7 @@ class StoreMachine(RuleBasedStateMachine):
         waiting = self.now.instances.get(instance_id)
         if waiting is None or waiting.state is not InstanceState.PENDING:
             return
-        spot = place(self.store.fleet.pool(HOST_POOL), waiting.ask)
+        spot = place(self.store.fleet.pool(HOST_POOL), waiting.demand)
         if isinstance(spot, Placement):
             self.now.instances[instance_id] = self.store.instances.launch(waiting, spot)
             self.now.taken |= dict.fromkeys(spot.gpu_ids, instance_id)
@@ -304,7 +303,7 @@ class StoreMachine(RuleBasedStateMachine):
         task_id=TASKS, gpus=st.integers(0, 3), since_s=st.integers(1, 3), cpu_units=st.sampled_from((0, 512)), rules=RULES,
         pool=POOLS,
     )  # fmt: skip
-    def add_claim(self, task_id: str, gpus: int, since_s: int, cpu_units: int, rules: Rules | None, pool: str) -> None:
+    def add_claim(self, task_id: str, gpus: int, since_s: int, cpu_units: int, rules: PlacementRules | None, pool: str) -> None:
         if task_id not in self.now.tasks:
             task = claim(task_id, gpus, since_s=float(since_s), cpu_units=cpu_units, memory_mib=256, rules=rules, pool=pool)
             self.store.tasks.add(task, (float(since_s),))
@@ -312,7 +311,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(task_id=TASKS, gpus=st.integers(0, 3), pool=POOLS)
     def add_placed(self, task_id: str, gpus: int, pool: str) -> None:
-        spot = place(self.store.fleet.pool(pool), Ask(gpus, 0, 256))
+        spot = place(self.store.fleet.pool(pool), Demand(gpus, 0, 256))
         if task_id in self.now.tasks or not isinstance(spot, Placement):
             return
         task = claim(task_id, gpus, memory_mib=256, pool=pool)
@@ -326,7 +325,7 @@ class StoreMachine(RuleBasedStateMachine):
         task = self.now.tasks.get(task_id)
         if task is None or task.state is not TaskState.PROVISIONING:
             return
-        spot = place(self.store.fleet.pool(task.pool), task.ask)
+        spot = place(self.store.fleet.pool(task.pool), task.demand)
         if isinstance(spot, Placement):
             after = self.store.tasks.place(task, spot, share_gpus(task.runs, spot.gpu_ids), self.clock_s)
             self.now.tasks[task_id] = after

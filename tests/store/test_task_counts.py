@@ -5,7 +5,7 @@ from __future__ import annotations
 from corral.model.placement import Placement
 from corral.model.run import RunState
 from corral.model.task import TaskState
-from corral.services.ecs.starting import share_gpus
+from corral.services.ecs.gpu_assignment import share_gpus
 from corral.store import Store
 from store.rows import OWN, claim, hello
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Any, Self
 
-from corral.model.task import Ask
+from corral.model.task import Demand
 
 HOST_POOL = "hosts"  # the pool of the hosts' own instances, for tasks, Fargate tasks and instance launches
 HOST_TYPE = "corral.host"
@@ -58,9 +58,9 @@ class Instance:
         return not self.region
 
     @property
-    def ask(self) -> Ask:
+    def demand(self) -> Demand:
         """The resources that a launch takes from a host's own slot: GPUs only, so CPU and memory may be overcommitted."""
-        return Ask(self.gpus)
+        return Demand(self.gpus)
 
     @property
     def pool(self) -> str | None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from corral.model.instance import ec2_id
-from corral.model.rules import Rules
-from corral.model.task import Ask
+from corral.model.task import Demand, PlacementRules
 
 Links = tuple[tuple[int, ...], ...]  # the distance of each GPU of a host to each other GPU; smaller is closer
 
@@ -18,7 +17,7 @@ class Slot:
     """A container instance as the scheduler sees it: its total and its free resources."""
 
     id: str  # of the instance
-    total: Ask  # without withheld GPUs
+    total: Demand  # without withheld GPUs
     cpu_units: int  # free
     memory_mib: int  # free
     gpus: list[str]  # free, in the order of `positions`
@@ -37,8 +36,8 @@ class Slot:
     def takes_tasks(self) -> bool:
         return self.connected and not self.draining
 
-    def free(self) -> Ask:
-        return Ask(len(self.gpus), self.cpu_units, self.memory_mib)
+    def free(self) -> Demand:
+        return Demand(len(self.gpus), self.cpu_units, self.memory_mib)
 
 
 TASK, INSTANCE = "task", "instance"  # kinds of claims
@@ -51,7 +50,7 @@ class Claim(NamedTuple):
     rank: Rank  # its position in the queue (`decide/claim_order.py`): the smallest is served first
     kind: str
     id: str
-    ask: Ask
+    demand: Demand
 
     @property
     def name(self) -> str:
@@ -142,9 +141,9 @@ class Pool(FreeSlots, Protocol):
     """The free capacity of a set of slots, indexed so that a decision need not read every slot."""
 
     free_gpus: int  # of the slots that take tasks
-    total_gpus: int  # of the slots that take tasks
-    connected: int  # number of slots that take tasks
-    restless: int  # number of queues whose rules depend on other tasks, so that any task change may unblock them
+    total_gpus: int
+    connected: int  # how many slots take tasks
+    lines_depending_on_tasks: int  # how many lines wait for a task to come or go, not only for room
 
     def groups_by_held(self) -> Iterable[SlotGroup]:
         """Slots that have GPUs, by number of held GPUs and then by number of GPUs; fewest first."""
@@ -154,7 +153,7 @@ class Pool(FreeSlots, Protocol):
         """The reason for each withheld GPU."""
         ...
 
-    def selection(self, rules: Rules, compile_rules: Callable[[], CompiledRules]) -> Selection:
+    def selection(self, rules: PlacementRules, compile_rules: Callable[[], CompiledRules]) -> Selection:
         """The slots that the rules allow now. `compile_rules` is called if these rules are new."""
         ...
 
@@ -162,7 +161,7 @@ class Pool(FreeSlots, Protocol):
 
     def slots(self) -> Iterable[Slot]: ...
 
-    def totals(self) -> Iterable[Ask]:
+    def totals(self) -> Iterable[Demand]:
         """The distinct sizes of all slots, connected or not."""
         ...
 
@@ -174,6 +173,6 @@ class Pool(FreeSlots, Protocol):
         """The first claim of each distinct ask, oldest first."""
         ...
 
-    def head(self, ask: Ask) -> Claim | None: ...
+    def head(self, demand: Demand) -> Claim | None: ...
 
     def waiting(self) -> int: ...

@@ -9,7 +9,6 @@ from typing import Any, Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from corral.model.rules import Rules
 from corral.model.run import RunState, attempt_id
 
 
@@ -41,17 +40,29 @@ FREE_GPUS = -2  # for a run that is privileged or sets NVIDIA_VISIBLE_DEVICES: t
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """The resources that a task requires of one slot. Claims with equal asks wait in the same queue."""
+class PlacementRules:
+    """The placement constraints and strategies of a task."""
+
+    scope: str  # region/cluster of the tasks that `task:group` means
+    member_of: tuple[str, ...] = ()  # expressions of the cluster query language; all must be true
+    distinct: bool = False  # no two tasks of `group` on one host
+    strategy: tuple[tuple[str, str], ...] = ()  # (spread, instanceId), (binpack, memory), (random, ""); the first counts most
+    group: str = ""  # region/cluster/group of the tasks that `distinct` separates and `spread` counts; empty without both
+    depends_on_tasks: bool = False  # the start or stop of a task can change which slots are allowed, without freeing capacity
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a task or an instance launch needs of one host. Claims with equal demands wait in one line."""
 
     gpus: int = 0
     cpu_units: int = 0
     memory_mib: int = 0
-    rules: Rules | None = None  # None: any slot, best fit
+    rules: PlacementRules | None = None  # None: any slot, by best fit
 
     @property
     def least_gpus(self) -> int:
-        """The minimum of GPUs that a slot must have."""
+        """The least number of GPUs that a host must have."""
         return 1 if self.gpus == ALL_GPUS else self.gpus
 
 
@@ -113,7 +124,7 @@ class Task(Changeable, frozen=True):
     pool: str
     state: TaskState
     desired: TaskState  # RUNNING or STOPPED
-    ask: Ask
+    demand: Demand
     created_at_s: float
     version: int = 1
     instance_id: str | None = None  # None: the task waits for capacity

@@ -4,13 +4,12 @@ from importlib import import_module
 from typing import Any
 
 from corral.core import Reconciler, Tx
-from corral.reconcile.definitions import finish_deletions
-from corral.reconcile.hosts import look_at_host
-from corral.reconcile.instances import forget_terminated, look_at_instance
+from corral.reconcile.metrics import expire_alarm_history
+from corral.reconcile.hosts import drop_terminated_instances, reconcile_host, reconcile_instance
 from corral.reconcile.logs import expire_events, purge_logs, sweep_shipments
-from corral.reconcile.metrics import expire_alarm_history, roll_up_metrics
-from corral.reconcile.pools import look_at_pool
-from corral.reconcile.tasks import look_at_task, sweep_tasks
+from corral.reconcile.metrics import roll_up_metrics
+from corral.reconcile.scheduler import reconcile_pool
+from corral.reconcile.tasks import drop_deleted_definitions, drop_stopped_tasks, reconcile_task
 
 
 def _once_needed(module: str, name: str) -> Reconciler:
@@ -24,13 +23,13 @@ def _once_needed(module: str, name: str) -> Reconciler:
 
 # The part of a key before the colon names its reconciler.
 STATE: dict[str, Reconciler] = {
-    "pool": look_at_pool,
-    "host": look_at_host,
-    "instance": look_at_instance,
-    "terminated": forget_terminated,
-    "task": look_at_task,
-    "sweep": sweep_tasks,
-    "deletion": finish_deletions,
+    "pool": reconcile_pool,
+    "host": reconcile_host,
+    "instance": reconcile_instance,
+    "terminated": drop_terminated_instances,
+    "task": reconcile_task,
+    "sweep": drop_stopped_tasks,
+    "deletion": drop_deleted_definitions,
     "expiry": _once_needed("object_expiry", "expire_due"),
     "lifecycle": _once_needed("object_expiry", "rescan_bucket"),
     "piles": _once_needed("queues", "clear_piles"),

@@ -29,8 +29,8 @@ from corral.node import node_folder
 from corral.server.agents import Agents
 from corral.server.data_channel_session import DataChannelSession, Disconnected, RelayConnection
 from corral.server.lanes import Lane
-from corral.services.ecs import executing
-from corral.services.ecs.executing import Permit
+from corral.services.ecs import execute_command
+from corral.services.ecs.execute_command import Permit
 from corral.store import Store
 
 WEBSOCKET_MAX_BYTES = 1024 * 1024
@@ -73,7 +73,7 @@ class DataChannel:
         assert (await receive())["type"] == "websocket.connect"
         found = _PATH.fullmatch(scope["path"])
         address = parse_qs(scope["query_string"].decode("latin-1")).get("cell-number", [""])[0]
-        if found is None or not executing.is_address(self._settings, found[1], address):
+        if found is None or not execute_command.is_session_address(self._settings, found[1], address):
             await send({"type": "websocket.close"})
             return
         await send({"type": "websocket.accept"})
@@ -103,18 +103,18 @@ class DataChannel:
         except (TimeoutError, ValueError, TypeError, KeyError):
             return None
         now_s = self._clock.now_s()
-        permit = executing.read_permit(self._settings, session_id, token, now_s)
+        permit = execute_command.read_permit(self._settings, session_id, token, now_s)
         self._used = {used: until_s for used, until_s in self._used.items() if until_s >= now_s}
         # Tokens from before this server started are refused: it does not know which of them were used.
         if permit is None or permit.issued_at_s < self._began_s or permit.session_id in self._used:
             return None
-        self._used[permit.session_id] = permit.issued_at_s + executing.OPEN_WITHIN_S
+        self._used[permit.session_id] = permit.issued_at_s + execute_command.OPEN_WITHIN_S
         return permit
 
     async def _run(self, permit: Permit, session: DataChannelSession) -> None:
         await session.handshake(interactive=permit.interactive)
         try:
-            host_id, order = await self._state.submit(partial(executing.order_of, permit=permit))
+            host_id, order = await self._state.submit(partial(execute_command.execute_order, permit=permit))
             relay = await self._begin(host_id, order)
         except ApiError as error:
             await session.close(error.message)
@@ -135,7 +135,7 @@ class DataChannel:
             if connected.done():
                 return connected.result()
             why = declining.result() if declining.done() else "its host does not respond"
-            raise executing.TargetNotConnectedException(f"The command was not started: {why}.")
+            raise execute_command.TargetNotConnectedException(f"The command was not started: {why}.")
         finally:
             declining.cancel()
             del self._expected[order.session_id]

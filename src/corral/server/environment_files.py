@@ -1,4 +1,8 @@
-"""The bytes of a run's environment files, which lie in blobs, become variables of its environment."""
+"""Environment files of containers: read their blobs and parse them, as ECS's agent does.
+
+The core orders a run to start with the slices of blobs that hold its files (`services/ecs/run_spec.py`). The server replaces them
+with variables before the order leaves.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,15 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from corral.blobs import Blobs
-from corral.decide.env_file import variables
 from corral.model.blob import Slice
 from corral.model.run import RunSpec
 
 
 async def with_files(spec: RunSpec, blobs: Blobs) -> RunSpec:
-    """The run as its host is told of it. FileNotFoundError: an object was replaced since; whoever asks again finds the new one."""
+    """The spec with the variables of its environment files.
+
+    Raise FileNotFoundError if an object was replaced after the order was made. A new order has the new object.
+    """
     if not spec.environment_files:
         return spec
     with blobs.reading([each.blob for slices in spec.environment_files for each in slices]):
@@ -23,4 +29,26 @@ async def with_files(spec: RunSpec, blobs: Blobs) -> RunSpec:
 
 
 def _read(files: Iterable[Iterable[Slice]], blobs: Blobs) -> dict[str, str]:
-    return variables(blobs.read(slices).decode(errors="replace") for slices in files)
+    return _variables(blobs.read(slices).decode(errors="replace") for slices in files)
+
+
+def _variables(texts: Iterable[str]) -> dict[str, str]:
+    """The variables of several files. If two files set a variable, the first file counts."""
+    found: dict[str, str] = {}
+    for text in texts:
+        for name, value in _parse(text).items():
+            found.setdefault(name, value)
+    return found
+
+
+def _parse(text: str) -> dict[str, str]:
+    """One NAME=VALUE per line; the last line for a name counts. Quotes and spaces belong to the value.
+
+    Comments (#) and lines without a name or a value are ignored.
+    """
+    found: dict[str, str] = {}
+    for line in text.split("\n"):
+        name, _, value = line.removesuffix("\r").partition("=")
+        if name and value and not name.startswith("#"):
+            found[name] = value
+    return found

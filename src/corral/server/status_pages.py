@@ -20,7 +20,7 @@ from corral.model.task import Task
 from corral.server.authentication import ANONYMOUS, Authentication
 from corral.server.lanes import Lane
 from corral.services.caller import Caller
-from corral.services.ecs.describing import why_waits
+from corral.services.ecs.task_description import why_claim_waits
 from corral.store import Store
 
 TASKS_SHOWN_MAX = 20  # of the running tasks, and of the waiting tasks
@@ -94,7 +94,7 @@ def status_of(
             }
         )
     waiting = [
-        {**_claimant(tx, claim), "reason": why_waits(tx, pool, claim)}
+        {**_claimant(tx, claim), "reason": why_claim_waits(tx, pool, claim)}
         for pool in tx.store.fleet.pools_with_claims()
         for claim in list(tx.store.fleet.pool(pool).heads())[:TASKS_SHOWN_MAX]
     ]

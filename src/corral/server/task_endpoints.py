@@ -1,6 +1,6 @@
 """The endpoints that containers call without a signature: role credentials, metadata version 4, task protection.
 
-Their URLs are in the container's environment (`services/ecs/inside.py`). The credentials also require the task's token; the other
+Their URLs are in the container's environment (`services/ecs/run_spec.py`). The credentials also require the task's token; the other
 URLs contain a random id. All of them become invalid when the task ends.
 """
 
@@ -23,7 +23,7 @@ from corral.server.agents import Agents
 from corral.server.authentication import Authentication
 from corral.server.lanes import Lane
 from corral.services.caller import Caller
-from corral.services.ecs import agent_api, metadata
+from corral.services.ecs import task_metadata, task_protection
 from corral.services.ecs.naming import InvalidParameterException
 from corral.store import Store
 
@@ -75,7 +75,7 @@ class CredentialsRequest:
 
     async def run(self, caller: Caller) -> aws.Response:
         _must_be_get(self.request)
-        found = await self.endpoints.state.submit(partial(metadata.credentials_inside, task_id=self.task_id))
+        found = await self.endpoints.state.submit(partial(task_metadata.task_credentials, task_id=self.task_id))
         if found is None:
             raise InvalidIdInRequest("CredentialsV2Request: Credentials not found: the task has stopped.")
         role_arn, credentials = found
@@ -116,7 +116,7 @@ class MetadataRequest:
             raise NotFound(f"There is nothing at {self.request.path}.")
         if page.endswith("/stats"):
             return _json(await self._stats(whole_task=page == "/task/stats"))
-        document = partial(metadata.task_metadata, tags=page == "/taskWithTags") if page else metadata.container_metadata
+        document = partial(task_metadata.task_metadata, tags=page == "/taskWithTags") if page else task_metadata.container_metadata
         found: dict[str, Any] | None = await self.endpoints.state.submit(partial(document, run_id=self.run_id))
         if found is None:
             raise NotFound("The task of this container has stopped.")
@@ -129,7 +129,7 @@ class MetadataRequest:
         run_id = self.run_id
 
         def load(tx: Tx[Store]) -> tuple[Task, Instance] | None:
-            task = metadata.task_inside(tx, run_id)
+            task = task_metadata.unstopped_task(tx, run_id)
             instance = tx.store.instances.get(task.instance_id) if task is not None and task.instance_id is not None else None
             return (task, instance) if task is not None and instance is not None else None
 
@@ -141,7 +141,7 @@ class MetadataRequest:
         measured = await self.endpoints.agents.measure(str(instance.host_id), [run.attempt_id for run in runs])
         if measured is None:
             raise StatsUnavailable("The agent of this host does not respond; try again.")
-        stats = {run.id: metadata.stats(run, measured, instance) for run in runs}
+        stats = {run.id: task_metadata.docker_stats(run, measured, instance) for run in runs}
         if whole_task:
             return stats
         if (of_run := stats[run_id]) is None:
@@ -160,15 +160,15 @@ class ProtectionRequest:
     async def authenticate(self, authentication: Authentication) -> aws.Identity:
         identity = authentication.container_address(self.run_id, self.address)
         if identity is None:
-            raise agent_api.ResourceNotFoundException("Failed to find a task for the request")
+            raise task_protection.TaskNotFound(task_protection.NO_TASK)
         return identity
 
     async def run(self, caller: Caller) -> aws.Response:
         if self.request.method not in ("GET", "PUT"):
             raise MethodNotAllowed(f"{self.request.method} is not served here; use GET or PUT.")
-        wanted = _object(self.request.body) if self.request.method == "PUT" else None
-        change = partial(agent_api.protection_inside, run_id=self.run_id, wanted=wanted)
-        return _json(await self.endpoints.state.submit(change))
+        change = _object(self.request.body) if self.request.method == "PUT" else None
+        command = partial(task_protection.agent_task_protection, run_id=self.run_id, change=change)
+        return _json(await self.endpoints.state.submit(command))
 
     def refuse(self, error: ApiError) -> aws.Response:
         return _json({"error": {"Code": error.code, "Message": error.message}}, error.status)
@@ -185,7 +185,7 @@ def _object(body: bytes) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise InvalidParameterException("UpdateTaskProtection: failed to decode request")
+        raise InvalidParameterException(task_protection.NOT_DECODED)
     return value
 
 

@@ -1,4 +1,4 @@
-"""What hosts say: hello, and reports of what became of their runs."""
+"""Messages of hosts: hello, heartbeats, and reports of runs and of GPUs that other processes use."""
 
 from __future__ import annotations
 
@@ -6,67 +6,65 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import is_not
 
 from corral.core import Tx
-from corral.decide.lifecycle import observe, stoppable
+from corral.decide.task_lifecycle import NEVER_STARTED, observe, stoppable
 from corral.model.run import SILENT_S, Foreign, Hello, Observed, RunState, run_of_attempt
 from corral.model.stop_reasons import HOST_RESTARTED, STOPPED_BEFORE_START
 from corral.model.task import Run, Task, TaskState
-from corral.services.ecs import orders
-from corral.services.ecs.following import follow
-from corral.services.ecs.starting import give_spare_gpus
-from corral.services.ecs.task_spec import rules_of, spec_of
+from corral.services.ecs.gpu_assignment import give_spare_gpus
+from corral.services.ecs.task_progress import apply_progress, check_health, host_of, start_run, start_runs, stop_runs
+from corral.services.ecs.task_spec import rules_by_container, spec_of
 from corral.store import Store
 
 UNKNOWN_TO_HOST = "the host no longer knows this run"
 
 
-def hello(tx: Tx[Store], said: Hello) -> None:
-    """A host (re)joined: take what it knows, then tell it all that should run there.
+def hello(tx: Tx[Store], message: Hello) -> None:
+    """A host (re)joined: apply its report, then order everything that should run there.
 
-    What the host's engine knows is the truth for its present boot. So a run that we gave it and that it does not know
-    was never started, and starting it now is the first time; unless the host was restarted since, or it had told us that
-    the run was alive: then it is gone.
+    A host knows every run that it started since it booted. So a run that it was ordered to start and does not know was never
+    started: order it again. But if the host rebooted, or had reported the run as alive, the run is lost.
     """
-    tx.reset_orders(said.host_id)
-    before = tx.store.hosts.get(said.host_id)
-    rebooted = before is not None and before["boot_id"] != said.boot_id
-    tx.store.hosts.put(said, tx.now_s, tx.settings.cluster, tx.settings.instance_type)
-    tx.due(f"host:{said.host_id}", tx.now_s + SILENT_S)
-    asked = {run.attempt_id for task in tx.store.tasks.on_host(said.host_id) for run in task.runs if not run.waits}  # until now
-    report(tx, said.host_id, said.runs)
-    known = {seen.run_id for seen in said.runs}
-    for task in tx.store.tasks.on_host(said.host_id):
-        unknown = [run for run in task.runs if run.attempt_id not in known and run.attempt_id in asked]
+    tx.reset_orders(message.host_id)
+    before = tx.store.hosts.get(message.host_id)
+    rebooted = before is not None and before["boot_id"] != message.boot_id
+    tx.store.hosts.put(message, tx.now_s, tx.settings.cluster, tx.settings.instance_type)
+    tx.due(f"host:{message.host_id}", tx.now_s + SILENT_S)
+    ordered = {run.attempt_id for task in tx.store.tasks.on_host(message.host_id) for run in task.runs if not run.waits}
+    report(tx, message.host_id, message.runs)
+    known = {observed.run_id for observed in message.runs}
+    for task in tx.store.tasks.on_host(message.host_id):
+        unknown = [run for run in task.runs if run.attempt_id not in known and run.attempt_id in ordered]
         missing = {run.attempt_id: _missing(task, run, rebooted, tx.now_s) for run in unknown}
-        _apply(tx, task, {run_id: seen for run_id, seen in missing.items() if seen is not None})
+        _apply_reports(tx, task, {run_id: observed for run_id, observed in missing.items() if observed is not None})
         after = tx.store.tasks.get(task.id)
         assert after is not None
         if after.state is TaskState.STOPPED:
             continue
         if after.desired is TaskState.RUNNING:
             unknown_runs = tuple(run for run in after.runs if run.attempt_id not in known)
-            orders.start_runs(tx, after.but(runs=unknown_runs), spec_of(tx, after))
+            start_runs(tx, after.but(runs=unknown_runs), spec_of(tx, after))
         else:
-            orders.stop(tx, after, stoppable(after.runs, rules_of(tx, after)))
-        _look_after(tx, after)
-    _wake_pools(tx, said.host_id)
+            stop_runs(tx, after, stoppable(after.runs, rules_by_container(tx, after)))
+        _restore_health_checks(tx, after)
+    _wake_pools(tx, message.host_id)
 
 
 def report(tx: Tx[Store], host_id: str, runs: Iterable[Observed]) -> None:
-    """Runs started or ended. A word on a run that we do not know, or that is elsewhere, changes nothing of ours."""
+    """Apply a host's report of started and ended runs. Ignore runs that are unknown or belong to another host."""
     by_task: dict[str, tuple[Task, dict[str, Observed]]] = {}
-    for seen in runs:
-        task = tx.store.tasks.of_run(run_of_attempt(seen.run_id))
-        if task is not None and task.instance_id is not None and orders.host_of(tx, task) == host_id:
-            by_task.setdefault(task.id, (task, {}))[1][seen.run_id] = seen
-        if seen.stopped_at_s is None and (task is None or task.state is TaskState.STOPPED):
-            tx.stop(host_id, seen.run_id)  # alive for a task that ended, or that we never heard of: it is nobody's
+    for observed in runs:
+        task = tx.store.tasks.of_run(run_of_attempt(observed.run_id))
+        if task is not None and task.instance_id is not None and host_of(tx, task) == host_id:
+            by_task.setdefault(task.id, (task, {}))[1][observed.run_id] = observed
+        if observed.stopped_at_s is None and (task is None or task.state is TaskState.STOPPED):
+            tx.stop(host_id, observed.run_id)  # an orphan: its task has ended or does not exist
     for task, of_task in by_task.values():
-        _apply(tx, task, of_task)
-        for seen in of_task.values():
-            if seen.asks_gpus is not None and seen.stopped_at_s is None:
-                given = give_spare_gpus(tx, task.id, seen.run_id, seen.asks_gpus)
+        _apply_reports(tx, task, of_task)
+        for observed in of_task.values():
+            if observed.asks_gpus is not None and observed.stopped_at_s is None:
+                given = give_spare_gpus(tx, task.id, observed.run_id, observed.asks_gpus)
                 if given is not None:
-                    orders.start(tx, *given, spec_of(tx, given[0]))
+                    start_run(tx, *given, spec_of(tx, given[0]))
 
 
 def heartbeat(tx: Tx[Store], host_id: str) -> None:
@@ -79,20 +77,20 @@ def heartbeat(tx: Tx[Store], host_id: str) -> None:
 
 
 def gpus_in_use(tx: Tx[Store], host_id: str, found: Mapping[str, Sequence[Foreign]]) -> None:
-    """Which processes that are not of our runs compute on a host's GPUs: on those nothing is placed while they do."""
+    """Store which GPUs of a host are used by processes that belong to no run. No task is placed on them meanwhile."""
     host = tx.store.hosts.get(host_id)
     if host is not None and tx.store.hosts.put_foreign(host_id, found):
         _wake_pools(tx, host_id)
 
 
 def _wake_pools(tx: Tx[Store], host_id: str) -> None:
-    """The slots of a host offer more than before: claims may fit."""
+    """Wake the pools of a host's slots after these gained capacity: claims may fit."""
     for pool in {instance.pool for instance in tx.store.instances.on_host(host_id)} - {None}:
         tx.mark(f"pool:{pool}")
 
 
 def _missing(task: Task, run: Run, rebooted: bool, now_s: float) -> Observed | None:
-    """What became of a run that its host does not know; None: it is still to be started."""
+    """The report for a run that its host does not know; None if the host has yet to start it."""
     if run.state is RunState.STOPPED or run.waits:
         return None
     if rebooted:
@@ -104,18 +102,18 @@ def _missing(task: Task, run: Run, rebooted: bool, now_s: float) -> Observed | N
     return None
 
 
-def _apply(tx: Tx[Store], task: Task, seen: dict[str, Observed]) -> None:
-    """Take a host's words on runs of a task; one on an earlier attempt at a container says nothing new."""
-    runs = tuple([observe(run, seen[run.attempt_id]) if run.attempt_id in seen else run for run in task.runs])
+def _apply_reports(tx: Tx[Store], task: Task, observed: dict[str, Observed]) -> None:
+    """Apply reports to the runs of a task. Reports of earlier attempts of a run change nothing."""
+    runs = tuple([observe(run, observed[run.attempt_id]) if run.attempt_id in observed else run for run in task.runs])
     if any(map(is_not, runs, task.runs)):
-        follow(tx, task, task, runs)
+        apply_progress(tx, task, task, runs)
 
 
-def _look_after(tx: Tx[Store], task: Task) -> None:
-    """An agent keeps nothing: tell it again whose health to look at."""
+def _restore_health_checks(tx: Tx[Store], task: Task) -> None:
+    """Order the health checks of running containers again: a restarted agent has forgotten them."""
     if task.plain:
         return
     spec = spec_of(tx, task)
     for run in task.runs:
         if run.state is RunState.RUNNING and spec.containers[run.container].health_check is not None:
-            orders.check(tx, task, run, spec)
+            check_health(tx, task, run, spec)

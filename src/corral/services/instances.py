@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from corral.core import Tx
-from corral.decide.claim_order import rank
+from corral.decide.placement import claim_rank
 from corral.model.instance import HOST_POOL, Instance, InstanceState
 from corral.model.placement import Claim, Placement
 from corral.model.task import StopCode
-from corral.services.ecs.stopping import stop
+from corral.services.ecs.task_progress import begin_stop
 from corral.store import Store
 
 TERMINATED = "the instance was terminated"
@@ -43,7 +43,7 @@ def launch(tx: Tx[Store], request: InstanceRequest) -> Instance:
         created_at_s=tx.now_s,
         details=request.details,
     )
-    tx.store.instances.add(instance, HOST_POOL, rank(tx.now_s))
+    tx.store.instances.add(instance, HOST_POOL, claim_rank(tx.now_s))
     tx.mark(f"pool:{HOST_POOL}")
     return instance
 
@@ -67,6 +67,6 @@ def terminate(tx: Tx[Store], instance: Instance) -> None:
     elif instance.state is InstanceState.RUNNING:
         tx.store.instances.shut_down(instance)
         for task in tx.store.tasks.on(instance.id):
-            stop(tx, task, StopCode.TERMINATION, TERMINATED)
+            begin_stop(tx, task, StopCode.TERMINATION, TERMINATED)
         tx.mark(f"instance:{instance.id}")
     tx.changed(f"instance:{instance.id}")

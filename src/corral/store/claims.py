@@ -8,9 +8,9 @@ import orjson
 
 from corral.database import Database
 from corral.model.placement import Claim
-from corral.model.task import Ask
+from corral.model.task import Demand
 from corral.store.fleet import Fleet
-from corral.store.task_rows import rules_of
+from corral.store.task_rows import placement_rules_of
 
 CLAIMS = (  # every claim with its ask
     "SELECT claim.pool, rank, kind, claim.id, task.gpus, task.cpu_units, task.memory_mib, task.rules "
@@ -30,7 +30,7 @@ class Claims:
 
     def rebuild(self) -> None:
         for pool, rank, kind, id, gpus, cpu_units, memory_mib, rules in self._database.execute(CLAIMS).fetchall():
-            claim = Claim(tuple(orjson.loads(rank)), kind, id, Ask(gpus, cpu_units, memory_mib, rules_of(rules)))
+            claim = Claim(tuple(orjson.loads(rank)), kind, id, Demand(gpus, cpu_units, memory_mib, placement_rules_of(rules)))
             self._fleet.join_line(pool, claim)
             self._waiting[kind, id] = pool, claim
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from corral.journal import Journal
 from corral.model.placement import Claim, CompiledRules, Slot
-from corral.model.rules import Rules
-from corral.model.task import ALL_GPUS, Ask
+from corral.model.rules import PlacementRules
+from corral.model.task import ALL_GPUS, Demand
 from corral.store.slots import FreeAmounts, GroupIndex, SelectionIndex, SlotIndex
 
 CHANGES_KEPT_MIN = 1_000
@@ -28,14 +28,14 @@ class PoolIndex:
         self.free_gpus = 0
         self.total_gpus = 0
         self.connected = 0
-        self.restless = 0
+        self.lines_depending_on_tasks = 0
         self._slots: dict[str, Slot] = {}
-        self._totals: dict[Ask, int] = {}
+        self._totals: dict[Demand, int] = {}
         self._index = SlotIndex()  # slots that take tasks
         self._by_held: dict[tuple[int, int], GroupIndex] | None = None  # by held GPUs and size; None until the first use
         self._withheld: dict[str, dict[str, str]] = {}  # slot → its withheld GPUs, with reasons
-        self._lines: dict[Ask, list[Claim]] = {}  # the queue of each distinct ask, sorted by rank
-        self._selections: dict[Rules, SelectionIndex] = {}  # the most recently used is last
+        self._lines: dict[Demand, list[Claim]] = {}  # the queue of each distinct ask, sorted by rank
+        self._selections: dict[PlacementRules, SelectionIndex] = {}  # the most recently used is last
         self._changes: list[str] = []  # slots that have changed since `_forgotten`: selections catch up before their next use
         self._forgotten = 0  # number of changes before those in `_changes`
 
@@ -44,7 +44,7 @@ class PoolIndex:
             return [group for (held, _), group in sorted(self._held_groups().items(), key=_first) if not held]
         return self._index.groups(min_gpus)
 
-    def selection(self, rules: Rules, compile_rules: Callable[[], CompiledRules]) -> SelectionIndex:
+    def selection(self, rules: PlacementRules, compile_rules: Callable[[], CompiledRules]) -> SelectionIndex:
         found = self._selections.pop(rules, None)
         if found is None:
             found = SelectionIndex(compile_rules())
@@ -80,7 +80,7 @@ class PoolIndex:
     def slots(self) -> Iterable[Slot]:
         return self._slots.values()
 
-    def totals(self) -> Iterable[Ask]:
+    def totals(self) -> Iterable[Demand]:
         return self._totals
 
     def has_line(self) -> bool:
@@ -89,8 +89,8 @@ class PoolIndex:
     def heads(self) -> list[Claim]:
         return sorted([line[0] for line in self._lines.values()])
 
-    def head(self, ask: Ask) -> Claim | None:
-        line = self._lines.get(ask)
+    def head(self, demand: Demand) -> Claim | None:
+        line = self._lines.get(demand)
         return line[0] if line else None
 
     def waiting(self) -> int:
@@ -146,18 +146,18 @@ class PoolIndex:
             self._note_change(slot_id)
 
     def join_line(self, claim: Claim) -> None:
-        line = self._lines.get(claim.ask)
+        line = self._lines.get(claim.demand)
         if line is None:
-            line = self._lines[claim.ask] = []
-            self.restless += claim.ask.rules is not None and claim.ask.rules.restless
+            line = self._lines[claim.demand] = []
+            self.lines_depending_on_tasks += claim.demand.rules is not None and claim.demand.rules.depends_on_tasks
         insort(line, claim)
 
     def leave_line(self, claim: Claim) -> None:
-        line = self._lines[claim.ask]
+        line = self._lines[claim.demand]
         del line[bisect_left(line, claim)]
         if not line:
-            del self._lines[claim.ask]
-            self.restless -= claim.ask.rules is not None and claim.ask.rules.restless
+            del self._lines[claim.demand]
+            self.lines_depending_on_tasks -= claim.demand.rules is not None and claim.demand.rules.depends_on_tasks
 
     def _list(self, slot: Slot) -> None:
         if self._selections:
@@ -306,8 +306,8 @@ class Fleet:
                 "groups": {group.gpus: group.snapshot() for group in pool.groups()},
                 "by held": [(group.gpus, group.snapshot()) for group in pool.groups_by_held()],
                 "withheld": pool.withheld(),
-                "claims": {ask: tuple(line) for ask, line in pool._lines.items()},
-                "sums": (pool.free_gpus, pool.total_gpus, pool.connected, pool.restless, dict(pool._totals)),
+                "claims": {demand: tuple(line) for demand, line in pool._lines.items()},
+                "sums": (pool.free_gpus, pool.total_gpus, pool.connected, pool.lines_depending_on_tasks, dict(pool._totals)),
             }
             for name, pool in sorted(self._pools.items())
             if pool._slots or pool._lines

@@ -12,11 +12,11 @@ from corral.database import Database, Row
 from corral.model.instance import MOVES, Instance, InstanceState, host_instance_id
 from corral.model.placement import INSTANCE, Claim, Links, Placement, Rank, Slot
 from corral.model.run import GpuDevice
-from corral.model.task import Ask
+from corral.model.task import Demand
 from corral.store.claims import Claims
 from corral.store.fleet import Fleet
 
-HOLD = "corral.hold."  # plus a GPU's id: the attribute that reserves this GPU; its value is the reason
+HOLD_PREFIX = "corral.hold."  # and a GPU's id: the attribute of an instance that reserves this GPU; its value says why
 COLUMNS = "id, region, cluster, type, state, gpus, cpu_units, memory_mib, created_at, host_id, status, terminated_at, details"
 
 
@@ -110,7 +110,7 @@ class Instances:
         """Add an instance that waits for capacity of a pool, with its claim; `launch` grants the claim."""
         assert instance.state is InstanceState.PENDING and instance.host_id is None
         self.put_row(instance)
-        claim = Claim(rank, INSTANCE, instance.id, instance.ask)
+        claim = Claim(rank, INSTANCE, instance.id, instance.demand)
         self._claims.add(pool, claim)
         return claim
 
@@ -248,7 +248,7 @@ class Instances:
                 withheld[gpu_id] = _in_use(foreign)
         slot = Slot(
             id=instance.id,
-            total=Ask(sum(gpu_id not in withheld for gpu_id in offered), instance.cpu_units, instance.memory_mib),
+            total=Demand(sum(gpu_id not in withheld for gpu_id in offered), instance.cpu_units, instance.memory_mib),
             cpu_units=instance.cpu_units,
             memory_mib=instance.memory_mib,
             gpus=[gpu_id for gpu_id in positions if gpu_id not in held],
@@ -281,7 +281,7 @@ class Instances:
 
 
 def _holds(attributes: Mapping[str, str]) -> dict[str, str]:
-    return {name.removeprefix(HOLD): value for name, value in attributes.items() if name.startswith(HOLD)}
+    return {name.removeprefix(HOLD_PREFIX): value for name, value in attributes.items() if name.startswith(HOLD_PREFIX)}
 
 
 def built_in_attributes(instance_type: str, host_name: str, gpus: Sequence[GpuDevice]) -> dict[str, str]:

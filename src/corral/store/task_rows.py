@@ -10,9 +10,8 @@ import orjson
 from msgspec.structs import fields
 
 from corral.database import Row
-from corral.model.rules import Rules
 from corral.model.run import RunState
-from corral.model.task import Ask, Run, Task, TaskState
+from corral.model.task import Demand, PlacementRules, Run, Task, TaskState
 
 # The fields of tasks and runs in the order of their columns. The last four fields of a task are its ask.
 TASK_FIELDS = (
@@ -24,7 +23,7 @@ RUN_FIELDS = (
     "id", "task_id", "container", "position", "essential", "gpus", "state", "gpu_ids", "pid", "exit_code", "reason", "started_at_s",
     "stopped_at_s", "waits", "restarts", "health", "about",
 )  # fmt: skip
-assert set(TASK_FIELDS[:-4]) | {"ask", "runs"} == {field.name for field in fields(Task)}
+assert set(TASK_FIELDS[:-4]) | {"demand", "runs"} == {field.name for field in fields(Task)}
 assert set(RUN_FIELDS) == {field.name for field in fields(Run)}
 COLUMNS = {"group": "task_group", "time_limit_s": "time_limit"}  # columns that are not named like their field
 TASK_COLUMNS, RUN_COLUMNS = (
@@ -43,7 +42,7 @@ def values_of_task(task: Task) -> tuple[Any, ...]:
         task.created_at_s, task.version, task.instance_id, task.placed_at_s, task.started_at_s, task.stopping_at_s,
         task.stopped_at_s, task.stop_code, task.stopped_reason, task.family, task.group, task.started_by,
         dumps(task.details), task.plain, task.time_limit_s, task.launch_type,
-        task.ask.gpus, task.ask.cpu_units, task.ask.memory_mib, _rules_text(task.ask.rules),
+        task.demand.gpus, task.demand.cpu_units, task.demand.memory_mib, _rules_text(task.demand.rules),
     )  # fmt: skip
 
 
@@ -57,14 +56,14 @@ def values_of_run(run: Run) -> tuple[Any, ...]:
 
 # Positions of the columns that need a conversion, and the order of the fields of Task and Run.
 _STATE, _DESIRED, _DETAILS, _PLAIN, _ASK = map(TASK_FIELDS.index, ("state", "desired", "details", "plain", "gpus"))
-_IN_TASK = itemgetter(*map((*TASK_FIELDS, "ask", "runs").index, Task.__struct_fields__))
+_IN_TASK = itemgetter(*map((*TASK_FIELDS, "demand", "runs").index, Task.__struct_fields__))
 _ESSENTIAL, _RUN_STATE, _GPU_IDS, _WAITS, _ABOUT = map(RUN_FIELDS.index, ("essential", "state", "gpu_ids", "waits", "about"))
 _IN_RUN = itemgetter(*map(RUN_FIELDS.index, Run.__struct_fields__))
 
 
 def task_of(row: Row, runs: Sequence[Row]) -> Task:
     gpus, cpu_units, memory_mib, rules = row[_ASK:]
-    found = [*row, Ask(gpus, cpu_units, memory_mib, rules_of(rules)), tuple([_run_of(run) for run in runs])]
+    found = [*row, Demand(gpus, cpu_units, memory_mib, placement_rules_of(rules)), tuple([_run_of(run) for run in runs])]
     found[_STATE], found[_DESIRED] = TASK_STATES[found[_STATE]], TASK_STATES[found[_DESIRED]]
     found[_DETAILS] = orjson.loads(found[_DETAILS])
     found[_PLAIN] = bool(found[_PLAIN])
@@ -80,19 +79,19 @@ def _run_of(row: Row) -> Run:
     return Run(*_IN_RUN(found))
 
 
-def _rules_text(rules: Rules | None) -> str | None:
+def _rules_text(rules: PlacementRules | None) -> str | None:
     return (
         None
         if rules is None
-        else dumps([rules.scope, rules.member_of, rules.distinct, rules.strategy, rules.group, rules.restless])
+        else dumps([rules.scope, rules.member_of, rules.distinct, rules.strategy, rules.group, rules.depends_on_tasks])
     )
 
 
-def rules_of(text: str | None) -> Rules | None:
+def placement_rules_of(text: str | None) -> PlacementRules | None:
     if text is None:
         return None
-    scope, member_of, distinct, strategy, group, restless = orjson.loads(text)
-    return Rules(scope, tuple(member_of), distinct, tuple((kind, of) for kind, of in strategy), group, restless)
+    scope, member_of, distinct, strategy, group, depends_on_tasks = orjson.loads(text)
+    return PlacementRules(scope, tuple(member_of), distinct, tuple((kind, of) for kind, of in strategy), group, depends_on_tasks)
 
 
 def dumps(value: Any) -> str:

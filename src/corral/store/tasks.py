@@ -80,7 +80,7 @@ class Tasks:
         self._cache(task)
         if task.state is TaskState.PROVISIONING:
             assert rank is not None, "a task that waits needs a rank in its queue"
-            self._claims.add(task.pool, Claim(rank, TASK, task.id, task.ask))
+            self._claims.add(task.pool, Claim(rank, TASK, task.id, task.demand))
         else:
             assert task.state is TaskState.PENDING and task.instance_id is not None
             self._lease(task)
@@ -109,7 +109,9 @@ class Tasks:
         assert task.instance_id is not None
         self._journal.on_commit(partial(self.live.add, task.id))
         group = task.group_key if task.launch_type == "EC2" else ""
-        self._fleet.take(task.pool, task.instance_id, [row[0] for row in rows], task.ask.cpu_units, task.ask.memory_mib, group)
+        self._fleet.take(
+            task.pool, task.instance_id, [row[0] for row in rows], task.demand.cpu_units, task.demand.memory_mib, group
+        )
 
     def _count(self, before: Task, after: Task) -> None:
         """Update the task counts of the slot. Fargate tasks do not count: callers see them on no container instance."""
@@ -146,7 +148,7 @@ class Tasks:
         if not all(gpu_id in positions for gpu_id in gpu_ids):
             self._instances.renew_slot(instance_id)  # some of them are withheld now
             gpu_ids = ()
-        cpu_units, memory_mib = (task.ask.cpu_units, task.ask.memory_mib) if ended else (0, 0)
+        cpu_units, memory_mib = (task.demand.cpu_units, task.demand.memory_mib) if ended else (0, 0)
         self._fleet.give(task.pool, instance_id, gpu_ids, cpu_units, memory_mib)
 
     def _change_run(self, task: Task, was: Run, run: Run) -> tuple[str, ...]:

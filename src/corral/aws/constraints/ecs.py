@@ -1,4 +1,7 @@
-"""ECS: enums of the model in AWS's usual wording; limits that only its documentation has, in its own texts where they are known."""
+"""Constraints of ECS: enums of the model with AWS's usual texts, and limits that only its documentation has.
+
+The error texts are ECS's own where they are known.
+"""
 
 from corral.aws.constraints.tables import ConstraintTable, Limit, usual_wording
 
@@ -47,8 +50,8 @@ TABLE = ConstraintTable(
         "CreateCapacityProvider.name": Limit(
             pattern=NAME,
             code=CLIENT,
-            text="The specified capacity provider name is invalid. Up to 255 letters, digits, underscores and hyphens are allowed, "
-            "and it cannot begin with aws, ecs or fargate. `host` is this machine.",
+            text="The specified capacity provider name is invalid: '{value}'. Use up to 255 letters, digits, underscores and "
+            "hyphens.",
         ),
         "DescribeCapacityProviders.maxResults": Limit(min=1, max=10, text="maxResults must be between {min} and {max}."),
         "DescribeCapacityProviders.capacityProviders": Limit(
@@ -79,7 +82,7 @@ TABLE = ConstraintTable(
         "GetTaskProtection.tasks": _entries(100, "Tasks"),
         "UpdateTaskProtection.tasks": _entries(10, "Tasks"),
         "UpdateTaskProtection.expiresInMinutes": Limit(min=1, max=2880, text="expiresInMinutes must be between {min} and {max}."),
-        "ExecuteCommand.command": Limit(max=16 * 1024, in_bytes=True, text="A command has at most {max} bytes."),
+        "ExecuteCommand.command": Limit(max=16 * 1024, in_bytes=True, text="A command can have up to {max} bytes."),
         "ContainerOverride.environmentFiles": ENVIRONMENT_FILES,
         "EnvironmentFile.type": Limit(code=CLIENT, text="The type of an environment file must be s3, not '{value}'."),
         "EnvironmentFile.value": (
@@ -91,7 +94,9 @@ TABLE = ConstraintTable(
             Limit(pattern=r".*\.env", code=CLIENT, text="The environment file '{value}' must have the extension .env."),
         ),
         # Task definitions
-        "DeleteTaskDefinitions.taskDefinitions": Limit(min=1, max=10, text="Give from {min} to {max} task definitions."),
+        "DeleteTaskDefinitions.taskDefinitions": Limit(
+            min=1, max=10, text="taskDefinitions must contain from {min} to {max} entries."
+        ),
         "RegisterTaskDefinition.family": _named("Family"),
         "RegisterTaskDefinition.containerDefinitions": (
             Limit(min=1, code=CLIENT, text="Container list cannot be empty."),

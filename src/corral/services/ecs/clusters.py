@@ -1,4 +1,4 @@
-"""ECS clusters."""
+"""Operations on ECS clusters: create, update, delete, describe, list."""
 
 from __future__ import annotations
 
@@ -8,56 +8,59 @@ from corral.core import Tx
 from corral.errors import api_error
 from corral.model.instance import DEFAULT_CLUSTER
 from corral.services.caller import Caller
-from corral.services.ecs import providers, settings
+from corral.services.ecs.account_settings import effective_value
+from corral.services.ecs.capacity_providers import PROVIDER_IN_USE, check_providers, checked_strategy
 from corral.services.ecs.naming import (
+    HOST_PROVIDER,
     PAGES,
     ClientException,
     InvalidParameterException,
+    ResourceInUseException,
     arn,
     cluster_record,
     find_cluster,
+    has_host,
     short,
+    slots_of,
 )
-from corral.services.ecs.slots import HOST_PROVIDER, has_host, slots_of
 from corral.services.ecs.tags import check_tags
 from corral.services.pagination import names
 from corral.store import Store
 
 ClusterContainsContainerInstancesException = api_error("ClusterContainsContainerInstancesException")
 ClusterContainsTasksException = api_error("ClusterContainsTasksException")
-ResourceInUseException = api_error("ResourceInUseException")
 
-KEPT = ("configuration", "serviceConnectDefaults")
+STORED_FIELDS = ("configuration", "serviceConnectDefaults")  # stored and returned; Corral does not act on them
 
 
 def create_cluster(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     name = params.get("clusterName", DEFAULT_CLUSTER)
-    details = _details(tx, caller, name, params)
+    details = _checked_details(tx, caller, name, params)
     found = tx.store.clusters.get(caller.region, name)
     if found is None or found[0] != "ACTIVE":
-        insights = [{"name": "containerInsights", "value": settings.effective_value(tx, caller, "containerInsights")}]
+        insights = [{"name": "containerInsights", "value": effective_value(tx, caller, "containerInsights")}]
         tx.store.clusters.put(caller.region, name, "ACTIVE", {"settings": insights, **details})
     elif any(found[1].get(key) != value for key, value in details.items()):
         raise InvalidParameterException(
             "Arguments on this idempotent request are inconsistent with arguments used in previous request(s)."
         )
-    return {"cluster": _described(tx, caller, name, ("TAGS", "SETTINGS", "CONFIGURATIONS"))}
+    return {"cluster": _description(tx, caller, name, ("TAGS", "SETTINGS", "CONFIGURATIONS"))}
 
 
 def update_cluster(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     name, _ = find_cluster(tx, caller, params["cluster"])
-    _change(tx, caller, name, _details(tx, caller, name, params))
-    return {"cluster": _described(tx, caller, name, ("TAGS", "SETTINGS", "CONFIGURATIONS"))}
+    _update(tx, caller, name, _checked_details(tx, caller, name, params))
+    return {"cluster": _description(tx, caller, name, ("TAGS", "SETTINGS", "CONFIGURATIONS"))}
 
 
 def put_cluster_capacity_providers(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     name, before = find_cluster(tx, caller, params["cluster"])
-    details = _details(tx, caller, name, params)
-    for gone in set(before.get("capacityProviders", ())) - set(details["capacityProviders"]):
-        if tx.store.clusters.runs_on(caller.region, name, gone):
-            raise ResourceInUseException("The specified capacity provider is in use and cannot be removed.")
-    _change(tx, caller, name, details)
-    return {"cluster": _described(tx, caller, name, ("TAGS", "SETTINGS", "CONFIGURATIONS", "ATTACHMENTS"))}
+    details = _checked_details(tx, caller, name, params)
+    for removed in set(before.get("capacityProviders", ())) - set(details["capacityProviders"]):
+        if tx.store.clusters.runs_on(caller.region, name, removed):
+            raise ResourceInUseException(PROVIDER_IN_USE)
+    _update(tx, caller, name, details)
+    return {"cluster": _description(tx, caller, name, ("TAGS", "SETTINGS", "CONFIGURATIONS", "ATTACHMENTS"))}
 
 
 def delete_cluster(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -71,7 +74,7 @@ def delete_cluster(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
             "The Cluster cannot be deleted while Container Instances are active or draining."
         )
     tx.store.clusters.put(caller.region, name, "INACTIVE", details)
-    return {"cluster": _described(tx, caller, name, ())}
+    return {"cluster": _description(tx, caller, name, ())}
 
 
 def describe_clusters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -79,7 +82,7 @@ def describe_clusters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
     clusters, failures = [], []
     for name in map(short, given):
         if cluster_record(tx, caller, name):
-            clusters.append(_described(tx, caller, name, params.get("include", ())))
+            clusters.append(_description(tx, caller, name, params.get("include", ())))
         else:
             failures.append({"arn": arn(caller.account, caller.region, f"cluster/{name}"), "reason": "MISSING"})
     return {"clusters": clusters, "failures": failures}
@@ -88,28 +91,28 @@ def describe_clusters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
 def list_clusters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     def listed(after: str, limit: int) -> list[str]:
         built_in = {DEFAULT_CLUSTER, tx.settings.cluster, *tx.store.clusters.left_behind(caller.region)}
-        made = tx.store.clusters.names(caller.region, after, limit)
-        return sorted({*made, *(name for name in built_in if name > after)})[:limit]
+        created = tx.store.clusters.names(caller.region, after, limit)
+        return sorted({*created, *(name for name in built_in if name > after)})[:limit]
 
     page, token = PAGES.page(params, names(listed))
     return {"clusterArns": [arn(caller.account, caller.region, f"cluster/{name}") for name in page], **token}
 
 
-def _details(tx: Tx[Store], caller: Caller, name: str, params: dict[str, Any]) -> dict[str, Any]:
-    """What a request says of a cluster, checked and as it is kept."""
-    details: dict[str, Any] = {key: params[key] for key in KEPT if key in params}
+def _checked_details(tx: Tx[Store], caller: Caller, name: str, params: dict[str, Any]) -> dict[str, Any]:
+    """The details of a cluster from a request, checked and in the form that is stored."""
+    details: dict[str, Any] = {key: params[key] for key in STORED_FIELDS if key in params}
     if "tags" in params:
         details["tags"] = check_tags(params["tags"])
     if "settings" in params:
         details["settings"] = [_setting(given) for given in params["settings"]]
     if "capacityProviders" in params or "defaultCapacityProviderStrategy" in params:
         chosen = [short(given) for given in params.get("capacityProviders", ())]
-        if has_host(tx, name) and HOST_PROVIDER not in chosen:  # this machine never leaves its cluster
+        if has_host(tx, name) and HOST_PROVIDER not in chosen:  # this machine always belongs to its cluster
             chosen.insert(0, HOST_PROVIDER)
-        providers.check_providers(tx, caller, name, chosen)
+        check_providers(tx, caller, name, chosen)
         details["capacityProviders"] = chosen
         strategy = params.get("defaultCapacityProviderStrategy", [])
-        details["defaultCapacityProviderStrategy"] = providers.checked_strategy(strategy, chosen)
+        details["defaultCapacityProviderStrategy"] = checked_strategy(strategy, chosen)
     return details
 
 
@@ -119,16 +122,16 @@ def _setting(given: dict[str, str]) -> dict[str, str]:
     return {"name": given["name"], "value": given["value"]}
 
 
-def _change(tx: Tx[Store], caller: Caller, name: str, changes: dict[str, Any]) -> None:
+def _update(tx: Tx[Store], caller: Caller, name: str, changes: dict[str, Any]) -> None:
     _, details = tx.store.clusters.get(caller.region, name) or ("ACTIVE", {})
     tx.store.clusters.put(caller.region, name, "ACTIVE", {**details, **changes})
 
 
-def _described(tx: Tx[Store], caller: Caller, name: str, include: Any) -> dict[str, Any]:
+def _description(tx: Tx[Store], caller: Caller, name: str, include: Any) -> dict[str, Any]:
     status, details = cluster_record(tx, caller, name) or ("ACTIVE", {})
     counts = tx.store.clusters.active_tasks(caller.region, name)
     running = counts.get("RUNNING", 0)
-    shown = {
+    description = {
         "clusterArn": arn(caller.account, caller.region, f"cluster/{name}"),
         "clusterName": name,
         "status": status,
@@ -143,22 +146,22 @@ def _described(tx: Tx[Store], caller: Caller, name: str, include: Any) -> dict[s
         "defaultCapacityProviderStrategy": details.get("defaultCapacityProviderStrategy", []),
     }
     if "CONFIGURATIONS" in include and "configuration" in details:
-        shown["configuration"] = details["configuration"]
+        description["configuration"] = details["configuration"]
     if "serviceConnectDefaults" in details:
-        shown["serviceConnectDefaults"] = details["serviceConnectDefaults"]
-    if "ATTACHMENTS" in include:  # ECS shows the scaling plans of capacity providers here; nothing scales yet
-        shown |= {"attachments": [], "attachmentsStatus": "UPDATE_COMPLETE"}
-    return shown
+        description["serviceConnectDefaults"] = details["serviceConnectDefaults"]
+    if "ATTACHMENTS" in include:  # on ECS these are the scaling plans of capacity providers; Corral has none yet
+        description |= {"attachments": [], "attachmentsStatus": "UPDATE_COMPLETE"}
+    return description
 
 
 def _statistics(tx: Tx[Store], caller: Caller, name: str) -> list[dict[str, str]]:
-    """Counts by launch type. There are no services yet, and no tasks elsewhere."""
+    """Task counts by launch type. Corral has no services and no external instances yet."""
     counts = tx.store.clusters.task_statistics(caller.region, name)
-    shown: dict[str, int] = {}
+    statistics: dict[str, int] = {}
     for launch_type, word in (("EC2", "EC2"), ("FARGATE", "Fargate")):
         of_type = {state: count for (its_type, state), count in counts.items() if its_type == launch_type}
-        shown[f"running{word}TasksCount"] = of_type.get("RUNNING", 0)
-        shown[f"pending{word}TasksCount"] = sum(of_type.values()) - of_type.get("RUNNING", 0)
-        shown[f"active{word}ServiceCount"] = 0
-        shown[f"draining{word}ServiceCount"] = 0
-    return [{"name": statistic, "value": str(value)} for statistic, value in shown.items()]
+        statistics[f"running{word}TasksCount"] = of_type.get("RUNNING", 0)
+        statistics[f"pending{word}TasksCount"] = sum(of_type.values()) - of_type.get("RUNNING", 0)
+        statistics[f"active{word}ServiceCount"] = 0
+        statistics[f"draining{word}ServiceCount"] = 0
+    return [{"name": statistic, "value": str(value)} for statistic, value in statistics.items()]

@@ -1,18 +1,41 @@
-"""Fargate: tasks that name no container instance. Here they run on the hosts' own pool, in whatever cluster they are asked for."""
+"""Fargate: what it refuses in task definitions and requests.
+
+A Fargate task names no container instance. Corral places it on the hosts' own pool, whichever cluster the request names.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
 from corral.errors import api_error
-from corral.services.ecs.definition_rules import unfit_for_fargate, wrong_fargate_size
-from corral.services.ecs.definitions import cpu_units, gpu_count, memory_mib
 from corral.services.ecs.naming import ClientException, InvalidParameterException
-from corral.services.ecs.task_spec import TaskSpec
+from corral.services.ecs.task_spec import TaskSpec, cpu_units, gpu_count, memory_mib
 
 PlatformUnknownException = api_error("PlatformUnknownException")
 
 PLATFORM_VERSION = "1.4.0"  # what LATEST stands for
 PLATFORM_VERSIONS = ("1.0.0", "1.1.0", "1.2.0", "1.3.0", PLATFORM_VERSION)
-STORAGE_GIB = 20  # unless the task definition says otherwise
+STORAGE_GIB = 20  # default of `ephemeralStorage`
+START_TIMEOUT_S = (2, 120)
+STOP_TIMEOUT_MAX_S = 120
+
+LOG_DRIVERS = ("awslogs", "splunk", "awsfirelens")
+REFUSED_IN_CONTAINER = (
+    "privileged", "links", "dockerSecurityOptions", "disableNetworking", "dnsServers", "dnsSearchDomains", "extraHosts",
+)  # fmt: skip
+REFUSED_IN_LINUX_PARAMETERS = ("devices", "sharedMemorySize", "tmpfs", "maxSwap", "swappiness")
+
+# CPU units of a Fargate task → the amounts of memory in MiB that it may have.
+SIZES: dict[int, Collection[int]] = {
+    256: (512, 1024, 2048),
+    512: range(1024, 4096 + 1, 1024),
+    1024: range(2048, 8192 + 1, 1024),
+    2048: range(4096, 16_384 + 1, 1024),
+    4096: range(8192, 30_720 + 1, 1024),
+    8192: range(16_384, 61_440 + 1, 4096),
+    16_384: range(32_768, 122_880 + 1, 8192),
+}
 
 
 def check_task(spec: TaskSpec) -> None:
@@ -25,7 +48,7 @@ def check_task(spec: TaskSpec) -> None:
         raise InvalidParameterException(f"Task definition does not support launch_type FARGATE. {problem}")
     if "cpu" in overrides or "memory" in overrides:
         assert spec.cpu is not None and spec.memory is not None, "a task definition that fits Fargate has sizes"
-        if problem := wrong_fargate_size(str(cpu_units(spec.cpu)), str(memory_mib(spec.memory))):
+        if problem := _wrong_size(str(cpu_units(spec.cpu)), str(memory_mib(spec.memory))):
             raise ClientException(problem)
 
 
@@ -35,3 +58,58 @@ def platform_version(given: str | None) -> str:
     if given not in PLATFORM_VERSIONS:
         raise PlatformUnknownException(f"The specified platform version does not exist: {given}.")
     return given
+
+
+def unfit_for_fargate(document: dict[str, Any]) -> str | None:
+    """Why Fargate refuses a task definition; None if it accepts it."""
+    if document.get("networkMode") != "awsvpc":
+        return "Fargate only supports network mode ‘awsvpc’."
+    if problem := _wrong_size(document.get("cpu"), document.get("memory")):
+        return problem
+    if document.get("placementConstraints"):
+        return "Fargate compatible task definitions do not support placement constraints"
+    if document.get("inferenceAccelerators"):
+        return "Fargate compatible task definitions do not support inferenceAccelerators"
+    if document.get("pidMode") == "host":
+        return "Fargate compatible task definitions do not support pidMode=host"
+    for volume in document.get("volumes", ()):
+        if volume.get("host", {}).get("sourcePath") or "dockerVolumeConfiguration" in volume:
+            return "Fargate compatible task definitions do not support host.sourcePath and dockerVolumeConfiguration"
+    for container in document["containerDefinitions"]:
+        if refused := _refused_setting(container):
+            return f"Fargate compatible task definitions do not support {refused}"
+    return None
+
+
+def _wrong_size(cpu: str | None, memory: str | None) -> str | None:
+    """Why Fargate refuses the size of a task, in CPU units and MiB; None if it accepts it."""
+    for name, value in (("cpu", cpu), ("memory", memory)):
+        if value is None:
+            return f"Fargate requires that '{name}' be defined at the task level."
+    assert cpu is not None and memory is not None
+    if int(memory) not in SIZES.get(int(cpu), ()):
+        return (
+            f"No Fargate configuration exists for given values: {cpu} CPU, {memory} memory. "
+            "See the Amazon ECS documentation for the valid values."
+        )
+    return None
+
+
+def _refused_setting(container: dict[str, Any]) -> str | None:
+    linux = container.get("linuxParameters", {})
+    for settings, names in ((container, REFUSED_IN_CONTAINER), (linux, REFUSED_IN_LINUX_PARAMETERS)):
+        for name in names:
+            if settings.get(name):
+                return name
+    needed = [need["type"] for need in container.get("resourceRequirements", ())]
+    if needed:
+        return f"resourceRequirements of type {needed[0]}"
+    driver = container.get("logConfiguration", {}).get("logDriver", "awslogs")
+    if driver not in LOG_DRIVERS:
+        return f"the log driver {driver}"
+    if container.get("stopTimeout", 0) > STOP_TIMEOUT_MAX_S:
+        return f"a stopTimeout above {STOP_TIMEOUT_MAX_S} seconds"
+    least, most = START_TIMEOUT_S
+    if not least <= container.get("startTimeout", least) <= most:
+        return f"a startTimeout that is not between {least} and {most} seconds"
+    return None

@@ -1,11 +1,21 @@
-"""The operations of Amazon ECS, and who serves them."""
+"""The operations of Amazon ECS and their handlers."""
 
-from corral.services.ecs import clusters, definitions, executing, instances, protection, providers, running, settings, tags, tasks
+from corral.services.ecs import (
+    account_settings,
+    capacity_providers,
+    clusters,
+    container_instances,
+    definitions,
+    execute_command,
+    tags,
+    task_protection,
+    tasks,
+)
 
-JOINS = "a host joins by itself, when Corral is started on it (`corral up`)."
-LEAVES = "a host stays known. Set it to DRAINING to give it nothing new, or stop Corral on it (`corral down`)."
-UPDATES = "the agent is part of Corral and as new as it is. Install a newer Corral and start it again."
-REPORTS = "only Corral's own agents report what became of tasks."
+JOINS = "a host joins its cluster when Corral starts on it (`corral up`)."
+LEAVES = "a host stays registered. To place no new tasks on it, set it to DRAINING or stop Corral on it (`corral down`)."
+UPDATES = "the agent is part of Corral. To update it, install a newer Corral and start it again."
+REPORTS = "only Corral's own agents report the states of tasks."
 REPORTED = ("SubmitTaskStateChange", "SubmitContainerStateChange", "SubmitAttachmentStateChanges")
 
 HANDLERS = {
@@ -16,10 +26,10 @@ HANDLERS = {
     "UpdateCluster": clusters.update_cluster,
     "UpdateClusterSettings": clusters.update_cluster,
     "PutClusterCapacityProviders": clusters.put_cluster_capacity_providers,
-    "CreateCapacityProvider": providers.create_capacity_provider,
-    "DeleteCapacityProvider": providers.delete_capacity_provider,
-    "DescribeCapacityProviders": providers.describe_capacity_providers,
-    "UpdateCapacityProvider": providers.update_capacity_provider,
+    "CreateCapacityProvider": capacity_providers.create_capacity_provider,
+    "DeleteCapacityProvider": capacity_providers.delete_capacity_provider,
+    "DescribeCapacityProviders": capacity_providers.describe_capacity_providers,
+    "UpdateCapacityProvider": capacity_providers.update_capacity_provider,
     "RegisterTaskDefinition": definitions.register_task_definition,
     "DescribeTaskDefinition": definitions.describe_task_definition,
     "DeregisterTaskDefinition": definitions.deregister_task_definition,
@@ -29,26 +39,29 @@ HANDLERS = {
     "TagResource": tags.tag_resource,
     "UntagResource": tags.untag_resource,
     "ListTagsForResource": tags.list_tags_for_resource,
-    "PutAccountSetting": settings.put_account_setting,
-    "PutAccountSettingDefault": settings.put_account_setting_default,
-    "ListAccountSettings": settings.list_account_settings,
-    "DeleteAccountSetting": settings.delete_account_setting,
-    "UpdateTaskProtection": protection.update_task_protection,
-    "GetTaskProtection": protection.get_task_protection,
-    "RunTask": running.run_task,
-    "StartTask": running.start_task,
+    "PutAccountSetting": account_settings.put_account_setting,
+    "PutAccountSettingDefault": account_settings.put_account_setting_default,
+    "ListAccountSettings": account_settings.list_account_settings,
+    "DeleteAccountSetting": account_settings.delete_account_setting,
+    "UpdateTaskProtection": task_protection.update_task_protection,
+    "GetTaskProtection": task_protection.get_task_protection,
+    "RunTask": tasks.run_task,
+    "StartTask": tasks.start_task,
     "StopTask": tasks.stop_task,
-    "ExecuteCommand": executing.execute_command,
+    "ExecuteCommand": execute_command.execute_command,
     "DescribeTasks": tasks.describe_tasks,
     "ListTasks": tasks.list_tasks,
-    "ListContainerInstances": instances.list_container_instances,
-    "DescribeContainerInstances": instances.describe_container_instances,
-    "UpdateContainerInstancesState": instances.update_container_instances_state,
-    "PutAttributes": instances.put_attributes,
-    "DeleteAttributes": instances.delete_attributes,
-    "ListAttributes": instances.list_attributes,
-    **{operation: instances.refuse(operation, JOINS) for operation in ("RegisterContainerInstance", "DiscoverPollEndpoint")},
-    "DeregisterContainerInstance": instances.refuse("DeregisterContainerInstance", LEAVES),
-    "UpdateContainerAgent": instances.refuse("UpdateContainerAgent", UPDATES),
-    **{operation: instances.refuse(operation, REPORTS) for operation in REPORTED},
+    "ListContainerInstances": container_instances.list_container_instances,
+    "DescribeContainerInstances": container_instances.describe_container_instances,
+    "UpdateContainerInstancesState": container_instances.update_container_instances_state,
+    "PutAttributes": container_instances.put_attributes,
+    "DeleteAttributes": container_instances.delete_attributes,
+    "ListAttributes": container_instances.list_attributes,
+    **{
+        operation: container_instances.refuse(operation, JOINS)
+        for operation in ("RegisterContainerInstance", "DiscoverPollEndpoint")
+    },
+    "DeregisterContainerInstance": container_instances.refuse("DeregisterContainerInstance", LEAVES),
+    "UpdateContainerAgent": container_instances.refuse("UpdateContainerAgent", UPDATES),
+    **{operation: container_instances.refuse(operation, REPORTS) for operation in REPORTED},
 }

@@ -1,6 +1,6 @@
-"""Launching tasks: from a request to tasks that are placed or wait for capacity.
+"""Task launches: from a `LaunchRequest` to tasks that are placed or wait for capacity.
 
-RunTask and StartTask build a request from their parameters. Services and jobs will build theirs.
+RunTask and StartTask build requests from their parameters.
 """
 
 from __future__ import annotations
@@ -10,20 +10,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from corral.core import Tx
-from corral.decide.claim_order import rank
-from corral.decide.place import place_newcomer, place_on, room_for_newcomer
+from corral.decide.placement import claim_rank, place_newcomer, place_on, room_for_newcomer
 from corral.model.placement import Placement, Unplaceable
-from corral.model.task import Ask, Task, TaskState
+from corral.model.task import Demand, Task, TaskState
 from corral.services.ecs import fargate
-from corral.services.ecs.capacity import Capacity
-from corral.services.ecs.constraints import placement_rules
-from corral.services.ecs.containers import time_limit_s
-from corral.services.ecs.naming import ClientException, InvalidParameterException, arn
-from corral.services.ecs.orders import start_runs
-from corral.services.ecs.secrets import check_secrets
-from corral.services.ecs.slots import HOST_PROVIDER, find_slot
-from corral.services.ecs.starting import with_gpus
-from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, task_spec
+from corral.services.ecs.capacity_providers import Capacity
+from corral.services.ecs.gpu_assignment import assign_gpus
+from corral.services.ecs.naming import HOST_PROVIDER, ClientException, InvalidParameterException, arn, find_slot
+from corral.services.ecs.placement_constraints import placement_rules
+from corral.services.ecs.run_spec import check_secrets
+from corral.services.ecs.task_progress import start_runs
+from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, task_spec, time_limit_s
 from corral.store import Store
 
 REFUSED_IN_VOLUME = ("efsVolumeConfiguration", "fsxWindowsFileServerVolumeConfiguration", "configuredAtLaunch")
@@ -31,19 +28,19 @@ REFUSED_IN_VOLUME = ("efsVolumeConfiguration", "fsxWindowsFileServerVolumeConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LaunchRequest:
-    """Equal tasks to launch. Documents (the definition, overrides, constraints…) have ECS's shape."""
+    """A request to launch equal tasks. Definition, overrides, constraints and strategies have ECS's shape."""
 
     region: str
     cluster: str
-    definition: dict[str, Any]  # the task definition's document, as the store keeps it
+    definition: dict[str, Any]  # the task definition: the store's own copy
     revision: int
     capacity: Capacity
     count: int = 1
-    instance_ids: Sequence[str] = ()  # one task on each of these, now or not at all, instead of `count` where there is room
+    instance_ids: Sequence[str] = ()  # StartTask: one task on each of these instances; `count` is not used
     overrides: dict[str, Any] = field(default_factory=dict)
-    group: str = ""  # empty: the definition's family names it
+    group: str = ""  # empty: family:NAME of the definition
     started_by: str | None = None
-    tags: list[dict[str, str]] = field(default_factory=list)  # all of them, also those of the definition or a service
+    tags: list[dict[str, str]] = field(default_factory=list)  # all tags, including those of the definition
     network_configuration: dict[str, Any] | None = None
     platform_version: str | None = None
     reference_id: str | None = None
@@ -56,18 +53,18 @@ class LaunchRequest:
 class LaunchFailure:
     """A task that was not launched."""
 
-    instance_id: str | None  # the container instance that was tried; None: there is none to name
-    why: Unplaceable | None  # None: the cluster has no such container instance
+    instance_id: str | None  # the container instance that was tried; None: the cluster has none
+    why: Unplaceable | None  # None: the cluster has no container instance with this id
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class LaunchResult:
     tasks: list[Task]
     failures: list[LaunchFailure]
 
 
-def launch(tx: Tx[Store], request: LaunchRequest) -> Launched:
-    """Make the tasks of a request: each is placed and told to start in this transaction, or waits as a claim, or fails."""
+def launch(tx: Tx[Store], request: LaunchRequest) -> LaunchResult:
+    """Launch the tasks of a request. Each is placed and ordered to start in this transaction, or waits as a claim, or fails."""
     _check_override_names(request)
     spec = task_spec(request.definition, request.overrides)
     _check_spec(tx, spec)
@@ -75,53 +72,53 @@ def launch(tx: Tx[Store], request: LaunchRequest) -> Launched:
     prototype = _prototype(tx, request, spec)
     launched = _on_instances(tx, request, spec, prototype) if request.instance_ids else _anywhere(tx, request, spec, prototype)
     for pool in {task.pool for task in launched.tasks}:
-        if tx.store.fleet.pool(pool).restless:
-            tx.mark(f"pool:{pool}")  # a claim may have waited for a task of this group
+        if tx.store.fleet.pool(pool).lines_depending_on_tasks:
+            tx.mark(f"pool:{pool}")  # a waiting task may depend on a task of this group
     return launched
 
 
-def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: Task) -> Launched:
+def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: Task) -> LaunchResult:
     scope = f"{request.region}/{request.cluster}"
     constraints = [*spec.document["placementConstraints"], *request.placement_constraints]
     rules = placement_rules(constraints, request.placement_strategy, prototype.launch_type, scope, prototype.group)
     if rules is not None:
-        prototype = prototype.but(ask=replace(prototype.ask, rules=rules))
+        prototype = prototype.but(demand=replace(prototype.demand, rules=rules))
     draws = rules is not None and any(kind == "random" for kind, _ in rules.strategy)
     tasks: list[Task] = []
     failures: list[LaunchFailure] = []
     capacity, pool = request.capacity, prototype.pool
     found: Placement | Unplaceable | None = None
     for at in range(request.count):
-        if at == 0 or isinstance(found, Placement):  # what one of equal tasks was refused, the next one would be too
-            pool, found = _find(tx, capacity, prototype.ask, tx.ids.hex32() if draws else "")
+        if at == 0 or isinstance(found, Placement):  # if one of equal tasks does not fit, neither do the others
+            pool, found = _find_placement(tx, capacity, prototype.demand, tx.ids.hex32() if draws else "")
         if isinstance(found, Unplaceable):
-            tried = next(iter(tx.store.fleet.pool(pool).slots()), None)  # ECS names one
+            tried = next(iter(tx.store.fleet.pool(pool).slots()), None)  # ECS names one instance in a failure
             failures.append(LaunchFailure(tried.id if tried else None, found))
         else:
             provider = capacity.providers[at] if capacity.providers else None
             chosen = prototype if pool == prototype.pool else prototype.but(pool=pool)
-            tasks.append(_add(tx, _through(chosen, provider), spec, found))
-    return Launched(tasks, failures)
+            tasks.append(_add_task(tx, _with_provider(chosen, provider), spec, found))
+    return LaunchResult(tasks, failures)
 
 
-def _find(tx: Tx[Store], capacity: Capacity, ask: Ask, seed: str) -> tuple[str, Placement | Unplaceable | None]:
-    """A pool, and a placement in it. Without room: None for a task that waits, else the reason of the first pool with slots."""
+def _find_placement(tx: Tx[Store], capacity: Capacity, demand: Demand, seed: str) -> tuple[str, Placement | Unplaceable | None]:
+    """(pool, placement). If no slot has room: None for a task that waits, else the reason from the first pool with slots."""
     first = capacity.pools[0]
     if capacity.waits:
-        return first, room_for_newcomer(tx.store.fleet.pool(first), ask, seed)
+        return first, room_for_newcomer(tx.store.fleet.pool(first), demand, seed)
     refused: tuple[str, Unplaceable] | None = None
     for name in capacity.pools:
         pool = tx.store.fleet.pool(name)
         if len(pool):
-            found = place_newcomer(pool, ask, seed)
+            found = place_newcomer(pool, demand, seed)
             if isinstance(found, Placement):
                 return name, found
             refused = refused or (name, found)
-    return refused or (first, place_newcomer(tx.store.fleet.pool(first), ask, seed))
+    return refused or (first, place_newcomer(tx.store.fleet.pool(first), demand, seed))
 
 
-def _on_instances(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: Task) -> Launched:
-    """The caller chose the instances: placement rules do not apply."""
+def _on_instances(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: Task) -> LaunchResult:
+    """StartTask: the caller names the instances, so placement rules do not apply."""
     tasks: list[Task] = []
     failures: list[LaunchFailure] = []
     for instance_id in request.instance_ids:
@@ -130,38 +127,38 @@ def _on_instances(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototy
             failures.append(LaunchFailure(instance_id, None))
             continue
         pool = member[0]
-        found = place_on(tx.store.fleet.pool(pool), prototype.ask, instance_id)
+        found = place_on(tx.store.fleet.pool(pool), prototype.demand, instance_id)
         if isinstance(found, Placement):
-            tasks.append(_add(tx, prototype.but(pool=pool), spec, found))
+            tasks.append(_add_task(tx, prototype.but(pool=pool), spec, found))
         else:
             failures.append(LaunchFailure(instance_id, found))
-    return Launched(tasks, failures)
+    return LaunchResult(tasks, failures)
 
 
-def _add(tx: Tx[Store], prototype: Task, spec: TaskSpec, found: Placement | None) -> Task:
-    """One more task: placed with its GPUs in this transaction, or a claim."""
+def _add_task(tx: Tx[Store], prototype: Task, spec: TaskSpec, found: Placement | None) -> Task:
+    """Store one task: placed with its GPUs, or waiting as a claim if there is no placement."""
     task_id = tx.ids.hex32()
     runs = tuple([run.but(id=tx.ids.hex32_by_time(tx.now_s), task_id=task_id) for run in prototype.runs])
     if found is None:
         task = prototype.but(id=task_id, runs=runs)
-        tx.store.tasks.add(task, rank(task.created_at_s))
+        tx.store.tasks.add(task, claim_rank(task.created_at_s))
         return task
-    runs = with_gpus(tx, prototype.pool, runs, found, spec)
+    runs = assign_gpus(tx, prototype.pool, runs, found, spec)
     task = prototype.but(id=task_id, runs=runs, state=TaskState.PENDING, instance_id=found.slot_id, placed_at_s=tx.now_s)
     tx.store.tasks.add(task)
     start_runs(tx, task, spec)
     return task
 
 
-def _through(prototype: Task, provider: str | None) -> Task:
-    """Record the capacity provider of a task, unless it is the host's own, which is the default."""
+def _with_provider(prototype: Task, provider: str | None) -> Task:
+    """Record the capacity provider of a task, unless it is the default: the host's own."""
     if provider is None or provider == HOST_PROVIDER:
         return prototype
     return prototype.but(details={**prototype.details, "capacityProviderName": provider})
 
 
 def _prototype(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec) -> Task:
-    """The task to launch, still without ids."""
+    """The task to launch, without ids."""
     family, capacity = spec.document["family"], request.capacity
     limit_s = time_limit_s(request.tags) if request.tags else None
     runs = spec.runs
@@ -175,7 +172,7 @@ def _prototype(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec) -> Task:
         pool=capacity.pools[0],
         state=TaskState.PROVISIONING,
         desired=TaskState.RUNNING,
-        ask=spec.ask,
+        demand=spec.demand,
         created_at_s=tx.now_s,
         family=family,
         group=request.group or f"family:{family}",
@@ -189,7 +186,7 @@ def _prototype(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec) -> Task:
 
 
 def _details(request: LaunchRequest, spec: TaskSpec) -> dict[str, Any]:
-    """What the task is shown with again."""
+    """The parts of the request that DescribeTasks returns or that later operations need."""
     capacity, given = request.capacity, request.platform_version
     platform_version = None
     if capacity.launch_type == "FARGATE":
@@ -209,7 +206,7 @@ def _details(request: LaunchRequest, spec: TaskSpec) -> dict[str, Any]:
     return {name: value for name, value in details.items() if value}
 
 
-# What must hold for any launch
+# Checks of a request
 
 
 def _check_override_names(request: LaunchRequest) -> None:
@@ -238,24 +235,29 @@ def _check_runnable(tx: Tx[Store], container: ContainerSpec) -> None:
     if not container.is_host_image and _runs_containers(tx):
         return
     if not container.command:
-        why = "it has no command, so it needs an image: --runtime docker"
+        why = "it has no command, so it needs the command of an image, which only Docker can run"
     else:
-        why = f"{container.only_in_container} needs a container of its own: --runtime docker"
+        why = f"{container.only_in_container} works in Docker containers only"
     name = container.definition["name"]
     if container.is_host_image:
-        raise ClientException(f"Container {name}: {why}, and another image than {container.image}.")
-    raise ClientException(f"Container {name}: {why}. Tasks run as processes of this machine here.")
+        raise ClientException(
+            f"Container {name}: {why}. The image {container.image} means a plain process of this machine: use another image, "
+            "and `corral up --runtime docker`."
+        )
+    raise ClientException(
+        f"Container {name}: {why}, and tasks run as processes of this machine here. Use `corral up --runtime docker`."
+    )
 
 
 def _runs_containers(tx: Tx[Store]) -> bool:
-    """Is there a Docker engine, as far as is known, or must there be one?"""
+    """Whether tasks run in Docker: `--runtime docker` requires an engine, `auto` uses one if a host reported it."""
     return tx.settings.runtime == "docker" or (
         tx.settings.runtime == "auto" and any(host["docker"] for host in tx.store.hosts.all())
     )
 
 
 def _check_network(request: LaunchRequest) -> None:
-    """A task in awsvpc mode says which network, and no other task does, as on ECS. The network itself is stored only."""
+    """A request has a network configuration if and only if the network mode is awsvpc. The configuration is stored only."""
     given: Mapping[str, Any] = request.network_configuration or {}
     if request.definition.get("networkMode") == "awsvpc":
         if not given.get("awsvpcConfiguration"):

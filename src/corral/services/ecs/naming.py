@@ -1,4 +1,7 @@
-"""ECS's names: ARNs and short forms, and finding what they name."""
+"""ECS names and ARNs, and lookup of what they name: clusters and their container instances (slots), and task definitions.
+
+The errors that several ECS operations raise are defined here too.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ from typing import Any
 
 from corral.core import Tx
 from corral.errors import api_error
-from corral.model.instance import DEFAULT_CLUSTER
+from corral.model.instance import DEFAULT_CLUSTER, HOST_POOL, cluster_pool
+from corral.model.placement import Slot
 from corral.services.caller import Caller
-from corral.services.ecs.slots import HOST_CLUSTER_DETAILS, has_host
 from corral.services.pagination import Pagination
 from corral.store import Store
 
@@ -17,8 +20,16 @@ ClientException = api_error("ClientException")
 ClusterNotFoundException = api_error("ClusterNotFoundException")
 ConflictException = api_error("ConflictException")
 InvalidParameterException = api_error("InvalidParameterException")
+ResourceInUseException = api_error("ResourceInUseException")
 
 PAGES = Pagination(InvalidParameterException, default=100, largest=100)
+REVISION_REQUIRED = "Task definition must include a revision: family:revision."
+
+HOST_PROVIDER = "host"  # the capacity provider of the cluster that this machine joins
+HOST_CLUSTER_DETAILS: dict[str, Any] = {  # of that cluster, unless a caller changed them
+    "capacityProviders": [HOST_PROVIDER],
+    "defaultCapacityProviderStrategy": [{"capacityProvider": HOST_PROVIDER, "weight": 1, "base": 0}],
+}
 
 
 def arn(account: str, region: str, resource: str) -> str:
@@ -26,12 +37,15 @@ def arn(account: str, region: str, resource: str) -> str:
 
 
 def short(name: str) -> str:
-    """The last part of an ARN or path; a short name is itself."""
+    """The last part of an ARN or path; a short name stays as it is."""
     return name.rpartition("/")[2]
 
 
+# Clusters and their slots
+
+
 def find_cluster(tx: Tx[Store], caller: Caller, given: str | None) -> tuple[str, dict[str, Any]]:
-    """(name, details) of an active cluster. A request that names none means `default`."""
+    """(name, details) of an active cluster. The default is the cluster `default`."""
     name = short(given) if given else DEFAULT_CLUSTER
     found = cluster_record(tx, caller, name)
     if found is None or found[0] != "ACTIVE":
@@ -50,11 +64,42 @@ def cluster_record(tx: Tx[Store], caller: Caller, name: str) -> tuple[str, dict[
 
 
 def exists_without_row(tx: Tx[Store], region: str, name: str) -> bool:
-    """Whether a cluster exists that no request created: `default`, the cluster of this machine, or one that it left with tasks."""
+    """Whether a cluster exists that no request created: `default`, the cluster of this machine, or a former one that has tasks."""
     return name == DEFAULT_CLUSTER or has_host(tx, name) or tx.store.clusters.has_tasks(region, name)
 
 
-@lru_cache(maxsize=1024)  # every task that is started or shown names its definition
+def has_host(tx: Tx[Store], cluster: str) -> bool:
+    """Whether this machine joined the cluster: `corral up --cluster`."""
+    return cluster == tx.settings.cluster
+
+
+def pools_of(tx: Tx[Store], region: str, cluster: str) -> tuple[str, ...]:
+    """The pools whose slots are the cluster's container instances: the hosts' own instances, and instances that joined it.
+
+    A host's own instance joins its cluster in every region. No other function knows that.
+    """
+    joined = cluster_pool(region, cluster)
+    return (HOST_POOL, joined) if has_host(tx, cluster) else (joined,)
+
+
+def slots_of(tx: Tx[Store], region: str, cluster: str) -> list[Slot]:
+    """The container instances of a cluster, as the scheduler sees them."""
+    return [slot for pool in pools_of(tx, region, cluster) for slot in tx.store.fleet.pool(pool).slots()]
+
+
+def find_slot(tx: Tx[Store], region: str, cluster: str, slot_id: str) -> tuple[str, Slot] | None:
+    """(pool, slot) of a container instance of a cluster; None if the cluster has none with this id."""
+    for name in pools_of(tx, region, cluster):
+        pool = tx.store.fleet.pool(name)
+        if slot_id in pool:
+            return name, pool.slot(slot_id)
+    return None
+
+
+# Task definitions
+
+
+@lru_cache(maxsize=1024)  # every started or described task splits the ARN of its definition
 def split_definition(given: str) -> tuple[str, int | None]:
     """family, family:revision or an ARN of either → (family, revision)."""
     name = short(given) if given.startswith("arn:") else given

@@ -1,4 +1,4 @@
-"""Tags of ECS resources: their rules, and reading and changing them by ARN."""
+"""Tags of ECS resources: the rules for tags, and reading and changing the tags of a resource by its ARN."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from corral.core import Tx
 from corral.errors import ApiError, api_error
 from corral.services.caller import Caller
 from corral.services.ecs.naming import (
+    REVISION_REQUIRED,
     ClientException,
     ClusterNotFoundException,
     InvalidParameterException,
@@ -22,7 +23,7 @@ from corral.store import Store
 ResourceNotFoundException = api_error("ResourceNotFoundException")
 
 Tag = dict[str, str]
-RULES = TagRules(
+TAG_RULES = TagRules(
     InvalidParameterException,
     texts={"count": "Tags can not have more than {max} elements.", "reserved": "Tags that begin with aws: are reserved: '{key}'."},
     key="key",
@@ -33,8 +34,8 @@ RULES = TagRules(
 
 
 @dataclass(frozen=True, slots=True)
-class Tagged:
-    """A resource's tags as they are, and the way to put others in their place."""
+class TaggedResource:
+    """The tags of a resource, and a function that replaces them."""
 
     tags: list[Tag]
     put: Callable[[list[Tag]], None]
@@ -42,13 +43,13 @@ class Tagged:
 
 def tag_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     found = _find(tx, caller, params["resourceArn"], ResourceNotFoundException)
-    found.put(RULES.to_list(RULES.merge(_by_key(found.tags), RULES.read(params["tags"]))))
+    found.put(TAG_RULES.to_list(TAG_RULES.merge(_by_key(found.tags), TAG_RULES.read(params["tags"]))))
     return {}
 
 
 def untag_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     found = _find(tx, caller, params["resourceArn"], ResourceNotFoundException)
-    found.put(RULES.to_list(RULES.remove(_by_key(found.tags), params["tagKeys"])))
+    found.put(TAG_RULES.to_list(TAG_RULES.remove(_by_key(found.tags), params["tagKeys"])))
     return {}
 
 
@@ -57,13 +58,13 @@ def list_tags_for_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller
 
 
 def check_tags(tags: list[dict[str, Any]]) -> list[Tag]:
-    """The tags of a request, checked; a tag without a value has an empty one."""
-    return RULES.to_list(RULES.read(tags))
+    """The tags of a request, checked. A tag without a value gets an empty one."""
+    return TAG_RULES.to_list(TAG_RULES.read(tags))
 
 
 def merge_tags(tags: Iterable[Tag], over: Iterable[Tag]) -> list[Tag]:
-    """Both, where the second has the last word on a key."""
-    return RULES.to_list({**_by_key(tags), **_by_key(over)})
+    """All tags; where both have a key, the value of `over` counts."""
+    return TAG_RULES.to_list({**_by_key(tags), **_by_key(over)})
 
 
 def _by_key(tags: Iterable[Tag]) -> dict[str, str]:
@@ -71,10 +72,10 @@ def _by_key(tags: Iterable[Tag]) -> dict[str, str]:
 
 
 def task_tags(params: dict[str, Any], cluster: str, document: dict[str, Any]) -> list[Tag]:
-    """The tags of a new task: those of the request have the last word; ECS's managed ones stand beside them."""
+    """The tags of a new task: those of its definition, replaced by those of the request, plus ECS's managed tags."""
     propagate = params.get("propagateTags", "NONE")
     if propagate == "SERVICE":
-        raise InvalidParameterException("propagateTags SERVICE is for tasks of a service; a task that is run has none.")
+        raise InvalidParameterException("propagateTags SERVICE applies to tasks of a service only; use TASK_DEFINITION or NONE.")
     tags = check_tags(params["tags"]) if params.get("tags") else []
     if propagate == "TASK_DEFINITION":
         tags = merge_tags(document["tags"], tags)
@@ -84,19 +85,21 @@ def task_tags(params: dict[str, Any], cluster: str, document: dict[str, Any]) ->
 
 
 def instance_tags(tx: Tx[Store], region: str, instance_id: str) -> list[Tag]:
-    """A container instance's tags. A host's own instance has tags of its own in each region."""
-    kept = tx.store.stored.get("ecs", "container-instance", region, instance_id)
-    return kept["tags"] if kept else []
+    """The tags of a container instance. A host's own instance has separate tags in each region."""
+    document = tx.store.stored.get("ecs", "container-instance", region, instance_id)
+    return document["tags"] if document else []
 
 
-def _find(tx: Tx[Store], caller: Caller, resource_arn: str, missing: type[ApiError]) -> Tagged:
+def _find(tx: Tx[Store], caller: Caller, resource_arn: str, missing: type[ApiError]) -> TaggedResource:
     parts = resource_arn.split(":", 5)
     if len(parts) != 6 or parts[0] != "arn" or parts[2] != "ecs":
         raise InvalidParameterException(f"Invalid resource ARN: {resource_arn}")
     kind, _, name = parts[5].partition("/")
     finder = FINDERS.get(kind)
     if finder is None:
-        raise InvalidParameterException(f"The specified ARN is of no resource that has tags here: {resource_arn}")
+        raise InvalidParameterException(
+            f"Corral does not serve tags for this kind of resource: {resource_arn}. Use the ARN of a {', '.join(FINDERS)}."
+        )
     found = finder(tx, caller.region, name) if parts[3:5] == [caller.region, caller.account] else None
     if found is None:
         if kind == "cluster":
@@ -105,28 +108,30 @@ def _find(tx: Tx[Store], caller: Caller, resource_arn: str, missing: type[ApiErr
     return found
 
 
-def _cluster(tx: Tx[Store], region: str, name: str) -> Tagged | None:
+def _cluster(tx: Tx[Store], region: str, name: str) -> TaggedResource | None:
     found = tx.store.clusters.get(region, name) or (("ACTIVE", {}) if exists_without_row(tx, region, name) else None)
     if found is None or found[0] != "ACTIVE":
         return None
     details = found[1]
-    return Tagged(details.get("tags", []), lambda tags: tx.store.clusters.put(region, name, "ACTIVE", {**details, "tags": tags}))
+    return TaggedResource(
+        details.get("tags", []), lambda tags: tx.store.clusters.put(region, name, "ACTIVE", {**details, "tags": tags})
+    )
 
 
-def _definition(tx: Tx[Store], region: str, name: str) -> Tagged | None:
+def _definition(tx: Tx[Store], region: str, name: str) -> TaggedResource | None:
     family, revision = split_definition(name)
     if revision is None:
-        raise ClientException("Task definition must include a revision: family:revision.")
+        raise ClientException(REVISION_REQUIRED)
     found = tx.store.definitions.get(region, family, revision)
     if found is None:
         return None
     _, status, document = found
-    return Tagged(
+    return TaggedResource(
         document["tags"], lambda tags: tx.store.definitions.change(region, family, revision, status, {**document, "tags": tags})
     )
 
 
-def _task(tx: Tx[Store], region: str, name: str) -> Tagged | None:
+def _task(tx: Tx[Store], region: str, name: str) -> TaggedResource | None:
     cluster, _, task_id = name.rpartition("/")
     task = tx.store.tasks.get(task_id)
     if task is None or (task.region, task.cluster) != (region, cluster or task.cluster):
@@ -135,10 +140,10 @@ def _task(tx: Tx[Store], region: str, name: str) -> Tagged | None:
     def put(tags: list[Tag]) -> None:
         tx.store.tasks.set_details(task, {**task.details, "tags": tags})
 
-    return Tagged(task.details.get("tags", []), put)
+    return TaggedResource(task.details.get("tags", []), put)
 
 
-def _instance(tx: Tx[Store], region: str, name: str) -> Tagged | None:
+def _instance(tx: Tx[Store], region: str, name: str) -> TaggedResource | None:
     instance_id = name.rpartition("/")[2]
     if tx.store.instances.get(instance_id) is None:
         return None
@@ -146,10 +151,10 @@ def _instance(tx: Tx[Store], region: str, name: str) -> Tagged | None:
     def put(tags: list[Tag]) -> None:
         tx.store.stored.put("ecs", "container-instance", region, instance_id, {"tags": tags}, tx.now_s)
 
-    return Tagged(instance_tags(tx, region, instance_id), put)
+    return TaggedResource(instance_tags(tx, region, instance_id), put)
 
 
-def _provider(tx: Tx[Store], region: str, name: str) -> Tagged | None:
+def _provider(tx: Tx[Store], region: str, name: str) -> TaggedResource | None:
     document = tx.store.stored.get("ecs", "capacity-provider", region, name)
     if document is None:
         return None
@@ -157,10 +162,10 @@ def _provider(tx: Tx[Store], region: str, name: str) -> Tagged | None:
     def put(tags: list[Tag]) -> None:
         tx.store.stored.change("ecs", "capacity-provider", region, name, {**document, "tags": tags})
 
-    return Tagged(document["tags"], put)
+    return TaggedResource(document["tags"], put)
 
 
-FINDERS: dict[str, Callable[[Tx[Store], str, str], Tagged | None]] = {
+FINDERS: dict[str, Callable[[Tx[Store], str, str], TaggedResource | None]] = {
     "cluster": _cluster,
     "task-definition": _definition,
     "task": _task,

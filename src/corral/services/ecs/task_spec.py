@@ -1,34 +1,48 @@
-"""What a task is to run: its task definition with its overrides, merged once and shared by all that need it."""
+"""Task specs: a task definition with its overrides, merged once and shared by all tasks that have both in common.
+
+The second half of this module reads single settings of task and container definitions: dependencies, health checks, restart
+policies, sizes and GPUs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from corral.core import Tx
-from corral.decide.lifecycle import NO_RULES
-from corral.model.run import STOP_GRACE_S, HealthCheck, RunState
-from corral.model.task import Ask, ContainerRules, Run, Task
-from corral.services.ecs.containers import container_rules, health_check, is_host_image, is_plain, needs_others
-from corral.services.ecs.definitions import cpu_units, gpus_asked, gpus_of_run, memory_mib
-from corral.services.ecs.naming import split_definition
+from corral.decide.task_lifecycle import NO_RULES
+from corral.model.run import CPU_UNITS_PER_CORE, STOP_GRACE_S, HealthCheck, RunState
+from corral.model.task import ALL_GPUS, FREE_GPUS, ContainerRules, Demand, RestartPolicy, Run, Task
+from corral.services.ecs.naming import ClientException, InvalidParameterException, split_definition
 from corral.store import Store
 
-SPECS_KEPT_MAX = 1_000
-SIZES = frozenset({"cpu", "memory", "memoryReservation", "resourceRequirements"})
+CACHED_SPECS_MAX = 1_000
+GPUS_MAX = 64  # that a container can require
+MIB_PER_GB = 1024
+RESTART_PERIOD_S = 300
+HEALTH_CHECK_DEFAULTS = {"interval": 30, "timeout": 5, "retries": 3}
+TIME_LIMIT_TAG = "corral:time-limit"
+HOST_IMAGE = "corral/host"
+
+SIZE_FIELDS = frozenset({"cpu", "memory", "memoryReservation", "resourceRequirements"})
+LIFECYCLE_FIELDS = frozenset({"dependsOn", "healthCheck", "restartPolicy"})
 ONLY_IN_CONTAINERS = ("links", "volumesFrom", "mountPoints")
+DECIMAL = re.compile(r"\d*\.\d+")
+QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 
 
-# Created once for all tasks of a definition, and for every task that has overrides of its own. They are not frozen, because frozen
-# ones take three times as long to create; they are never changed.
+# Specs are created once for all tasks of a definition, and once for every task with overrides. They are never changed. They are
+# not frozen dataclasses, because those take three times as long to create.
 
 
 @dataclass(slots=True, eq=False)
 class ContainerSpec:
-    """One container of a task: its definition, and what is derived from it."""
+    """One container of a task: its definition and the values derived from it."""
 
     definition: dict[str, Any]  # in ECS's shape, with the task's overrides. It must not be changed
     image: str
@@ -36,41 +50,41 @@ class ContainerSpec:
     command: list[str]
     environment: dict[str, str]
     gpus: int  # or ALL_GPUS, or FREE_GPUS
-    only_in_container: str | None  # the first setting that a plain process cannot have; None: it can be one
+    only_in_container: str | None  # the first setting that a plain process cannot have; None: there is no such setting
     health_check: HealthCheck | None
     stop_grace_s: float
-    log_options: dict[str, str] | None  # of the log driver awslogs; None: it has another one, or none
-    shown: dict[str, Any]  # the part of a described container that is the same for all tasks
+    log_options: dict[str, str] | None  # of the log driver awslogs; None: it has another log driver, or none
+    description: dict[str, Any]  # the members in DescribeTasks that are the same for all tasks
 
 
 @dataclass(slots=True, eq=False)
 class TaskSpec:
-    """A task definition with overrides. Tasks that have both in common share one."""
+    """A task definition with overrides."""
 
     document: dict[str, Any]  # the task definition. It must not be changed
     overrides: dict[str, Any]  # in ECS's shape
     containers: dict[str, ContainerSpec]  # by name, in the order of the task definition
-    cpu: str | None  # the task's own size; None: it has the sum of its containers'
+    cpu: str | None  # the size at task level; None: the sum of the containers' sizes counts
     memory: str | None
-    ask: Ask
-    is_plain: bool  # nothing of it has to be looked up again as its containers start and end
-    rules: Mapping[str, ContainerRules]  # by container; empty where it is plain
+    demand: Demand
+    is_plain: bool  # no container has lifecycle rules or a health check
+    rules: Mapping[str, ContainerRules]  # by container; empty if plain
     runs: tuple[Run, ...]  # one for each container, still without ids
-    role: str  # the task role, by ARN or by name; empty: it has none
+    role: str  # ARN or name of the task role; empty: none
 
 
-_kept: dict[Any, TaskSpec] = {}  # a spec holds its document, so the document's id names no other one while it is kept
+_cache: dict[Any, TaskSpec] = {}  # by id() of the document; a cached spec holds its document, so that no other gets the same id
 
 
 def task_spec(document: dict[str, Any], overrides: dict[str, Any] | None = None) -> TaskSpec:
-    """The document is one that the store keeps: it is known by its identity."""
+    """The spec of a task definition document, which must be the store's own copy: the cache knows documents by identity."""
     key = (id(document), orjson.dumps(overrides)) if overrides else id(document)
-    found = _kept.get(key)
+    found = _cache.get(key)
     if found is None:
         found = _with_overrides(task_spec(document), overrides) if overrides else _without_overrides(document)
-        if len(_kept) >= SPECS_KEPT_MAX:
-            del _kept[next(iter(_kept))]
-        _kept[key] = found
+        if len(_cache) >= CACHED_SPECS_MAX:
+            del _cache[next(iter(_cache))]
+        _cache[key] = found
     return found
 
 
@@ -80,8 +94,8 @@ def spec_of(tx: Tx[Store], task: Task) -> TaskSpec:
     return task_spec(tx.store.definitions.document(task.region, family, revision), task.details.get("overrides"))
 
 
-def rules_of(tx: Tx[Store], task: Task) -> Mapping[str, ContainerRules]:
-    """By container."""
+def rules_by_container(tx: Tx[Store], task: Task) -> Mapping[str, ContainerRules]:
+    """Container → its lifecycle rules."""
     return NO_RULES if task.plain else spec_of(tx, task).rules
 
 
@@ -95,7 +109,7 @@ def _without_overrides(document: dict[str, Any]) -> TaskSpec:
         containers=containers,
         cpu=cpu,
         memory=memory,
-        ask=_ask(cpu, memory, definitions),
+        demand=_demand(cpu, memory, definitions),
         is_plain=plain,
         rules=NO_RULES if plain else {definition["name"]: container_rules(definition) for definition in definitions},
         runs=tuple(
@@ -110,32 +124,33 @@ def _without_overrides(document: dict[str, Any]) -> TaskSpec:
 
 
 def _with_overrides(base: TaskSpec, overrides: dict[str, Any]) -> TaskSpec:
-    containers, runs, ask = dict(base.containers), base.runs, base.ask
+    containers, runs, demand = dict(base.containers), base.runs, base.demand
     cpu, memory = overrides.get("cpu", base.cpu), overrides.get("memory", base.memory)
     resized = "cpu" in overrides or "memory" in overrides
     for override in overrides.get("containerOverrides", ()):
         name = override["name"]
         containers[name] = _with_override(containers[name], override)
-        resized = resized or not SIZES.isdisjoint(override)
+        resized = resized or not SIZE_FIELDS.isdisjoint(override)
     if resized:
-        ask = _ask(cpu, memory, [container.definition for container in containers.values()])
+        demand = _demand(cpu, memory, [container.definition for container in containers.values()])
     if any(containers[run.container].gpus != run.gpus for run in runs):
         runs = tuple(run.but(gpus=containers[run.container].gpus) for run in runs)
     role = overrides.get("taskRoleArn") or base.role
-    return TaskSpec(base.document, overrides, containers, cpu, memory, ask, base.is_plain, base.rules, runs, role)
+    return TaskSpec(base.document, overrides, containers, cpu, memory, demand, base.is_plain, base.rules, runs, role)
 
 
 def _with_override(base: ContainerSpec, override: dict[str, Any]) -> ContainerSpec:
-    """An override may change the command, environment, environment files, sizes and GPUs of a container, and nothing else."""
+    """An override can change only the command, environment, environment files, sizes and GPUs of a container."""
     definition, environment, gpus = {**base.definition, **override}, base.environment, base.gpus
     if "environment" in override:
         environment = environment | {pair["name"]: pair.get("value", "") for pair in override["environment"]}
         definition["environment"] = [{"name": name, "value": value} for name, value in environment.items()]
     if "resourceRequirements" in override or "NVIDIA_VISIBLE_DEVICES" in environment:
         gpus = gpus_of_run(definition)
+    description = base.description if SIZE_FIELDS.isdisjoint(override) else _description(definition)
     return ContainerSpec(
         definition, base.image, base.is_host_image, _command(definition), environment, gpus, base.only_in_container,
-        base.health_check, base.stop_grace_s, base.log_options, base.shown if SIZES.isdisjoint(override) else _shown(definition),
+        base.health_check, base.stop_grace_s, base.log_options, description,
     )  # fmt: skip
 
 
@@ -152,7 +167,7 @@ def _container(definition: dict[str, Any]) -> ContainerSpec:
         health_check=health_check(definition),
         stop_grace_s=float(definition.get("stopTimeout", STOP_GRACE_S)),
         log_options=logging["options"] if logging and logging["logDriver"] == "awslogs" else None,
-        shown=_shown(definition),
+        description=_description(definition),
     )
 
 
@@ -160,7 +175,7 @@ def _command(definition: dict[str, Any]) -> list[str]:
     return [*definition.get("entryPoint", ()), *definition.get("command", ())]
 
 
-def _shown(definition: dict[str, Any]) -> dict[str, Any]:
+def _description(definition: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": definition["name"],
         "image": definition["image"],
@@ -170,12 +185,163 @@ def _shown(definition: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _ask(cpu: str | None, memory: str | None, containers: Collection[dict[str, Any]]) -> Ask:
-    """What a task takes of an instance: its own sizes where it has them, else the sum of its containers'."""
-    return Ask(
-        gpus=gpus_asked(containers),
+def _demand(cpu: str | None, memory: str | None, containers: Collection[dict[str, Any]]) -> Demand:
+    """What a task needs of an instance: the sizes at task level if given, else the sum of its containers' sizes."""
+    return Demand(
+        gpus=gpus_required(containers),
         cpu_units=cpu_units(cpu) if cpu else sum(container["cpu"] for container in containers),
         memory_mib=memory_mib(memory)
         if memory
         else sum(container.get("memoryReservation", container.get("memory", 0)) for container in containers),
     )
+
+
+# Settings of task and container definitions
+
+
+def is_host_image(image: str) -> bool:
+    """Whether the image means a plain process of this machine, also where a Docker engine could run containers."""
+    return image == HOST_IMAGE or image.startswith(f"{HOST_IMAGE}:")
+
+
+def is_plain(containers: Iterable[dict[str, Any]]) -> bool:
+    """Whether the containers have no dependencies, health checks and restart policies, so that their lifecycle needs no rules."""
+    return all(LIFECYCLE_FIELDS.isdisjoint(container) and not needs_others(container) for container in containers)
+
+
+def needs_others(container: dict[str, Any]) -> bool:
+    """Whether a container waits for other containers of its task before it starts."""
+    return bool(container.get("dependsOn") or container.get("links") or container.get("volumesFrom"))
+
+
+def dependencies(container: dict[str, Any]) -> dict[str, str]:
+    """Container → the condition that must hold before this one starts. Links and volumesFrom are dependencies too."""
+    sources = [source["sourceContainer"] for source in container.get("volumesFrom", ())]
+    linked = [link.partition(":")[0] for link in container.get("links", ())]
+    declared = {needed["containerName"]: needed["condition"] for needed in container.get("dependsOn", ())}
+    return {**dict.fromkeys([*sources, *linked], "START"), **declared}
+
+
+def container_rules(container: dict[str, Any]) -> ContainerRules:
+    """The lifecycle rules of a container. Overrides cannot change them."""
+    policy = container.get("restartPolicy") or {}
+    restart = None
+    if policy.get("enabled"):
+        period_s = policy.get("restartAttemptPeriod", RESTART_PERIOD_S)
+        restart = RestartPolicy(float(period_s), frozenset(policy.get("ignoredExitCodes", ())))
+    return ContainerRules(
+        depends_on=tuple(dependencies(container).items()),
+        start_timeout_s=float(container["startTimeout"]) if container.get("startTimeout") else None,
+        restart=restart,
+    )
+
+
+def health_check(container: dict[str, Any]) -> HealthCheck | None:
+    """The health check of a container; None if it has none, or the command is NONE."""
+    check = container.get("healthCheck")
+    if not check:
+        return None
+    kind, *words = check["command"]
+    if kind == "NONE":
+        return None
+    check = {**HEALTH_CHECK_DEFAULTS, **check}
+    return HealthCheck(
+        command=["/bin/sh", "-c", *words] if kind == "CMD-SHELL" else words,
+        interval_s=float(check["interval"]),
+        timeout_s=float(check["timeout"]),
+        retries=check["retries"],
+        start_period_s=float(check.get("startPeriod", 0)),
+    )
+
+
+def time_limit_s(tags: Iterable[dict[str, str]]) -> float | None:
+    """The time limit of a task by its tag, counted from the start of the task."""
+    given = next((tag.get("value", "") for tag in tags if tag.get("key") == TIME_LIMIT_TAG), None)
+    if given is None:
+        return None
+    try:
+        limit_s = float(given)
+    except ValueError:
+        limit_s = math.nan
+    if not 0 < limit_s < math.inf:
+        raise InvalidParameterException(f"The tag {TIME_LIMIT_TAG} must be a positive number of seconds, not '{given}'.")
+    return limit_s
+
+
+def cpu_units(text: str) -> int:
+    """`1024`, `1 vCPU`, `.5 vcpu` → CPU units."""
+    number, unit = _quantity("cpu", text)
+    if unit not in ("", "vcpu"):
+        raise ClientException(f"Invalid 'cpu' setting for task: {text}. Give CPU units (1024) or vCPUs (1 vCPU).")
+    return round(number * CPU_UNITS_PER_CORE) if unit else round(number)
+
+
+def memory_mib(text: str) -> int:
+    """`2048`, `2 GB` → MiB."""
+    number, unit = _quantity("memory", text)
+    if unit not in ("", "gb"):
+        raise ClientException(f"Invalid 'memory' setting for task: {text}. Give MiB (2048) or GB (2 GB).")
+    return round(number * MIB_PER_GB) if unit else round(number)
+
+
+def _quantity(setting: str, text: str) -> tuple[float, str]:
+    found = QUANTITY.fullmatch(text if not text.strip().startswith(".") else f"0{text.strip()}")
+    if found is None:
+        raise ClientException(f"Invalid '{setting}' setting for task: {text}.")
+    return float(found[1]), found[2].lower()
+
+
+def gpu_count(container: dict[str, Any]) -> int:
+    """How many whole GPUs a container requires, or ALL_GPUS."""
+    required = [need for need in container.get("resourceRequirements", ()) if need["type"] == "GPU"]
+    if len(required) > 1:
+        raise ClientException(f"Container {container['name']}: at most one GPU resource requirement is allowed.")
+    if not required:
+        return 0
+    if "sharingStrategy" in required[0]:
+        raise ClientException("Corral does not serve GPU sharing (sharingStrategy) yet; a container gets whole GPUs.")
+    value = required[0].get("value", "")
+    if value == "ALL":
+        return ALL_GPUS
+    if DECIMAL.fullmatch(value):
+        raise ClientException(
+            f"Invalid GPU value '{value}' for container {container['name']}: Corral does not serve parts of a GPU yet; "
+            "a container gets whole GPUs."
+        )
+    if not value.isdigit() or not 1 <= int(value) <= GPUS_MAX:
+        raise ClientException(
+            f"Invalid GPU value '{value}' for container {container['name']}: give a whole number from 1 to {GPUS_MAX}, or ALL."
+        )
+    return int(value)
+
+
+def gpus_required(containers: Iterable[dict[str, Any]]) -> int:
+    """How many GPUs the containers of a task require together, or ALL_GPUS."""
+    counts = [count for container in containers if (count := gpu_count(container))]
+    if ALL_GPUS in counts and len(counts) > 1:
+        raise ClientException(
+            "If a container of a task requires ALL GPUs of its instance, no other container of the task can require a GPU."
+        )
+    return ALL_GPUS if ALL_GPUS in counts else sum(counts)
+
+
+def gpus_of_run(container: dict[str, Any]) -> int:
+    """The GPUs of a run: the required number, ALL_GPUS, or FREE_GPUS for `privileged` and NVIDIA_VISIBLE_DEVICES."""
+    return gpu_count(container) or (FREE_GPUS if visible_gpus(container) else 0)
+
+
+def visible_gpus(container: dict[str, Any]) -> str | None:
+    """The GPUs that NVIDIA_VISIBLE_DEVICES names: `all`, or indexes and ids separated by commas; None if it names none.
+
+    A privileged container without that variable sees all.
+    """
+    for pair in container["environment"]:
+        if pair["name"] == "NVIDIA_VISIBLE_DEVICES":
+            value = str(pair.get("value", "")).strip()
+            return None if value in ("", "none", "void") else value
+    return "all" if container.get("privileged") else None
+
+
+def sets_visible_devices(container: dict[str, Any]) -> bool:
+    """Whether the container's environment sets NVIDIA_VISIBLE_DEVICES, to whatever value."""
+    return any(pair["name"] == "NVIDIA_VISIBLE_DEVICES" for pair in container["environment"])

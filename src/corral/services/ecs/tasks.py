@@ -1,23 +1,143 @@
-"""ECS tasks that are there: stop, describe, list."""
+"""Operations on ECS tasks: run, start, stop, describe, list.
+
+RunTask looks for capacity; StartTask names the container instances. Both build a `LaunchRequest`.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
+
+import orjson
 
 from corral.core import Tx, Wait
 from corral.errors import api_error
 from corral.model.task import StopCode, Task, TaskState
 from corral.services.caller import Caller
-from corral.services.ecs.describing import described
-from corral.services.ecs.naming import PAGES, InvalidParameterException, arn, find_cluster, short
-from corral.services.ecs.slots import find_slot
-from corral.services.ecs.stopping import stop
+from corral.services.ecs.capacity_providers import Capacity, capacity_of
+from corral.services.ecs.launch import LaunchFailure, LaunchRequest, launch
+from corral.services.ecs.naming import (
+    PAGES,
+    ClientException,
+    ConflictException,
+    InvalidParameterException,
+    arn,
+    find_cluster,
+    find_definition,
+    find_slot,
+    pools_of,
+    short,
+)
+from corral.services.ecs.placement_constraints import failure_reason
+from corral.services.ecs.tags import task_tags
+from corral.services.ecs.task_description import task_descriptions
+from corral.services.ecs.task_progress import begin_stop
 from corral.store import Store
 
 ServiceNotFoundException = api_error("ServiceNotFoundException")
 
+CLIENT_TOKEN_S = 24 * 3600.0
 STOPPED_BY_USER = "Task stopped by user"
 WAIT_MAX_S = 60.0
+REFUSED_IN_REQUEST = ("volumeConfigurations",)  # these would change what a task does, so they are refused and not ignored
+
+
+def run_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    cluster, about = find_cluster(tx, caller, params.get("cluster"))
+    scope = f"{caller.region}/{cluster}/RunTask"
+    if (previous := _previous_response(tx, scope, params)) is not None:
+        return previous
+    count = params.get("count", 1)
+    launch_type, strategy = params.get("launchType"), params.get("capacityProviderStrategy")
+    launched = launch(
+        tx,
+        LaunchRequest(
+            **_common(tx, params, caller, cluster),
+            capacity=capacity_of(tx, launch_type, strategy, caller.region, cluster, about, count),
+            count=count,
+            platform_version=params.get("platformVersion"),
+            placement_constraints=params.get("placementConstraints", ()),
+            placement_strategy=params.get("placementStrategy", ()),
+        ),
+    )
+    failures = [_failure(caller, cluster, failure) for failure in launched.failures]
+    _store_response(tx, scope, params, [task.id for task in launched.tasks], failures)
+    return {"tasks": task_descriptions(tx, launched.tasks), "failures": failures}
+
+
+def start_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """Start one task on each of the given container instances. A task that does not fit now fails."""
+    cluster, _ = find_cluster(tx, caller, params.get("cluster"))
+    instances = params["containerInstances"]
+    launched = launch(
+        tx,
+        LaunchRequest(
+            **_common(tx, params, caller, cluster),
+            capacity=Capacity("EC2", pools_of(tx, caller.region, cluster), waits=False),
+            instance_ids=[short(instance) for instance in instances],
+        ),
+    )
+    failures = [_failure(caller, cluster, failure) for failure in launched.failures]
+    return {"tasks": task_descriptions(tx, launched.tasks), "failures": failures}
+
+
+def _common(tx: Tx[Store], params: dict[str, Any], caller: Caller, cluster: str) -> dict[str, Any]:
+    """The fields of a launch that both operations have."""
+    revision, status, document = find_definition(tx, caller, params["taskDefinition"])
+    if status != "ACTIVE":
+        raise ClientException("TaskDefinition is inactive")
+    for field in REFUSED_IN_REQUEST:
+        if params.get(field):
+            raise InvalidParameterException(f"Corral does not serve {field} yet.")
+    return {
+        "region": caller.region,
+        "cluster": cluster,
+        "definition": document,
+        "revision": revision,
+        "overrides": params.get("overrides", {}),
+        "group": params.get("group", ""),
+        "started_by": params.get("startedBy"),
+        "tags": task_tags(params, cluster, document),
+        "network_configuration": params.get("networkConfiguration"),
+        "reference_id": params.get("referenceId"),
+        "enable_execute_command": params.get("enableExecuteCommand", False),
+    }
+
+
+def _failure(caller: Caller, cluster: str, failure: LaunchFailure) -> dict[str, str]:
+    resource = f"container-instance/{cluster}/{failure.instance_id}" if failure.instance_id else f"cluster/{cluster}"
+    failed = {"arn": arn(caller.account, caller.region, resource)}
+    if failure.why is None:
+        return {**failed, "reason": "MISSING"}
+    return {**failed, "reason": failure_reason(failure.why.resource), "detail": failure.why.detail}
+
+
+def _digest(params: dict[str, Any]) -> str:
+    rest = {key: value for key, value in params.items() if key != "clientToken"}
+    return hashlib.sha256(orjson.dumps(rest, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def _previous_response(tx: Tx[Store], scope: str, params: dict[str, Any]) -> dict[str, Any] | None:
+    """The response to an earlier request with the same clientToken, with its tasks as they are now; None if there was none."""
+    token = params.get("clientToken")
+    stored = tx.store.tokens.get(scope, token, tx.now_s) if token else None
+    if stored is None:
+        return None
+    request, response = stored
+    task_ids, failures = orjson.loads(response)
+    if request != _digest(params):
+        raise ConflictException(
+            "The clientToken was used before with other parameters: use a new clientToken for a new request.", resourceIds=task_ids
+        )
+    tasks = [task for task_id in task_ids if (task := tx.store.tasks.get(task_id)) is not None]
+    return {"tasks": task_descriptions(tx, tasks), "failures": failures}
+
+
+def _store_response(tx: Tx[Store], scope: str, params: dict[str, Any], task_ids: list[str], failures: list[dict[str, str]]) -> None:
+    token = params.get("clientToken")
+    if token:
+        response = orjson.dumps([task_ids, failures]).decode()
+        tx.store.tokens.put(scope, token, _digest(params), response, tx.now_s + CLIENT_TOKEN_S)
 
 
 def stop_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -25,8 +145,8 @@ def stop_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str
     task = tx.store.tasks.get(short(params["task"]))
     if task is None or (task.region, task.cluster) != (caller.region, cluster):
         raise InvalidParameterException("The referenced task was not found.")
-    stopped = stop(tx, task, StopCode.USER, params.get("reason") or STOPPED_BY_USER)
-    return {"task": described(tx, [stopped])[0]}
+    stopped = begin_stop(tx, task, StopCode.USER, params.get("reason") or STOPPED_BY_USER)
+    return {"task": task_descriptions(tx, [stopped])[0]}
 
 
 def describe_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -43,11 +163,14 @@ def describe_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     if caller.wait_s and not tx.final and (awaited := _awaited(tasks, caller.seen)):
         raise Wait([f"task:{task.id}" for task in awaited], tx.now_s + min(caller.wait_s, WAIT_MAX_S))
     tags = "TAGS" in params.get("include", ())
-    return {"tasks": described(tx, tasks, tags=tags), "failures": failures}
+    return {"tasks": task_descriptions(tx, tasks, tags=tags), "failures": failures}
 
 
 def _awaited(tasks: list[Task], seen: int | None) -> list[Task]:
-    """Whose change the caller waits for: the end of all, or any news of the first beyond the version that was seen."""
+    """The tasks whose change the caller waits for.
+
+    Without `seen`, these are all tasks that have not stopped. With it, only the first task, while its version is still `seen`.
+    """
     unfinished = [task for task in tasks if task.state is not TaskState.STOPPED]
     if seen is None:
         return unfinished
@@ -59,10 +182,10 @@ def list_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
     _check_filters(params)
     host = params.get("containerInstance")
     launch_type = params.get("launchType")
-    if host:  # a Fargate task is on no container instance
+    if host:  # a Fargate task has no container instance
         launch_type = launch_type or "EC2"
     nothing = (
-        params.get("desiredStatus") == "PENDING"  # no task's desired status ever is
+        params.get("desiredStatus") == "PENDING"  # no task has this desired status
         or launch_type not in (None, "EC2", "FARGATE")
         or (host and (find_slot(tx, caller.region, cluster, short(host)) is None or launch_type != "EC2"))
         or "daemonName" in params
@@ -90,7 +213,7 @@ def list_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
 
 
 def _check_filters(params: dict[str, Any]) -> None:
-    """`startedBy` stands alone, as ECS documents; the statuses are no filter in this sense. There are no services yet."""
+    """`startedBy` excludes every other filter except the statuses, as ECS documents. Corral has no services yet."""
     for other in ("family", "serviceName", "containerInstance", "daemonName"):
         if params.get("startedBy") and params.get(other):
             raise InvalidParameterException(f"startedBy must be the only filter: it cannot be used together with {other}.")

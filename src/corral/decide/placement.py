@@ -1,0 +1,328 @@
+"""Placement: which slot a task gets, which claims wait, and why.
+
+`decide/placement_rules.py` chooses among slots for tasks with placement constraints or strategies. Other tasks get the best fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from itertools import chain, islice
+
+from corral.decide.gpu_choice import choose_gpus
+from corral.decide.placement_rules import first_choice, select, select_by_attributes
+from corral.model.placement import Claim, Group, Placement, Pool, Rank, Reservation, Room, Slot, Unplaceable
+from corral.model.task import ALL_GPUS, Demand, PlacementRules
+
+REASONS_MAX = 3  # that a text names for withheld GPUs
+
+
+def place(pool: Pool, demand: Demand, reservation: Reservation | None = None, seed: str = "") -> Placement | Unplaceable:
+    """A slot for the demand, or why there is none.
+
+    Without placement rules it is the best fit: the slot with the fewest free GPUs, then with the least free memory, so that large
+    gaps stay large. `seed` is the source of chance for the strategy `random`.
+    """
+    found = _find(pool, demand, reservation, seed)
+    return found if found is not None else Unplaceable(_lacking(pool, demand, reservation), why_not(pool, demand, reservation))
+
+
+def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
+    """Grant claims, oldest first. The caller must apply each grant to the pool before it takes the next.
+
+    The oldest claim that does not fit reserves a slot, and younger claims can use the rest: no claim starves, and little capacity
+    stays idle. Claims with equal demands form one line: if its head does not fit, none of the line does.
+    """
+    while True:
+        reservation: Reservation | None = None
+        unfit: Claim | None = None  # reserves a slot as soon as a younger claim is tried
+        granted = overtaken = False
+        heads = list(pool.heads())
+        heapify(heads)
+        while heads:
+            claim = heappop(heads)
+            if unfit is not None:
+                reservation, unfit = _reserve(pool, unfit), None
+            found = _find(pool, claim.demand, reservation, claim.id)
+            if found is not None:
+                granted = True
+                overtaken = reservation is not None
+                yield claim, found
+                successor = pool.head(claim.demand)
+                if successor is not None:
+                    heappush(heads, successor)
+            elif reservation is None:
+                unfit = claim
+        # A grant to a younger claim can move the reservation to another slot, which frees the slot reserved before. A placed task
+        # can also satisfy the constraint of an older claim that waits for a task of its group.
+        moved = overtaken and reservation is not None and _reserve(pool, reservation.claim) != reservation
+        if not granted or not (moved or pool.lines_depending_on_tasks):
+            return
+
+
+def room_for_newcomer(pool: Pool, demand: Demand, seed: str = "") -> Placement | None:
+    """A placement for a task that has not waited. It takes neither what a waiting claim could get now nor a reserved slot."""
+    if not pool.has_line():
+        return _find(pool, demand, None, seed)
+    if _behind_older_claims(pool, demand) is not None:
+        return None
+    return _find(pool, demand, standing_reservation(pool), seed)
+
+
+def place_newcomer(pool: Pool, demand: Demand, seed: str = "") -> Placement | Unplaceable:
+    """A placement for a task that does not wait, or why there is none."""
+    found = room_for_newcomer(pool, demand, seed)
+    if found is not None:
+        return found
+    return _behind_older_claims(pool, demand) or place(pool, demand, standing_reservation(pool), seed)
+
+
+def place_on(pool: Pool, demand: Demand, slot_id: str) -> Placement | Unplaceable:
+    """Place on the given slot. Waiting claims come first."""
+    slot, reservation = pool.slot(slot_id), standing_reservation(pool)
+    if not slot.takes_tasks:
+        return Unplaceable("DRAINING", "the host is draining") if slot.connected else Unplaceable("AGENT", "the host is silent")
+    free = slot.free()
+    for lacks, resource in (
+        (not _has_gpus(slot, demand), "GPU"),
+        (free.memory_mib < demand.memory_mib, "MEMORY"),
+        (free.cpu_units < demand.cpu_units, "CPU"),
+    ):
+        if lacks:
+            return Unplaceable(resource, f"needs {_amounts(demand)}; the host has {_amounts(free)} free")
+    if reservation is not None and not _is_open(pool, slot_id, demand, reservation):
+        text = f"the free capacity of the host is reserved for {reservation.claim.name}, which has waited longer"
+        return Unplaceable("GPU" if demand.gpus else "MEMORY", text)
+    return _behind_older_claims(pool, demand) or Placement(slot_id, choose_gpus(slot, demand.gpus))
+
+
+def _behind_older_claims(pool: Pool, demand: Demand) -> Unplaceable | None:
+    due = next(serve(pool), None)
+    if due is None:
+        return None
+    return Unplaceable("GPU" if demand.gpus else "MEMORY", f"the free capacity goes to {due[0].name}, which has waited longer")
+
+
+def standing_reservation(pool: Pool) -> Reservation | None:
+    """The reservation of the claims that wait now, none of which fits."""
+    return _reservation_for(pool, pool.heads())
+
+
+def spare_gpus(pool: Pool, placement: Placement, claim: Claim | None = None) -> tuple[str, ...]:
+    """The other free GPUs of the chosen slot, unless an older claim reserves the slot.
+
+    They go to containers that name GPUs by NVIDIA_VISIBLE_DEVICES. Without a claim, the task has not waited, so every claim of the
+    pool is older.
+    """
+    reservation = standing_reservation(pool) if claim is None else _reservation_for(pool, _older(pool, claim))
+    if reservation is not None and reservation.slot_id == placement.slot_id:
+        return ()
+    return tuple(gpu_id for gpu_id in pool.slot(placement.slot_id).gpus if gpu_id not in placement.gpu_ids)
+
+
+def why_not(pool: Pool, demand: Demand, reservation: Reservation | None = None) -> str:
+    """A reason for people: what the demand needs, what is free, and which GPUs are withheld."""
+    return _why_not(pool, demand, reservation) + (_withheld_text(pool) if demand.gpus else "")
+
+
+def _why_not(pool: Pool, demand: Demand, reservation: Reservation | None) -> str:
+    if not any(_covers(total, demand) for total in pool.totals()):
+        largest = max(pool.totals(), key=lambda total: (total.gpus, total.memory_mib, total.cpu_units), default=None)
+        if largest is None:
+            return f"needs {_amounts(demand)}, and the cluster has no container instances yet"
+        return f"needs {_amounts(demand)}, and the largest host has only {_amounts(largest)} in all"
+    if not pool.connected:
+        silent = _lacking(pool, demand, reservation) == "AGENT"
+        return f"needs {_amounts(demand)}, and {'no host is connected' if silent else 'every host is draining'}"
+    free_gpus = pool.free_gpus
+    if demand.rules is not None and (demand.rules.member_of or demand.rules.distinct):
+        free_gpus = sum(group.gpus * len(ids) for group in _allowed_slots(pool, demand).groups(1) for ids in group.fitting(0, 0))
+        text = _what_rules_leave(pool, demand, demand.rules, free_gpus)
+    else:
+        text = f"needs {_amounts(demand)}; {free_gpus} of {pool.total_gpus} GPUs free on {_hosts(pool.connected)}"
+    if reservation is not None and _find(pool, demand, None) is not None:
+        return f"{text}, reserved for {reservation.claim.name}, which has waited longer"
+    lacking = _lacking(pool, demand, reservation)
+    if lacking == "GPU" and demand.gpus == ALL_GPUS:
+        text += ", but no host has all its GPUs free"
+    elif lacking == "GPU" and free_gpus >= demand.gpus:
+        text += ", but not all on one host"
+    elif lacking == "MEMORY":
+        text += f", but no such host has {demand.memory_mib} MiB of memory free"
+    elif lacking == "CPU":
+        text += f", but no such host has {demand.cpu_units} CPU units free"
+    return text
+
+
+def why_waiting(pool: Pool, claim: Claim) -> str:
+    """Why a claim waits. The reason is computed at each call, so it is never stale."""
+    older = _older(pool, claim)
+    text = why_not(pool, claim.demand, _reservation_for(pool, older))
+    return f"{text}; behind {older[0].name}" if older else f"{text}; first in line"
+
+
+def _older(pool: Pool, claim: Claim) -> list[Claim]:
+    """The heads of lines that have waited longer than this claim."""
+    return [head for head in pool.heads() if head < claim]
+
+
+def _reservation_for(pool: Pool, waiting: Iterable[Claim]) -> Reservation | None:
+    """The reservation for claims that do not fit, given oldest first."""
+    return next((reservation for head in waiting if (reservation := _reserve(pool, head)) is not None), None)
+
+
+def _what_rules_leave(pool: Pool, demand: Demand, rules: PlacementRules, free_gpus: int) -> str:
+    """How many hosts the constraints allow, and what is free on them."""
+    conditions = " and ".join(f"memberOf ({expression})" for expression in rules.member_of)
+    matching, left = select_by_attributes(pool, rules), select(pool, rules)
+    if not matching.allowed:
+        return f"needs {_amounts(demand)}; {_hosts(pool.connected)}, none matches {conditions}"
+    text = f"needs {_amounts(demand)}; {_hosts(matching.allowed)}"
+    if conditions:
+        text = f"needs {_amounts(demand)}; {matching.allowed} of {_hosts(pool.connected)} match {conditions}"
+    if rules.distinct and left.allowed < matching.allowed:
+        group = rules.group.removeprefix(f"{rules.scope}/")
+        there = matching.allowed - left.allowed
+        text += f", {there if left.allowed else 'each'} with a task of {group} already (distinctInstance)"
+        if not left.allowed:
+            return text
+    return f"{text}; {free_gpus} GPUs free on {'it' if left.allowed == 1 else 'them'}"
+
+
+def _hosts(count: int) -> str:
+    return "1 host" if count == 1 else f"{count} hosts"
+
+
+def _find(pool: Pool, demand: Demand, reservation: Reservation | None, seed: str = "") -> Placement | None:
+    if demand.rules is None:
+        slot_id = _best_fit(pool, demand, reservation)
+    else:
+        slot_id = first_choice(pool, demand, seed, lambda slot_id: _is_open(pool, slot_id, demand, reservation))
+    return None if slot_id is None else Placement(slot_id, choose_gpus(pool.slot(slot_id), demand.gpus))
+
+
+def _best_fit(pool: Pool, demand: Demand, reservation: Reservation | None) -> str | None:
+    for group in pool.groups(demand.gpus):
+        for slot_ids in group.fitting(demand.memory_mib, demand.cpu_units):
+            if reservation is None:
+                return slot_ids[0]
+            for slot_id in slot_ids[:2]:  # at most one slot is reserved, so the second is open
+                if slot_id != reservation.slot_id or _leaves_enough(pool.slot(slot_id), demand, reservation.claim.demand):
+                    return slot_id
+    return None
+
+
+def _is_open(pool: Pool, slot_id: str, demand: Demand, reservation: Reservation | None) -> bool:
+    slot = pool.slot(slot_id)
+    fits = _has_gpus(slot, demand) and slot.memory_mib >= demand.memory_mib and slot.cpu_units >= demand.cpu_units
+    return fits and (
+        reservation is None or slot_id != reservation.slot_id or _leaves_enough(slot, demand, reservation.claim.demand)
+    )
+
+
+def _has_gpus(slot: Slot, demand: Demand) -> bool:
+    if demand.gpus == ALL_GPUS:
+        return bool(slot.gpus) and len(slot.gpus) == slot.total.gpus
+    return len(slot.gpus) >= demand.gpus
+
+
+def _allowed_slots(pool: Pool, demand: Demand) -> Room:
+    """The slots that the rules of the demand allow."""
+    return pool if demand.rules is None else select(pool, demand.rules)
+
+
+def _reservable_groups(pool: Pool, demand: Demand) -> Iterable[Group]:
+    """The groups of slots from which a claim reserves one."""
+    if demand.gpus == ALL_GPUS and demand.rules is None:
+        return pool.groups_by_held()
+    return _allowed_slots(pool, demand).groups()
+
+
+def _is_unsorted(demand: Demand) -> bool:
+    """Whether no index orders the slots by how near they are to the demand, so that each slot must be checked."""
+    return demand.gpus == ALL_GPUS and demand.rules is not None
+
+
+def _leaves_enough(slot: Slot, demand: Demand, older: Demand) -> bool:
+    """Whether a task without GPUs leaves enough CPU and memory of a reserved slot for the older claim."""
+    return (
+        demand.gpus == 0
+        and (not demand.cpu_units or slot.cpu_units - demand.cpu_units >= older.cpu_units)
+        and (not demand.memory_mib or slot.memory_mib - demand.memory_mib >= older.memory_mib)
+    )
+
+
+def _reserve(pool: Pool, claim: Claim) -> Reservation | None:
+    """Reserve the slot that lacks least for the claim. None if the claim fits no connected slot, even an empty one."""
+    demand = claim.demand
+    best: tuple[tuple[int, int, int], str] | None = None
+    for group in _reservable_groups(pool, demand):
+        fitting = chain.from_iterable(group.fitting(demand.memory_mib, demand.cpu_units))  # these lack only GPUs
+        candidates = (slot_id for slot_id in chain(fitting, group.roomiest()) if _covers(pool.slot(slot_id).total, demand))
+        for candidate in candidates if _is_unsorted(demand) else islice(candidates, 1):
+            slot = pool.slot(candidate)
+            near_gpus = min(len(slot.gpus), demand.gpus) if demand.gpus != ALL_GPUS else len(slot.gpus) - slot.total.gpus
+            near = (near_gpus, min(slot.memory_mib, demand.memory_mib), min(slot.cpu_units, demand.cpu_units))
+            if best is None or near > best[0]:
+                best = near, candidate
+    return Reservation(best[1], claim) if best else None
+
+
+def _lacking(pool: Pool, demand: Demand, reservation: Reservation | None) -> str:
+    """The resource that is missing. If several are, the order is that of ECS."""
+    if not pool.connected:
+        return "DRAINING" if any(slot.connected for slot in pool.slots()) else "AGENT"
+    if demand.rules is not None and not select(pool, demand.rules).allowed:
+        return "distinctInstance" if select_by_attributes(pool, demand.rules).allowed else "memberOf"
+    room = _allowed_slots(pool, demand)
+    if _is_unsorted(demand) and not any(_has_gpus(pool.slot(at), demand) for group in room.groups() for at in group.roomiest()):
+        return "GPU"
+    memory_mib = [
+        left for group in room.groups(demand.gpus) if (left := _most_memory(pool, group, demand, reservation)) is not None
+    ]
+    if demand.gpus and not memory_mib:
+        return "GPU"
+    return "MEMORY" if max(memory_mib, default=0) < demand.memory_mib else "CPU"
+
+
+def _most_memory(pool: Pool, group: Group, demand: Demand, reservation: Reservation | None) -> int | None:
+    """The most memory that a demand can get on one of these slots; on the reserved slot, what the older claim leaves."""
+    left: int | None = None
+    for slot_id in group.roomiest():
+        memory_mib = pool.slot(slot_id).memory_mib
+        if reservation is None or slot_id != reservation.slot_id:
+            return max(left or 0, memory_mib)
+        if not demand.gpus:
+            left = max(0, memory_mib - reservation.claim.demand.memory_mib)
+    return left
+
+
+def _covers(total: Demand, demand: Demand) -> bool:
+    return total.gpus >= demand.least_gpus and total.memory_mib >= demand.memory_mib and total.cpu_units >= demand.cpu_units
+
+
+def _withheld_text(pool: Pool) -> str:
+    reasons = pool.withheld()
+    if not reasons:
+        return ""
+    named = list(dict.fromkeys(reasons))
+    more = " and others" if len(named) > REASONS_MAX else ""
+    many = f"{len(reasons)} GPUs are" if len(reasons) > 1 else "1 GPU is"
+    return f"; {many} withheld: {', '.join(named[:REASONS_MAX])}{more}"
+
+
+def _amounts(demand: Demand) -> str:
+    parts = []
+    if demand.gpus:
+        parts = ["all GPUs of a host" if demand.gpus == ALL_GPUS else f"{demand.gpus} GPU{'s' * (demand.gpus != 1)}"]
+    parts += [f"{demand.cpu_units} CPU units"] if demand.cpu_units else []
+    parts += [f"{demand.memory_mib} MiB"] if demand.memory_mib else []
+    return ", ".join(parts) or "a place"
+
+
+def claim_rank(since_s: float, priority: int = 0) -> Rank:
+    """The rank that is stored with a claim and orders a queue: higher priority first, then oldest first.
+
+    A queue only compares ranks, so a new order of claims changes only this function.
+    """
+    return (-priority, since_s)

@@ -1,0 +1,207 @@
+"""Placement rules: which slots the constraints of a task allow, and which slot its strategy prefers."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from heapq import merge
+from itertools import accumulate, chain, takewhile
+from zlib import crc32
+
+from corral import __version__
+from corral.decide.instance_query import SubjectValues, parse_instance_query
+from corral.model.instance import ec2_id
+from corral.model.placement import SpreadPart, Pool, Selection, Slot, CompiledRules
+from corral.model.task import ALL_GPUS, Demand, PlacementRules
+
+ZONE = "ecs.availability-zone"  # the only attribute that depends on the caller's region: a host is in every region
+DRAWS_MAX = 16  # random draws before all slots that fit are listed
+
+IsOpen = Callable[[str], bool]  # whether the demand fits a slot and no older claim reserves it
+
+
+def select(pool: Pool, rules: PlacementRules) -> Selection:
+    """The slots that the rules allow now."""
+    return pool.selection(rules, partial(_sorting, rules))
+
+
+def select_by_attributes(pool: Pool, rules: PlacementRules) -> Selection:
+    """The slots that match every memberOf constraint, whether distinctInstance allows them or not."""
+    return select(pool, replace(rules, distinct=False, strategy=(), group=""))
+
+
+def zone_of(scope: str) -> str:
+    return f"{scope.partition('/')[0]}a"
+
+
+def values_of(slot: Slot, scope: str) -> SubjectValues:
+    """The values of the query language's subjects on this slot."""
+    return partial(_values, slot, scope)
+
+
+def _values(slot: Slot, scope: str, subject: str) -> Sequence[str]:
+    if subject.startswith("attribute:"):
+        name = subject[len("attribute:") :]
+        value = zone_of(scope) if name == ZONE else slot.attributes.get(name)
+        return () if value is None else (value,)
+    match subject:
+        case "task:group":
+            return [key[len(scope) + 1 :] for key in slot.tasks if key.startswith(f"{scope}/")]
+        case "runningTasksCount":
+            return (str(slot.running),)
+        case "pendingTasksCount":
+            return (str(slot.pending),)
+        case "agentConnected":
+            return ("true" if slot.connected else "false",)
+        case "agentVersion":
+            return (__version__,)
+        case "registeredAt":
+            return (str(slot.registered_at_s),)
+        case _:
+            assert subject == "ec2InstanceId", subject
+            return (ec2_id(slot.id),)
+
+
+def _sorting(rules: PlacementRules) -> CompiledRules:
+    leading = list(takewhile(lambda step: step[0] == "spread", rules.strategy))
+    after = rules.strategy[len(leading) : len(leading) + 1]
+    return CompiledRules(
+        allows=_allows(rules),
+        spreads=tuple(_spread_over(rules, field) for _, field in leading),
+        group=rules.group,
+        by_cpu=after == (("binpack", "cpu"),),
+        drawn=bool(after) and after[0][0] == "random",
+    )
+
+
+def _allows(rules: PlacementRules) -> Callable[[Slot], bool]:
+    queries = [parse_instance_query(expression) for expression in rules.member_of]
+
+    def allows(slot: Slot) -> bool:
+        if rules.distinct and rules.group in slot.tasks:
+            return False
+        values = values_of(slot, rules.scope)
+        return all(query.matches(values) for query in queries)
+
+    return allows
+
+
+def _spread_over(rules: PlacementRules, field: str) -> Callable[[Slot], str] | None:
+    """The function from a slot to the value over which tasks are spread; None: they are spread over slots.
+
+    Slots without the attribute share one value.
+    """
+    if field == "instanceId":
+        return None
+    return lambda slot: next(iter(_values(slot, rules.scope, field)), "")
+
+
+def first_choice(pool: Pool, demand: Demand, seed: str, is_open: IsOpen) -> str | None:
+    """The slot that the strategy prefers among those that are open to the demand."""
+    rules = demand.rules
+    assert rules is not None
+    selection = select(pool, rules)
+    if not any(True for group in selection.groups(demand.gpus) for _ in group.fitting(demand.memory_mib, demand.cpu_units)):
+        return None  # no slot has room: do not try every part
+    steps = rules.strategy
+    while steps and steps[0][0] == "spread":
+        steps = steps[1:]
+    for parts in selection.in_order():
+        found = _choose(pool, parts, demand, steps, seed, is_open)
+        if found is not None:
+            return found
+    return None
+
+
+def _choose(
+    pool: Pool, parts: Sequence[SpreadPart], demand: Demand, steps: Sequence[tuple[str, str]], seed: str, is_open: IsOpen
+) -> str | None:
+    """The preferred slot of parts that the spread steps rank equally, by the remaining steps of the strategy."""
+    if not steps:
+        return next(_open_ones(_shapes(parts, demand), demand, is_open), None)
+    if steps[0][0] == "random":
+        return _draw(parts, demand, seed, is_open)
+    rest_of = _cpu_first if steps[0][1] == "cpu" else _memory_first
+    shapes = merge(*_by_group(parts, demand), key=lambda ids: rest_of(pool.slot(ids[0])))
+    if all(kind == "binpack" for kind, _ in steps):
+        return next(_open_ones(shapes, demand, is_open), None)
+    fitting = list(shapes)
+    first = next(_open_ones(fitting, demand, is_open), None)
+    if first is None:
+        return None
+    least = rest_of(pool.slot(first))[0]
+    ties = [slot_id for ids in fitting for slot_id in ids if rest_of(pool.slot(slot_id))[0] == least and is_open(slot_id)]
+    return _among_equals(pool, demand, ties, steps[1:], seed)
+
+
+def _by_group(parts: Sequence[SpreadPart], demand: Demand) -> Iterator[Iterable[Sequence[str]]]:
+    return (group.fitting(demand.memory_mib, demand.cpu_units) for part in parts for group in part.groups(demand.gpus))
+
+
+def _shapes(parts: Sequence[SpreadPart], demand: Demand) -> Iterator[Sequence[str]]:
+    """The slots of each part by best fit: fewest free GPUs, then least free memory."""
+    return chain.from_iterable(_by_group(parts, demand))
+
+
+def _open_ones(shapes: Iterable[Sequence[str]], demand: Demand, is_open: IsOpen) -> Iterator[str]:
+    """The first open slot of each shape.
+
+    At most one slot is reserved, so the second of a shape is open. A demand for all GPUs of a slot must try each, because a shape
+    does not say whether all GPUs are free.
+    """
+    for ids in shapes:
+        for slot_id in ids if demand.gpus == ALL_GPUS else ids[:2]:
+            if is_open(slot_id):
+                yield slot_id
+                break
+
+
+def _draw(parts: Sequence[SpreadPart], demand: Demand, seed: str, is_open: IsOpen) -> str | None:
+    ends = list(accumulate(map(len, parts)))
+    for count in range(DRAWS_MAX):
+        number = _number(seed, count) % ends[-1]
+        at = bisect_right(ends, number)
+        slot_id = parts[at].sample(number - (ends[at - 1] if at else 0))
+        if is_open(slot_id):
+            return slot_id
+    fitting = [slot_id for ids in _shapes(parts, demand) for slot_id in ids if is_open(slot_id)]
+    return fitting[_number(seed, DRAWS_MAX) % len(fitting)] if fitting else None
+
+
+def _number(seed: str, count: int) -> int:
+    """A number from the seed, which is a random id: decisions have no randomness of their own."""
+    return crc32(f"{count}/{seed}".encode())
+
+
+def _memory_first(slot: Slot) -> tuple[int, int]:
+    return slot.memory_mib, slot.cpu_units
+
+
+def _cpu_first(slot: Slot) -> tuple[int, int]:
+    return slot.cpu_units, slot.memory_mib
+
+
+def _among_equals(pool: Pool, demand: Demand, ids: list[str], steps: Sequence[tuple[str, str]], seed: str) -> str:
+    """The preferred slot by the steps after a binpack, among slots with equal free amounts. No index orders these."""
+    assert demand.rules is not None
+    for kind, field in steps:
+        if kind == "random":
+            return ids[_number(seed, 0) % len(ids)]
+        weigh = _weights(pool, demand.rules, kind, field)
+        least = min(map(weigh, ids))
+        ids = [slot_id for slot_id in ids if weigh(slot_id) == least]
+    return min(ids, key=lambda slot_id: (len(pool.slot(slot_id).gpus), *_memory_first(pool.slot(slot_id)), slot_id))
+
+
+def _weights(pool: Pool, rules: PlacementRules, kind: str, field: str) -> Callable[[str], int]:
+    if kind == "binpack":
+        return lambda slot_id: pool.slot(slot_id).cpu_units if field == "cpu" else pool.slot(slot_id).memory_mib
+    value_of = _spread_over(rules, field)
+    if value_of is None:
+        return lambda slot_id: pool.slot(slot_id).tasks.get(rules.group, 0)
+    sums: dict[str, int] = {}
+    for slot in pool.slots():
+        sums[value_of(slot)] = sums.get(value_of(slot), 0) + slot.tasks.get(rules.group, 0)
+    return lambda slot_id: sums[value_of(pool.slot(slot_id))]

@@ -1,0 +1,27 @@
+"""The scheduler: it grants the claims of a pool when capacity is freed, a slot joins or a claim is added."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+
+from corral.core import Tx
+from corral.decide.placement import serve
+from corral.model.placement import INSTANCE, TASK, Claim, Placement
+from corral.services import instances
+from corral.services.ecs.task_progress import place_waiting_task
+from corral.store import Store
+
+GRANTS_MAX = 100  # about 5 ms of work; the next batch grants more
+
+# Kind of claim → the function that applies a grant.
+GRANTS: dict[str, Callable[[Tx[Store], Claim, Placement], None]] = {TASK: place_waiting_task, INSTANCE: instances.grant}
+
+
+def reconcile_pool(tx: Tx[Store], pool_name: str) -> None:
+    granted = 0
+    for claim, placement in islice(serve(tx.store.fleet.pool(pool_name)), GRANTS_MAX):
+        GRANTS[claim.kind](tx, claim, placement)
+        granted += 1
+    if granted == GRANTS_MAX:
+        tx.due(f"pool:{pool_name}", tx.now_s)

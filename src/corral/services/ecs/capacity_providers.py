@@ -1,0 +1,254 @@
+"""Capacity providers, and the capacity of a request to run tasks: a launch type or a capacity provider strategy.
+
+Capacity providers of Auto Scaling groups are stored only: nothing scales by them yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+from corral.core import Tx
+from corral.decide.capacity_providers import ProviderWeight, distribute
+from corral.errors import api_error
+from corral.model.instance import HOST_POOL
+from corral.services.caller import Caller
+from corral.services.ecs.naming import (
+    HOST_CLUSTER_DETAILS,
+    HOST_PROVIDER,
+    PAGES,
+    ClientException,
+    InvalidParameterException,
+    ResourceInUseException,
+    arn,
+    find_cluster,
+    has_host,
+    pools_of,
+    short,
+    slots_of,
+)
+from corral.services.ecs.tags import check_tags
+from corral.services.pagination import among
+from corral.store import Store
+
+UnsupportedFeatureException = api_error("UnsupportedFeatureException")
+
+FARGATE_PROVIDERS = ("FARGATE", "FARGATE_SPOT")
+BUILT_IN_PROVIDERS = (*FARGATE_PROVIDERS, HOST_PROVIDER)
+RESERVED_PREFIXES = ("aws", "ecs", "fargate")
+PROVIDER_PAGES = replace(PAGES, default=10, largest=10)
+
+MANAGED_SCALING = {
+    "status": "DISABLED",
+    "targetCapacity": 100,
+    "minimumScalingStepSize": 1,
+    "maximumScalingStepSize": 10_000,
+    "instanceWarmupPeriod": 300,
+}
+GROUP_DEFAULTS = {"managedTerminationProtection": "DISABLED", "managedDraining": "ENABLED"}
+NO_SUCH_PROVIDER = "The specified capacity provider does not exist. Specify a valid name or ARN and try again."
+PROVIDER_IN_USE = "The specified capacity provider is in use and cannot be removed."
+NO_INSTANCES = "No Container Instances were found in your cluster."
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Where the tasks of a request get their capacity, and whether they wait for it."""
+
+    launch_type: str  # EC2 or FARGATE
+    pools: tuple[str, ...]  # a task that waits is a claim in the first pool; other tasks try each pool in this order
+    waits: bool  # False: a task that does not fit now fails
+    providers: tuple[str, ...] = ()  # the capacity provider of each task; empty if the request has a launch type
+
+
+def create_capacity_provider(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    name = params["name"]
+    if name.lower().startswith(RESERVED_PREFIXES) or name in BUILT_IN_PROVIDERS:
+        raise ClientException(
+            f"The specified capacity provider name is invalid: '{name}'. It cannot begin with aws, ecs or fargate, and cannot be "
+            f"`{HOST_PROVIDER}`, which is this machine."
+        )
+    if "managedInstancesProvider" in params:
+        raise UnsupportedFeatureException("Corral does not serve managed instances; use an autoScalingGroupProvider.")
+    if "autoScalingGroupProvider" not in params:
+        raise ClientException("An autoScalingGroupProvider must be specified when creating a capacity provider.")
+    document = {
+        "name": name,
+        "status": "ACTIVE",
+        "autoScalingGroupProvider": _group({}, params["autoScalingGroupProvider"]),
+        "updateStatus": "CREATE_COMPLETE",
+        "tags": check_tags(params.get("tags", [])),
+        "type": "EC2_AUTOSCALING",
+    }
+    if not tx.store.stored.add("ecs", "capacity-provider", caller.region, name, document, tx.now_s):
+        raise ClientException(
+            "The specified capacity provider already exists. To change the configuration of an existing capacity provider, "
+            "update the capacity provider."
+        )
+    return {"capacityProvider": _response(caller, document)}
+
+
+def update_capacity_provider(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    name = short(params["name"])
+    document = _created(tx, caller, name)
+    group = _group(document["autoScalingGroupProvider"], params.get("autoScalingGroupProvider", {}))
+    document |= {"autoScalingGroupProvider": group, "updateStatus": "UPDATE_COMPLETE"}
+    tx.store.stored.change("ecs", "capacity-provider", caller.region, name, document)
+    return {"capacityProvider": _response(caller, document)}
+
+
+def delete_capacity_provider(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    name = short(params["capacityProvider"])
+    document = _created(tx, caller, name)
+    if tx.store.clusters.with_provider(caller.region, name) is not None:
+        raise ResourceInUseException(PROVIDER_IN_USE)
+    tx.store.stored.drop("ecs", "capacity-provider", caller.region, name)
+    return {"capacityProvider": _response(caller, document | {"status": "INACTIVE", "updateStatus": "DELETE_COMPLETE"})}
+
+
+def describe_capacity_providers(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    chosen = [short(given) for given in params.get("capacityProviders", ())]
+    of_cluster: Collection[str] | None = None
+    if "cluster" in params:
+        of_cluster = find_cluster(tx, caller, params["cluster"])[1].get("capacityProviders", [])
+
+    page, token = chosen, dict[str, Any]()
+    if not chosen:
+        created = [name for name, _ in tx.store.stored.listed("ecs", "capacity-provider", caller.region)]
+        known = [*created, *BUILT_IN_PROVIDERS] if of_cluster is None else of_cluster
+        page, token = PROVIDER_PAGES.page(params, among({name: name for name in known}))
+    described, failures = [], []
+    for name in page:
+        document = _document(tx, caller, name)
+        if document is None or (of_cluster is not None and name not in of_cluster):
+            failures.append({"arn": _arn(caller, name), "reason": "MISSING"})
+        else:
+            described.append(_response(caller, document, tags="TAGS" in params.get("include", ())))
+    return {"capacityProviders": described, "failures": failures, **token}
+
+
+def check_providers(tx: Tx[Store], caller: Caller, cluster: str, names: list[str]) -> None:
+    """Raise InvalidParameterException unless a cluster can have these providers."""
+    if len(set(names)) != len(names):
+        raise InvalidParameterException("The specified capacity providers contain a duplicate. Specify each of them once.")
+    for name in names:
+        if name == HOST_PROVIDER and not has_host(tx, cluster):
+            raise InvalidParameterException(
+                f"The capacity provider `{HOST_PROVIDER}` is this machine, which belongs to the cluster `{tx.settings.cluster}`."
+            )
+        if _document(tx, caller, name) is None:
+            raise InvalidParameterException(
+                f"The specified capacity provider '{name}' was not found. Specify a valid capacity provider and try again."
+            )
+
+
+def checked_strategy(strategy: list[dict[str, Any]], of_cluster: Collection[str]) -> list[dict[str, Any]]:
+    """The strategy with default weights and bases. Raise InvalidParameterException if it breaks a rule of ECS."""
+    full = [{"weight": 0, "base": 0, **item, "capacityProvider": short(item["capacityProvider"])} for item in strategy]
+    names = [item["capacityProvider"] for item in full]
+    if len(set(names)) != len(names):
+        raise InvalidParameterException("A capacity provider strategy can contain each capacity provider once.")
+    for item in full:
+        if item["capacityProvider"] not in of_cluster:
+            raise InvalidParameterException(
+                "The specified capacity provider strategy cannot contain a capacity provider that is not associated with the "
+                f"cluster: {item['capacityProvider']}. Associate the capacity provider with the cluster and try again."
+            )
+    if sum(item["base"] > 0 for item in full) > 1:
+        raise InvalidParameterException("Only one capacity provider of a strategy can have a base.")
+    if len({name in FARGATE_PROVIDERS for name in names}) > 1:
+        raise InvalidParameterException(
+            "A capacity provider strategy cannot contain a mix of capacity providers using Auto Scaling groups and Fargate "
+            "providers. Specify one or the other and try again."
+        )
+    return full
+
+
+def _group(before: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """An Auto Scaling group provider: the given members replace those of `before`, which replace AWS's defaults."""
+    scaling = {**MANAGED_SCALING, **before.get("managedScaling", {}), **given.get("managedScaling", {})}
+    if scaling["minimumScalingStepSize"] > scaling["maximumScalingStepSize"]:
+        raise ClientException("The managed scaling minimumScalingStepSize is larger than the maximumScalingStepSize.")
+    group: dict[str, Any] = {**GROUP_DEFAULTS, **before, **given, "managedScaling": scaling}
+    if group["managedTerminationProtection"] == "ENABLED" and scaling["status"] != "ENABLED":
+        raise ClientException(
+            "The managed termination protection setting for the capacity provider is invalid. To enable managed termination "
+            "protection for a capacity provider, enable managed scaling."
+        )
+    return group
+
+
+def _created(tx: Tx[Store], caller: Caller, name: str) -> dict[str, Any]:
+    """The document of a provider that a request created. The built-in providers cannot be changed."""
+    if name in BUILT_IN_PROVIDERS:
+        raise ClientException(f"The capacity provider {name} is reserved and cannot be changed or deleted.")
+    document = tx.store.stored.get("ecs", "capacity-provider", caller.region, name)
+    if document is None:
+        raise ClientException(NO_SUCH_PROVIDER)
+    return document
+
+
+def _document(tx: Tx[Store], caller: Caller, name: str) -> dict[str, Any] | None:
+    if name in BUILT_IN_PROVIDERS:
+        kind = {"type": name} if name in FARGATE_PROVIDERS else {}
+        return {"name": name, "status": "ACTIVE", "tags": [], **kind}
+    return tx.store.stored.get("ecs", "capacity-provider", caller.region, name)
+
+
+def _response(caller: Caller, document: dict[str, Any], *, tags: bool = True) -> dict[str, Any]:
+    return {"capacityProviderArn": _arn(caller, document["name"]), **document, "tags": document["tags"] if tags else []}
+
+
+def _arn(caller: Caller, name: str) -> str:
+    return arn(caller.account, caller.region, f"capacity-provider/{name}")
+
+
+# The capacity of a request
+
+
+def capacity_of(
+    tx: Tx[Store],
+    launch_type: str | None,
+    strategy: list[dict[str, Any]] | None,
+    region: str,
+    cluster: str,
+    cluster_details: dict[str, Any],
+    count: int,
+) -> Capacity:
+    """The capacity that a request names, or the default strategy of its cluster.
+
+    With the launch type EC2, a task that does not fit now fails. With a capacity provider or on Fargate, it waits.
+    """
+    if launch_type and strategy:
+        raise InvalidParameterException("Specify either a launch type or a capacity provider strategy, not both.")
+    if launch_type == "FARGATE":
+        return Capacity("FARGATE", (HOST_POOL,), waits=True)
+    if launch_type == "MANAGED_INSTANCES":
+        raise InvalidParameterException("Managed instances need a capacity provider strategy instead of a launch type.")
+    if not launch_type and not strategy:
+        strategy = cluster_details.get("defaultCapacityProviderStrategy")
+        if strategy == HOST_CLUSTER_DETAILS["defaultCapacityProviderStrategy"]:  # the common case
+            return Capacity("EC2", pools_of(tx, region, cluster)[:1], waits=True, providers=(HOST_PROVIDER,) * count)
+    if strategy:
+        return _provider_capacity(tx, strategy, region, cluster, cluster_details, count)
+    if launch_type == "EXTERNAL" or not slots_of(tx, region, cluster):
+        raise InvalidParameterException(NO_INSTANCES)
+    return Capacity("EC2", pools_of(tx, region, cluster), waits=False)
+
+
+def _provider_capacity(
+    tx: Tx[Store], strategy: list[dict[str, Any]], region: str, cluster: str, cluster_details: dict[str, Any], count: int
+) -> Capacity:
+    known = {*FARGATE_PROVIDERS, *cluster_details.get("capacityProviders", ()), *([HOST_PROVIDER] if has_host(tx, cluster) else [])}
+    providers = [
+        ProviderWeight(item["capacityProvider"], item["weight"], item["base"]) for item in checked_strategy(strategy, known)
+    ]
+    if len(providers) > 1 and not any(provider.weight for provider in providers):
+        raise InvalidParameterException(
+            "There are no capacity providers with a weight value greater than zero defined in the capacity provider strategy. "
+            "At least one capacity provider must have a weight value greater than zero specified."
+        )
+    on_fargate = providers[0].name in FARGATE_PROVIDERS
+    pools = (HOST_POOL,) if on_fargate else pools_of(tx, region, cluster)[:1]
+    return Capacity("FARGATE" if on_fargate else "EC2", pools, waits=True, providers=tuple(distribute(providers, count)))

@@ -1,0 +1,243 @@
+"""ECS container instances: the instances that joined a cluster.
+
+A host's own instance belongs to no region. Its status and its attributes are the same in every region.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import corral
+from corral.core import Tx
+from corral.decide.instance_query import parse_instance_query
+from corral.decide.placement_rules import ZONE, values_of, zone_of
+from corral.errors import api_error
+from corral.model.instance import Instance, ec2_id
+from corral.model.placement import Slot
+from corral.services.caller import Caller
+from corral.services.ecs.naming import (
+    HOST_PROVIDER,
+    PAGES,
+    ClientException,
+    InvalidParameterException,
+    arn,
+    find_cluster,
+    find_slot,
+    short,
+    slots_of,
+)
+from corral.services.ecs.placement_constraints import check_expression
+from corral.services.ecs.tags import instance_tags
+from corral.services.pagination import among
+from corral.store import HOLD_PREFIX, Store
+
+TargetNotFoundException = api_error("TargetNotFoundException")
+AttributeLimitExceededException = api_error("AttributeLimitExceededException")
+
+ATTRIBUTES_MAX = 10  # custom attributes of an instance, without those that reserve GPUs
+ATTRIBUTE_VALUE = re.compile(r"(?! )[a-zA-Z0-9_.@/\\: -]{1,128}(?<! )")
+HOLD_REASON = re.compile(r"[^\x00-\x1f]{0,128}")
+BUILT_IN_PREFIXES = ("ecs.", "com.amazonaws.", "corral.")
+
+
+def list_container_instances(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    cluster, _ = find_cluster(tx, caller, params.get("cluster"))
+    status, expression = params.get("status"), params.get("filter")
+    scope = f"{caller.region}/{cluster}"
+    query = parse_instance_query(check_expression(expression)) if expression else None
+    found = {
+        slot.id: _arn(caller, cluster, slot.id)
+        for slot in slots_of(tx, caller.region, cluster)
+        if (not status or status == _status(slot)) and (query is None or query.matches(values_of(slot, scope)))
+    }
+    page, token = PAGES.page(params, among(found))
+    return {"containerInstanceArns": page, **token}
+
+
+def describe_container_instances(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    cluster, _ = find_cluster(tx, caller, params.get("cluster"))
+    given = params["containerInstances"]
+    include = params.get("include", ())
+    return _for_each_slot(tx, caller, cluster, given, lambda slot: _description(tx, caller, cluster, slot, include))
+
+
+def update_container_instances_state(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """Set instances to ACTIVE or DRAINING. A draining instance gets no new tasks and keeps the tasks that it has."""
+    cluster, _ = find_cluster(tx, caller, params.get("cluster"))
+    given, status = params["containerInstances"], params["status"]
+
+    def update(slot: Slot) -> dict[str, Any]:
+        tx.store.instances.set_status(slot.id, status)
+        pool, renewed = find_slot(tx, caller.region, cluster, slot.id) or ("", slot)
+        tx.mark(f"pool:{pool}")  # a waiting task may fit on an instance that is active again
+        return _description(tx, caller, cluster, renewed, ())
+
+    return _for_each_slot(tx, caller, cluster, given, update)
+
+
+def put_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    targets = _targets(tx, params, caller)
+    for pool, slot_id, attribute in targets:
+        name, value = attribute["name"], attribute.get("value", "")
+        _check_attribute(name, value)
+        tx.store.instances.put_attribute(slot_id, name, value)
+        tx.mark(f"pool:{pool}")  # a task may have waited for this attribute
+    for slot_id in {slot_id for _, slot_id, _ in targets}:
+        custom = [name for name in tx.store.instances.attributes(slot_id) if not name.startswith(HOLD_PREFIX)]
+        if len(custom) > ATTRIBUTES_MAX:
+            raise AttributeLimitExceededException(f"A container instance can have up to {ATTRIBUTES_MAX} custom attributes.")
+    return {"attributes": [attribute for _, _, attribute in targets]}
+
+
+def delete_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    targets = _targets(tx, params, caller)
+    for pool, slot_id, attribute in targets:
+        _check_attribute(attribute["name"], "")
+        tx.store.instances.drop_attribute(slot_id, attribute["name"])
+        tx.mark(f"pool:{pool}")
+    return {"attributes": [attribute for _, _, attribute in targets]}
+
+
+def list_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    cluster, _ = find_cluster(tx, caller, params.get("cluster"))
+    name, value = params.get("attributeName"), params.get("attributeValue")
+    if value is not None and name is None:
+        raise InvalidParameterException("attributeValue needs attributeName: specify both, or no attributeValue.")
+    found = {
+        f"{slot.id} {attribute}": {
+            "name": attribute,
+            **({"value": attribute_value} if attribute_value else {}),
+            "targetId": _arn(caller, cluster, slot.id),
+        }
+        for slot in slots_of(tx, caller.region, cluster)
+        for attribute, attribute_value in _attributes(slot, caller.region).items()
+        if (name is None or attribute == name) and (value is None or attribute_value == value)
+    }
+    page, token = PAGES.page(params, among(found))
+    return {"attributes": page, **token}
+
+
+def refuse(operation: str, instead: str) -> Callable[[Tx[Store], dict[str, Any], Caller], dict[str, Any]]:
+    """A handler for an operation that only ECS's own agents call: it refuses, and says what to do instead."""
+
+    def refused(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> NoReturn:
+        raise ClientException(f"Corral does not serve {operation}: {instead}")
+
+    return refused
+
+
+def _arn(caller: Caller, cluster: str, slot_id: str) -> str:
+    return arn(caller.account, caller.region, f"container-instance/{cluster}/{slot_id}")
+
+
+def _for_each_slot(
+    tx: Tx[Store], caller: Caller, cluster: str, given: list[str], describe: Callable[[Slot], dict[str, Any]]
+) -> dict[str, Any]:
+    """Call `describe` for each container instance that exists, and report a failure for each of the others."""
+    instances, failures = [], []
+    for name in given:
+        found = find_slot(tx, caller.region, cluster, short(name))
+        if found is None:
+            failures.append({"arn": _arn(caller, cluster, short(name)), "reason": "MISSING"})
+        else:
+            instances.append(describe(found[1]))
+    return {"containerInstances": instances, "failures": failures}
+
+
+def _targets(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> list[tuple[str, str, dict[str, Any]]]:
+    """(pool, slot id, attribute) for each attribute of a request, in its order."""
+    cluster, _ = find_cluster(tx, caller, params.get("cluster"))
+    found = []
+    for attribute in params["attributes"]:
+        target = attribute.get("targetId")
+        if not target:
+            raise InvalidParameterException("Every attribute needs a targetId: the id or ARN of a container instance.")
+        if not target.startswith("arn:") and "targetType" not in attribute:
+            raise InvalidParameterException("The target type must be container-instance if targetId is not an ARN.")
+        slot = find_slot(tx, caller.region, cluster, short(target))
+        if slot is None:
+            raise TargetNotFoundException(f"The specified target was not found: {target}.")
+        found.append((slot[0], slot[1].id, attribute))
+    return found
+
+
+def _check_attribute(name: str, value: str) -> None:
+    if name.startswith(HOLD_PREFIX):
+        if not HOLD_REASON.fullmatch(value):
+            raise InvalidParameterException(f"The value of {name} can have up to 128 characters.")
+    elif name.startswith(BUILT_IN_PREFIXES):
+        raise InvalidParameterException(
+            f"The attribute {name} is built in: choose a name that does not begin with {', '.join(BUILT_IN_PREFIXES)}."
+        )
+    elif value and not ATTRIBUTE_VALUE.fullmatch(value):
+        raise InvalidParameterException(
+            f"Invalid value of the attribute {name}: use 1 to 128 letters, digits, spaces (not at the ends) and - _ . @ / \\ :"
+        )
+
+
+def _status(slot: Slot) -> str:
+    return "DRAINING" if slot.draining else "ACTIVE"
+
+
+def _attributes(slot: Slot, region: str) -> dict[str, str]:
+    return {ZONE: zone_of(region), **slot.attributes}
+
+
+def _description(tx: Tx[Store], caller: Caller, cluster: str, slot: Slot, include: Any) -> dict[str, Any]:
+    instance = tx.store.instances.get(slot.id)
+    assert instance is not None
+    gpus, held = tx.store.instances.gpus(slot.id), tx.store.instances.holders(slot.id)
+    description = {
+        "containerInstanceArn": _arn(caller, cluster, slot.id),
+        "ec2InstanceId": ec2_id(slot.id),
+        "capacityProviderName": HOST_PROVIDER if instance.is_host else None,
+        "version": 1,
+        "versionInfo": {"agentVersion": corral.__version__},
+        "status": _status(slot),
+        "agentConnected": slot.connected,
+        "registeredResources": _resources(slot.total.cpu_units, slot.total.memory_mib, [gpu.gpu_id for gpu in gpus]),
+        "remainingResources": _resources(slot.cpu_units, slot.memory_mib, slot.gpus),
+        "runningTasksCount": slot.running,
+        "pendingTasksCount": slot.pending,
+        "attributes": [
+            {"name": name, "value": value} if value else {"name": name} for name, value in _attributes(slot, caller.region).items()
+        ],
+        "registeredAt": slot.registered_at_s,
+        "attachments": [],
+        "tags": instance_tags(tx, caller.region, slot.id) if "TAGS" in include else [],
+        "gpuDevices": [
+            {
+                "gpuId": gpu.gpu_id,
+                "sharingMode": "DEDICATED" if gpu.gpu_id in held else "IDLE",
+                "totalMemoryInMiB": gpu.memory_mib,
+                "remainingMemoryInMiB": 0 if gpu.gpu_id in held else gpu.memory_mib,
+                "containerCount": 1 if gpu.gpu_id in held else 0,
+            }
+            for gpu in gpus
+        ],
+    }
+    if "CONTAINER_INSTANCE_HEALTH" in include:
+        description["healthStatus"] = _health(tx, slot, instance)
+    return description
+
+
+def _health(tx: Tx[Store], slot: Slot, instance: Instance) -> dict[str, Any]:
+    """The health of an instance: Corral knows only whether the agent of its host is connected."""
+    seen_at_s = (tx.store.hosts.get(str(instance.host_id)) or {}).get("seen_at")
+    status = "OK" if slot.connected else "IMPAIRED"
+    check = {"type": "AGENT_CONNECTIVITY", "status": status, "lastUpdated": seen_at_s}
+    return {"overallStatus": status, "details": [check]}
+
+
+def _resources(cpu: int, memory: int, gpus: list[str]) -> list[dict[str, Any]]:
+    numbers = [
+        {"name": name, "type": "INTEGER", "doubleValue": 0.0, "longValue": 0, "integerValue": value}
+        for name, value in (("CPU", cpu), ("MEMORY", memory))
+    ]
+    sets = [
+        {"name": name, "type": "STRINGSET", "doubleValue": 0.0, "longValue": 0, "integerValue": 0, "stringSetValue": value}
+        for name, value in (("PORTS", []), ("PORTS_UDP", []), ("GPU", gpus))
+    ]
+    return [*numbers, *sets]

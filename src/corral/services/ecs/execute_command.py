@@ -1,0 +1,136 @@
+"""ExecuteCommand: permission to run one command in a container within a minute.
+
+A session that was not opened yet is not stored: its token holds the permit, sealed by `services/sessions.py`. `server/data_channel.py`
+opens sessions.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+
+from corral.core import Tx
+from corral.errors import api_error
+from corral.model.run import Execute, RunState
+from corral.model.settings import Settings
+from corral.model.task import Run, Task, TaskState
+from corral.services import sessions
+from corral.services.caller import Caller
+from corral.services.ecs.naming import InvalidParameterException, arn, find_cluster, short
+from corral.services.ecs.run_spec import start_order
+from corral.services.ecs.task_description import is_exec_enabled, task_arn_of
+from corral.services.ecs.task_progress import host_of
+from corral.services.ecs.task_spec import spec_of
+from corral.store import Store
+
+TargetNotConnectedException = api_error("TargetNotConnectedException")
+
+OPEN_WITHIN_S = 60.0
+NOT_ENABLED = (
+    "The execute command failed because execute command was not enabled when the task was run or the execute command agent "
+    "isn't running. Wait and try again or run a new task with execute command enabled and try again."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """The content of a session token: one command in one run."""
+
+    session_id: str
+    run_id: str
+    command: list[str]
+    interactive: bool
+    issued_at_s: float
+
+
+def execute_command(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    cluster, _ = find_cluster(tx, caller, params.get("cluster"))
+    task = tx.store.tasks.get(short(params["task"]))
+    if task is None or (task.region, task.cluster) != (caller.region, cluster):
+        raise InvalidParameterException("The referenced task was not found.")
+    run = _run(task, params.get("container"))
+    if not is_exec_enabled(task):
+        raise InvalidParameterException(NOT_ENABLED)
+    if task.state is TaskState.STOPPED:
+        raise InvalidParameterException("The specified task is stopped. Specify a running task and try again.")
+    if run.state is not RunState.RUNNING:
+        raise InvalidParameterException(
+            f"Unable to start new execute sessions because the container {run.container} isn't running."
+        )
+    _connected_host(tx, task)
+    session_id = f"ecs-execute-command-{tx.ids.hex32()[:17]}"
+    permit = [session_id, run.id, _split_command(params["command"]), params["interactive"], tx.now_s]
+    url = (caller.endpoint_url or tx.settings.endpoint_url).replace("http", "ws", 1)
+    address = quote(sessions.sealed(tx.settings.session_key, "exec address", session_id.encode()))
+    return {
+        "clusterArn": arn(caller.account, caller.region, f"cluster/{cluster}"),
+        "containerArn": arn(caller.account, caller.region, f"container/{cluster}/{task.id}/{run.id}"),
+        "containerName": run.container,
+        "interactive": params["interactive"],
+        "taskArn": task_arn_of(caller.account, task),
+        "session": {
+            "sessionId": session_id,
+            "streamUrl": f"{url}/v1/data-channel/{session_id}?role=publish_subscribe&cell-number={address}",
+            "tokenValue": sessions.sealed(tx.settings.session_key, "exec", orjson.dumps(permit)),
+        },
+    }
+
+
+def is_session_address(settings: Settings, session_id: str, address: str) -> bool:
+    """Whether ExecuteCommand returned this address for the session. A guessed address fails."""
+    return sessions.opened(settings.session_key, "exec address", address) == session_id.encode()
+
+
+def read_permit(settings: Settings, session_id: str, token: str, now_s: float) -> Permit | None:
+    """The permit for this session; None if the token is not valid, belongs to another session or has expired."""
+    content = sessions.opened(settings.session_key, "exec", token)
+    permit = Permit(*orjson.loads(content)) if content is not None else None
+    if permit is None or permit.session_id != session_id or not permit.issued_at_s <= now_s <= permit.issued_at_s + OPEN_WITHIN_S:
+        return None
+    return permit
+
+
+def execute_order(tx: Tx[Store], permit: Permit) -> tuple[str, Execute]:
+    """(host, order) for a permit. The run can have ended since ExecuteCommand, so the checks are repeated."""
+    task = tx.store.tasks.of_run(permit.run_id)
+    run = next((run for run in task.runs if run.id == permit.run_id), None) if task is not None else None
+    if task is None or run is None or run.state is not RunState.RUNNING:
+        raise InvalidParameterException("The container has stopped since ExecuteCommand was called.")
+    host_id = _connected_host(tx, task)
+    return host_id, Execute(
+        permit.session_id, start_order(tx, task, run, spec_of(tx, task)).spec, permit.command, permit.interactive
+    )
+
+
+def _run(task: Task, container: str | None) -> Run:
+    if container is None and len(task.runs) > 1:
+        names = ", ".join(run.container for run in task.runs)
+        raise InvalidParameterException(f"The task has more than one container. Specify one of them by name: {names}.")
+    for run in task.runs:
+        if container in (None, run.container):
+            return run
+    raise InvalidParameterException(f"The container {container} is not in the task. Specify a container of the task and try again.")
+
+
+def _connected_host(tx: Tx[Store], task: Task) -> str:
+    host = tx.store.hosts.get(host_of(tx, task)) if task.instance_id is not None else None
+    if host is None or not host["connected"]:
+        raise TargetNotConnectedException("The execute command failed due to an internal error. Try again later.")
+    return str(host["id"])
+
+
+def _split_command(command: str) -> list[str]:
+    """Split the command as a shell does. There is no shell: callers that need one use `sh -c '…'`."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise InvalidParameterException(f"The command cannot be split into words: {str(error).lower()}.") from None
+    if not words:
+        raise InvalidParameterException("Command can not be blank.")
+    if "\0" in command:
+        raise InvalidParameterException("A command cannot contain a NUL character.")
+    return words

@@ -1,0 +1,73 @@
+"""GPU assignment: which GPUs each container of a placed task gets."""
+
+from __future__ import annotations
+
+from corral.core import Tx
+from corral.decide.gpu_choice import split_gpus
+from corral.decide.placement import spare_gpus
+from corral.model.placement import Claim, Placement, Slot
+from corral.model.run import RunState
+from corral.model.task import ALL_GPUS, FREE_GPUS, Run, Task, TaskState
+from corral.services.ecs.task_spec import TaskSpec, visible_gpus
+from corral.store import Store
+
+
+def assign_gpus(
+    tx: Tx[Store], pool_name: str, runs: tuple[Run, ...], placement: Placement, spec: TaskSpec, claim: Claim | None = None
+) -> tuple[Run, ...]:
+    """The runs of a task with their GPUs, before the task is stored as placed. `claim` is None for a task that did not wait."""
+    pool = tx.store.fleet.pool(pool_name)
+    runs = share_gpus(runs, placement.gpu_ids, pool.slot(placement.slot_id))
+    if any(run.gpus == FREE_GPUS for run in runs):
+        indexes = {str(gpu.index): gpu.gpu_id for gpu in tx.store.instances.gpus(placement.slot_id)}
+        visible = {run.id: visible_gpus(spec.containers[run.container].definition) for run in runs}
+        runs = _share_spare_gpus(runs, spare_gpus(pool, placement, claim), visible, indexes)
+    return runs
+
+
+def give_spare_gpus(tx: Tx[Store], task_id: str, attempt_id: str, visible: str) -> tuple[Task, Run] | None:
+    """Give free GPUs to a run whose image sets NVIDIA_VISIBLE_DEVICES to `visible`, as its host reported.
+
+    Return the task and the run, which the caller must order to start. None: the run has started, or its task is stopping.
+    """
+    task = tx.store.tasks.get(task_id)
+    assert task is not None and task.instance_id is not None
+    run = next((run for run in task.runs if run.attempt_id == attempt_id and run.state is RunState.PENDING), None)
+    if run is None or task.desired is not TaskState.RUNNING:
+        return None
+    if run.gpus != FREE_GPUS:  # else it has its GPUs already, and the order to start was lost
+        pool, placement = tx.store.fleet.pool(task.pool), Placement(task.instance_id, ())
+        indexes = {str(gpu.index): gpu.gpu_id for gpu in tx.store.instances.gpus(task.instance_id)}
+        [run] = _share_spare_gpus((run.but(gpus=FREE_GPUS),), spare_gpus(pool, placement), {run.id: visible}, indexes)
+        after = task.but(runs=tuple(run if each.id == run.id else each for each in task.runs))
+        tx.store.tasks.change(task, after)
+        tx.changed(f"task:{task.id}")
+        task = after
+    return task, run
+
+
+def share_gpus(runs: tuple[Run, ...], gpu_ids: tuple[str, ...], slot: Slot | None = None) -> tuple[Run, ...]:
+    """Divide a task's GPUs among its containers, in the order of the task definition. The GPUs of each are close to each other."""
+    if len(runs) == 1:
+        return runs if runs[0].gpus in (0, FREE_GPUS) else (runs[0].but(gpu_ids=gpu_ids),)
+    counts = [len(gpu_ids) if run.gpus == ALL_GPUS else run.gpus for run in runs if run.gpus not in (0, FREE_GPUS)]
+    assert sum(counts) == len(gpu_ids), "every GPU of a placement belongs to a container"
+    if not counts:
+        return runs
+    shares = iter([gpu_ids] if len(counts) == 1 else split_gpus(slot, gpu_ids, counts))
+    return tuple(run if run.gpus in (0, FREE_GPUS) else run.but(gpu_ids=next(shares)) for run in runs)
+
+
+def _share_spare_gpus(
+    runs: tuple[Run, ...], spare: tuple[str, ...], visible: dict[str, str | None], indexes: dict[str, str]
+) -> tuple[Run, ...]:
+    """Give each free GPU to the first container whose NVIDIA_VISIBLE_DEVICES names it. Privileged containers name all."""
+    shared, left = [], list(spare)
+    for run in runs:
+        if run.gpus == FREE_GPUS:
+            names = [name.strip() for name in (visible[run.id] or "").split(",")]
+            wanted = left if "all" in names else [indexes.get(name, name) for name in names]
+            run = run.but(gpu_ids=tuple(gpu_id for gpu_id in left if gpu_id in wanted))
+            left = [gpu_id for gpu_id in left if gpu_id not in run.gpu_ids]
+        shared.append(run)
+    return tuple(shared)

@@ -1,0 +1,106 @@
+"""Placement constraints and strategies: from ECS's shape in requests and task definitions to `PlacementRules`.
+
+`decide/placement_rules.py` applies the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from corral.decide.instance_query import InstanceQueryError, parse_instance_query
+from corral.model.task import PlacementRules
+from corral.services.ecs.naming import ClientException, InvalidParameterException
+
+CONSTRAINTS_MAX = 10
+
+FAILURE_REASONS = {
+    "AGENT": "AGENT",
+    "DRAINING": "DRAINING",
+    "memberOf": "MemberOf placement constraint unsatisfied.",
+    "distinctInstance": "DistinctInstance placement constraint unsatisfied.",
+}
+
+
+def failure_reason(resource: str) -> str:
+    """The failure reason of RunTask for the resource that is missing."""
+    return FAILURE_REASONS.get(resource, f"RESOURCE:{resource}")
+
+
+def placement_rules(
+    constraints: Sequence[dict[str, Any]], strategies: Sequence[dict[str, Any]], launch_type: str, scope: str, group: str
+) -> PlacementRules | None:
+    """The rules of all constraints, including those of the task definition, and of all strategies; None if there are none."""
+    if not constraints and not strategies:
+        return None
+    if launch_type == "FARGATE":
+        what = "constraints" if constraints else "strategies"
+        raise InvalidParameterException(f"Placement {what} are not supported with FARGATE launch type.")
+    if len(constraints) > CONSTRAINTS_MAX:
+        raise InvalidParameterException(
+            f"A task can have up to {CONSTRAINTS_MAX} placement constraints, including those of its task definition."
+        )
+    expressions = tuple(dict.fromkeys(_expressions(constraints)))
+    distinct = any(constraint.get("type") == "distinctInstance" for constraint in constraints)
+    steps = tuple(_strategy_step(strategy) for strategy in strategies)
+    return PlacementRules(
+        scope=scope,
+        member_of=expressions,
+        distinct=distinct,
+        strategy=steps,
+        group=f"{scope}/{group}" if distinct or any(kind == "spread" for kind, _ in steps) else "",
+        depends_on_tasks=distinct or any(parse_instance_query(expression).depends_on_tasks for expression in expressions),
+    )
+
+
+def check_definition_constraints(constraints: Iterable[dict[str, Any]]) -> None:
+    """Raise ClientException unless every constraint of a task definition is a valid memberOf."""
+    constraints = list(constraints)
+    for constraint in constraints:
+        if constraint.get("type") != "memberOf":
+            raise ClientException(f"constraint.type '{constraint.get('type')}' is not supported.")
+    try:
+        list(_expressions(constraints))
+    except InvalidParameterException as error:
+        raise ClientException(error.message) from None
+
+
+def _expressions(constraints: Iterable[dict[str, Any]]) -> Iterable[str]:
+    for constraint in constraints:
+        kind, expression = constraint.get("type"), constraint.get("expression")
+        if kind == "distinctInstance":
+            if expression is not None:
+                raise InvalidParameterException("distinctInstance expression should not be specified.")
+        elif kind == "memberOf":
+            if not expression:
+                raise InvalidParameterException("memberOf expression should be specified.")
+            yield check_expression(expression)
+        else:
+            raise InvalidParameterException(f"constraint.type '{kind}' is not supported; use memberOf or distinctInstance.")
+
+
+def check_expression(expression: str) -> str:
+    try:
+        parse_instance_query(expression)
+    except InstanceQueryError as error:
+        raise InvalidParameterException(str(error)) from None
+    return expression
+
+
+def _strategy_step(strategy: dict[str, Any]) -> tuple[str, str]:
+    kind, field = strategy.get("type"), strategy.get("field", "")
+    if kind == "random":
+        return "random", ""
+    if kind == "binpack":
+        if field.lower() not in ("cpu", "memory"):
+            raise InvalidParameterException(f"The placement strategy binpack takes the field cpu or memory, not '{field}'.")
+        return "binpack", field.lower()
+    if kind == "spread":
+        if field.lower() in ("instanceid", "host"):
+            return "spread", "instanceId"
+        if field.startswith("attribute:") and field != "attribute:":
+            return "spread", field
+        raise InvalidParameterException(
+            f"The placement strategy spread takes the field instanceId, host or attribute:NAME, not '{field}'."
+        )
+    raise InvalidParameterException(f"The placement strategy '{kind}' is not supported; use random, spread or binpack.")

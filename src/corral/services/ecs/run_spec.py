@@ -1,0 +1,191 @@
+"""What a host needs to start a container: command, environment, secrets, environment files and log stream.
+
+Secrets and environment files are resolved when the order to start is made. The order carries them to the host, and no row of a
+task ever holds a secret.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from corral.core import Tx
+from corral.errors import ApiError
+from corral.model.blob import Slice
+from corral.model.run import LogTarget, RunSpec, StartOrder
+from corral.model.settings import Settings
+from corral.model.task import Run, Task
+from corral.services.caller import Caller
+from corral.services.ecr.image_names import pull_from_here
+from corral.services.ecs.naming import ClientException, arn, split_definition
+from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, sets_visible_devices
+from corral.services.sessions import address_of_run, password_of_task
+from corral.store import Store
+
+FILES_MAX_BYTES = 2**20  # of all files of a container. ECS has no limit, but no program can be started with much more
+OBJECT_ARN = re.compile(r"arn:aws[a-z-]*:s3:::([^/]+)/(.+)")
+SECRETS_MANAGER = "secretsmanager"
+TASK_SETTINGS = ("networkMode", "pidMode", "ipcMode", "volumes")  # of the task definition, for a Docker engine
+
+NO_SECRETS = "ResourceInitializationError: unable to pull secrets or registry auth: unable to retrieve secrets from ssm: {}"
+NO_FILES = "ResourceInitializationError: failed to download env files: file download command: non empty error stream: {}"
+
+
+def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrder:
+    """The order to start a run. Its `spec` also serves for health checks and commands in a run that has started."""
+    container = spec.containers[run.container]
+    log = log_target(task, run, container)
+    secrets, no_secrets = secret_values(tx, task, container.definition)
+    files, no_files = environment_file_slices(tx, container.definition)
+    settings = container_settings(tx, task, spec, container)
+    pull = pull_from_here(tx.settings, container.image, task.region, tx.now_s) if settings is not None else None
+    run_spec = RunSpec(
+        run_id=run.attempt_id,
+        task_id=task.id,
+        container=run.container,
+        image=pull.image if pull is not None else container.image,
+        command=container.command,
+        environment={**container.environment, **secrets, **task_environment(tx.settings, task, run)},
+        gpu_ids=list(run.gpu_ids),
+        working_directory=container.definition.get("workingDirectory"),
+        stop_grace_s=container.stop_grace_s,
+        ships_logs=log is not None,
+        health=container.health_check,
+        settings=settings,
+        endpoint_url=tx.settings.endpoint_url,
+        pull_always=pull is not None,
+        registry_auth=pull.auth if pull is not None else "",
+        image_may_ask=settings is not None
+        and run.gpus == 0
+        and task.launch_type == "EC2"
+        and not sets_visible_devices(container.definition),
+        environment_files=files,
+    )
+    return StartOrder(run_spec, log, no_secrets or no_files)
+
+
+def container_settings(tx: Tx[Store], task: Task, spec: TaskSpec, container: ContainerSpec) -> dict[str, Any] | None:
+    """What a Docker engine needs besides command and environment, in ECS's shape. None: the container is a plain process.
+
+    Only the host knows whether it has an engine. A host without one starts a plain process under `--runtime auto`.
+    """
+    if tx.settings.runtime == "process" or container.is_host_image:
+        return None
+    family, revision = split_definition(task.definition_arn)
+    return {
+        "container": {name: value for name, value in container.definition.items() if name != "environment"},
+        "task": {
+            **{name: spec.document[name] for name in TASK_SETTINGS if name in spec.document},
+            "cpu": str(task.demand.cpu_units) if spec.cpu else None,
+            "memory": str(task.demand.memory_mib) if spec.memory else None,
+            "family": family,
+            "revision": str(revision),
+            "arn": arn(tx.settings.account, task.region, f"task/{task.cluster}/{task.id}"),
+            "cluster": task.cluster,
+        },
+    }
+
+
+def log_target(task: Task, run: Run, container: ContainerSpec) -> LogTarget | None:
+    options = container.log_options
+    if options is None:
+        return None
+    prefix = options.get("awslogs-stream-prefix")
+    return LogTarget(
+        region=options.get("awslogs-region", task.region),
+        group=options["awslogs-group"],
+        stream=f"{prefix}/{run.container}/{task.id}" if prefix else run.id,
+        create_group=options.get("awslogs-create-group", "").lower() == "true",
+    )
+
+
+# The environment of a container
+
+
+def task_environment(settings: Settings, task: Task, run: Run) -> dict[str, str]:
+    """The variables that ECS sets and AWS's libraries read: a program that uses an AWS library needs no configuration.
+
+    `server/task_endpoints.py` serves their addresses.
+    """
+    url, address = settings.endpoint_url, address_of_run(settings.session_key, run.id)
+    return {
+        "AWS_ENDPOINT_URL": url,
+        "AWS_REGION": task.region,
+        "AWS_DEFAULT_REGION": task.region,
+        "AWS_EXECUTION_ENV": "AWS_ECS_FARGATE" if is_fargate(task) else "AWS_ECS_EC2",
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{url}/v2/credentials/{task.id}",
+        "AWS_CONTAINER_AUTHORIZATION_TOKEN": password_of_task(settings.session_key, task.id),
+        "ECS_CONTAINER_METADATA_URI": f"{url}/v3/{address}",
+        "ECS_CONTAINER_METADATA_URI_V4": f"{url}/v4/{address}",
+        "ECS_AGENT_URI": f"{url}/api/{address}",
+    }
+
+
+def is_fargate(task: Task) -> bool:
+    return task.launch_type == "FARGATE"
+
+
+def secret_values(tx: Tx[Store], task: Task, container: dict[str, Any]) -> tuple[dict[str, str], str | None]:
+    """(variables from a container's secrets, the reason why it cannot start or None)"""
+    options = container.get("logConfiguration", {}).get("secretOptions", ())
+    wanted = [*container.get("secrets", ()), *options]
+    if not wanted:
+        return {}, None
+    from corral.services.ssm.naming import find  # imported here because few containers have secrets
+    from corral.services.ssm.parameters import plain_value
+
+    values, missing = dict[str, str](), list[str]()
+    caller = Caller(tx.settings.account, task.region, "")
+    for secret in wanted:
+        try:
+            found, _ = find(tx, caller, secret["valueFrom"])
+            values[secret["name"]] = plain_value(tx, caller.account, found)
+        except ApiError:
+            missing.append(secret["valueFrom"])
+    fault = NO_SECRETS.format(f"Invalid parameters: {', '.join(missing)}") if missing else None
+    return {secret["name"]: values.get(secret["name"], "") for secret in container.get("secrets", ())}, fault
+
+
+def check_secrets(container: dict[str, Any]) -> None:
+    """Refuse secrets of Secrets Manager, which Corral does not serve."""
+    options = container.get("logConfiguration", {}).get("secretOptions", ())
+    for secret in (*container.get("secrets", ()), *options):
+        if secret["valueFrom"].split(":")[2:3] == [SECRETS_MANAGER]:
+            raise ClientException(
+                f"Container {container['name']}: Corral does not serve secrets of Secrets Manager ('{secret['name']}'). "
+                "Store the value in a SecureString parameter (aws ssm put-parameter) and use its name as valueFrom."
+            )
+
+
+def environment_file_slices(tx: Tx[Store], container: dict[str, Any]) -> tuple[list[tuple[Slice, ...]], str | None]:
+    """(slices of the blobs that hold each environment file, in order; the reason why the container cannot start or None)
+
+    `server/environment_files.py` reads the slices before it sends the order to the host.
+    """
+    wanted = [file["value"] for file in container.get("environmentFiles", ())]
+    if not wanted:
+        return [], None
+    found, errors, size = list[tuple[Slice, ...]](), list[str](), 0
+    for value in wanted:
+        try:
+            slices = _object_slices(tx, value)
+            size += sum(each.size for each in slices)
+            found.append(slices)
+        except ApiError as error:
+            errors.append(f"failed to download file {value}: {error.code}: {error.message}")
+    if size > FILES_MAX_BYTES:
+        errors.append(f"the environment files of a container have {size} bytes together; at most {FILES_MAX_BYTES} are allowed")
+    return ([], NO_FILES.format("; ".join(errors))) if errors else (found, None)
+
+
+def _object_slices(tx: Tx[Store], object_arn: str) -> tuple[Slice, ...]:
+    from corral.services.s3.errors import NoSuchBucket  # imported here because few containers have environment files
+    from corral.services.s3.naming import existing_version
+
+    named = OBJECT_ARN.fullmatch(object_arn)
+    assert named is not None
+    bucket = tx.store.buckets.get(named[1])
+    if bucket is None:
+        raise NoSuchBucket("The specified bucket does not exist")
+    version = existing_version(tx, bucket, named[2], None)
+    return tx.store.objects.slices(version.content, 0, version.size) if version.content is not None else ()

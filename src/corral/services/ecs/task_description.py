@@ -1,0 +1,217 @@
+"""Task descriptions: a task as DescribeTasks, RunTask and StopTask return it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from corral.core import Tx
+from corral.decide.placement import why_waiting
+from corral.decide.task_lifecycle import task_health
+from corral.model.instance import ec2_id
+from corral.model.placement import TASK, Claim
+from corral.model.task import ALL_GPUS, Demand, Run, Task, TaskState
+from corral.services.ecs.fargate import STORAGE_GIB
+from corral.services.ecs.naming import HOST_PROVIDER, arn
+from corral.services.ecs.task_spec import ContainerSpec, spec_of
+from corral.store import Store
+
+HOLDERS_NAMED_MAX = 3
+
+
+def task_descriptions(tx: Tx[Store], tasks: Iterable[Task], *, tags: bool = True) -> list[dict[str, Any]]:
+    reasons: dict[tuple[str, Demand, bool], str] = {}  # waiting tasks with equal demands have the same reason
+    return [_description(tx, task, _why_waiting(tx, task, reasons), tags=tags) for task in tasks]
+
+
+def why_claim_waits(tx: Tx[Store], pool_name: str, claim: Claim) -> str:
+    """Why a claim still waits, with the tasks and instances that hold the GPUs it needs."""
+    pool = tx.store.fleet.pool(pool_name)
+    text = why_waiting(pool, claim)
+    if claim.demand.gpus == ALL_GPUS or pool.free_gpus < claim.demand.gpus:
+        tasks, instances = tx.store.instances.some_holders(pool_name, HOLDERS_NAMED_MAX + 1)
+        holders = [*_holder_names("task", tasks), *_holder_names("instance", [ec2_id(instance_id) for instance_id in instances])]
+        if holders:
+            text += f"; held by {' and '.join(holders)}"
+    return text
+
+
+def _holder_names(kind: str, ids: list[str]) -> list[str]:
+    """`tasks a, b and others` as a list of one text; an empty list if there are no ids."""
+    named = ids[:HOLDERS_NAMED_MAX]
+    more = " and others" if len(ids) > HOLDERS_NAMED_MAX else ""
+    return [f"{kind}{'s' * (len(named) > 1)} {', '.join(named)}{more}"] if named else []
+
+
+def _why_waiting(tx: Tx[Store], task: Task, reasons: dict[tuple[str, Demand, bool], str]) -> str | None:
+    if task.state is not TaskState.PROVISIONING:
+        return None
+    claim = tx.store.claims.get(TASK, task.id)
+    assert claim is not None, "a task that waits has a claim"
+    key = (task.pool, task.demand, tx.store.fleet.pool(task.pool).head(task.demand) == claim)
+    if key not in reasons:
+        reasons[key] = why_claim_waits(tx, task.pool, claim)
+    return reasons[key]
+
+
+def _description(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) -> dict[str, Any]:
+    account = tx.settings.account
+    task_arn = task_arn_of(account, task)
+    spec = spec_of(tx, task)
+    details, exec_enabled = task.details, is_exec_enabled(task)
+    pull_began_s, pull_ended_s = _pull_times(task)
+    description = {  # the serializer leaves out members that are None
+        "taskArn": task_arn,
+        "clusterArn": arn(account, task.region, f"cluster/{task.cluster}"),
+        "taskDefinitionArn": task.definition_arn,
+        "availabilityZone": f"{task.region}a",
+        "lastStatus": _last_status(task),
+        "desiredStatus": task.desired.value,
+        "cpu": str(task.demand.cpu_units),
+        "memory": str(task.demand.memory_mib),
+        "containers": [
+            _container(task, task_arn, run, spec.containers[run.container], waiting, exec_enabled=exec_enabled) for run in task.runs
+        ],
+        "overrides": _overrides(task),
+        "group": task.group,
+        "attachments": _attachments(task),
+        "attributes": [],
+        "healthStatus": "UNKNOWN" if task.plain else task_health([run.health for run in task.runs if run.essential]),
+        "enableExecuteCommand": exec_enabled,
+        "inferenceAccelerators": [],
+        "createdAt": task.created_at_s,
+        "version": task.version,
+        "tags": details.get("tags", []) if tags else [],
+        "launchType": task.launch_type,
+        "containerInstanceArn": _instance_arn(account, task),
+        "startedBy": task.started_by,
+        "connectivity": "CONNECTED" if task.instance_id else None,
+        "connectivityAt": task.placed_at_s,
+        "pullStartedAt": pull_began_s,
+        "pullStoppedAt": pull_ended_s,
+        "startedAt": task.started_at_s,
+        "stoppingAt": task.stopping_at_s,
+        "executionStoppedAt": _ended_at_s(task),
+        "stoppedAt": task.stopped_at_s,
+        "stopCode": task.stop_code,
+        "stoppedReason": task.stopped_reason,
+    }
+    if not details.get("launchType"):
+        description["capacityProviderName"] = details.get("capacityProviderName", HOST_PROVIDER)
+    if task.launch_type == "FARGATE":
+        storage = spec.document.get("ephemeralStorage", {"sizeInGiB": STORAGE_GIB})
+        description |= {"platformVersion": details["platformVersion"], "platformFamily": "Linux", "ephemeralStorage": storage}
+    return description
+
+
+def _instance_arn(account: str, task: Task) -> str | None:
+    """The container instance of a placed EC2 task. Fargate tasks show none, as on ECS."""
+    if task.instance_id is None or task.launch_type != "EC2":
+        return None
+    return arn(account, task.region, f"container-instance/{task.cluster}/{task.instance_id}")
+
+
+def task_arn_of(account: str, task: Task) -> str:
+    return arn(account, task.region, f"task/{task.cluster}/{task.id}")
+
+
+def _pull_times(task: Task) -> tuple[float | None, float | None]:
+    """When the first pull of an image began, and when the last ended; the time of placement if no image was pulled."""
+    about = [run.about for run in task.runs if run.about]
+    if not about:
+        return task.placed_at_s, task.placed_at_s
+    began_s = [each["pullStartedAt"] for each in about if "pullStartedAt" in each]
+    ended_s = [each["pullStoppedAt"] for each in about if "pullStoppedAt" in each]
+    return min(began_s, default=task.placed_at_s), max(ended_s, default=task.placed_at_s)
+
+
+def _attachments(task: Task) -> list[dict[str, Any]]:
+    """The network interface of a task in awsvpc mode. All containers of the task share its address."""
+    if "networkConfiguration" not in task.details:
+        return []
+    network = task.details["networkConfiguration"].get("awsvpcConfiguration")
+    about = next((run.about for run in task.runs if run.about and "privateIpv4Address" in run.about), None)
+    if not network or about is None:
+        return []
+    address = about["privateIpv4Address"]
+    details = {
+        "subnetId": (network.get("subnets") or [""])[0],
+        "networkInterfaceId": f"eni-{task.id[:17]}",
+        "macAddress": about.get("macAddress", ""),
+        "privateDnsName": f"ip-{address.replace('.', '-')}.ec2.internal",
+        "privateIPv4Address": address,
+    }
+    return [
+        {
+            "id": attachment_id(task),
+            "type": "ElasticNetworkInterface",
+            "status": "DELETED" if task.state is TaskState.STOPPED else "ATTACHED",
+            "details": [{"name": name, "value": value} for name, value in details.items() if value],
+        }
+    ]
+
+
+def attachment_id(task: Task) -> str:
+    return "-".join((task.id[:8], task.id[8:12], task.id[12:16], task.id[16:20], task.id[20:]))
+
+
+def _interfaces(task: Task, about: dict[str, Any]) -> list[dict[str, str]]:
+    if "networkConfiguration" not in task.details or "privateIpv4Address" not in about:
+        return []
+    return [{"attachmentId": attachment_id(task), "privateIpv4Address": about["privateIpv4Address"]}]
+
+
+def _container(
+    task: Task, task_arn: str, run: Run, container: ContainerSpec, waiting: str | None, *, exec_enabled: bool
+) -> dict[str, Any]:
+    about = run.about or {}
+    return {
+        **container.description,
+        "containerArn": f"{task_arn.replace(':task/', ':container/', 1)}/{run.id}",
+        "taskArn": task_arn,
+        "lastStatus": run.state.value,
+        "networkBindings": about.get("networkBindings", []),
+        "networkInterfaces": _interfaces(task, about) if about else [],
+        "healthStatus": run.health or "UNKNOWN",
+        "exitCode": run.exit_code,
+        "reason": run.reason or waiting,
+        "gpuIds": list(run.gpu_ids) or None,
+        "managedAgents": [_execute_agent(run)] if exec_enabled else None,
+        "runtimeId": about.get("runtimeId", run.id) if run.started_at_s is not None or run.restarts else None,
+        "imageDigest": about.get("imageDigest"),
+    }
+
+
+def is_exec_enabled(task: Task) -> bool:
+    """Whether the task was run with `enableExecuteCommand`."""
+    return bool(task.details.get("enableExecuteCommand"))
+
+
+def _execute_agent(run: Run) -> dict[str, Any]:
+    """The ExecuteCommandAgent. On ECS it is a program in the container; in Corral the host's agent does its work."""
+    started = {"lastStartedAt": run.started_at_s} if run.started_at_s is not None else {}
+    return {"name": "ExecuteCommandAgent", "lastStatus": run.state.value, **started}
+
+
+def _last_status(task: Task) -> str:
+    """STOPPING for a task whose desired status is STOPPED and whose containers have not all ended; else its state."""
+    if task.desired is TaskState.STOPPED and task.state is not TaskState.STOPPED:
+        return "STOPPING"
+    return task.state.value
+
+
+def _ended_at_s(task: Task) -> float | None:
+    """When the last container ended; None until all have ended."""
+    if task.state is not TaskState.STOPPED:
+        return None
+    return max([run.stopped_at_s for run in task.runs if run.stopped_at_s], default=None)
+
+
+def _overrides(task: Task) -> dict[str, Any]:
+    """The overrides of a task, with an entry for every container, as on ECS."""
+    given = task.details.get("overrides")
+    if not given:
+        return {"inferenceAcceleratorOverrides": [], "containerOverrides": [{"name": run.container} for run in task.runs]}
+    by_name = {override["name"]: override for override in given.get("containerOverrides", ())}
+    containers = [by_name.get(run.container, {"name": run.container}) for run in task.runs]
+    return {"inferenceAcceleratorOverrides": [], **given, "containerOverrides": containers}

@@ -1,0 +1,99 @@
+"""Progress of placed tasks: write what follows from a change, and order the host to start and stop containers.
+
+A task knows its instance. Only `host_of` resolves the host, whose agent receives the orders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from corral.core import Tx
+from corral.decide.task_lifecycle import advance, startable
+from corral.model.instance import HOST_POOL
+from corral.model.placement import Claim, Placement
+from corral.model.run import RunState
+from corral.model.task import Run, StopCode, Task, TaskState
+from corral.services.ecs.gpu_assignment import assign_gpus
+from corral.services.ecs.run_spec import start_order
+from corral.services.ecs.task_spec import TaskSpec, rules_by_container, spec_of
+from corral.store import Store
+
+
+def host_of(tx: Tx[Store], task: Task) -> str:
+    """The host of a placed task."""
+    assert task.instance_id is not None
+    return tx.store.instances.host_of(task.instance_id)
+
+
+def start_run(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> None:
+    tx.start(host_of(tx, task), start_order(tx, task, run, spec))
+
+
+def start_runs(tx: Tx[Store], task: Task, spec: TaskSpec) -> None:
+    """Start the containers of a placed task that have not started and wait for no other container."""
+    host_id = host_of(tx, task)
+    for run in startable(task.runs):
+        tx.start(host_id, start_order(tx, task, run, spec))
+
+
+def stop_runs(tx: Tx[Store], task: Task, runs: Iterable[Run]) -> None:
+    host_id = host_of(tx, task)
+    for run in runs:
+        tx.stop(host_id, run.attempt_id)
+
+
+def check_health(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> None:
+    """Order a restarted agent to run the health check of a running container again."""
+    tx.check(host_of(tx, task), start_order(tx, task, run, spec).spec)
+
+
+def place_waiting_task(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
+    """Place a task whose claim was granted, and order its host to start it."""
+    task = tx.store.tasks.get(claim.id)
+    assert task is not None, "a claim of a task that does not exist"
+    spec = spec_of(tx, task)
+    runs = assign_gpus(tx, task.pool, task.runs, placement, spec, claim)
+    start_runs(tx, tx.store.tasks.place(task, placement, runs, tx.now_s), spec)
+    tx.changed(f"task:{task.id}")
+
+
+def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...]) -> None:
+    """Write the next state of a placed task and order what follows from it. Orders are idempotent.
+
+    `before` is the task as stored; `task` and `runs` have the changes that were decided or reported.
+    """
+    progress = advance(task, runs, tx.now_s, rules_by_container(tx, task))
+    tx.store.tasks.change(before, progress.task)
+    tx.changed(f"task:{before.id}")
+    for run in progress.start:
+        start_run(tx, progress.task, run, spec_of(tx, before))
+    if progress.stop:
+        stop_runs(tx, before, progress.stop)
+    if progress.next_check_at_s is not None:
+        tx.due(f"task:{before.id}", progress.next_check_at_s)
+    pool = tx.store.fleet.pool(before.pool)
+    if pool.has_line() and (pool.lines_depending_on_tasks or _frees_capacity(before.runs, progress.task.runs)):
+        tx.mark(f"pool:{before.pool}")
+    if progress.task.state is TaskState.STOPPED and before.pool != HOST_POOL:
+        tx.mark(f"instance:{before.instance_id}")  # an instance that shuts down terminates after its last task
+
+
+def begin_stop(tx: Tx[Store], task: Task, code: StopCode, reason: str) -> Task:
+    """Stop a task: a waiting task stops at once, a placed task when its containers have ended. The first reason stays."""
+    if task.desired is TaskState.STOPPED:
+        return task
+    stopping = task.but(desired=TaskState.STOPPED, stopping_at_s=tx.now_s, stop_code=code.value, stopped_reason=reason)
+    if task.state is TaskState.PROVISIONING:
+        runs = tuple(run.but(state=RunState.STOPPED, waits=False) for run in task.runs)
+        tx.store.tasks.change(task, stopping.but(state=TaskState.STOPPED, stopped_at_s=tx.now_s, runs=runs))
+        tx.changed(f"task:{task.id}")
+        tx.mark(f"pool:{task.pool}")  # a slot may have been reserved for it
+    else:
+        apply_progress(tx, task, stopping, task.runs)
+    after = tx.store.tasks.get(task.id)
+    assert after is not None
+    return after
+
+
+def _frees_capacity(before: tuple[Run, ...], after: tuple[Run, ...]) -> bool:
+    return any(run.state is RunState.STOPPED and was.state is not RunState.STOPPED for run, was in zip(after, before))

@@ -1,0 +1,95 @@
+"""The queue of claims: two wrong orders that the simulation found, as small tests."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from corral.clock import VirtualClock
+from corral.core import Command, Core
+from corral.model.run import GpuDevice, Hello, Observed
+from corral.model.settings import Settings
+from corral.reconcile import STATE
+from corral.services import hosts
+from corral.services.ecs.handlers import HANDLERS
+from corral.store import Store
+from simulation.clients import CALLER
+
+
+class FallingIds:
+    """Each id is smaller than the one before it, so a later claim sorts first."""
+
+    def __init__(self) -> None:
+        self._numbers = count(10**9, -1)
+
+    def hex32(self) -> str:
+        return f"{next(self._numbers):032x}"
+
+    def hex32_by_time(self, now_s: float) -> str:
+        return self.hex32()
+
+    def uuid(self) -> str:
+        return self.hex32()
+
+
+class Small:
+    """A core with hosts that never speak unless they are told to."""
+
+    def __init__(self, *gpus: int) -> None:
+        core_clock = VirtualClock()
+        self.store = Store(None)
+        self.core: Core[Store] = Core(self.store, settings=Settings(), clock=core_clock, ids=FallingIds(), reconcilers=STATE)
+        self.clock = core_clock
+        self.batch(*(lambda tx, at=at, has=has: hosts.hello(tx, self.hello(at, has)) for at, has in enumerate(gpus)))
+        for asked in (1, 8):
+            self.batch(lambda tx, asked=asked: HANDLERS["RegisterTaskDefinition"](tx, definition(asked), CALLER))
+
+    @staticmethod
+    def hello(number: int, gpus: int) -> Hello:
+        shown = [GpuDevice(f"GPU-{number}-{at}", at, "Simulated", 1) for at in range(gpus)]
+        return Hello(f"h{number}", "boot", f"h{number}", "sim", 4096, 4096, shown, [])
+
+    def batch(self, *handlers: Any) -> list[Any]:
+        self.clock.advance(0.01)
+        return [answer for _, answer in self.core.batch([Command(handler, lambda answer: None) for handler in handlers]).answers]
+
+    def state(self, task: dict[str, Any]) -> str:
+        found = self.store.tasks.get(task["taskArn"].rpartition("/")[2])
+        assert found is not None
+        return found.state.value
+
+
+def definition(gpus: int) -> dict[str, Any]:
+    needs = [{"type": "GPU", "value": str(gpus)}]
+    container = {"name": "c", "image": "corral/host", "command": ["true"], "memory": 6, "resourceRequirements": needs}
+    return {"family": f"needs-{gpus}", "containerDefinitions": [container]}
+
+
+def run_task(gpus: int) -> Any:
+    return lambda tx: HANDLERS["RunTask"](tx, {"taskDefinition": f"needs-{gpus}"}, CALLER)
+
+
+def ends(task: dict[str, Any]) -> Any:
+    instance_id = task["containerInstanceArn"].rpartition("/")[2]
+    run_id = task["containers"][0]["containerArn"].rpartition("/")[2]
+    return lambda tx: hosts.report(tx, tx.store.instances.host_of(instance_id), [Observed(run_id, 1, tx.now_s, tx.now_s, 0)])
+
+
+def test_a_new_task_does_not_overtake_a_claim_with_the_same_demand() -> None:
+    """Both GPUs are freed in the batch of the new task: they belong to the two waiting tasks."""
+    small = Small(1, 1)
+    holders = [small.batch(run_task(1))[0]["tasks"][0] for _ in range(2)]
+    waiting = [small.batch(run_task(1))[0]["tasks"][0] for _ in range(2)]
+    newcomer = small.batch(*(ends(task) for task in holders), run_task(1))[-1]["tasks"][0]
+    assert [small.state(task) for task in waiting] == ["PENDING", "PENDING"]
+    assert small.state(newcomer) == "PROVISIONING"
+
+
+def test_the_first_claim_that_fits_does_not_wait() -> None:
+    """The large claim is added first and reserves the host. The small claim of the same time sorts before it and fits."""
+    small = Small(8)
+    small.batch(run_task(1))
+    large, little = (answer["tasks"][0] for answer in small.batch(run_task(8), run_task(1)))
+    first = small.store.fleet.pool("hosts").heads()[0].id
+    assert small.state(large) == "PROVISIONING"
+    assert first == large["taskArn"].rpartition("/")[2] or small.state(little) == "PENDING"
