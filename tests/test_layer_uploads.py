@@ -16,6 +16,7 @@ from corral.errors import ServiceUnavailable
 from corral.ids import SeededIds
 from corral.server.registry.errors import BlobUploadUnknown, TooManyRequests
 from corral.server.registry.layer_uploads import EVICTABLE_S, IDLE_MAX_S, UPLOADS_MAX, LayerUpload, LayerUploads
+from corral.server.request_body import BodyReceiver, ClientGone
 from eventually import soon
 
 

@@ -15,7 +15,7 @@ from botocore.httpchecksum import AwsChunkedWrapper, Crc32Checksum
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral.aws import RequestBody, Request, Response, Secret, recognise_head, verify_head
+from corral.aws import Request, RequestBody, Response, Secret, recognise_head, verify_head
 from corral.aws.request_body import LINE_MAX_BYTES, ChunkedBody, ChunkSigner, PlainBody
 from corral.blobs.checksums import CHECKSUM_HEADERS, checksum, checksum_text
 from corral.errors import ApiError

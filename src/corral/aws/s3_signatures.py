@@ -16,6 +16,7 @@ import orjson
 from corral.aws.form_encoding import pairs_from_text
 from corral.aws.http import Request
 from corral.aws.parse.text import blob_from_base64
+from corral.aws.request_body import ChunkedBody, ChunkSigner, PlainBody, RequestBody
 from corral.aws.s3 import DECODED_LENGTH, normalize_s3_request
 from corral.aws.sigv4 import (
     ALGORITHM,

@@ -170,7 +170,9 @@ class ExecSession:
             asked = json.loads(message.payload)["RequestedClientActions"]
             done = [{"ActionType": action["ActionType"], "ActionStatus": 1, "ActionResult": None, "Error": ""} for action in asked]
             version = f"{CORRAL_CLIENT} {corral.__version__}"
-            self._send_data(PayloadKind.HANDSHAKE_RESPONSE, {"ClientVersion": version, "ProcessedClientActions": done, "Errors": []})
+            self._send_data(
+                PayloadKind.HANDSHAKE_RESPONSE, {"ClientVersion": version, "ProcessedClientActions": done, "Errors": []}
+            )
         elif message.kind == PayloadKind.HANDSHAKE_COMPLETE:
             self._begin()
 

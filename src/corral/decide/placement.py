@@ -11,7 +11,7 @@ from itertools import chain, islice
 
 from corral.decide.gpu_choice import choose_gpus
 from corral.decide.placement_rules import first_choice, select, select_by_attributes
-from corral.model.placement import Claim, Group, Placement, Pool, Rank, Reservation, Room, Slot, Unplaceable
+from corral.model.placement import Claim, FreeSlots, Placement, Pool, Rank, Reservation, Slot, SlotGroup, Unplaceable
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 
 REASONS_MAX = 3  # that a text names for withheld GPUs
@@ -226,12 +226,12 @@ def _has_gpus(slot: Slot, demand: Demand) -> bool:
     return len(slot.gpus) >= demand.gpus
 
 
-def _allowed_slots(pool: Pool, demand: Demand) -> Room:
+def _allowed_slots(pool: Pool, demand: Demand) -> FreeSlots:
     """The slots that the rules of the demand allow."""
     return pool if demand.rules is None else select(pool, demand.rules)
 
 
-def _reservable_groups(pool: Pool, demand: Demand) -> Iterable[Group]:
+def _reservable_groups(pool: Pool, demand: Demand) -> Iterable[SlotGroup]:
     """The groups of slots from which a claim reserves one."""
     if demand.gpus == ALL_GPUS and demand.rules is None:
         return pool.groups_by_held()
@@ -285,7 +285,7 @@ def _lacking(pool: Pool, demand: Demand, reservation: Reservation | None) -> str
     return "MEMORY" if max(memory_mib, default=0) < demand.memory_mib else "CPU"
 
 
-def _most_memory(pool: Pool, group: Group, demand: Demand, reservation: Reservation | None) -> int | None:
+def _most_memory(pool: Pool, group: SlotGroup, demand: Demand, reservation: Reservation | None) -> int | None:
     """The most memory that a demand can get on one of these slots; on the reserved slot, what the older claim leaves."""
     left: int | None = None
     for slot_id in group.roomiest():

@@ -13,7 +13,7 @@ from zlib import crc32
 from corral import __version__
 from corral.decide.instance_query import SubjectValues, parse_instance_query
 from corral.model.instance import ec2_id
-from corral.model.placement import SpreadPart, Pool, Selection, Slot, CompiledRules
+from corral.model.placement import CompiledRules, Pool, Selection, Slot, SpreadPart
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 
 ZONE = "ecs.availability-zone"  # the only attribute that depends on the caller's region: a host is in every region

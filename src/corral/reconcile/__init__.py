@@ -4,10 +4,9 @@ from importlib import import_module
 from typing import Any
 
 from corral.core import Reconciler, Tx
-from corral.reconcile.metrics import expire_alarm_history
 from corral.reconcile.hosts import drop_terminated_instances, reconcile_host, reconcile_instance
 from corral.reconcile.logs import expire_events, purge_logs, sweep_shipments
-from corral.reconcile.metrics import roll_up_metrics
+from corral.reconcile.metrics import expire_alarm_history, roll_up_metrics
 from corral.reconcile.scheduler import reconcile_pool
 from corral.reconcile.tasks import drop_deleted_definitions, drop_stopped_tasks, reconcile_task
 

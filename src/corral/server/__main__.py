@@ -42,9 +42,9 @@ from corral.server.data_channel import DataChannel
 from corral.server.front_door import FrontDoor
 from corral.server.http_server import AsgiApp, HttpServer
 from corral.server.lanes import Lane
+from corral.server.metric_publisher import MetricPublisher
 from corral.server.request_body import BodyReceiver
 from corral.server.status_pages import status_of
-from corral.server.metric_publisher import MetricPublisher
 from corral.server.task_endpoints import TaskEndpoints
 from corral.store import Store
 from corral.telemetry import LogStore, MetricStore

@@ -21,11 +21,9 @@ from corral.errors import ApiError, api_error, internal_failure
 from corral.ids import Ids
 from corral.model.settings import Settings
 from corral.server.authentication import ANONYMOUS, Authentication
-from corral.server.service_calls import CallRunner, ServiceCall
-from corral.server.http_connection import HEADERS_MAX_BYTES, HttpConnection, headers_too_large
 from corral.server.cors import BucketCors, Preflight
+from corral.server.http_connection import HEADERS_MAX_BYTES, HttpConnection, headers_too_large
 from corral.server.lanes import Lane
-from corral.server.status_pages import StatusPages
 from corral.server.registry import is_for_registry
 from corral.server.request_body import BodyReceiver, ClientGone, Receive, whole_body
 from corral.server.s3_requests import S3Request, S3Requests

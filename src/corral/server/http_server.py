@@ -14,12 +14,13 @@ from corral.blobs import Blobs
 from corral.clock import Clock
 from corral.server.data_channel import WEBSOCKET_MAX_BYTES, DataChannel, websocket
 from corral.server.front_door import FrontDoor
+from corral.server.http_connection import BoundedHttpProtocol
 from corral.server.request_body import ClientGone, Receive, end_body
 from corral.server.response_sender import Send, Sender
 
 DATE_S = 1.0  # the precision of the Date header
 
-Scope = dict[str, Any]
+AsgiScope = dict[str, Any]
 
 
 class AsgiApp:

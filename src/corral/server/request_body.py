@@ -133,7 +133,13 @@ class BodyReceiver:
         return count
 
     async def _read_from_socket(
-        self, connection: HttpConnection, receive: Receive, body: aws.RequestBody, begun: list[bytes], left: int, algorithms: Collection[str]
+        self,
+        connection: HttpConnection,
+        receive: Receive,
+        body: aws.RequestBody,
+        begun: list[bytes],
+        left: int,
+        algorithms: Collection[str],
     ) -> tuple[StoredBlob, dict[str, str]]:
         """Receive a body of which `left` bytes are still to be read. Threads read them directly from the socket."""
         try:

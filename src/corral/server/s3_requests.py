@@ -18,12 +18,12 @@ from corral.ids import Ids
 from corral.model.blob import StoredBlob
 from corral.model.settings import Settings
 from corral.server.authentication import Authentication
-from corral.server.service_calls import CallRunner, served
-from corral.server.http_connection import HttpConnection
 from corral.server.cors import BucketCors
 from corral.server.form_file import FormFile, read_form
+from corral.server.http_connection import HttpConnection
 from corral.server.lanes import Lane
 from corral.server.request_body import BodyReceiver, Receive
+from corral.server.service_calls import CallRunner, served
 from corral.services.caller import Caller
 from corral.services.s3.errors import bad_checksum, bad_content_md5
 
@@ -65,7 +65,9 @@ class S3Requests:
         """Run an operation whose bytes become a blob: admit it by its head, receive or copy the bytes, then commit the row."""
         service, operation = served(call)
         admit, lane = service.admit[call.operation], self._lanes[service.lane]
-        read = lane.read_now if "CopySource" in params else lane.read_without_snapshot  # a copy must read its source in one snapshot
+        read = (
+            lane.read_now if "CopySource" in params else lane.read_without_snapshot
+        )  # a copy must read its source in one snapshot
         admission = read(lambda tx: admit(tx, params, caller), self._settings, self._ids)
         if admission is None:  # a copy that shares the bytes of its source
             return call.serialize(await lane.submit(lambda tx: operation(tx, params, caller)), caller.request_id)

@@ -45,7 +45,7 @@ class SmallBlobWriter:
             loop = asyncio.get_running_loop()
             self._thread = threading.Thread(target=self._work, args=(loop,), name="small-blobs", daemon=True)
             self._thread.start()
-        blob = PendingBlob(data, algorithms, lane, commit, lane.promise())
+        blob = PendingBlob(data, algorithms, lane, commit, lane.new_future())
         self._batcher.add(blob)
         return blob
 
@@ -71,7 +71,7 @@ class SmallBlobWriter:
                 else:
                     failed.append((blob, found))
             for lane, commands in commands_by_lane.items():
-                lane.take(commands)
+                lane.submit_from_thread(commands)
             if failed:
                 try:
                     loop.call_soon_threadsafe(_fail, failed)

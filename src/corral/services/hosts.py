@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import is_not
 
 from corral.core import Tx
-from corral.decide.task_lifecycle import NEVER_STARTED, observe, stoppable
+from corral.decide.task_lifecycle import observe, stoppable
 from corral.model.run import SILENT_S, Foreign, Hello, Observed, RunState, run_of_attempt
 from corral.model.stop_reasons import HOST_RESTARTED, STOPPED_BEFORE_START
 from corral.model.task import Run, Task, TaskState

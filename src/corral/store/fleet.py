@@ -13,8 +13,7 @@ from typing import Any
 
 from corral.journal import Journal
 from corral.model.placement import Claim, CompiledRules, Slot
-from corral.model.rules import PlacementRules
-from corral.model.task import ALL_GPUS, Demand
+from corral.model.task import ALL_GPUS, Demand, PlacementRules
 from corral.store.slots import FreeAmounts, GroupIndex, SelectionIndex, SlotIndex
 
 CHANGES_KEPT_MIN = 1_000

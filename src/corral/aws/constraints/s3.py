@@ -3,7 +3,7 @@
 The fields of a form upload are not members of an input shape, so services/s3 checks the members that forms share with PutObject.
 """
 
-from corral.aws.constraints.tables import Limit, ConstraintTable, Unchecked, Violation, displayed
+from corral.aws.constraints.tables import ConstraintTable, Limit, Unchecked, Violation, displayed
 from corral.aws.wire_errors import error_class
 from corral.errors import S3_FILTER_RULE_NAME, S3_MALFORMED_XML, S3_UNKNOWN_ACL, ApiError
 

@@ -3,7 +3,7 @@
 The entries of a batch fail one by one, so the parameters of a single message are checked by its handler, in `services/sqs/`.
 """
 
-from corral.aws.constraints.tables import Limit, ConstraintTable, Unchecked, usual_wording
+from corral.aws.constraints.tables import ConstraintTable, Limit, Unchecked, usual_wording
 from corral.model.queue_limits import (
     ACTIONS_MAX,
     BATCH_ENTRY_ID_MAX_CHARACTERS,

@@ -14,12 +14,12 @@ from corral.errors import ApiError
 from corral.ids import Ids
 from corral.model.settings import Settings
 from corral.server.authentication import Authentication
-from corral.server.intake import Intake, Receive
 from corral.server.lanes import Lane
 from corral.server.registry.errors import VERSION, Unauthorized, Unsupported, error_response
 from corral.server.registry.layers import Layers
 from corral.server.registry.manifests import Manifests
 from corral.server.registry.requests import RegistryRequest, query_of, route_of
+from corral.server.request_body import BodyReceiver, Receive
 from corral.services.caller import Caller
 from corral.services.ecr.registry_passwords import USER
 from corral.services.ecr.repository_names import RepositoryNotFoundException
@@ -29,7 +29,7 @@ RegistryHandler = Callable[[RegistryRequest], Awaitable[aws.Response]]
 
 
 class Registry:
-    def __init__(self, settings: Settings, state: Lane[Store], ids: Ids, intake: Intake) -> None:
+    def __init__(self, settings: Settings, state: Lane[Store], ids: Ids, intake: BodyReceiver) -> None:
         layers, manifests = Layers(state, settings, ids, intake), Manifests(state, settings, ids)
         self.handlers: dict[str, dict[str, RegistryHandler]] = {
             "": {"GET": _welcome, "HEAD": _welcome},

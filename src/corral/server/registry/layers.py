@@ -18,6 +18,7 @@ from corral.server.lanes import Lane
 from corral.server.registry.errors import VERSION, BlobUnknown, Denied, DigestInvalid, RangeInvalid
 from corral.server.registry.layer_uploads import SHA256, LayerUpload, LayerUploads
 from corral.server.registry.requests import RegistryRequest, digest_of, plain_name
+from corral.server.request_body import BodyReceiver
 from corral.services.caller import Caller
 from corral.services.ecr.image_storage import add_layer, drop_layer, hold_layer
 from corral.services.ecr.repository_names import find

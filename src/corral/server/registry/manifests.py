@@ -19,6 +19,7 @@ from corral.model.settings import Settings
 from corral.server.lanes import Lane
 from corral.server.registry.errors import VERSION, Denied, ManifestInvalid, SizeInvalid, TagInvalid
 from corral.server.registry.requests import PAGE_MAX, RegistryRequest, digest_of
+from corral.server.request_body import Receive, next_piece
 from corral.services.caller import Caller
 from corral.services.ecr.image_storage import MANIFEST_MAX_BYTES, drop_image, put_image
 from corral.services.ecr.repository_names import ImageNotFoundException, find

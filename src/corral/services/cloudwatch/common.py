@@ -9,7 +9,7 @@ from typing import Any
 from corral.errors import api_error
 from corral.model.metric import Dimensions
 from corral.services.caller import Caller
-from corral.services.pages import Pages
+from corral.services.pagination import Pagination
 
 DashboardInvalidInputError = api_error("DashboardInvalidInputError")
 DashboardNotFoundError = api_error("DashboardNotFoundError", 404)
@@ -22,7 +22,7 @@ ResourceNotFound = api_error("ResourceNotFound", 404)
 ResourceNotFoundException = api_error("ResourceNotFoundException", 404)
 ValidationException = api_error("ValidationException")  # the query protocol sends it as ValidationError
 
-ALARM_PAGES = Pages(InvalidNextToken, "MaxRecords", "NextToken", "NextToken", default=100, largest=100)
+ALARM_PAGES = Pagination(InvalidNextToken, "MaxRecords", "NextToken", "NextToken", default=100, largest=100)
 PRINTABLE_ASCII = re.compile(r"[\x20-\x7e]*")
 
 

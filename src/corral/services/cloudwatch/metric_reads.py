@@ -34,12 +34,12 @@ from corral.services.cloudwatch.metric_queries import (
     parse_queries,
     period_fault,
 )
-from corral.services.pages import Pages, token_of
+from corral.services.pagination import Pagination, token_of
 from corral.telemetry import MetricStore
 from corral.telemetry.metrics import ACTIVE_STEP_S
 
-DATA_PAGES = Pages(InvalidNextToken, None, "NextToken", "NextToken")
-LIST_PAGES = Pages(InvalidParameterValueException, None, "NextToken", "NextToken", default=500)
+DATA_PAGES = Pagination(InvalidNextToken, None, "NextToken", "NextToken")
+LIST_PAGES = Pagination(InvalidParameterValueException, None, "NextToken", "NextToken", default=500)
 STATISTICS_DATAPOINTS_MAX = 1440  # of GetMetricStatistics
 RECENT_S = 3 * HOUR_S  # RecentlyActive of ListMetrics
 TIME_ZONE = re.compile(r"([+-])(\d\d)(\d\d)")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from corral.core import Tx
 from corral.decide.manifest import NotAManifest, read_manifest
-from corral.model.blob import StoredBlob
+from corral.model.blob import GARBAGE, StoredBlob
 from corral.model.image import Layer, Manifest, RegistryImage, Repository
 from corral.model.objects import ContentPart
 from corral.services.ecr.repository_names import (
@@ -140,4 +140,5 @@ def schedule_layer_cleanup(tx: Tx[Store]) -> None:
 def release(tx: Tx[Store], contents: list[int]) -> None:
     """Release contents that no layer has any more."""
     released = [tx.store.objects.release(content) for content in contents]
-    thrown_away(tx, any(released))
+    if any(released):
+        tx.changed(GARBAGE)

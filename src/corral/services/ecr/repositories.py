@@ -126,7 +126,7 @@ def untag_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
 
 
 def list_tags_for_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    return {"tags": TAG_RULES.shown(_tagged(tx, params, caller).tags)}
+    return {"tags": TAG_RULES.to_list(_tagged(tx, params, caller).tags)}
 
 
 def _description(tx: Tx[Store], caller: Caller, repository: Repository) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """ExecuteCommand: permission to run one command in a container within a minute.
 
-A session that was not opened yet is not stored: its token holds the permit, sealed by `services/sessions.py`. `server/data_channel.py`
-opens sessions.
+A session that was not opened yet is not stored: its token holds the permit, sealed by `services/sessions.py`.
+`server/data_channel.py` opens sessions.
 """
 
 from __future__ import annotations

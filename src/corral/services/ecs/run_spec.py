@@ -131,7 +131,7 @@ def secret_values(tx: Tx[Store], task: Task, container: dict[str, Any]) -> tuple
     wanted = [*container.get("secrets", ()), *options]
     if not wanted:
         return {}, None
-    from corral.services.ssm.naming import find  # imported here because few containers have secrets
+    from corral.services.ssm.parameter_names import find  # imported here because few containers have secrets
     from corral.services.ssm.parameters import plain_value
 
     values, missing = dict[str, str](), list[str]()
@@ -180,7 +180,7 @@ def environment_file_slices(tx: Tx[Store], container: dict[str, Any]) -> tuple[l
 
 def _object_slices(tx: Tx[Store], object_arn: str) -> tuple[Slice, ...]:
     from corral.services.s3.errors import NoSuchBucket  # imported here because few containers have environment files
-    from corral.services.s3.naming import existing_version
+    from corral.services.s3.lookup import existing_version
 
     named = OBJECT_ARN.fullmatch(object_arn)
     assert named is not None

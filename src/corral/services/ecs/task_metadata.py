@@ -11,10 +11,10 @@ from typing import Any
 
 from corral.core import Tx
 from corral.model.instance import Instance
-from corral.model.run import CPU_UNITS_PER_CORE, MIB, Measured, RunState, Usage
+from corral.model.run import Measured, RunState, Usage
 from corral.model.session import Credentials
 from corral.model.task import Run, Task, TaskState
-from corral.model.units import CPU_UNITS_PER_CORE
+from corral.model.units import CPU_UNITS_PER_CORE, MIB
 from corral.services import sessions
 from corral.services.ecs.naming import arn, split_definition
 from corral.services.ecs.run_spec import is_fargate, log_target

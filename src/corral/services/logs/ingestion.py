@@ -11,7 +11,7 @@ from typing import Any
 from corral.core import Tx
 from corral.decide.emf import MARK, embedded_points
 from corral.model.metric import Point
-from corral.model.run import LogChunk, LogTarget, Start
+from corral.model.run import LogChunk, LogTarget, StartOrder
 from corral.services.cloudwatch.metric_writes import hand_over_points
 from corral.services.logs.common import now_ms
 from corral.telemetry import LogStore, LogStream
@@ -46,7 +46,7 @@ def _filtered_points(filters: Sequence[Mapping[str, Any]], region: str, events: 
     return found + [point for extractor in extractors for point in extractor.defaults()]
 
 
-def open_streams(tx: Tx[LogStore], starts: list[Start]) -> dict[str, str]:
+def open_streams(tx: Tx[LogStore], starts: list[StartOrder]) -> dict[str, str]:
     """Create the streams of runs that are about to start. Returns run id → why that run cannot start."""
     refused = {}
     groups: dict[tuple[str, str], int] = {}  # many runs share few groups

@@ -15,12 +15,12 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from corral.core import Tx
-from corral.decide.policy import PolicyError, is_public, read
+from corral.decide.policy import PolicyError, is_public, read_policy
 from corral.errors import ApiError, api_error
 from corral.model.objects import BUCKET_ENCRYPTION, BUCKET_LIFECYCLE, BUCKET_NOTIFICATION, ENABLED, Bucket
-from corral.services import Operation
+from corral.services import Handler
 from corral.services.caller import Caller
-from corral.services.pages import Pages
+from corral.services.pagination import Pagination
 from corral.services.s3 import acl
 from corral.services.s3.errors import (
     InvalidArgument,
@@ -37,7 +37,7 @@ from corral.services.s3.object_details import BUCKET_TAGS
 from corral.store import Store
 
 NAMED_MAX = 1_000
-PAGES = Pages(InvalidArgument, None, "ContinuationToken", "NextContinuationToken", truncated="IsTruncated")
+PAGES = Pagination(InvalidArgument, None, "ContinuationToken", "NextContinuationToken", truncated="IsTruncated")
 RESOURCE = re.compile(r"arn:aws[a-z-]*:s3:::(?P<bucket>[^/]*)(?:/.*)?", re.S)
 
 Validate = Callable[[Tx[Store], Bucket, dict[str, Any], Caller], Any]  # raises, or returns the document to store
@@ -71,7 +71,7 @@ def apply_create_options(tx: Tx[Store], bucket: Bucket, params: dict[str, Any]) 
         tx.store.bucket_documents.put(bucket.id, TAGGING.name, {"TagSet": _checked_tags(tags)}, tx.now_s)
 
 
-def _operations(configuration: BucketConfiguration) -> dict[str, Operation]:
+def _operations(configuration: BucketConfiguration) -> dict[str, Handler]:
     def put(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
         bucket = existing_bucket(tx, params, caller)
         document = configuration.validate(tx, bucket, params, caller)
@@ -95,11 +95,11 @@ def _operations(configuration: BucketConfiguration) -> dict[str, Operation]:
         configuration.on_delete(tx, bucket)
         return {}
 
-    found: dict[str, Operation] = {f"Put{configuration.name}": put, f"Get{configuration.name}": get}
+    found: dict[str, Handler] = {f"Put{configuration.name}": put, f"Get{configuration.name}": get}
     return found | ({configuration.delete: delete} if configuration.delete is not None else {})
 
 
-def _named_operations(word: str, missing: Callable[[], ApiError]) -> dict[str, Operation]:
+def _named_operations(word: str, missing: Callable[[], ApiError]) -> dict[str, Handler]:
     """The operations of a kind of which a bucket can have several, each with an Id, such as PutBucketMetricsConfiguration."""
     kind, member = f"Bucket{word}Configuration", f"{word}Configuration"
 
@@ -147,7 +147,7 @@ def _missing(code: str, message: str) -> Callable[[], ApiError]:
 def _validate_policy(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
     text = params["Policy"]
     try:
-        policy = read(text)
+        policy = read_policy(text)
     except PolicyError as error:
         raise MalformedPolicy(str(error)) from None
     for statement in policy.statements:
@@ -171,7 +171,7 @@ def _get_policy_status(tx: Tx[Store], params: dict[str, Any], caller: Caller) ->
     found = current_document(tx, existing_bucket(tx, params, caller), POLICY)
     if found is None:
         raise _NO_POLICY()
-    return {"PolicyStatus": {"IsPublic": is_public(read(found))}}
+    return {"PolicyStatus": {"IsPublic": is_public(read_policy(found))}}
 
 
 def _validate_encryption(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
@@ -216,7 +216,7 @@ def _validate_tagging(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], cal
 
 
 def _checked_tags(tags: list[dict[str, str]]) -> list[dict[str, str]]:
-    return BUCKET_TAGS.shown(BUCKET_TAGS.read(tags))
+    return BUCKET_TAGS.to_list(BUCKET_TAGS.read(tags))
 
 
 def _validate_logging(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
@@ -352,7 +352,7 @@ CONFIGURATIONS = (
     BucketConfiguration("BucketAbac", _validate_abac, member="AbacStatus", default={"Status": "Disabled"}),
 )
 
-HANDLERS: dict[str, Operation] = {"GetBucketPolicyStatus": _get_policy_status}
+HANDLERS: dict[str, Handler] = {"GetBucketPolicyStatus": _get_policy_status}
 for _configuration in CONFIGURATIONS:
     HANDLERS |= _operations(_configuration)
 for _word in ("Analytics", "IntelligentTiering", "Inventory", "Metrics"):

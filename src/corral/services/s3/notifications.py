@@ -24,8 +24,8 @@ from corral.services.caller import Caller
 from corral.services.s3.errors import InvalidArgument
 from corral.services.s3.lifecycle import key_changed
 from corral.services.s3.lookup import bucket_arn, owner
-from corral.services.sqs.send_message import deliver
 from corral.services.sqs.queue_names import queue_with_arn
+from corral.services.sqs.send_message import deliver
 from corral.store import Store
 
 QUEUES, TOPICS, FUNCTIONS = "QueueConfigurations", "TopicConfigurations", "LambdaFunctionConfigurations"
@@ -157,7 +157,10 @@ def _refusal(bucket: Bucket, queue: Queue, arn: str, caller: Caller) -> str | No
         return "FIFO SQS queues are not supported"
     context = {"aws:sourcearn": (bucket_arn(bucket.name),), "aws:sourceaccount": (caller.account,)}
     try:
-        verdict = evaluate(read_policy(queue.attributes.get("Policy", "")), AccessRequest(service_principal(SENDER), "sqs:SendMessage", arn, context))
+        verdict = evaluate(
+            read_policy(queue.attributes.get("Policy", "")),
+            AccessRequest(service_principal(SENDER), "sqs:SendMessage", arn, context),
+        )
     except PolicyError:  # the queue has no policy
         verdict = PolicyDecision.NO_MATCH
     if verdict is not PolicyDecision.ALLOWED:

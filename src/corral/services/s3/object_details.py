@@ -164,7 +164,7 @@ def delete_object_tagging(tx: Tx[Store], params: dict[str, Any], caller: Caller)
 def get_object_tagging(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     bucket = existing_bucket(tx, params, caller)
     version = existing_version(tx, bucket, params["Key"], params.get("VersionId"))
-    return {"TagSet": OBJECT_TAGS.shown(version.details.get(TAGS, {})), **version_id_member(bucket, version)}
+    return {"TagSet": OBJECT_TAGS.to_list(version.details.get(TAGS, {})), **version_id_member(bucket, version)}
 
 
 def tags_from_header(text: str) -> dict[str, str]:

@@ -235,7 +235,7 @@ def remove_tags_from_resource(tx: Tx[Store], params: dict[str, Any], caller: Cal
 
 
 def list_tags_for_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    return {"TagList": TAG_RULES.shown(_tags(tx, params, caller))}
+    return {"TagList": TAG_RULES.to_list(_tags(tx, params, caller))}
 
 
 def _tags(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, str]:
