@@ -9,7 +9,7 @@ from operator import attrgetter, itemgetter
 
 from corral.model.placement import CompiledRules, Slot
 
-Shape = tuple[int, int]  # (free memory, free CPU), or (free CPU, free memory) in an index that sorts by CPU
+FreeShape = tuple[int, int]  # (free memory, free CPU), or (free CPU, free memory) in an index that sorts by CPU
 SpreadValues = tuple[str | int, ...]  # the values of a slot over which tasks are spread
 FreeAmounts = tuple[int, int, int]  # (GPUs, memory, CPU): an index sorts slots by these
 
@@ -22,8 +22,8 @@ class GroupIndex:
     def __init__(self, gpus: int, *, by_cpu: bool = False) -> None:
         self.gpus = gpus
         self._by_cpu = by_cpu
-        self._ids: dict[Shape, list[str]] = {}
-        self.shapes: list[Shape] = []
+        self._ids: dict[FreeShape, list[str]] = {}
+        self.shapes: list[FreeShape] = []
         self._seconds: list[int] = []  # the second numbers of all shapes, sorted
 
     def fitting(self, memory_mib: int, cpu_units: int) -> Iterator[Sequence[str]]:
@@ -58,7 +58,7 @@ class GroupIndex:
             del self._seconds[bisect_left(self._seconds, shape[1])]
         return bool(self.shapes)
 
-    def snapshot(self) -> list[tuple[Shape, tuple[str, ...]]]:
+    def snapshot(self) -> list[tuple[FreeShape, tuple[str, ...]]]:
         return [(shape, tuple(self._ids[shape])) for shape in self.shapes]
 
 
