@@ -100,7 +100,7 @@ def _labelled(query: MetricDataQuery, found: Series | tuple[Series, ...], contex
 def _page(
     results: list[LabelledSeries], limit: int, position: tuple[int, int | None], *, descending: bool
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """One page of at most `limit` datapoints. The token holds the index of the next series and the time of its last datapoint."""
+    """One page of at most `limit` datapoints. The token has the index of the next series and the time of its last datapoint."""
     page: list[dict[str, Any]] = []
     at, after_s = position
     while at < len(results) and limit:
