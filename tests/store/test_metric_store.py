@@ -47,7 +47,7 @@ class World:
     def put(self, points: list[Point], *, own: bool = False, fail: bool = False) -> None:
         self.store.begin()
         self.store.savepoint()
-        (self.store.hold if own else self.store.append)(points, self.now_s)
+        (self.store.append_buffered if own else self.store.append)(points, self.now_s)
         if fail:
             self.store.rollback_to_savepoint()
         else:
@@ -228,7 +228,7 @@ def test_a_rollback_leaves_no_points(tmp_path):
     store = world.store
     store.begin()
     store.append([Point(METRICS[0], START, 1.0)], START)
-    store.hold([Point(METRICS[1], START, 1.0)], START)
+    store.append_buffered([Point(METRICS[1], START, 1.0)], START)
     assert store.read(METRICS[1], start_s=START - 60, end_s=START + 60, period_s=60, now_s=START)  # the writer sees its own
     store.rollback()
     for metric in METRICS:

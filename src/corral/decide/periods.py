@@ -21,7 +21,7 @@ def first_period(start_s: float, period_s: int, now_s: float) -> int:
     return int(start_s // step_s) * step_s
 
 
-def is_kept(at_s: int, period_s: int, now_s: float) -> bool:
+def is_stored_for(at_s: int, period_s: int, now_s: float) -> bool:
     """Whether samples of that time are still stored with a step that divides the period."""
     step_s = next((step for step, age in RETENTION_S.items() if now_s - at_s <= age), None)
     return step_s is not None and period_s % step_s == 0

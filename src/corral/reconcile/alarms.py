@@ -36,7 +36,7 @@ from corral.services.cloudwatch.metric_queries import MetricDataQuery, MetricSta
 from corral.telemetry import MetricStore
 
 NEWEST_MAX_AGE_S = 10  # an idle GPU is sampled every five seconds
-WINDOW_TEXTS = {  # which window decided, for StateReason; empty where there is only one
+WINDOW_TEXTS = {  # names the deciding window in StateReason; empty if there is only one
     "": "",
     "period": " Evaluated on the period of {period_s} seconds.",
     "newestSecond": " Evaluated on the newest second.",

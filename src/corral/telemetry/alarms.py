@@ -142,14 +142,14 @@ class Alarms:
         return alarm
 
     def change(self, alarm: Alarm, metrics: Iterable[Metric] = (), children: Iterable[tuple[str, bool]] = ()) -> None:
-        """Replace the configuration of an alarm, and what it watches."""
+        """Replace the configuration of an alarm, its metrics and its children."""
         self.update(alarm)
         for table in ("alarm_metric", "alarm_child"):
             self._execute(f"DELETE FROM {table} WHERE alarm_id = ?", (alarm.id,))
         self._watch(alarm, metrics, children)
 
     def update(self, alarm: Alarm) -> None:
-        """Write an alarm's row. What it watches does not change."""
+        """Write an alarm's row. Its metrics and children do not change."""
         columns = ", ".join(f"{column.strip()} = ?" for column in COLUMNS.split(",")[1:])
         self._execute(f"UPDATE alarm SET {columns} WHERE id = ?", (*_values(alarm), alarm.id))
         self._alarms[alarm.id] = alarm

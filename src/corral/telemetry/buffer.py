@@ -27,7 +27,7 @@ class Buffer:
         self._pending_by_series: dict[int, list[tuple[int, int, bytes]]] = {}
         self._flushing = False
 
-    def hold(self, series_id: int, unit: int, minute_s: int, data: bytes, now_s: float) -> None:
+    def add(self, series_id: int, unit: int, minute_s: int, data: bytes, now_s: float) -> None:
         self._expect_commit()
         self._pending.append((series_id, unit, minute_s, data, now_s))
         self._pending_by_series.setdefault(series_id, []).append((unit, minute_s, data))
@@ -38,13 +38,13 @@ class Buffer:
 
     def flush(self) -> Generation | None:
         """The generation to write in this transaction; None if the buffer is empty."""
-        number, held = self._generations[-1]
-        if self._flushing or not held:
+        number, rows = self._generations[-1]
+        if self._flushing or not rows:
             return None
         self._expect_commit()
         self._flushing = True
         self._journal.on_rollback(self._end_flush)
-        return number, held
+        return number, rows
 
     @property
     def flushed(self) -> int:
@@ -54,9 +54,9 @@ class Buffer:
     def newer_than(self, flushed: int, series_id: int) -> list[tuple[int, int, bytes]]:
         """(unit, minute, records) that a snapshot of the file with the last generation `flushed` does not contain."""
         found: list[tuple[int, int, bytes]] = []
-        for number, held in self._generations:
-            if number > flushed and series_id in held:
-                found += [(unit, minute_s, data) for (unit, minute_s), data in list(held[series_id].items())]
+        for number, by_series in self._generations:
+            if number > flushed and series_id in by_series:
+                found += [(unit, minute_s, data) for (unit, minute_s), data in list(by_series[series_id].items())]
         return found
 
     def pending(self, series_id: int) -> list[tuple[int, int, bytes]]:
@@ -81,9 +81,9 @@ class Buffer:
         if self._flushing:
             self._generations = (self._generations[-1], (self._generations[-1][0] + 1, {}))
             self._flushing, self._since_s = False, None
-        held = self._generations[-1][1]
+        by_series = self._generations[-1][1]
         for series_id, unit, minute_s, data, _ in self._pending:
-            rows = held.setdefault(series_id, {})
+            rows = by_series.setdefault(series_id, {})
             rows[unit, minute_s] = rows.get((unit, minute_s), b"") + data
         if self._since_s is None and self._pending:
             self._since_s = self._pending[-1][-1]

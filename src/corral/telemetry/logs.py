@@ -211,13 +211,13 @@ class LogStore(Database):
     def purge(self, limit: int, max_bytes: int) -> bool:
         """Delete a batch of events, then streams and groups, of deleted groups. False: nothing is left to delete."""
         while limit > 0 and max_bytes > 0:
-            gone = self.execute(
+            row = self.execute(
                 "SELECT g.id, s.id, s.stored, s.bytes FROM log_group g LEFT JOIN log_stream s ON s.group_id = g.id "
                 "WHERE g.name IS NULL LIMIT 1"
             ).fetchone()
-            if gone is None:
+            if row is None:
                 return False
-            group_id, stream_id, stored, size = gone
+            group_id, stream_id, stored, size = row
             limit -= 1
             if stream_id is None:
                 self.execute("DELETE FROM log_group WHERE id = ?", (group_id,))

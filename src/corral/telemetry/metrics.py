@@ -96,12 +96,12 @@ class MetricStore(Database):
         if self._buffer.is_due(now_s):
             self.flush()
 
-    def hold(self, points: Iterable[Point], now_s: float) -> None:
+    def append_buffered(self, points: Iterable[Point], now_s: float) -> None:
         """Buffer points of the current second. Readers see them after the commit; the next flush writes them to disk."""
         for metric, at_s, sample, unit, resolution_s in points:
             second = int(at_s)
             data = pack(second % 60 if resolution_s == 1 else 0, sample)
-            self._buffer.hold(self._active(metric, now_s), UNIT_NUMBERS[unit], second - second % 60, data, now_s)
+            self._buffer.add(self._active(metric, now_s), UNIT_NUMBERS[unit], second - second % 60, data, now_s)
         if self._buffer.is_due(now_s):
             self.flush()
 
@@ -110,8 +110,8 @@ class MetricStore(Database):
         generation = self._buffer.flush()
         if generation is None:
             return
-        number, held = generation
-        for series_id, rows in held.items():
+        number, buffered = generation
+        for series_id, rows in buffered.items():
             for (unit, at_s), data in rows.items():
                 self.append_row((1, at_s, series_id, unit), data)
         self.execute("UPDATE flushed SET number = ?", (number,))
@@ -266,11 +266,11 @@ class MetricStore(Database):
             if start_s > now_s - RETENTION_S[step_s]:
                 break  # coarser rows hold only older samples
         if not self.reads_only:
-            held = self._buffer.newer_than(self._buffer.flushed, series_id) + self._buffer.pending(series_id)
+            buffered = self._buffer.newer_than(self._buffer.flushed, series_id) + self._buffer.pending(series_id)
         else:
-            held = self._buffer.newer_than(self._flushed(), series_id)
+            buffered = self._buffer.newer_than(self._flushed(), series_id)
         begin = start_s - start_s % 60
-        rows += [(unit, 1, at_s, data) for unit, at_s, data in held if begin <= at_s < end_s]
+        rows += [(unit, 1, at_s, data) for unit, at_s, data in buffered if begin <= at_s < end_s]
         return rows
 
     def _written_rows(self, series_id: int, step_s: int, start_s: int, end_s: int) -> list[PackedRow]:

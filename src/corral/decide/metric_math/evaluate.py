@@ -63,7 +63,7 @@ def evaluate(expression: Expression, scope: ExpressionScope) -> Value:
         case Array(items):
             listed = tuple(series for item in items for series in _listed(evaluate(item, scope)))
             if len(listed) > ARRAY_MAX:
-                raise InvalidExpression(f"An array holds at most {ARRAY_MAX} time series")
+                raise InvalidExpression(f"An array can contain at most {ARRAY_MAX} time series")
             return listed
         case FunctionCall(name, arguments):
             return _called(name, arguments, scope)
@@ -83,7 +83,7 @@ def to_result(value: Value) -> Series | tuple[Series, ...]:
 
 def _listed(value: Value) -> tuple[Series, ...]:
     if isinstance(value, float):
-        raise InvalidExpression("An array holds time series, not scalars")
+        raise InvalidExpression("An array contains time series, not scalars")
     return (value,) if isinstance(value, Series) else value
 
 

@@ -17,7 +17,7 @@ from corral.decide.metric_label import distinct_labels
 from corral.decide.metric_math import Expression, ExpressionScope, InvalidExpression, Series, Value, evaluate, names_in, to_result
 from corral.decide.metric_search import InvalidSearch, parse_search
 from corral.decide.metric_sql import SERIES_MAX, InvalidQuery, Select
-from corral.decide.periods import first_period, is_kept, is_period
+from corral.decide.periods import first_period, is_period, is_stored_for
 from corral.decide.statistics import Statistic, parse_statistic, value_of
 from corral.model.durations import DAY_S, MINUTE_S
 from corral.model.metric import Metric, Summary
@@ -161,7 +161,7 @@ def series_values(
         metric, start_s=start_s, end_s=end_s, period_s=period_s, now_s=tx.now_s, unit=unit, values=statistic.needs_values
     )
     found = ((at_s, value_of(summary, statistic)) for at_s, summary in sorted(summaries.items()))
-    return {at_s: value for at_s, value in found if value is not None and is_kept(at_s, period_s, tx.now_s)}
+    return {at_s: value for at_s, value in found if value is not None and is_stored_for(at_s, period_s, tx.now_s)}
 
 
 def newest_second(
@@ -259,7 +259,7 @@ class _Computation:
             for at_s, summary in read.items():
                 if at_s in group:
                     group[at_s].merge(summary)
-                elif is_kept(at_s, period_s, tx.now_s):
+                elif is_stored_for(at_s, period_s, tx.now_s):
                     group[at_s] = summary
         found = []
         for labels, summaries in sorted(groups.items()):

@@ -11,7 +11,7 @@ from typing import Any
 from corral.core import Tx
 from corral.decide.metric_label import LabelContext, fill_label, is_dynamic
 from corral.decide.metric_math import Series
-from corral.decide.periods import first_period, is_kept
+from corral.decide.periods import first_period, is_stored_for
 from corral.decide.statistics import SIMPLE, Statistic, parse_statistic, value_of
 from corral.model.durations import HOUR_S, MINUTE_S
 from corral.model.metric import Metric, Summary
@@ -100,7 +100,7 @@ def _labelled(query: MetricDataQuery, found: Series | tuple[Series, ...], contex
 def _page(
     results: list[LabelledSeries], limit: int, position: tuple[int, int | None], *, descending: bool
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """One page of at most `limit` datapoints. The token holds the index of the next series and the time of its last datapoint."""
+    """One page of at most `limit` datapoints. The token has the index of the next series and the time of its last datapoint."""
     page: list[dict[str, Any]] = []
     at, after_s = position
     while at < len(results) and limit:
@@ -157,7 +157,7 @@ def get_metric_statistics(tx: Tx[MetricStore], params: dict[str, Any], caller: C
         for unit, summaries in found.items()
         if wanted in (None, unit)
         for at_s, summary in summaries.items()
-        if is_kept(at_s, period_s, tx.now_s) and (point := _datapoint(at_s, unit, summary, statistics)) is not None
+        if is_stored_for(at_s, period_s, tx.now_s) and (point := _datapoint(at_s, unit, summary, statistics)) is not None
     ]
     points.sort(key=lambda point: (point["Timestamp"], point["Unit"]))
     return {"Label": metric.name, "Datapoints": points}

@@ -36,7 +36,7 @@ def record(tx: Tx[MetricStore], points: Sequence[Point], *, own: bool = False) -
     and are written every few seconds: readers see them at once, and a crash may lose the last of them.
     """
     if own:
-        tx.store.hold(points, tx.now_s)
+        tx.store.append_buffered(points, tx.now_s)
     else:
         tx.store.append(points, tx.now_s)
     if tx.store.alarms.watching:
@@ -188,7 +188,7 @@ def _counted(datum: dict[str, Any], member: str, faults: list[str]) -> Sample:
         faults.append(f"The parameters {member}.Values and {member}.Counts must be of the same size.")
     _check_numbers(values, f"{member}.Values", faults)
     if not all(isfinite(count) and 0 < count <= LARGEST_VALUE for count in counts):
-        faults.append(f"The parameter {member}.Counts must hold numbers greater than 0.")
+        faults.append(f"The parameter {member}.Counts must contain numbers greater than 0.")
     return list(zip(values, counts))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from corral.core import Tx
-from corral.errors import api_error
+from corral.errors import ApiError, api_error
 from corral.model.durations import DAY_MS
 from corral.services.caller import Caller
 from corral.services.pagination import Pagination
@@ -28,23 +28,27 @@ def existing_group(tx: Tx[LogStore], caller: Caller, name: str) -> LogGroup:
     return group
 
 
+def no_such_stream() -> ApiError:
+    return ResourceNotFoundException("The specified log stream does not exist.")
+
+
 def existing_stream(tx: Tx[LogStore], caller: Caller, group: str, name: str) -> LogStream:
     stream = tx.store.stream(caller.region, group, name)
     if stream is None:
         existing_group(tx, caller, group)
-        raise ResourceNotFoundException("The specified log stream does not exist.")
+        raise no_such_stream()
     return stream
 
 
-def group_named(params: dict[str, Any]) -> str:
+def requested_group_name(params: dict[str, Any]) -> str:
     """The name of the group that a request gives by logGroupName or by logGroupIdentifier."""
     name, identifier = params.get("logGroupName"), params.get("logGroupIdentifier")
     if bool(name) == bool(identifier):
         raise InvalidParameterException("Specify exactly one of logGroupName and logGroupIdentifier.")
-    return name or group_of(str(identifier))
+    return name or group_name(str(identifier))
 
 
-def group_of(identifier: str) -> str:
+def group_name(identifier: str) -> str:
     """The name of a log group, which may be given as an ARN."""
     return identifier.removesuffix(":*").rpartition(":log-group:")[2]
 
@@ -57,6 +61,6 @@ def now_ms(tx: Tx[Any]) -> int:
     return round(tx.now_s * 1000)
 
 
-def kept_since_ms(tx: Tx[Any], retention_days: int | None) -> int:
+def retention_start_ms(tx: Tx[Any], retention_days: int | None) -> int:
     """Events before this time have expired. Responses never contain them, even while they are still stored."""
     return 0 if retention_days is None else now_ms(tx) - retention_days * DAY_MS

@@ -10,10 +10,10 @@ from corral.services.caller import Caller
 from corral.services.logs.common import (
     PAGES,
     InvalidParameterException,
-    ResourceNotFoundException,
     existing_group,
-    group_named,
-    kept_since_ms,
+    no_such_stream,
+    requested_group_name,
+    retention_start_ms,
 )
 from corral.services.logs.events import PAGE_MAX_BYTES, PAGE_MAX_EVENTS
 from corral.services.pagination import token_of
@@ -25,9 +25,9 @@ BACKWARDS_SINCE_MS = 1_704_067_200_000  # 2024-01-01: AWS searches backwards onl
 
 def filter_log_events(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """One page. A page may have few events or none and still have a nextToken, because one request reads a bounded amount."""
-    group = existing_group(tx, caller, group_named(params))
+    group = existing_group(tx, caller, requested_group_name(params))
     pattern = parse_pattern(params.get("filterPattern", ""))
-    start, end, backwards = _bounds(params, kept_since_ms(tx, group.retention_days))
+    start, end, backwards = _bounds(params, retention_start_ms(tx, group.retention_days))
     event_filter = EventFilter(
         hint=pattern.hint,
         matches=None if pattern.exact else pattern.matches,
@@ -59,13 +59,13 @@ def _scope(tx: Tx[LogStore], params: dict[str, Any], caller: Caller, group: LogG
     if prefix:
         raise InvalidParameterException("logStreamNamePrefix and logStreamNames are mutually exclusive parameters.")
     if not all(tx.store.stream(caller.region, group.name, name) for name in names):
-        raise ResourceNotFoundException("The specified log stream does not exist.")
+        raise no_such_stream()
     return SearchScope(group.id, tuple(dict.fromkeys(names)))
 
 
-def _bounds(params: dict[str, Any], kept_since: int) -> tuple[EventPlace, EventPlace, bool]:
+def _bounds(params: dict[str, Any], oldest_ms: int) -> tuple[EventPlace, EventPlace, bool]:
     """(start, end, backwards). FilterLogEvents includes the end time; GetLogEvents does not."""
-    start: EventPlace = (max(params.get("startTime", 0), kept_since), 0, 0)
+    start: EventPlace = (max(params.get("startTime", 0), oldest_ms), 0, 0)
     end: EventPlace = (params["endTime"] + 1, 0, 0) if "endTime" in params else LAST
     backwards = not params.get("startFromHead", True)
     if "nextToken" in params:

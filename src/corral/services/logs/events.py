@@ -11,9 +11,9 @@ from corral.services.caller import Caller
 from corral.services.logs.common import (
     InvalidParameterException,
     existing_stream,
-    group_named,
-    kept_since_ms,
     now_ms,
+    requested_group_name,
+    retention_start_ms,
 )
 from corral.services.logs.ingestion import ingest
 from corral.services.logs.streams import sequence_token
@@ -35,7 +35,7 @@ def put_log_events(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> 
     events = [(event["timestamp"], event["message"]) for event in params["logEvents"]]
     _check_batch(events)
     old = _count_before(events, now_ms(tx) - TOO_OLD_MS)
-    expired = _count_before(events, kept_since_ms(tx, stream.retention_days))
+    expired = _count_before(events, retention_start_ms(tx, stream.retention_days))
     new = _count_before(events, now_ms(tx) + TOO_NEW_MS + 1)  # index of the first event that is too new
     good = events[max(old, expired) : new]
     if good and good[-1][0] - good[0][0] > SPAN_MAX_MS:
@@ -54,7 +54,7 @@ def put_log_events(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> 
 
 def get_log_events(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """One page of a stream. With X-Corral-Wait, a request at the end of the stream waits for new events."""
-    stream = existing_stream(tx, caller, group_named(params), params["logStreamName"])
+    stream = existing_stream(tx, caller, requested_group_name(params), params["logStreamName"])
     reply = _page(tx, stream, params)
     if caller.wait_s and not tx.final and not reply["events"]:
         raise Wait([f"stream:{stream.id}"], tx.now_s + min(caller.wait_s, WAIT_MAX_S))
@@ -69,7 +69,7 @@ def _page(tx: Tx[LogStore], stream: LogStream, params: dict[str, Any]) -> dict[s
         direction, here = _position(token)
         descending = direction == "b"
         start, end = (start, min(end, here)) if descending else (max(start, here), end)
-    start = max(start, (kept_since_ms(tx, stream.retention_days), 0))
+    start = max(start, (retention_start_ms(tx, stream.retention_days), 0))
     events = read_events(
         tx.store.connection, stream.id, start=start, end=end, limit=limit, max_bytes=PAGE_MAX_BYTES, descending=descending
     )

@@ -14,7 +14,7 @@ from corral.services.logs.common import (
     ValidationException,
     existing_group,
     group_arn,
-    group_of,
+    group_name,
     now_ms,
 )
 from corral.services.logs.tags import LOG_GROUP_RULES
@@ -45,7 +45,7 @@ def delete_log_group(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -
 
 
 def put_log_group_deletion_protection(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    group = existing_group(tx, caller, group_of(params["logGroupIdentifier"]))
+    group = existing_group(tx, caller, group_name(params["logGroupIdentifier"]))
     tx.store.set_details(group.id, group.details | {"deletionProtectionEnabled": params["deletionProtectionEnabled"]})
     return {}
 
@@ -81,7 +81,7 @@ def describe_log_groups(tx: Tx[LogStore], params: dict[str, Any], caller: Caller
             prefix=prefix,
             part=part,
             classes=LOW_COST if wanted in LOW_COST else (wanted,) if wanted else (),
-            names=None if identifiers is None else [group_of(identifier) for identifier in identifiers],
+            names=None if identifiers is None else [group_name(identifier) for identifier in identifiers],
         )
         return [(group.name, group) for group in found]
 

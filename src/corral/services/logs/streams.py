@@ -13,8 +13,8 @@ from corral.services.logs.common import (
     existing_group,
     existing_stream,
     group_arn,
-    group_named,
     now_ms,
+    requested_group_name,
 )
 from corral.services.logs.groups import check_unprotected
 from corral.telemetry import LogStore, LogStream
@@ -39,7 +39,7 @@ def delete_log_stream(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) 
 
 
 def describe_log_streams(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    group = existing_group(tx, caller, group_named(params))
+    group = existing_group(tx, caller, requested_group_name(params))
     order, prefix, descending = (
         params.get("orderBy", BY_NAME),
         params.get("logStreamNamePrefix", ""),

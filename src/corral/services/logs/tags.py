@@ -12,7 +12,7 @@ from corral.services.logs.common import (
     ResourceNotFoundException,
     TooManyTagsException,
     existing_group,
-    group_of,
+    group_name,
 )
 from corral.services.tags import TagRules
 from corral.telemetry import LogGroup, LogStore
@@ -64,7 +64,7 @@ def _tagged_group(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> L
         if ":destination:" in arn:
             raise ResourceNotFoundException("The specified destination does not exist.")
         raise InvalidParameterException("The resourceArn must be that of a log group: arn:aws:logs:REGION:ACCOUNT:log-group:NAME")
-    return existing_group(tx, caller, group_of(arn))
+    return existing_group(tx, caller, group_name(arn))
 
 
 def _tags(group: LogGroup) -> dict[str, str]:
