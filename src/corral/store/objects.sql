@@ -6,8 +6,8 @@ CREATE TABLE bucket (
     region TEXT NOT NULL,
     created_at REAL NOT NULL,
     versioning TEXT NOT NULL DEFAULT '' CHECK (versioning IN ('', 'Enabled', 'Suspended')),
-    has_lifecycle INTEGER NOT NULL DEFAULT 0,  -- what must be known of a bucket whenever an object changes: whether it has
-    has_notifications INTEGER NOT NULL DEFAULT 0  -- documents (bucket_document) that act on objects
+    has_lifecycle INTEGER NOT NULL DEFAULT 0,  -- whether it has these documents (bucket_document): every change of an object
+    has_notifications INTEGER NOT NULL DEFAULT 0  -- must know, and most buckets have none
 );
 
 -- The bytes of an object, which its copies share, or of an upload. Without references, the files of its parts are garbage.
@@ -35,7 +35,7 @@ CREATE TABLE object_version (
     key BLOB NOT NULL,
     id TEXT NOT NULL,
     latest INTEGER NOT NULL CHECK (latest IN (0, 1)),
-    content INTEGER,  -- counted by content.refs; a foreign key would need an index of its own, or a scan for each content that goes
+    content INTEGER,  -- counted by content.refs; a foreign key would need another index, or a scan for each deleted content
     size INTEGER NOT NULL,
     etag TEXT NOT NULL,
     modified_at REAL NOT NULL,
