@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from corral import aws
 from corral.blobs import Blobs, BlobWriter
 from corral.core import Tx
-from corral.errors import ApiError, api_error
+from corral.errors import ApiError, ServiceUnavailable, api_error
 from corral.model.blob import Slice, StoredBlob
 from corral.server.http_connection import HttpConnection
 from corral.server.lanes import Lane
@@ -26,7 +26,7 @@ AHEAD_MAX_BYTES = 2 * 1024 * 1024  # received while the threads are busy
 REST_MAX_BYTES = 1024 * 1024  # a refused body up to this size is read to its end; threads read a longer one from the socket
 SKIPPED_MAX_BYTES = 64 * 1024 * 1024  # the rest of a body that is refused during reading is discarded up to this size
 IDLE_MAX_S = 60.0  # then a client that sends nothing gets RequestTimeout
-THREADS = 8
+WRITE_THREADS = 8
 DIGEST_THREADS = 4  # they never block, and the other threads wait for them
 TOO_SLOW = "Your socket connection to the server was not read from or written to within the timeout period."
 
@@ -48,7 +48,7 @@ class BodyReceiver:
         self._blobs = blobs
         self._small_blobs = SmallBlobWriter(blobs)
         self._digesters = ThreadPoolExecutor(DIGEST_THREADS, thread_name_prefix="digests")
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="blobs")
+        self._threads = ThreadPoolExecutor(WRITE_THREADS, thread_name_prefix="blobs")
 
     async def to_memory(self, receive: Receive, body: aws.RequestBody) -> tuple[bytes, dict[str, str]]:
         """A whole small body and its trailers."""
@@ -311,7 +311,12 @@ async def whole_body(headers: Mapping[str, str], receive: Receive) -> bytes:
 
 
 def _too_large() -> ApiError:
-    return RequestTooLarge(f"The body is larger than {aws.BODY_MAX_BYTES} bytes.")
+    return RequestTooLarge(f"The body is larger than the maximum of {aws.BODY_MAX_BYTES} bytes.")
+
+
+def not_written(error: OSError) -> ApiError:
+    """The error for a client whose body could not be written to disk."""
+    return ServiceUnavailable(f"Nothing was stored: the bytes could not be written ({error.strerror or error}).")
 
 
 async def next_piece(receive: Receive, connection: HttpConnection | None = None) -> tuple[bytes, bool]:

@@ -20,7 +20,7 @@ from corral.server.socket_reader import SOCKET_WAIT_MS
 SMALL_BODY_MAX_BYTES = 128 * 1024  # read on the event loop: a thread would take longer
 SENDFILE_MAX_BYTES = 8 * 1024 * 1024  # per call
 STALLED_S = 600.0  # then a client that reads nothing is disconnected
-THREADS = 4
+SEND_THREADS = 4
 
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -29,7 +29,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 class Sender:
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="sending")
+        self._threads = ThreadPoolExecutor(SEND_THREADS, thread_name_prefix="sending")
 
     async def send(self, send: Send, response: aws.Response, connection: HttpConnection) -> None:
         slices: Sequence[Slice] = response.stream or ()

@@ -13,7 +13,7 @@ from typing import Any
 from corral import aws
 from corral.blobs.checksums import CHECKSUM_HEADERS, checksum, checksum_text
 from corral.core import Tx
-from corral.errors import ApiError, ServiceUnavailable
+from corral.errors import ApiError
 from corral.ids import Ids
 from corral.model.blob import StoredBlob
 from corral.model.settings import Settings
@@ -22,8 +22,8 @@ from corral.server.cors import BucketCors
 from corral.server.form_file import FormFile, read_form
 from corral.server.http_connection import HttpConnection
 from corral.server.lanes import Lane
-from corral.server.request_body import BodyReceiver, Receive
 from corral.server.service_calls import CallRunner, served
+from corral.server.request_body import BodyReceiver, Receive, not_written
 from corral.services.caller import Caller
 from corral.services.s3.errors import bad_checksum, bad_content_md5
 
@@ -87,7 +87,7 @@ class S3Requests:
                 result = await self.bodies.store(receive, body, admission.algorithms, connection, lane, commit)
         except OSError as error:
             log.exception("request %s: %s:%s could not be written", caller.request_id, call.service, call.operation)
-            raise ServiceUnavailable(f"Nothing was stored: the bytes could not be written ({error.strerror or error}).") from None
+            raise not_written(error) from None
         return call.serialize(result, caller.request_id)
 
 

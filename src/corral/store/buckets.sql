@@ -2,7 +2,7 @@
 CREATE TABLE bucket_document (
     bucket INTEGER NOT NULL REFERENCES bucket (id) ON DELETE CASCADE,
     kind TEXT NOT NULL,
-    name TEXT NOT NULL,  -- empty for kinds of which a bucket has at most one
+    name TEXT NOT NULL,  -- the Id of the document, for kinds of which a bucket can have several
     put_at REAL NOT NULL,
     document TEXT NOT NULL,
     PRIMARY KEY (bucket, kind, name)
@@ -12,7 +12,7 @@ CREATE TABLE bucket_document (
 CREATE TABLE expiry (
     bucket INTEGER NOT NULL REFERENCES bucket (id) ON DELETE CASCADE,
     key BLOB NOT NULL,
-    upload TEXT NOT NULL,  -- its id; empty: the versions of the key
+    upload TEXT NOT NULL,  -- the id of the upload; empty: the key with its versions
     at REAL NOT NULL,
     PRIMARY KEY (bucket, key, upload)
 ) WITHOUT ROWID;
@@ -21,6 +21,6 @@ CREATE INDEX expiry_at ON expiry (at);
 -- A walk through a bucket whose rules have changed, which schedules some keys per transaction.
 CREATE TABLE expiry_walk (
     bucket INTEGER PRIMARY KEY REFERENCES bucket (id) ON DELETE CASCADE,
-    upload INTEGER NOT NULL,  -- the number of the last upload that was visited
-    key BLOB NOT NULL  -- the last key that was visited; keys follow uploads
+    upload INTEGER NOT NULL,  -- the number of the last scheduled upload
+    key BLOB NOT NULL  -- the last scheduled key; keys follow uploads
 );

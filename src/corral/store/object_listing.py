@@ -12,7 +12,6 @@ from corral.store.object_rows import UPLOAD_COLUMNS, VERSION_COLUMNS, upload_of,
 
 BEYOND = b"\xff"  # appended to a prefix, sorts after every key with that prefix: UTF-8 never contains this byte
 CURRENT = "AND latest = 1 AND content IS NOT NULL"
-NEWEST_FIRST = "ORDER BY number DESC"
 NEXT = b"\x00"  # appended to a key, gives the next possible key
 
 T = TypeVar("T")

@@ -6,8 +6,8 @@ CREATE TABLE bucket (
     region TEXT NOT NULL,
     created_at REAL NOT NULL,
     versioning TEXT NOT NULL DEFAULT '' CHECK (versioning IN ('', 'Enabled', 'Suspended')),
-    has_lifecycle INTEGER NOT NULL DEFAULT 0,  -- whether bucket_document has lifecycle rules: every change of an object needs it
-    has_notifications INTEGER NOT NULL DEFAULT 0  -- whether bucket_document has notifications: likewise
+    has_lifecycle INTEGER NOT NULL DEFAULT 0,  -- whether it has these documents (bucket_document): every change of an object
+    has_notifications INTEGER NOT NULL DEFAULT 0  -- must know, and most buckets have none
 );
 
 -- The bytes of an object, which its copies share, or of an upload. Without references, the files of its parts are garbage.

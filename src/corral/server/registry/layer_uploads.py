@@ -12,11 +12,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from corral.errors import ServiceUnavailable
 from corral.ids import Ids
 from corral.model.blob import StoredBlob
 from corral.server.registry.errors import BlobUploadInvalid, BlobUploadUnknown, SizeInvalid, TooManyRequests
-from corral.server.request_body import BodyReceiver, Receive, ThreadedBlobWriter
+from corral.server.request_body import BodyReceiver, Receive, ThreadedBlobWriter, not_written
 
 SHA256 = "SHA256"
 UPLOADS_MAX = 256
@@ -98,7 +97,7 @@ class LayerUploads:
         except OSError as error:
             log.exception("a layer could not be written")
             await self.drop(upload)
-            raise ServiceUnavailable(f"Nothing was stored: the bytes could not be written ({error.strerror or error}).") from None
+            raise not_written(error) from None
         except BaseException:
             await self.drop(upload)
             raise

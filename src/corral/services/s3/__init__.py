@@ -1,1 +1,1 @@
-"""S3: buckets, objects, uploads in parts, versions. Bytes are blobs; everything else is rows of the state."""
+"""S3: buckets, objects, versions and multipart uploads. The bytes are blobs; everything else is in rows of the state store."""

@@ -72,7 +72,7 @@ def check_write(tx: Tx[Store], bucket: Bucket, key: str, params: Mapping[str, An
 
 
 def wake_blob_gc(tx: Tx[Store], has_garbage: bool) -> None:
-    """Tell `server/blob_gc.py` that this transaction leaves blobs without references."""
+    """Wake `server/blob_gc.py` after the commit, if this transaction leaves blobs without references."""
     if has_garbage:
         tx.changed(GARBAGE)
 
