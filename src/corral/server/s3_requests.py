@@ -22,8 +22,8 @@ from corral.server.cors import BucketCors
 from corral.server.form_file import FormFile, read_form
 from corral.server.http_connection import HttpConnection
 from corral.server.lanes import Lane
-from corral.server.service_calls import CallRunner, served
 from corral.server.request_body import BodyReceiver, Receive, not_written
+from corral.server.service_calls import CallRunner, served
 from corral.services.caller import Caller
 from corral.services.s3.errors import bad_checksum, bad_content_md5
 
