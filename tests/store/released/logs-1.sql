@@ -10,28 +10,28 @@ CREATE TABLE log_event (
     PRIMARY KEY (stream_id, at_ms, number)
 ) WITHOUT ROWID;
 CREATE TABLE log_group (
-    id             INTEGER PRIMARY KEY AUTOINCREMENT,   -- never used again: a purge may still be under way
+    id             INTEGER PRIMARY KEY AUTOINCREMENT,   -- never reused: a purge may still be running
     region         TEXT NOT NULL,
-    name           TEXT,                                -- null: deleted, and its streams are going
+    name           TEXT,                                -- null: deleted, and its streams are being purged
     created_ms     INTEGER NOT NULL,
-    retention_days INTEGER,                             -- null: for ever
-    bytes          INTEGER NOT NULL DEFAULT 0,          -- stored now, of all its streams
+    retention_days INTEGER,                             -- null: no expiry
+    bytes          INTEGER NOT NULL DEFAULT 0,          -- stored now, in all its streams
     details        TEXT NOT NULL,                       -- JSON: class, tags...
     UNIQUE (region, name)
 );
 INSERT INTO "log_group" VALUES(1,'r','/g',1,NULL,0,'{}');
 CREATE TABLE log_stream (
-    id          INTEGER PRIMARY KEY AUTOINCREMENT,      -- never used again: a purge may still be under way
+    id          INTEGER PRIMARY KEY AUTOINCREMENT,      -- never reused: a purge may still be running
     group_id    INTEGER NOT NULL REFERENCES log_group (id),
     name        TEXT NOT NULL,
     created_ms  INTEGER NOT NULL,
-    first_ms    INTEGER,                                -- of the events that are stored; null: none is
+    first_ms    INTEGER,                                -- oldest stored event; null: no event is stored
     last_ms     INTEGER,
     ingested_ms INTEGER,
-    events      INTEGER NOT NULL DEFAULT 0,             -- how many were ever taken: the next event's number
-    stored      INTEGER NOT NULL DEFAULT 0,             -- how many are stored now
-    bytes       INTEGER NOT NULL DEFAULT 0,             -- stored now: messages, and 26 for each event, as CloudWatch Logs counts
-    entity      TEXT,                                   -- JSON, as the last PutLogEvents with one gave it
+    events      INTEGER NOT NULL DEFAULT 0,             -- ever stored: the number of the next event
+    stored      INTEGER NOT NULL DEFAULT 0,             -- stored now
+    bytes       INTEGER NOT NULL DEFAULT 0,             -- stored now: messages, and 26 for each event, as CloudWatch Logs counts them
+    entity      TEXT,                                   -- JSON, from the last PutLogEvents with an entity
     UNIQUE (group_id, name)
 );
 INSERT INTO "log_stream" VALUES(1,1,'s',1,NULL,NULL,NULL,0,0,0,NULL);

@@ -4,24 +4,24 @@ CREATE TABLE alarm (
     region           TEXT NOT NULL,
     name             TEXT NOT NULL,
     kind             TEXT NOT NULL CHECK (kind IN ('MetricAlarm', 'CompositeAlarm')),
-    config           TEXT NOT NULL,             -- JSON, as given
+    config           TEXT NOT NULL,             -- JSON: the stored parameters of the request
     created_s        REAL NOT NULL,
     configured_s     REAL NOT NULL,
     actions_enabled  INTEGER NOT NULL,
     state            TEXT NOT NULL CHECK (state IN ('OK', 'ALARM', 'INSUFFICIENT_DATA')),
     reason           TEXT NOT NULL,
-    reason_data      TEXT NOT NULL,             -- JSON, or nothing
+    reason_data      TEXT NOT NULL,             -- JSON, or empty
     updated_s        REAL NOT NULL,
     transitioned_s   REAL NOT NULL,
-    acted_state      TEXT NOT NULL,             -- the state whose actions a composite alarm took last
-    suppressed_by    TEXT NOT NULL,             -- nothing: it may act
+    acted_state      TEXT NOT NULL,             -- the state whose actions a composite alarm ran last
+    suppressed_by    TEXT NOT NULL,             -- empty: its actions are not suppressed
     suppressed_until REAL,
     UNIQUE (region, name)
 );
 CREATE TABLE alarm_child (
     alarm_id INTEGER NOT NULL REFERENCES alarm (id) ON DELETE CASCADE,
-    child    TEXT NOT NULL,                     -- a name in the same region
-    in_rule  INTEGER NOT NULL,                  -- 0: only its suppressor
+    child    TEXT NOT NULL,                     -- an alarm name in the same region
+    in_rule  INTEGER NOT NULL,                  -- 0: only the suppressor
     PRIMARY KEY (alarm_id, child)
 ) WITHOUT ROWID;
 CREATE TABLE alarm_history (
@@ -42,7 +42,7 @@ CREATE TABLE alarm_metric (
     PRIMARY KEY (alarm_id, namespace, name, dimensions)
 ) WITHOUT ROWID;
 CREATE TABLE dashboard (
-    name        TEXT PRIMARY KEY,           -- they belong to no region
+    name        TEXT PRIMARY KEY,           -- dashboards belong to no region
     body        TEXT NOT NULL,
     modified_s  REAL NOT NULL
 ) WITHOUT ROWID;
@@ -60,10 +60,10 @@ CREATE TABLE outbox (
 );
 CREATE TABLE packed (
     step_s       INTEGER NOT NULL,          -- 1, 60, 300 or 3600
-    at_s         INTEGER NOT NULL,          -- when the first of the sixty steps begins
+    at_s         INTEGER NOT NULL,          -- start of the first step
     series_id    INTEGER NOT NULL,
-    unit         INTEGER NOT NULL,          -- its place in model/metric.py's UNITS
-    packed_bytes INTEGER NOT NULL DEFAULT 0,   -- how long it was when it was made shorter last
+    unit         INTEGER NOT NULL,          -- index in UNITS of model/metric.py
+    packed_bytes INTEGER NOT NULL DEFAULT 0,   -- length of `data` after the last repack
     data         BLOB NOT NULL,
     PRIMARY KEY (step_s, at_s, series_id, unit)
 ) WITHOUT ROWID;
@@ -73,8 +73,8 @@ CREATE TABLE series (
     namespace  TEXT NOT NULL,
     name       TEXT NOT NULL,
     dimensions TEXT NOT NULL,               -- JSON: [[name, value], ...], sorted
-    active_s   INTEGER NOT NULL,            -- when something arrived last, to half an hour
-    entity     TEXT,                        -- JSON, as the last PutMetricData with one gave it
+    active_s   INTEGER NOT NULL,            -- last new datapoint, to half an hour
+    entity     TEXT,                        -- JSON, from the last PutMetricData with an entity
     UNIQUE (region, namespace, name, dimensions)
 );
 CREATE TABLE series_dimension (

@@ -5,13 +5,13 @@ CREATE TABLE bucket (
     region TEXT NOT NULL,
     created_at REAL NOT NULL,
     versioning TEXT NOT NULL DEFAULT '' CHECK (versioning IN ('', 'Enabled', 'Suspended')),
-    has_lifecycle INTEGER NOT NULL DEFAULT 0,  -- whether bucket_document has lifecycle rules: every change of an object needs it
-    has_notifications INTEGER NOT NULL DEFAULT 0  -- whether bucket_document has notifications: likewise
+    has_lifecycle INTEGER NOT NULL DEFAULT 0,  -- whether it has these documents (bucket_document): every change of an object
+    has_notifications INTEGER NOT NULL DEFAULT 0  -- must know, and most buckets have none
 );
 CREATE TABLE bucket_document (
     bucket INTEGER NOT NULL REFERENCES bucket (id) ON DELETE CASCADE,
     kind TEXT NOT NULL,
-    name TEXT NOT NULL,  -- empty for kinds of which a bucket has at most one
+    name TEXT NOT NULL,  -- the Id of the document, for kinds of which a bucket can have several
     put_at REAL NOT NULL,
     document TEXT NOT NULL,
     PRIMARY KEY (bucket, kind, name)
@@ -67,14 +67,14 @@ CREATE TABLE due (key TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
 CREATE TABLE expiry (
     bucket INTEGER NOT NULL REFERENCES bucket (id) ON DELETE CASCADE,
     key BLOB NOT NULL,
-    upload TEXT NOT NULL,  -- its id; empty: the versions of the key
+    upload TEXT NOT NULL,  -- the id of the upload; empty: the key with its versions
     at REAL NOT NULL,
     PRIMARY KEY (bucket, key, upload)
 ) WITHOUT ROWID;
 CREATE TABLE expiry_walk (
     bucket INTEGER PRIMARY KEY REFERENCES bucket (id) ON DELETE CASCADE,
-    upload INTEGER NOT NULL,  -- the number of the last upload that was visited
-    key BLOB NOT NULL  -- the last key that was visited; keys follow uploads
+    upload INTEGER NOT NULL,  -- the number of the last scheduled upload
+    key BLOB NOT NULL  -- the last scheduled key; keys follow uploads
 );
 CREATE TABLE gpu (
     id         TEXT PRIMARY KEY,
