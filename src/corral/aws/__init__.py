@@ -17,14 +17,14 @@ The body of an S3 request may be too large for memory. So S3 requests are recogn
     response = call.serialize(result, request_id)  # response.stream is the handler's value for call.streams_out
 """
 
-from corral.aws.form_encoding import NESTING_MAX, PARAMETERS_MAX
+from corral.aws.form_encoding import PARAMETERS_MAX
 from corral.aws.http import BODY_MAX_BYTES, Request, Response
 from corral.aws.recognition import ApiCall, not_served, presumed_protocol, recognise, recognise_head, serialize_refusal
 from corral.aws.request_body import PlainBody, RequestBody
 from corral.aws.s3 import normalize_s3_request
 from corral.aws.s3_signatures import PostPolicy, verify_head, verify_post_policy
 from corral.aws.sigv4 import Identity, Secret, SecretLookup, verify
-from corral.aws.wire_errors import WrongResult
+from corral.aws.wire_errors import NESTING_MAX, WrongResult
 
 __all__ = [
     "BODY_MAX_BYTES",

@@ -12,13 +12,12 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any
 
-from corral.aws.form_encoding import NESTING_MAX
 from corral.aws.parse.json_body import JsonReader, boolean_value, integer_reader, string_value, wrong_type
 from corral.aws.parse.text import INTEGER_BITS
 from corral.aws.serialize.json_body import SCALARS, JsonWriter
 from corral.aws.shapes import Shape
 from corral.aws.timestamps import seconds_from_number, seconds_from_result
-from corral.aws.wire_errors import ParseError, WrongResult
+from corral.aws.wire_errors import NESTING_MAX, ParseError, WrongResult
 
 EPOCH_TAG = 1
 
@@ -116,7 +115,7 @@ def _indefinite_string(data: bytes, at: int, major: int) -> tuple[str | bytes, i
 
 def _compound(data: bytes, at: int, depth: int, major: int, count: int | None) -> tuple[Any, int]:
     if depth > NESTING_MAX:
-        raise ParseError.syntax(f"nested more than {NESTING_MAX} deep")
+        raise ParseError.too_deep()
     if count is not None and count > len(data) - at:  # an element has at least one byte
         raise _truncated()
     values: list[Any] = []
@@ -209,13 +208,13 @@ def _write_timestamp(value: Any) -> EpochSeconds:
 
 def _write_float(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise WrongResult(f"a number is needed, not {type(value).__name__}")
+        raise WrongResult.wrong_type("a number", value)
     return float(value)
 
 
 def _write_blob(value: Any) -> bytes:
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise WrongResult(f"a blob must be bytes, not {type(value).__name__}")
+        raise WrongResult.wrong_type("a bytes object", value)
     return bytes(value)
 
 

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import unquote
 
-from corral.aws.wire_errors import ParseError
+from corral.aws.wire_errors import NESTING_MAX, ParseError
 
 PARAMETERS_MAX = 20_000
-NESTING_MAX = 64  # structures, lists and maps inside each other
 SEGMENTS_MAX = 3 * NESTING_MAX  # of one dotted name: a list takes three, its name, "member" and an index
 INDEX_MAX_DIGITS = 9
 

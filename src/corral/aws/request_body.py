@@ -11,7 +11,7 @@ from hashlib import sha256
 from hmac import compare_digest
 from typing import Protocol
 
-from corral.aws.wire_errors import error_class
+from corral.aws.wire_errors import CONTENT_HASH_MISMATCH, error_class
 from corral.errors import ApiError
 
 LINE_MAX_BYTES = 4096  # of the header of a chunk, or of one trailer
@@ -57,8 +57,7 @@ class PlainBody:
 
     def finish(self) -> dict[str, str]:
         if self._stated is not None and not compare_digest(self._stated.encode(), self._hash.hexdigest().encode()):
-            message = "The provided 'x-amz-content-sha256' header does not match what was computed."
-            raise error_class("XAmzContentSHA256Mismatch", 400)(message)
+            raise error_class("XAmzContentSHA256Mismatch", 400)(CONTENT_HASH_MISMATCH)
         return {}
 
 
@@ -153,7 +152,7 @@ class ChunkedBody:
             raise _malformed("a chunk must begin with its size")
         size = int(size_text, 16)
         if size > self._missing:
-            raise _incomplete("The chunks are larger than the x-amz-decoded-content-length header says")
+            raise _incomplete("The chunks are larger than the x-amz-decoded-content-length header states")
         if self._signer is not None:
             if not extension.startswith(_SIGNATURE):
                 raise _malformed("a chunk must have a signature")

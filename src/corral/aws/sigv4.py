@@ -21,7 +21,7 @@ from corral.aws import catalogue
 from corral.aws.form_encoding import PARAMETERS_MAX, pairs_from_text
 from corral.aws.http import Request
 from corral.aws.recognition import presumed_protocol
-from corral.aws.wire_errors import ParseError, error_class
+from corral.aws.wire_errors import CONTENT_HASH_MISMATCH, ParseError, error_class
 from corral.errors import ApiError
 
 SKEW_MAX_S = 15 * 60
@@ -341,7 +341,7 @@ def _payload_hash(claim: SignatureClaim, request: Request, body_sha256: str | No
     if body_sha256 is None:
         body_sha256 = sha256(request.body).hexdigest() if request.body else _EMPTY_SHA256
     if stated is not None and not compare_digest(stated.encode("utf-8", "replace"), body_sha256.encode()):
-        raise SignatureRefused("payload", "The provided 'x-amz-content-sha256' header does not match what was computed.")
+        raise SignatureRefused("payload", CONTENT_HASH_MISMATCH)
     return body_sha256
 
 

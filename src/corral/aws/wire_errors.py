@@ -11,6 +11,9 @@ from typing import Literal
 
 from corral.errors import ApiError, api_error
 
+NESTING_MAX = 64  # structures, lists and maps inside each other in one request
+CONTENT_HASH_MISMATCH = "The provided 'x-amz-content-sha256' header does not match what was computed."
+
 ParseErrorKind = Literal["type", "missing", "syntax", "argument"]
 
 # The code for a missing required member. Services that are not listed use the code of their protocol.
@@ -73,6 +76,10 @@ class ParseError(Exception):
         """The bytes are not valid in the format of the protocol."""
         return cls("syntax", detail)
 
+    @classmethod
+    def too_deep(cls) -> ParseError:
+        return cls.syntax(f"the request is nested more than {NESTING_MAX} levels deep")
+
     def where(self) -> str:
         """Return the path as AWS writes it: `containerDefinitions.1.member.name`."""
         return ".".join(reversed(self.path))
@@ -83,6 +90,10 @@ error_class = cache(api_error)  # the tables here and in sigv4 have few codes, a
 
 class WrongResult(AssertionError):
     """A handler returned a value that does not match the operation's output shape."""
+
+    @classmethod
+    def wrong_type(cls, needed: str, value: object) -> WrongResult:
+        return cls(f"{needed} is needed, not {type(value).__name__}")
 
 
 def to_api_error(error: ParseError, service: str, protocol: str) -> ApiError:

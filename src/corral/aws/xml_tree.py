@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 from xml.parsers import expat
 
-from corral.aws.form_encoding import NESTING_MAX
-from corral.aws.wire_errors import ParseError
+from corral.aws.wire_errors import NESTING_MAX, ParseError
 
 ELEMENTS_MAX = 200_000  # CompleteMultipartUpload with 10,000 parts and all their checksums has about half of that
 
@@ -35,7 +34,7 @@ class _Builder:
         if self._count > ELEMENTS_MAX:
             raise ParseError.syntax(f"more than {ELEMENTS_MAX} elements")
         if len(self._open) >= NESTING_MAX:
-            raise ParseError.syntax(f"nested more than {NESTING_MAX} deep")
+            raise ParseError.too_deep()
         element = Element(_local(name), {_local(key): value for key, value in attributes.items()} if attributes else None)
         if self._open:
             self._open[-1].children.append(element)

@@ -11,11 +11,10 @@ from typing import Any
 
 import orjson
 
-from corral.aws.form_encoding import NESTING_MAX
 from corral.aws.parse.text import INTEGER_BITS, SPECIAL_FLOATS, blob_from_base64
 from corral.aws.shapes import Shape
 from corral.aws.timestamps import seconds_from_number, seconds_from_text
-from corral.aws.wire_errors import ParseError
+from corral.aws.wire_errors import NESTING_MAX, ParseError
 
 JsonReader = Callable[[Any], Any]
 JsonReaders = dict[str, JsonReader]  # by shape name; the operations of one service share them
@@ -118,7 +117,7 @@ def check_depth(value: Any) -> None:
     while level:
         depth += 1
         if depth > NESTING_MAX:
-            raise ParseError.syntax(f"nested more than {NESTING_MAX} deep")
+            raise ParseError.too_deep()
         deeper: list[Any] = []
         for item in level:
             if item.__class__ is dict:

@@ -124,19 +124,19 @@ def _timestamp_writer(form: str) -> JsonWriter:
 
 def _string(value: Any) -> str:
     if not isinstance(value, str):
-        raise WrongResult(f"a string is needed, not {type(value).__name__}")
+        raise WrongResult.wrong_type("a string", value)
     return value
 
 
 def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise WrongResult(f"a boolean is needed, not {type(value).__name__}")
+        raise WrongResult.wrong_type("a boolean", value)
     return value
 
 
 def _integer(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise WrongResult(f"an integer is needed, not {type(value).__name__}")
+        raise WrongResult.wrong_type("an integer", value)
     return value
 
 
@@ -144,7 +144,7 @@ def _float(value: Any) -> float | str:
     if value.__class__ is float and isfinite(value):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise WrongResult(f"a number is needed, not {type(value).__name__}")
+        raise WrongResult.wrong_type("a number", value)
     return special_float(value) or value
 
 

@@ -132,7 +132,7 @@ def _text(value: Any) -> bytes:
 
 def _raw(value: Any) -> bytes:
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise WrongResult(f"a blob must be bytes, not {type(value).__name__}")
+        raise WrongResult.wrong_type("a bytes object", value)
     return bytes(value)
 
 

@@ -25,7 +25,7 @@ def text_writer(shape: Shape, timestamp_format: str) -> TextWriter:
 
 def base64_text(value: Any) -> str:
     if not isinstance(value, bytes | bytearray | memoryview):
-        raise WrongResult(f"a blob must be bytes, not {type(value).__name__}")
+        raise WrongResult.wrong_type("a bytes object", value)
     return b64encode(value).decode("ascii")
 
 
@@ -40,25 +40,25 @@ def special_float(value: float) -> str | None:
 
 def _string(value: Any) -> str:
     if not isinstance(value, str):
-        raise WrongResult(f"a string is needed, not {type(value).__name__}")
+        raise WrongResult.wrong_type("a string", value)
     return str.__str__(value)  # also correct for a StrEnum
 
 
 def _boolean(value: Any) -> str:
     if not isinstance(value, bool):
-        raise WrongResult(f"a boolean is needed, not {type(value).__name__}")
+        raise WrongResult.wrong_type("a boolean", value)
     return "true" if value else "false"
 
 
 def _integer(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise WrongResult(f"an integer is needed, not {type(value).__name__}")
+        raise WrongResult.wrong_type("an integer", value)
     return str(int(value))
 
 
 def _float(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise WrongResult(f"a number is needed, not {type(value).__name__}")
+        raise WrongResult.wrong_type("a number", value)
     return special_float(value) or repr(float(value))
 
 
