@@ -1,4 +1,4 @@
-"""Requests per second against a client that replays signed requests, beside an empty web application."""
+"""Requests per second against a client that replays signed requests, compared with an empty web application."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _timed(local: Local, what: str, requests: Iterator[bytes], for_s: float, *, 
 
 
 def _row(measured: Measured, for_s: float) -> Row:
-    """Beside it, an empty application that answers with a body of the same size."""
+    """The peer: an empty application that answers with a body of the same size."""
     outcome = measured.outcome
     with empty_app(outcome.body_bytes) as (port, pid):
         before = machine.cpu_s(pid)

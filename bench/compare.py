@@ -111,7 +111,7 @@ def _run(name: str, checkout: Path, *, quick: bool) -> list[dict[str, object]]:
 
 
 def _add(rows: dict[str, Compared], errors: list[str], side: str, found: Sequence[dict[str, object]]) -> None:
-    """Rows that share a name show the same figure beside different peers: it counts once."""
+    """Rows that share a name show the same figure with different peers: it counts once."""
     seen = set()
     for row in found:
         what, measured = str(row["what"]), row.get("corral")

@@ -1,4 +1,4 @@
-"""Containers: tasks per second and RunTask to RUNNING, beside the same engine asked directly."""
+"""Containers: tasks per second and RunTask to RUNNING, compared with direct calls to the same engine."""
 
 from __future__ import annotations
 

@@ -102,13 +102,13 @@ def _measured(local: Local, events: int, note: str) -> list[Row]:
     found.append(Row("memory of the server (RSS), the most during FilterLogEvents", busy.peak_mb, "MB", at_rest, "before"))
     for name, times_s in busy.times_s.items():
         alone, times_ms = [1e3 * time_s for time_s in rested.times_s[name]], [1e3 * time_s for time_s in times_s]
-        for label, value, beside in (
+        for label, value, peer in (
             ("p99", percentile(times_ms, 99), percentile(alone, 99)),
             ("worst", max(times_ms), max(alone)),
         ):
             said = f"of {len(times_ms):,}; p50 {percentile(times_ms, 50):.1f} ms"
             found.append(
-                Row(f"{name} during FilterLogEvents, {label}", value, "ms", beside, "without it", OTHERS_BUDGET_MS, note=said)
+                Row(f"{name} during FilterLogEvents, {label}", value, "ms", peer, "without it", OTHERS_BUDGET_MS, note=said)
             )
     return found
 

@@ -103,7 +103,7 @@ def check_waiting(corral: Corral, gpus: int) -> None:
 
 
 def check_topology(corral: Corral, gpus: int) -> None:
-    """What NVML says of the ways between the GPUs, beside what nvidia-smi draws."""
+    """The links between the GPUs by NVML, and as nvidia-smi draws them."""
     links = host(corral)["links"]
     print(f"distances: {links}")
     print(subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True).stdout)

@@ -1,4 +1,4 @@
-"""CloudWatch: PutMetricData beside moto, and how soon an alarm speaks."""
+"""CloudWatch: PutMetricData compared with moto, and how soon an alarm changes its state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S3: small and large objects put and got, beside moto, `cp` and MD5; one of 5 GiB in bounded memory."""
+"""S3: small and large objects put and got, compared with moto, `cp` and MD5; one of 5 GiB in bounded memory."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _put(port: int, path: str, sha256: str, pieces: list[bytes], headers: dict[s
 
 def _put_in_parts(port: int, path: str, body: bytes) -> float:
     """Seconds for an upload in parts, all of them at once, as `aws s3 cp` and boto3 send what is large."""
-    whole = memoryview(body)  # nobody's bytes are copied, but by those who are measured
+    whole = memoryview(body)  # slices of it copy no bytes
     parts = {number + 1: whole[at : at + PART_MIB * MIB] for number, at in enumerate(range(0, len(body), PART_MIB * MIB))}
     wire, began = Wire(port), time.perf_counter()
     started = wire.ask(head(port, "s3", "POST", f"{path}?uploads", {}))
@@ -197,7 +197,7 @@ def _digest_mib_s(running: Checksum, body: bytes) -> float:
 
 
 class Peak:
-    """Watch the memory of a process from beside."""
+    """Watch the memory of another process."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid

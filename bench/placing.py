@@ -194,7 +194,7 @@ def _waiting(bench: Bench) -> list[Row]:
 
 
 def _cycle_rate(sizes: Sequence[tuple[int, int, int]], cycles: int, line: int, *, mixed: bool) -> float:
-    """Fill the fleet, let claims wait, then again and again: one task ends, and whoever fits is served."""
+    """Fill the fleet, let claims wait, then again and again: one task ends, and the claims that fit are served."""
     fleet, placed, rng = _fleet(sizes), [], Random(1)
     refusals = 0
     for demand in _demands(2 * sum(size[0] for size in sizes), mixed=mixed):

@@ -1,4 +1,4 @@
-"""SQS: messages sent, received and deleted, alone and in batches of ten, at three depths; beside moto and Redis lists."""
+"""SQS: messages sent, received and deleted, alone and in batches of ten, at three depths; compared with moto and Redis lists."""
 
 from __future__ import annotations
 

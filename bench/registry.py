@@ -1,4 +1,4 @@
-"""The image registry: a large layer pushed and pulled, beside `cp`, fsync and SHA-256; and by Docker's own command."""
+"""The image registry: a large layer pushed and pulled, compared with `cp`, fsync and SHA-256; and by Docker's own command."""
 
 from __future__ import annotations
 

@@ -13,24 +13,24 @@ LESS_IS_BETTER = frozenset({"ms", "µs", "s", "MB", "% of a core", "×"})
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table: Corral's figure, what it stands beside in the same run, and its budget."""
+    """One line of the table: Corral's figure, the figure of a peer or a floor in the same run, and its budget."""
 
     what: str
     corral: float | None  # None: the row is itself a floor
     unit: str
-    beside: float | None = None
-    beside_name: str = ""
+    peer: float | None = None
+    peer_name: str = ""
     budget: float | None = None
     note: str = ""
     error: str = ""
 
     def cells(self) -> list[str]:
         """What, Corral, floor or peer, ratio, budget, verdict, note."""
-        beside = "" if self.beside is None else f"{figure(self.beside, self.unit)} ({self.beside_name})"
-        ratio = f"{self.corral / self.beside:.2f}" if self.corral is not None and self.beside else ""
+        peer = "" if self.peer is None else f"{figure(self.peer, self.unit)} ({self.peer_name})"
+        ratio = f"{self.corral / self.peer:.2f}" if self.corral is not None and self.peer else ""
         sign = "<" if self.unit in LESS_IS_BETTER else "≥"
         budget = "" if self.budget is None else f"{sign} {figure(self.budget, self.unit)}"
-        return [self.what, figure(self.corral, self.unit), beside, ratio, budget, self.verdict(), self.error or self.note]
+        return [self.what, figure(self.corral, self.unit), peer, ratio, budget, self.verdict(), self.error or self.note]
 
     def verdict(self) -> str:
         """Met, or missed by how much; a row without a budget says nothing."""
@@ -42,7 +42,7 @@ class Row:
         return "met" if short <= 0 else f"missed by {figure(short, self.unit)} ({short / self.budget:.0%})"
 
 
-HEADINGS = ("what", "Corral", "beside it", "ratio", "budget", "verdict", "note")
+HEADINGS = ("what", "Corral", "compared with", "ratio", "budget", "verdict", "note")
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ def _page(rows: Sequence[Row], about: dict[str, str]) -> str:
     lines = [
         "# What `make bench` measured",
         "",
-        "All rows are of one run. A ratio is Corral's figure divided by the one beside it. Written by `bench/run.py`.",
+        "All rows are of one run. A ratio is Corral's figure divided by the one it is compared with. Written by `bench/run.py`.",
         "",
         *[f"- {name}: {value}" for name, value in about.items()],
         "",

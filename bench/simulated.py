@@ -96,4 +96,4 @@ def _hello(number: int, size: tuple[int, int, int]) -> Hello:
 
 
 def _nobody(_: Any) -> None:
-    """Nobody waits for the answer."""
+    """No caller waits for the answer."""

@@ -65,7 +65,7 @@ def _arns(body: bytes) -> list[str]:
 
 
 def _until_all_stopped(call: Caller, last: str | None) -> None:
-    """Wait for the last one of the line first, then for whoever is left: a handful of calls in all."""
+    """Wait for the last task of the queue first, then for the remaining ones: a handful of calls in all."""
     deadline = time.monotonic() + STOPPED_MAX_S
     if last is not None:
         call("ecs", "DescribeTasks", wait_s=60, tasks=[last])

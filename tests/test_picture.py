@@ -33,5 +33,5 @@ def test_the_readme_shows_the_picture() -> None:
 
 def test_the_saved_page_has_what_the_server_reports(cli: Cli) -> None:
     """A member that `corral top` reads and the server no longer reports would leave the picture behind."""
-    [here], [saved] = cli.json("status")["hosts"], json.loads(picture.PAGE.read_text())["status"]["hosts"]
+    [here], [saved] = cli.json("top")["hosts"], json.loads(picture.PAGE.read_text())["status"]["hosts"]
     assert set(here) == set(saved) and set(here["gpus"][0]) == set(saved["gpus"][0])

@@ -12,7 +12,7 @@ from corral.cli import tasks
 from corral.cli.endpoint import Endpoint, client
 from corral.cli.errors import BROKEN_PIPE, INTERRUPTED, NO_EXIT_CODE, TIMED_OUT
 from corral.cli.output import format_duration, print_json, print_message, shorten_ids
-from corral.cli.task_logs import Interrupt, LogStream, TaskUpdates, follow, has_log, log_streams, pages, watch_task
+from corral.cli.task_logs import Interrupt, TaskLogStream, TaskUpdates, follow, has_log, log_streams, pages, watch_task
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -53,7 +53,7 @@ def wait_in_foreground(run: ForegroundRun) -> None:
         stop()
         print_message(f"stopping task {tasks.short(run.task_id)}; press Ctrl-C again to exit without waiting for it")
 
-    def show(stream: LogStream, events: list[dict[str, Any]]) -> None:
+    def show(stream: TaskLogStream, events: list[dict[str, Any]]) -> None:
         out = sys.stderr if run.as_json else sys.stdout
         name = f"{stream.container:<{width}} | " if width else ""
         try:

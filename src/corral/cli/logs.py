@@ -18,7 +18,7 @@ from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, cluster_option, find_endpoint
 from corral.cli.errors import CliError
 from corral.cli.output import DURATION, print_message, server_time, shorten_ids
-from corral.cli.task_logs import LogStart, LogStream, follow, has_log, log_streams, pages
+from corral.cli.task_logs import LogStart, TaskLogStream, follow, has_log, log_streams, pages
 
 TAIL_MAX = 10_000  # the most events that one GetLogEvents returns
 
@@ -87,7 +87,7 @@ def _check(definition: dict[str, Any], task_id: str, container: str | None) -> l
     return [container] if container else logged
 
 
-def _events(endpoint: Endpoint, stream: LogStream, start: LogStart) -> Iterator[tuple[LogStream, dict[str, Any]]]:
+def _events(endpoint: Endpoint, stream: TaskLogStream, start: LogStart) -> Iterator[tuple[TaskLogStream, dict[str, Any]]]:
     for page in pages(endpoint, stream, start):
         for event in page.events:
             yield stream, event
@@ -101,12 +101,12 @@ class LogPrinter:
         self._timestamps = timestamps
         self._as_json = as_json
 
-    def show(self, stream: LogStream, events: list[dict[str, Any]], *, flush: bool = True) -> None:
+    def show(self, stream: TaskLogStream, events: list[dict[str, Any]], *, flush: bool = True) -> None:
         sys.stdout.write("".join(self._line(stream, event) for event in events))
         if flush:
             sys.stdout.flush()
 
-    def _line(self, stream: LogStream, event: dict[str, Any]) -> str:
+    def _line(self, stream: TaskLogStream, event: dict[str, Any]) -> str:
         if self._as_json:
             return json.dumps({**event, "container": stream.container}) + "\n"
         name = f"{stream.container:<{self._width}} | " if self._width else ""

@@ -26,7 +26,7 @@ POLL_S = 1.0  # the longest pause between requests, and the pause if the server 
 
 
 @dataclass(frozen=True, slots=True)
-class LogStream:
+class TaskLogStream:
     container: str
     region: str | None
     group: str
@@ -43,7 +43,7 @@ class LogStart:
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    stream: LogStream
+    stream: TaskLogStream
     events: list[dict[str, Any]]
     token: str  # of the next page
 
@@ -54,11 +54,11 @@ class Interrupt:
 
 
 TaskUpdates = SimpleQueue[Any]  # contains descriptions of the task, LogPages, Interrupts and exceptions
-Show = Callable[[LogStream, list[dict[str, Any]]], None]
+Show = Callable[[TaskLogStream, list[dict[str, Any]]], None]
 FROM_START = LogStart()
 
 
-def log_streams(definition: dict[str, Any], task: dict[str, Any], container: str | None = None) -> list[LogStream]:
+def log_streams(definition: dict[str, Any], task: dict[str, Any], container: str | None = None) -> list[TaskLogStream]:
     """Return the log streams of the task's containers that have started."""
     runtime_ids = {running["name"]: running.get("runtimeId") for running in task["containers"]}
     streams = []
@@ -68,7 +68,7 @@ def log_streams(definition: dict[str, Any], task: dict[str, Any], container: str
             options = defined["logConfiguration"]["options"]
             prefix = options.get("awslogs-stream-prefix")
             stream_name = f"{prefix}/{name}/{tasks.id_of(task)}" if prefix else runtime_ids[name]
-            streams.append(LogStream(name, options.get("awslogs-region"), options["awslogs-group"], stream_name))
+            streams.append(TaskLogStream(name, options.get("awslogs-region"), options["awslogs-group"], stream_name))
     return streams
 
 
@@ -76,7 +76,7 @@ def has_log(defined: dict[str, Any]) -> bool:
     return bool(defined.get("logConfiguration", {}).get("logDriver") == "awslogs")
 
 
-def pages(endpoint: Endpoint, stream: LogStream, start: LogStart = FROM_START, token: str | None = None) -> Iterator[LogPage]:
+def pages(endpoint: Endpoint, stream: TaskLogStream, start: LogStart = FROM_START, token: str | None = None) -> Iterator[LogPage]:
     """Yield the pages of a log up to its current end; nothing if the log does not exist yet."""
     logs = client(endpoint, "logs", stream.region)
     while True:
@@ -94,7 +94,7 @@ def follow(
     endpoint: Endpoint,
     cluster: str,
     task_id: str,
-    streams_of: Callable[[dict[str, Any]], list[LogStream]],
+    streams_of: Callable[[dict[str, Any]], list[TaskLogStream]],
     show: Show,
     *,
     start: LogStart = FROM_START,
@@ -105,7 +105,7 @@ def follow(
     """Show the logs until the task has stopped, and return the description of the stopped task."""
     updates = updates if updates is not None else SimpleQueue()
     watch_task(endpoint, cluster, task_id, updates)
-    tokens: dict[LogStream, str | None] = {}  # of the next page to show, for the logs that a thread reads
+    tokens: dict[TaskLogStream, str | None] = {}  # of the next page to show, for the logs that a thread reads
     while True:
         match updates.get():
             case Exception() as error:
@@ -165,7 +165,7 @@ def _visible(task: dict[str, Any]) -> tuple[Any, ...]:
     return task.get("version"), task["lastStatus"], task["desiredStatus"], tasks.reason(task)
 
 
-def _read(logs: Any, stream: LogStream, start: LogStart, updates: TaskUpdates) -> None:
+def _read(logs: Any, stream: TaskLogStream, start: LogStart, updates: TaskUpdates) -> None:
     token: str | None = None
     pause_s = FIRST_PAUSE_S
     while True:
@@ -185,7 +185,7 @@ def _read(logs: Any, stream: LogStream, start: LogStart, updates: TaskUpdates) -
             time.sleep(max(0.0, POLL_S - (time.monotonic() - began_s)))
 
 
-def _page(logs: Any, stream: LogStream, start: LogStart, token: str | None) -> LogPage:
+def _page(logs: Any, stream: TaskLogStream, start: LogStart, token: str | None) -> LogPage:
     params: dict[str, Any] = {"startFromHead": True}
     if token:
         params["nextToken"] = token

@@ -24,7 +24,7 @@ from corral.server.authentication import Authentication
 from corral.server.lanes import Lane
 from corral.services.caller import Caller
 from corral.services.ecs import task_metadata, task_protection
-from corral.services.ecs.naming import InvalidParameterException
+from corral.services.ecs.lookup import InvalidParameterException
 from corral.store import Store
 
 _CREDENTIALS = re.compile(r"/v2/credentials/([0-9a-f]{32})")

@@ -12,7 +12,7 @@ from corral.model.placement import Slot
 from corral.model.queue import QueueActivity
 from corral.model.run import GpuSample, Measured, Usage, run_of_attempt
 from corral.model.units import CPU_UNITS_PER_CORE, MIB
-from corral.services.ecs.naming import slots_of
+from corral.services.ecs.lookup import slots_of
 from corral.store import Store
 
 GPU_NAMESPACE = "Corral/GPU"

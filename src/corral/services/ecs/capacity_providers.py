@@ -14,7 +14,7 @@ from corral.decide.capacity_providers import ProviderWeight, distribute
 from corral.errors import api_error
 from corral.model.instance import HOST_POOL
 from corral.services.caller import Caller
-from corral.services.ecs.naming import (
+from corral.services.ecs.lookup import (
     HOST_CLUSTER_DETAILS,
     HOST_PROVIDER,
     PAGES,

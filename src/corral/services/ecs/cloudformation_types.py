@@ -8,7 +8,7 @@ from corral.core import Tx
 from corral.services.caller import Caller
 from corral.services.cloudformation_types import Properties, TemplateType
 from corral.services.ecs import capacity_providers
-from corral.services.ecs.naming import arn
+from corral.services.ecs.lookup import arn
 from corral.services.ecs.tags import tag_resource, untag_resource
 from corral.store import Store
 

@@ -10,7 +10,7 @@ from corral.model.instance import DEFAULT_CLUSTER
 from corral.services.caller import Caller
 from corral.services.ecs.account_settings import effective_value
 from corral.services.ecs.capacity_providers import PROVIDER_IN_USE, check_providers, checked_strategy
-from corral.services.ecs.naming import (
+from corral.services.ecs.lookup import (
     HOST_PROVIDER,
     PAGES,
     ClientException,

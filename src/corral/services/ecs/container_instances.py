@@ -17,7 +17,7 @@ from corral.errors import api_error
 from corral.model.instance import Instance, ec2_id
 from corral.model.placement import Slot
 from corral.services.caller import Caller
-from corral.services.ecs.naming import (
+from corral.services.ecs.lookup import (
     HOST_PROVIDER,
     PAGES,
     ClientException,

@@ -7,7 +7,7 @@ from typing import Any
 from corral.core import Tx
 from corral.services.caller import Caller
 from corral.services.ecs.definition_rules import check_definition, compatibilities
-from corral.services.ecs.naming import (
+from corral.services.ecs.lookup import (
     PAGES,
     REVISION_REQUIRED,
     ClientException,

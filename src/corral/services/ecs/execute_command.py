@@ -20,7 +20,7 @@ from corral.model.settings import Settings
 from corral.model.task import Run, Task, TaskState
 from corral.services import sessions
 from corral.services.caller import Caller
-from corral.services.ecs.naming import InvalidParameterException, arn, find_cluster, short
+from corral.services.ecs.lookup import InvalidParameterException, arn, find_cluster, short
 from corral.services.ecs.run_spec import start_order
 from corral.services.ecs.task_description import is_exec_enabled, task_arn_of
 from corral.services.ecs.task_progress import host_of

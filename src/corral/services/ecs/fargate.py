@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Any
 
 from corral.errors import api_error
-from corral.services.ecs.naming import ClientException, InvalidParameterException
+from corral.services.ecs.lookup import ClientException, InvalidParameterException
 from corral.services.ecs.task_spec import TaskSpec, cpu_units, gpu_count, memory_mib
 
 PlatformUnknownException = api_error("PlatformUnknownException")

@@ -9,7 +9,7 @@ from typing import Any
 from corral.core import Tx
 from corral.errors import ApiError, api_error
 from corral.services.caller import Caller
-from corral.services.ecs.naming import (
+from corral.services.ecs.lookup import (
     REVISION_REQUIRED,
     ClientException,
     ClusterNotFoundException,

@@ -12,7 +12,7 @@ from corral.model.instance import ec2_id
 from corral.model.placement import TASK, Claim
 from corral.model.task import ALL_GPUS, Demand, Run, Task, TaskState
 from corral.services.ecs.fargate import STORAGE_GIB
-from corral.services.ecs.naming import HOST_PROVIDER, arn
+from corral.services.ecs.lookup import HOST_PROVIDER, arn
 from corral.services.ecs.task_spec import ContainerSpec, spec_of
 from corral.store import Store
 

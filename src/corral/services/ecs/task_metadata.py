@@ -16,7 +16,7 @@ from corral.model.session import Credentials
 from corral.model.task import Run, Task, TaskState
 from corral.model.units import CPU_UNITS_PER_CORE, MIB
 from corral.services import sessions
-from corral.services.ecs.naming import arn, split_definition
+from corral.services.ecs.lookup import arn, split_definition
 from corral.services.ecs.run_spec import is_fargate, log_target
 from corral.services.ecs.task_description import task_arn_of
 from corral.services.ecs.task_spec import TaskSpec, spec_of

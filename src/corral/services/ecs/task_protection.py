@@ -14,7 +14,7 @@ from corral.errors import api_error
 from corral.model.task import Task, TaskState
 from corral.services import sessions
 from corral.services.caller import Caller
-from corral.services.ecs.naming import InvalidParameterException, arn, find_cluster, short
+from corral.services.ecs.lookup import InvalidParameterException, arn, find_cluster, short
 from corral.services.ecs.task_description import task_arn_of
 from corral.services.ecs.task_metadata import role_name, unstopped_task
 from corral.store import Store

@@ -16,7 +16,7 @@ from corral.model.task import StopCode, Task, TaskState
 from corral.services.caller import Caller
 from corral.services.ecs.capacity_providers import Capacity, capacity_of
 from corral.services.ecs.launch import LaunchFailure, LaunchRequest, launch
-from corral.services.ecs.naming import (
+from corral.services.ecs.lookup import (
     PAGES,
     ClientException,
     ConflictException,
