@@ -10,13 +10,13 @@ import sqlite3
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import orjson
+from msgspec import Struct, field
 
 from corral.clock import Clock
 from corral.database import CommitFailed, Handover
@@ -79,8 +79,7 @@ Order = StartOrder | str | RunSpec | None  # start a run; stop the run with this
 Sizes = tuple[int, int, int, int, int]
 
 
-@dataclass(slots=True)
-class Tx(Generic[S]):
+class Tx(Struct, Generic[S]):
     """The transaction as handlers and reconcilers see it: the store, the time, and what to do after the commit."""
 
     store: S
@@ -151,8 +150,7 @@ Reconciler = Callable[[Tx[Any], str], None]
 Receiver = Callable[[Tx[Any], Any], None]  # called with one payload of a hand-over at a time
 
 
-@dataclass(slots=True, eq=False)
-class Command:
+class Command(Struct, eq=False):
     """A function to run in a transaction, and the callback for its result."""
 
     run: Callable[[Tx[Any]], Any]
@@ -168,16 +166,14 @@ class Command:
 NewHandover = tuple[str, str, str | None, bytes, Command | None]  # lane, kind, key, payload, and the command that caused it
 
 
-@dataclass(slots=True)
-class HostOrders:
+class HostOrders(Struct):
     start: list[StartOrder] = field(default_factory=list)
     stop: list[str] = field(default_factory=list)  # run ids
     check: list[RunSpec] = field(default_factory=list)
     replaces_earlier: bool = False  # earlier orders that were not sent yet must not be sent: their runs may be given up
 
 
-@dataclass(slots=True)
-class Outcome:
+class Outcome(Struct):
     """The result of a batch: what may be sent after the commit."""
 
     answers: list[tuple[Command, Any]] = field(default_factory=list)

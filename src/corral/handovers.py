@@ -13,11 +13,11 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from corral.core import Command, Core, Outcome, OwnedStore, Receiver, Tx
 from corral.database import CommitFailed, Handover
@@ -51,15 +51,13 @@ def forget_finished(stores: Sequence[OwnedStore]) -> None:
             log.warning("could not delete inbox entries of finished hand-overs: %s", error)
 
 
-@dataclass(slots=True)
-class PendingDelivery:
+class PendingDelivery(Struct):
     handover: Handover
     tries: int = 0  # failed tries
     error: str = ""
 
 
-@dataclass(slots=True)
-class DelayedResponse:
+class DelayedResponse(Struct):
     """The response of a command, sent once each of its hand-overs was received or has failed for the first time."""
 
     value: Any

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 
 from corral.core import Command, Core, HostOrders, Outcome, Tx
 from corral.database import Handover

@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import io
 import time
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from botocore.httpchecksum import AwsChunkedWrapper, Crc32Checksum
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from corral.aws import Request, RequestBody, Response, Secret, recognise_head, verify_head
 from corral.aws.request_body import LINE_MAX_BYTES, ChunkedBody, ChunkSigner, PlainBody

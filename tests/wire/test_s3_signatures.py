@@ -6,7 +6,6 @@ import base64
 import json
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,6 +16,7 @@ from botocore.auth import HmacV1Auth
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.credentials import Credentials
+from msgspec.structs import replace
 
 from corral.aws import Identity, Request, Secret, recognise, recognise_head, verify_head, verify_post_policy
 from corral.errors import ApiError

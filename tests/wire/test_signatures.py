@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -15,6 +14,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from corral.aws import Identity, Request, Secret, verify
 from corral.errors import ApiError

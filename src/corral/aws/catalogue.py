@@ -6,11 +6,10 @@ metadata.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class AwsService:
+class AwsService(Struct, frozen=True):
     """The marks of one service in a request. `name` is botocore's name for the service."""
 
     name: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct
 
 from corral.aws.wire_errors import ParseError
 
@@ -13,12 +14,7 @@ BODY_MAX_BYTES = 16 * 1024 * 1024  # of a body after decompression; the server l
 AWS_CHUNKED = "aws-chunked"  # listed as a content encoding, but removed when the body is received
 
 
-# Request, Response, ApiCall and Caller are created for every request. They are not frozen, because frozen dataclasses take three
-# times as long to create: a tenth of the time before a handler runs. Only the body of a request is set later, after it has arrived.
-
-
-@dataclass(slots=True)
-class Request:
+class Request(Struct):  # not frozen: the server sets the body when it has arrived
     """One HTTP request. Path and query are not decoded, because signatures are computed from the undecoded text.
 
     The repr shows only method and path: the other fields may contain signatures and tokens.
@@ -26,14 +22,16 @@ class Request:
 
     method: str
     path: str
-    query: str = field(repr=False)
-    headers: Mapping[str, str] = field(repr=False)  # lower-case names, values decoded as latin-1
-    body: bytes = field(repr=False)
-    address: str = field(default="", repr=False)  # the client's IP address
+    query: str
+    headers: Mapping[str, str]  # lower-case names, values decoded as latin-1
+    body: bytes
+    address: str = ""  # the client's IP address
+
+    def __repr__(self) -> str:
+        return f"Request({self.method!r}, {self.path!r})"
 
 
-@dataclass(slots=True)
-class Response:
+class Response(Struct, frozen=True):
     """One HTTP response."""
 
     status: int

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+from msgspec import Struct, field
 
 from corral.aws import s3
 from corral.aws.cbor import cbor_from_value, cbor_scalar_reader, cbor_scalar_writer, value_from_cbor
@@ -26,16 +26,14 @@ Parse = Callable[[Request, LocatedParams], dict[str, Any]]
 Serialize = Callable[[Mapping[str, Any], str], Response]
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledShapes:
+class CompiledShapes(Struct, frozen=True):
     """The compiled readers and writers of shapes, shared by the operations of one service in one protocol."""
 
     readers: dict[Any, Any] = field(default_factory=dict)
     writers: dict[Any, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class WireProtocol:
+class WireProtocol(Struct, frozen=True):
     """Compiles the parser and the serializer of an operation."""
 
     parser: Callable[[OperationModel, CompiledShapes], Parse]

@@ -7,11 +7,13 @@ parameters, and last the method and path.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from corral.aws import catalogue
 from corral.aws.catalogue import AwsService
@@ -76,16 +78,15 @@ class OperationCodecs:
         return service_model(self.service, self.protocol).operation_model(self.name)
 
 
-@dataclass(slots=True)  # see Request
-class ApiCall:
+class ApiCall(Struct, frozen=True):
     """A recognised request: parses its parameters and serializes the response."""
 
     service: str  # botocore's name
     operation: str
     protocol: str
     request: Request  # for S3, converted to path style
-    located: LocatedParams = field(repr=False)  # path labels, or the parameters of a form
-    codecs: OperationCodecs = field(repr=False)
+    located: LocatedParams  # path labels, or the parameters of a form
+    codecs: OperationCodecs
 
     @property
     def signing_name(self) -> str:

@@ -6,10 +6,11 @@ A caller may write the bytes that `feed` returns to a file immediately, but must
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from hashlib import sha256
 from hmac import compare_digest
 from typing import Protocol
+
+from msgspec import Struct
 
 from corral.aws.wire_errors import CONTENT_HASH_MISMATCH, error_class
 from corral.errors import ApiError
@@ -61,8 +62,7 @@ class PlainBody:
         return {}
 
 
-@dataclass(slots=True)
-class ChunkSigner:
+class ChunkSigner(Struct):
     """Verifies chunk signatures. Each one signs the previous signature, too; the first chunk signs the request's signature."""
 
     key: SigningKey

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
+
+from msgspec import Struct
 
 from corral.aws.form_encoding import pairs_from_text
 from corral.aws.http import Request
@@ -15,8 +16,7 @@ from corral.aws.shapes import OperationModel
 _LABEL = re.compile(r"\{([^}]+)\}")
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(Struct, frozen=True):
     """The method, path and parameters of one operation. If several routes match, the most specific one is used."""
 
     operation: str
@@ -29,8 +29,7 @@ class Route:
     deprecated: bool  # S3 has pairs of operations with the same route, one of them deprecated
 
 
-@dataclass(frozen=True, slots=True)
-class RouteTable:
+class RouteTable(Struct, frozen=True):
     """The routes of one service, most specific first."""
 
     plain: Mapping[tuple[str, str], str]  # (method, path) -> operation, for routes without labels and query parameters
@@ -38,8 +37,7 @@ class RouteTable:
     without_query: Mapping[str, list[Route]]  # the routes that match without a query string
 
 
-@dataclass(frozen=True, slots=True)
-class RouteMatch:
+class RouteMatch(Struct, frozen=True):
     """The operation of a request, and the undecoded labels of its path."""
 
     operation: str

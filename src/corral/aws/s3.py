@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from corral.aws.form_encoding import pairs_from_text
 from corral.aws.http import AWS_CHUNKED, Request, encodings

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hmac import compare_digest
 from hmac import digest as hmac_digest
 from typing import Any
 from urllib.parse import unquote
 
 import orjson
+from msgspec import Struct
 
 from corral.aws.form_encoding import pairs_from_text
 from corral.aws.http import Request
@@ -57,8 +57,7 @@ _SIGNED_PARAMETERS = frozenset(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class PostPolicy:
+class PostPolicy(Struct, frozen=True):
     """The signer of a form's policy, and the policy's conditions, which the service checks."""
 
     identity: Identity

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
@@ -16,6 +15,8 @@ from hashlib import sha256
 from hmac import compare_digest
 from hmac import digest as hmac_digest
 from urllib.parse import quote, unquote_to_bytes
+
+from msgspec import Struct
 
 from corral.aws import catalogue
 from corral.aws.form_encoding import PARAMETERS_MAX, pairs_from_text
@@ -36,8 +37,7 @@ _TIMESTAMP = re.compile(r"[0-9]{8}T[0-9]{6}Z")
 _EMPTY_SHA256 = sha256().hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Secret:
+class Secret(Struct, frozen=True):
     """The secret key of an access key. Temporary credentials also have a session token and an expiry."""
 
     secret_key: str
@@ -50,8 +50,7 @@ class Secret:
         return f"Secret(principal={self.principal!r})"  # without the secrets: a repr may be logged
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """The verified caller, and the region and service that the signature names."""
 
     access_key_id: str
@@ -62,8 +61,7 @@ class Identity:
     task_id: str | None = None  # the task whose credentials the caller has
 
 
-@dataclass(frozen=True, slots=True)
-class CredentialScope:
+class CredentialScope(Struct, frozen=True):
     """The scope of a signature. All requests that one client sends to one service in one day have the same."""
 
     access_key_id: str
@@ -76,8 +74,7 @@ class CredentialScope:
     signed: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class SignatureClaim:
+class SignatureClaim(Struct, frozen=True):
     """What a request states about its signature, not verified yet."""
 
     scope: CredentialScope

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from corral.model.alarm import AlarmState
 
@@ -20,34 +21,28 @@ class AlarmRuleError(Exception):
     """The rule is invalid; the message says where and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Always:
+class Always(Struct, frozen=True):
     truth: bool
 
 
-@dataclass(frozen=True, slots=True)
-class InState:
+class InState(Struct, frozen=True):
     state: AlarmState
     alarm: str  # a name or an ARN, as written
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(Struct, frozen=True):
     rule: AlarmRule
 
 
-@dataclass(frozen=True, slots=True)
-class And:
+class And(Struct, frozen=True):
     rules: tuple[AlarmRule, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Or:
+class Or(Struct, frozen=True):
     rules: tuple[AlarmRule, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AtLeast:
+class AtLeast(Struct, frozen=True):
     number: int  # how many of `alarms`
     state: AlarmState
     in_it: bool  # False: the alarms must not be in that state

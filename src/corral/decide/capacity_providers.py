@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class ProviderWeight:
+class ProviderWeight(Struct, frozen=True):
     name: str
     weight: int = 0
     base: int = 0

@@ -7,21 +7,20 @@ acts at that date, and on later versions at the midnight after their creation. I
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 DAY_S = 86_400.0
 
 
-@dataclass(frozen=True, slots=True)
-class LifecycleFilter:
+class LifecycleFilter(Struct, frozen=True):
     prefix: str = ""
     tags: tuple[tuple[str, str], ...] = ()
     larger_than: int | None = None  # bytes
     smaller_than: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LifecycleRule:
+class LifecycleRule(Struct, frozen=True):
     id: str
     filter: LifecycleFilter
     since_s: float  # when the rule was put: versions that are older than both rule and date expire at once
@@ -33,8 +32,7 @@ class LifecycleRule:
     abort_days: int | None = None  # for unfinished uploads
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateVersion:
+class CandidateVersion(Struct, frozen=True):
     """The properties of a version that rules use."""
 
     id: str
@@ -44,8 +42,7 @@ class CandidateVersion:
     is_marker: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ExpiryDecision:
+class ExpiryDecision(Struct, frozen=True):
     expire: LifecycleRule | None  # the rule by which the current version expires now
     drop: tuple[str, ...]  # ids of versions to delete permanently
     next_s: float | None  # when to evaluate again, if nothing else changes

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from corral.decide.pattern import Pattern, PatternError
 
@@ -58,8 +59,7 @@ class InstanceQueryError(ValueError):
     """The expression is not valid. The message says where."""
 
 
-@dataclass(frozen=True, slots=True)
-class InstanceQuery:
+class InstanceQuery(Struct, frozen=True):
     text: str
     matches: Predicate
     subjects: frozenset[str]

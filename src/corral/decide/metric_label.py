@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from corral.decide.metric_math.functions import date_of
 from corral.decide.metric_math.series import Series, SeriesValues
@@ -15,8 +16,7 @@ PART = re.compile(r"\$\{\s*(?:(?P<name>[A-Z_]+)|PROP\('(?P<property>[^']*)'\))\s
 NO_VALUE = "--"  # placeholders of a series without values
 
 
-@dataclass(frozen=True, slots=True)
-class LabelContext:
+class LabelContext(Struct, frozen=True):
     """Values for placeholders that are not in the series."""
 
     now_s: float

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from corral.model.metric import Metric
 
@@ -26,8 +27,7 @@ class InvalidSearch(Exception):
     """The search expression is invalid; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class MetricSearch:
+class MetricSearch(Struct, frozen=True):
     namespace: str | None  # None: any namespace
     dimensions: frozenset[str] | None  # exactly these names; None: any dimensions
     name: str | None  # the name that every match has, if the expression implies one; it makes the look-up cheaper

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from corral.model.metric import Metric
 
@@ -19,15 +20,13 @@ class InvalidQuery(Exception):
     """The query is invalid; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class DimensionCondition:
+class DimensionCondition(Struct, frozen=True):
     label: str
     equal: bool
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class Select:
+class Select(Struct, frozen=True):
     statistic: str
     name: str
     namespace: str

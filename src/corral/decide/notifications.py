@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Notification:
+
+class Notification(Struct, frozen=True):
     id: str
     target: str  # the ARN of the destination
     events: tuple[str, ...]  # "s3:ObjectCreated:Put", "s3:ObjectCreated:*"

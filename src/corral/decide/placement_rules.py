@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from heapq import merge
 from itertools import accumulate, chain, takewhile
 from zlib import crc32
+
+from msgspec.structs import replace
 
 from corral import __version__
 from corral.decide.instance_query import SubjectValues, parse_instance_query

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -16,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 import orjson
+from msgspec import Struct, field
 
 from corral.decide.policy_conditions import Context, PolicyCondition, fill, holds, read_condition
 
@@ -41,32 +41,28 @@ class PolicyDecision(Enum):
     NO_MATCH = "no match"  # no statement matches: not allowed either (AWS calls it an implicit deny)
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
+class Principal(Struct, frozen=True):
     """The caller, with every name that a policy may use for it: a role's session matches its role and its account too."""
 
     kind: str  # of PRINCIPALS
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AccessRequest:
+class AccessRequest(Struct, frozen=True):
     principal: Principal
     action: str
     resource: str  # an ARN
     context: Context = field(default_factory=lambda: MappingProxyType({}))  # condition keys in lower case
 
 
-@dataclass(frozen=True, slots=True)
-class Patterns:
+class Patterns(Struct, frozen=True):
     """The values of an element X of a statement, or of NotX, which matches everything but these values."""
 
     values: tuple[str, ...]
     negated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(Struct, frozen=True):
     allows: bool
     actions: Patterns  # in lower case
     principals: Mapping[str, tuple[str, ...]] | None  # by kind; None: no Principal element, as in a role's own policies
@@ -75,8 +71,7 @@ class Statement:
     conditions: tuple[PolicyCondition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     statements: tuple[Statement, ...]
     has_variables: bool  # in version 2012-10-17, `${…}` stands for a value of the request
 

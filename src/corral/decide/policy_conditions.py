@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from calendar import timegm
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from ipaddress import ip_address, ip_network
+
+from msgspec import Struct
 
 Context = Mapping[str, Sequence[str]]  # a condition key in lower case → its values in the request
 Test = Callable[[str, str], bool]  # (value in the policy, value of the request)
@@ -20,8 +21,7 @@ LITERALS = ("*", "?", "$")  # ${*} is a literal *
 DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:T(\d\d):(\d\d)(?::(\d\d)(?:\.\d+)?)?(?:Z|([+-])(\d\d):?(\d\d)))?")
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyCondition:
+class PolicyCondition(Struct, frozen=True):
     """One operator and its keys, all of which must hold."""
 
     test: Test

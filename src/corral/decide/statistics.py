@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import inf
+
+from msgspec import Struct
 
 from corral.model.metric import Summary
 
@@ -15,8 +16,7 @@ SHORT = re.compile(r"(p|tm|wm|tc|ts)(\d{1,2}(?:\.\d{0,10})?|100(?:\.0{0,10})?)",
 BETWEEN = re.compile(rf"(TM|WM|TC|TS|PR)\(({NUMBER}%?)?:({NUMBER}%?)?\)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Statistic:
+class Statistic(Struct, frozen=True):
     """A simple statistic, or a statistic of the values between two boundaries."""
 
     kind: str  # one of SIMPLE, or p, tm, wm, tc, ts, pr

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from corral.model.run import Health, Observed, RunState
 from corral.model.stop_reasons import STOPPED_BEFORE_START
@@ -17,8 +18,7 @@ NO_RULES: Mapping[str, ContainerRules] = {}
 DEFAULT_RULES = ContainerRules()
 
 
-@dataclass(frozen=True, slots=True)
-class TaskProgress:
+class TaskProgress(Struct, frozen=True):
     """The next state of a task, and the runs that its host must start or stop."""
 
     task: Task

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 
 class AlarmState(StrEnum):
@@ -25,8 +27,7 @@ class MissingData(StrEnum):
 Datapoint = tuple[float, float | None]  # (start of the window in seconds, value or None without data)
 
 
-@dataclass(frozen=True, slots=True)
-class Criteria:
+class Criteria(Struct, frozen=True):
     """M of N: `to_alarm` of the last `periods` windows must breach the threshold."""
 
     comparison: str  # a ComparisonOperator of CloudWatch, such as GreaterThanThreshold
@@ -36,8 +37,7 @@ class Criteria:
     missing: MissingData = MissingData.MISSING
 
 
-@dataclass(frozen=True, slots=True)
-class AlarmEvaluation:
+class AlarmEvaluation(Struct, frozen=True):
     """The state that an alarm should have, and the datapoints that decided it."""
 
     state: AlarmState | None  # None: the state does not change
@@ -45,8 +45,7 @@ class AlarmEvaluation:
     filled: int = 0  # windows without data that were filled as `MissingData` says
 
 
-@dataclass(frozen=True, slots=True)
-class Suppression:
+class Suppression(Struct, frozen=True):
     """Why the actions of a composite alarm are suppressed, and until when. Empty: they are not suppressed."""
 
     by: str = ""  # "Alarm", "WaitPeriod", "ExtensionPeriod"
@@ -56,8 +55,7 @@ class Suppression:
 METRIC, COMPOSITE = "MetricAlarm", "CompositeAlarm"
 
 
-@dataclass(frozen=True, slots=True)
-class Alarm:
+class Alarm(Struct, frozen=True):
     """A row of the table `alarm`."""
 
     id: int
@@ -80,8 +78,7 @@ class Alarm:
         return replace(self, **changes)
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryItem:
+class HistoryItem(Struct, frozen=True):
     region: str
     alarm: str
     kind: str
@@ -91,8 +88,7 @@ class HistoryItem:
     data: str  # JSON
 
 
-@dataclass(frozen=True, slots=True)
-class ScalingRequest:
+class ScalingRequest(Struct, frozen=True):
     """The current request of an alarm to a scaling policy. The policy uses the value that results in more capacity."""
 
     policy: str  # ARN

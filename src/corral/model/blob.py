@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 MD5 = "MD5"  # a digest that is not one of S3's checksums, which are in `blobs.checksums`
 GARBAGE = "blobs:garbage"  # the key that a transaction marks as changed when it leaves blobs without references
 
 
-@dataclass(frozen=True, slots=True)
-class StoredBlob:
+class StoredBlob(Struct, frozen=True):
     """A complete blob on disk that no row refers to yet."""
 
     blob: str
@@ -19,8 +19,7 @@ class StoredBlob:
     digests: Mapping[str, bytes]  # by algorithm
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(Struct, frozen=True):
     """A range of bytes of a blob. A handler returns a streamed body as a tuple of slices."""
 
     blob: str
@@ -28,8 +27,7 @@ class Slice:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(Struct, frozen=True):
     """How to receive the body of a request. A service decides this from the head of the request."""
 
     algorithms: frozenset[str]  # digests to compute

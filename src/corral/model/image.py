@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 TAG_PATTERN = "[a-zA-Z0-9_][a-zA-Z0-9._-]{0,299}"  # ECR's; the registry's specification allows 128 characters
 ACCOUNT_SETTINGS = {  # name → its values, the default first
@@ -13,8 +14,7 @@ ACCOUNT_SETTINGS = {  # name → its values, the default first
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Repository:
+class Repository(Struct, frozen=True):
     id: int
     region: str
     name: str
@@ -23,8 +23,7 @@ class Repository:
     tags: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Struct, frozen=True):
     """The members of a manifest that Corral needs."""
 
     media_type: str
@@ -35,8 +34,7 @@ class Manifest:
     size: int  # bytes of all layers, compressed as they are sent
 
 
-@dataclass(frozen=True, slots=True)
-class RegistryImage:
+class RegistryImage(Struct, frozen=True):
     number: int  # grows with each push
     repository_id: int
     digest: str
@@ -49,8 +47,7 @@ class RegistryImage:
     tags: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(Struct, frozen=True):
     digest: str
     content: int  # its bytes: `tx.store.objects.slices`
     size: int

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Any, Self
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from corral.model.task import Demand
 
@@ -31,8 +33,7 @@ MOVES: dict[InstanceState, frozenset[InstanceState]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
+class Instance(Struct, frozen=True):
     """A slice of a host's capacity. It owns whole GPUs; its CPU and memory are those of its type.
 
     A host's own capacity is an instance too. It has no region, because it joins its cluster in every region, and it owns every

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Contains:
+class Contains(Struct, frozen=True):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Lacks:
+class Lacks(Struct, frozen=True):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class AllHints:
+class AllHints(Struct, frozen=True):
     parts: tuple[Hint, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AnyHint:
+class AnyHint(Struct, frozen=True):
     parts: tuple[Hint, ...]
 
 

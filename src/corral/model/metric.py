@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from corral.model.durations import DAY_S, HOUR_S
 
@@ -53,8 +54,7 @@ class Point(NamedTuple):
     resolution_s: int = 60  # 60: the time is rounded down to the minute
 
 
-@dataclass(slots=True)
-class Summary:
+class Summary(Struct):
     """A summary of the samples of one period, built up while rows are read."""
 
     count: float = 0.0

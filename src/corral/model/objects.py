@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
 
 T = TypeVar("T")
 NULL = "null"  # the id of a version that was created without versioning
@@ -16,8 +17,7 @@ BUCKET_LIFECYCLE = "BucketLifecycleConfiguration"
 BUCKET_NOTIFICATION = "BucketNotificationConfiguration"
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(Struct, frozen=True):
     id: int
     name: str
     region: str
@@ -28,8 +28,7 @@ class Bucket:
     encryption: Mapping[str, Any] | None = None  # the BUCKET_ENCRYPTION document, if it has one
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectVersion:
+class ObjectVersion(Struct, frozen=True):
     """One version of an object, or a delete marker."""
 
     number: int  # increases: the newer of two versions has the larger number
@@ -48,8 +47,7 @@ class ObjectVersion:
         return self.content is None
 
 
-@dataclass(frozen=True, slots=True)
-class ContentPart:
+class ContentPart(Struct, frozen=True):
     """One blob of a content: the whole content, or one part of a multipart upload."""
 
     number: int
@@ -60,8 +58,7 @@ class ContentPart:
     modified_at_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class MultipartUpload:
+class MultipartUpload(Struct, frozen=True):
     """A multipart upload that is neither completed nor aborted."""
 
     number: int  # the content of its parts; the newer of two uploads has the larger number
@@ -72,8 +69,7 @@ class MultipartUpload:
     details: Mapping[str, Any]  # those of the new object, and `ChecksumAlgorithm` and `ChecksumType`
 
 
-@dataclass(frozen=True, slots=True)
-class ListingPage(Generic[T]):
+class ListingPage(Struct, Generic[T], frozen=True):
     """A page of a listing, in order. Common prefixes are strings."""
 
     found: list[T | str]

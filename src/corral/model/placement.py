@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+from msgspec import Struct, field
 
 from corral.model.instance import ec2_id
 from corral.model.task import Demand, PlacementRules
@@ -12,8 +13,7 @@ from corral.model.task import Demand, PlacementRules
 Links = tuple[tuple[int, ...], ...]  # the distance of each GPU of a host to each other GPU; smaller is closer
 
 
-@dataclass(slots=True)
-class Slot:
+class Slot(Struct):
     """A container instance as the scheduler sees it: its total and its free resources."""
 
     id: str  # of the instance
@@ -58,14 +58,12 @@ class Claim(NamedTuple):
         return f"{self.kind} {ec2_id(self.id) if self.kind == INSTANCE else self.id}"
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True):
     slot_id: str
     gpu_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Unplaceable:
+class Unplaceable(Struct, frozen=True):
     """Why no slot can hold the ask. `resource` is ECS's name for the reason.
 
     GPU, MEMORY or CPU: too little is free. AGENT: no host is connected. DRAINING: no slot takes new tasks. memberOf or
@@ -76,8 +74,7 @@ class Unplaceable:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(Struct, frozen=True):
     """The free resources of a slot are reserved for an older claim that needs more than is free now."""
 
     slot_id: str
@@ -116,8 +113,7 @@ class SpreadPart(FreeSlots, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledRules:
+class CompiledRules(Struct, frozen=True):
     """Placement rules as functions of a slot."""
 
     allows: Callable[[Slot], bool]

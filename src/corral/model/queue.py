@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import orjson
+from msgspec import Struct
 
 ID_STEP = 1024  # message ids within a microsecond
 
 
-@dataclass(frozen=True)
-class Queue:
+class Queue(Struct, frozen=True, dict=True):  # dict: cached_property stores its values there
     """A queue's row. Values that are derived from attributes are cached: requests read them by the thousand."""
 
     id: int
@@ -137,8 +136,7 @@ class MessageState(NamedTuple):
         return self.visible_ms is not None and self.visible_ms > now_ms
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """The number of messages of a queue in each state."""
 
     visible: int
@@ -146,8 +144,7 @@ class Counts:
     delayed: int
 
 
-@dataclass(frozen=True, slots=True)
-class QueueActivity:
+class QueueActivity(Struct, frozen=True):
     """The data of a queue's CloudWatch metrics: its present counts, and the events since the last report."""
 
     region: str
@@ -163,8 +160,7 @@ class QueueActivity:
     empty_receives: int
 
 
-@dataclass(frozen=True, slots=True)
-class MoveTask:
+class MoveTask(Struct, frozen=True):
     """A task that moves the messages of a dead-letter queue to other queues."""
 
     id: str

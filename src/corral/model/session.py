@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class CredentialSession:
+class CredentialSession(Struct, frozen=True):
     """A principal for a limited time."""
 
     access_key_id: str
@@ -15,10 +14,12 @@ class CredentialSession:
     task_id: str | None = None  # the session ends with this task
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """The keys with which a client signs requests of a session."""
+class Credentials(Struct, frozen=True):
+    """The keys with which a client signs requests of a session. The repr shows no secret."""
 
     session: CredentialSession
-    secret_key: str = field(repr=False)
-    token: str = field(repr=False)
+    secret_key: str
+    token: str
+
+    def __repr__(self) -> str:
+        return f"Credentials({self.session!r})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
@@ -39,8 +38,7 @@ ALL_GPUS = -1  # every GPU of the slot; for a task, and for its only run that re
 FREE_GPUS = -2  # for a run that is privileged or sets NVIDIA_VISIBLE_DEVICES: the GPUs that are free when it is placed, if any
 
 
-@dataclass(frozen=True, slots=True)
-class PlacementRules:
+class PlacementRules(Struct, frozen=True):
     """The placement constraints and strategies of a task."""
 
     scope: str  # region/cluster of the tasks that `task:group` means
@@ -51,8 +49,7 @@ class PlacementRules:
     depends_on_tasks: bool = False  # the start or stop of a task can change which slots are allowed, without freeing capacity
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(Struct, frozen=True):
     """What a task or an instance launch needs of one host. Claims with equal demands wait in one line."""
 
     gpus: int = 0
@@ -101,14 +98,12 @@ class Run(Changeable, frozen=True):
         return attempt_id(self.id, self.restarts) if self.restarts else self.id
 
 
-@dataclass(frozen=True, slots=True)
-class RestartPolicy:
+class RestartPolicy(Struct, frozen=True):
     period_s: float  # a container that ran for less is not restarted
     ignored_exit_codes: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerRules:
+class ContainerRules(Struct, frozen=True):
     """When a container starts and restarts, according to its definition."""
 
     depends_on: tuple[tuple[str, str], ...] = ()  # (container, condition)

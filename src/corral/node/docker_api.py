@@ -10,12 +10,12 @@ import contextlib
 import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
+from msgspec import Struct
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 VERSION_MAX = (1, 44)  # the version this client was written for; engines also serve older ones
@@ -39,14 +39,12 @@ class EngineError(Exception):
         self.status = status
 
 
-@dataclass(slots=True)
-class EngineConnection:
+class EngineConnection(Struct):
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseHead:
+class ResponseHead(Struct, frozen=True):
     status: int
     length: int | None  # None: chunked; -1: until the connection closes
     keeps_open: bool

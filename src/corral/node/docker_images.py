@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from corral.clock import Clock
 from corral.errors import Refused
@@ -34,15 +34,13 @@ class CannotPull(Exception):
     """The message is the container's `reason`, in the words of ECS."""
 
 
-@dataclass(slots=True)
-class PulledImage:
+class PulledImage(Struct):
     name: str
     size: int
     used_at_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class EngineImage:
+class EngineImage(Struct, frozen=True):
     id: str
     digests: Mapping[str, str]  # repository → the digest of the manifest
     visible_gpus: str | None  # NVIDIA_VISIBLE_DEVICES in the image's environment

@@ -11,11 +11,11 @@ import asyncio
 import os
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from corral.node.docker_api import DockerApi
 
@@ -23,8 +23,7 @@ STORE_EVERY_BYTES = 4 * 1024 * 1024
 FRAME_HEAD_BYTES = 8
 
 
-@dataclass(frozen=True, slots=True)
-class LogPosition:
+class LogPosition(Struct, frozen=True):
     """The first `offset` bytes of the output are the log entries before the time `since`, and the first `entries` of that time."""
 
     offset: int = 0

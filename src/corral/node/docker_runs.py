@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from corral.clock import Clock
@@ -23,8 +23,7 @@ from corral.node.docker_settings import LABEL_CONTAINER, LABEL_TASK, RunRecord, 
 from corral.node.engine import Changed, Known
 
 
-@dataclass(slots=True, eq=False)
-class DockerRun:
+class DockerRun(Struct, eq=False):
     """A run that has not been forgotten."""
 
     known: Known

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Struct
 
 from corral.model.run import RunSpec
 from corral.model.units import CPU_UNITS_PER_CORE, MIB
@@ -31,8 +31,7 @@ LOG_FILE_BYTES = 256 * 1024 * 1024  # the engine keeps two log files of this siz
 NANOSECONDS = 10**9
 
 
-@dataclass(frozen=True, slots=True)
-class RunRecord:
+class RunRecord(Struct, frozen=True):
     """What an agent that did not receive the order must know about a run. It is stored in a label of the container."""
 
     ships_logs: bool
@@ -42,8 +41,7 @@ class RunRecord:
     has_volumes: bool  # it mounts volumes of its task, which are removed with the task
 
 
-@dataclass(frozen=True, slots=True)
-class CreateContext:
+class CreateContext(Struct, frozen=True):
     """Facts about the engine and about the other containers of the task."""
 
     host_id: str

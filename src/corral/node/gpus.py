@@ -7,8 +7,9 @@ import re
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from corral.errors import Refused
 from corral.ids import simulated_gpu_id
@@ -57,8 +58,7 @@ class Gpus(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class GpusFlag:
+class GpusFlag(Struct, frozen=True):
     kind: str  # auto, none, sim
     count: int = 0
     model: str = DEFAULT_MODEL
@@ -180,8 +180,7 @@ class SimulatedGpus:
         return use
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(Struct, frozen=True):
     cores: float
     memory_mib: float
 

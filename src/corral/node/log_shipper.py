@@ -11,8 +11,9 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from corral.clock import Clock
 from corral.model.run import LOG_EVENT_MAX_BYTES, LogChunk
@@ -63,8 +64,7 @@ def _event_prefix(line: bytes) -> tuple[int, str]:
     raise AssertionError("a third of the limit always fits")
 
 
-@dataclass(slots=True)
-class OutputTail:
+class OutputTail(Struct):
     offset: int = 0  # where the next chunk starts
     certain: bool = False  # the core is known to have stored exactly this much
     ended: bool = False  # the run has ended, so the file is complete

@@ -12,7 +12,8 @@ every alarm waits for the end of its window.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.decide.alarm_evaluation import (

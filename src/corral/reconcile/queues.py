@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.model.queue import MessageDraft, MoveTask, Queue

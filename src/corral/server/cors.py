@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from corral import aws
 from corral.core import Tx
@@ -63,8 +63,7 @@ class BucketCors:
         return self._state.read_now(find, self._settings, self._ids)
 
 
-@dataclass(slots=True, eq=False)
-class Preflight:
+class Preflight(Struct, eq=False):
     """One preflight request of a browser and its response."""
 
     head: aws.Request

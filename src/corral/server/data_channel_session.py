@@ -11,9 +11,10 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
+
+from msgspec import Struct
 
 from corral.channel import messages
 from corral.channel.command_relay import CODE, END_OF_INPUT, ERRORS, EXIT, HEAD, INPUT, OUTPUT, SIZE, WINDOW, frame
@@ -40,8 +41,7 @@ class Disconnected(Exception):
     """The client has disconnected."""
 
 
-@dataclass(frozen=True, slots=True)
-class RelayConnection:
+class RelayConnection(Struct, frozen=True):
     """The connection to the relay on the host."""
 
     reader: asyncio.StreamReader

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import httptools
+from msgspec import Struct
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -62,8 +62,7 @@ class CorkedTransport:
             self._transport.write(data)
 
 
-@dataclass(frozen=True, slots=True)
-class HttpConnection:
+class HttpConnection(Struct, frozen=True):
     """The connection of one request, for code that reads its body or writes its response past uvicorn."""
 
     transport: CorkedTransport

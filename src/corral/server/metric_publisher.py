@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from corral.clock import Clock
 from corral.core import Tx
@@ -32,8 +33,7 @@ log = logging.getLogger("corral")
 Points = Callable[[float, float], Iterable[Point]]  # (second, seconds that the value covers) → points
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(Struct, frozen=True):
     """The last published value of a queue, cluster or GPU."""
 
     value: object

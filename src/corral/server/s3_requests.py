@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from hashlib import md5
 from hmac import compare_digest
 from typing import Any
+
+from msgspec import Struct
 
 from corral import aws
 from corral.blobs.checksums import CHECKSUM_HEADERS, checksum, checksum_text
@@ -91,8 +92,7 @@ class S3Requests:
         return call.serialize(result, caller.request_id)
 
 
-@dataclass(slots=True, eq=False)
-class S3Request:
+class S3Request(Struct, eq=False):
     """One S3 request and its response."""
 
     call: aws.ApiCall
@@ -101,8 +101,8 @@ class S3Request:
     receive: Receive
     connection: HttpConnection
     s3: S3Requests
-    _body: aws.RequestBody | None = field(default=None, init=False)
-    _policy: aws.PostPolicy | None = field(default=None, init=False)  # for a form only
+    _body: aws.RequestBody | None = None
+    _policy: aws.PostPolicy | None = None  # for a form only
 
     @property
     def action(self) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+from msgspec import Struct
 
 from corral import aws
 from corral.core import Tx, Wait
@@ -52,8 +53,7 @@ class CallRunner:
         return call.serialize(await answer, caller.request_id)
 
 
-@dataclass(slots=True, eq=False)
-class ServiceCall:
+class ServiceCall(Struct, eq=False):
     """The exchange of a service other than S3. Its operation and its signature are determined from the whole request."""
 
     call: aws.ApiCall

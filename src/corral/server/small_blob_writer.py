@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
+
+from msgspec import Struct
 
 from corral.blobs import Blobs
 from corral.core import Tx
@@ -20,8 +21,7 @@ BATCH_MAX = 64
 CommitBlob = Callable[[StoredBlob, Tx[Any]], Any]  # the command that commits the row of a blob; returns the response
 
 
-@dataclass(slots=True, eq=False)
-class PendingBlob:
+class PendingBlob(Struct, eq=False):
     data: bytes
     algorithms: Collection[str]
     lane: Lane[Any]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from msgspec import Struct
 from msgspec.structs import asdict
 
 import corral
@@ -49,8 +49,7 @@ class StatusPages:
         return status
 
 
-@dataclass(slots=True, eq=False)
-class PageRequest:
+class PageRequest(Struct, eq=False):
     action: str
     request: aws.Request
     request_id: str

@@ -7,12 +7,12 @@ URLs contain a random id. All of them become invalid when the task ends.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from corral import aws
 from corral.core import Tx
@@ -57,8 +57,7 @@ class TaskEndpoints:
         return None
 
 
-@dataclass(slots=True, eq=False)
-class CredentialsRequest:
+class CredentialsRequest(Struct, eq=False):
     request: aws.Request
     task_id: str
     endpoints: TaskEndpoints
@@ -94,8 +93,7 @@ class CredentialsRequest:
         return _refusal(error)
 
 
-@dataclass(slots=True, eq=False)
-class MetadataRequest:
+class MetadataRequest(Struct, eq=False):
     request: aws.Request
     address: str
     run_id: str
@@ -149,8 +147,7 @@ class MetadataRequest:
         return of_run
 
 
-@dataclass(slots=True, eq=False)
-class ProtectionRequest:
+class ProtectionRequest(Struct, eq=False):
     request: aws.Request
     address: str
     run_id: str

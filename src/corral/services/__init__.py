@@ -7,9 +7,10 @@ request to a service imports its module, so that the start does not wait for ser
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
+
+from msgspec import Struct, field
 
 from corral.core import Tx
 from corral.model.blob import Admission
@@ -21,8 +22,7 @@ Prepare = Callable[[dict[str, Any]], dict[str, Any]]  # parameters → parameter
 Admit = Callable[[Tx[Any], dict[str, Any], Caller], Admission | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
+class Service(Struct, frozen=True):
     lane: str  # "state", "logs" or "metrics": the lane whose transactions run the operations
     operations: Mapping[str, Handler]
     heavy: frozenset[str] = frozenset()  # long reads: they run in another thread, on a read-only connection

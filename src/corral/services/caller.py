@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(slots=True, eq=False)  # not frozen, as aws.Request is not
-class Caller:
+class Caller(Struct, frozen=True, eq=False):
     account: str
     region: str
     principal: str  # an ARN

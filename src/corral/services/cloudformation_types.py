@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from corral.core import Tx
 from corral.errors import api_error
@@ -42,8 +42,7 @@ MODULES = {  # service → the module that has its TEMPLATE_TYPES
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateType:
+class TemplateType(Struct, frozen=True):
     name: str  # "AWS::EC2::VPC"
     create: Callable[[Tx[Store], Caller, Properties], str]  # returns the physical id
     attributes: Callable[[Tx[Store], Caller, str], dict[str, Any]]  # of a physical id: attribute → value
@@ -52,8 +51,7 @@ class TemplateType:
     name_property: str | None = None  # the property that a stack fills with a generated name when a template leaves it out
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     properties: frozenset[str]
     required: frozenset[str]
     replaced_by: frozenset[str]  # a change of one of these replaces the resource; "A/B" is the property B inside A

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from corral.core import Tx
 from corral.decide.placement import claim_rank
@@ -16,8 +17,7 @@ from corral.store import Store
 TERMINATED = "the instance was terminated"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceRequest:
+class InstanceRequest(Struct, frozen=True, kw_only=True):
     """An instance to launch, with the size of its type."""
 
     region: str

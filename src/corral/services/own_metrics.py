@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.model.instance import HOST_POOL
@@ -18,8 +20,7 @@ from corral.store import Store
 GPU_NAMESPACE = "Corral/GPU"
 
 
-@dataclass(frozen=True, slots=True)
-class GpuReading:
+class GpuReading(Struct, frozen=True):
     """A sample of a GPU, and the dimensions under which to publish it: the GPU itself, its clusters, and its task."""
 
     sample: GpuSample

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from corral.errors import ApiError
 
@@ -18,8 +19,7 @@ Candidates = Callable[[str, int], list[tuple[str, T]]]
 """(after, limit) → up to `limit` pairs of a sort key and an item whose keys follow `after`, sorted by key; -1: no limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pagination:
+class Pagination(Struct, frozen=True):
     invalid_token: type[ApiError]
     limit: str | None = "maxResults"  # request member; None: the caller cannot choose the size of a page
     token: str = "nextToken"  # request member

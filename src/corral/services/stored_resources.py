@@ -9,9 +9,10 @@ An operation that a declaration cannot express is an ordinary function, built fr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
+
+from msgspec import Struct, field
 
 from corral.core import Tx
 from corral.errors import ApiError
@@ -29,8 +30,7 @@ ROWS_PER_READ = 100
 TOKEN, REQUEST = "_token", "_request"  # of a resource that was created with an idempotency token
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceStyle:
+class ServiceStyle(Struct, frozen=True):
     """How one service names its errors, pages and tags, for all its resource types."""
 
     service: str
@@ -44,8 +44,7 @@ class ServiceStyle:
     regional: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(Struct, frozen=True):
     """An operation that sets members of a resource."""
 
     members: Mapping[str, str]  # request member → document member
@@ -56,8 +55,7 @@ def _all(tx: Tx[Store], caller: Caller, params: Params) -> Selects:
     return lambda document: True
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceType:
+class ResourceType(Struct, frozen=True):
     style: ServiceStyle
     name: str  # "role": in the store and in messages
     id: str  # "RoleName": the member of requests and documents that identifies a resource

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from corral.errors import ApiError
 
@@ -32,8 +33,7 @@ TEXTS: Mapping[TagRule, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TagRules:
+class TagRules(Struct, frozen=True):
     invalid: type[ApiError]  # for every rule that `errors` does not name
     errors: Mapping[TagRule, type[ApiError]] = field(default_factory=lambda: MappingProxyType({}))
     texts: Mapping[TagRule, str] = field(default_factory=lambda: MappingProxyType({}))  # AWS's texts, with {key}, {value} and {max}

@@ -5,11 +5,11 @@ A document is one stored configuration of a bucket, such as its policy, CORS rul
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from corral.database import Database, Row
 from corral.model.objects import BUCKET_ENCRYPTION, BUCKET_LIFECYCLE, BUCKET_NOTIFICATION, Bucket
@@ -21,8 +21,7 @@ PARSED_MAX = 512
 FLAGS = {BUCKET_LIFECYCLE: "has_lifecycle", BUCKET_NOTIFICATION: "has_notifications"}
 
 
-@dataclass(slots=True)
-class BucketChangeCount:
+class BucketChangeCount(Struct):
     """The number of commits that changed a bucket. The writer counts; readers compare it to know whether their cache is valid."""
 
     count: int = 0

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from corral.database import Database
 from corral.model.objects import ObjectVersion
 from corral.store.object_rows import VERSION_COLUMNS, version_of
 
 
-@dataclass(frozen=True, slots=True)
-class ExpiryTarget:
+class ExpiryTarget(Struct, frozen=True):
     """A key or an upload that lifecycle rules apply to."""
 
     bucket_id: int

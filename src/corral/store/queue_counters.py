@@ -8,8 +8,9 @@ through an index the messages that have become visible in between. Each message 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from corral.database import Database
 from corral.model.queue import Counts
@@ -18,8 +19,7 @@ NEVER_MS = 1 << 62
 STEP_BACK_MS = 1000  # if the clock is set back further, the counter is computed anew
 
 
-@dataclass(slots=True)
-class QueueCounter:
+class QueueCounter(Struct):
     total: int = 0
     in_flight: int = 0
     delayed: int = 0

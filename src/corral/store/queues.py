@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import orjson
+from msgspec.structs import replace
 
 from corral.database import Database, Row
 from corral.model.queue import Counts, MoveTask, Queue, QueueActivity, dead_letters_arn

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from corral.database import Database
 
 
-@dataclass(frozen=True, slots=True)
-class Dashboard:
+class Dashboard(Struct, frozen=True):
     name: str
     body: str  # JSON, as PutDashboard gave it
     modified_s: float

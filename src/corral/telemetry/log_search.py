@@ -10,9 +10,10 @@ from __future__ import annotations
 import sqlite3
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
+
+from msgspec import Struct
 
 from corral.model.message_hint import EVERY_MESSAGE, AllHints, AnyHint, Contains, Hint, Lacks
 from corral.telemetry.logs import LAST_MS, Position
@@ -31,8 +32,7 @@ MATCH_BYTES = 1_500  # a message that Python must match
 CHECK_AGAIN = 1.25  # after an incomplete page, collect this many times as many events before the next check
 
 
-@dataclass(frozen=True, slots=True)
-class SearchBudget:
+class SearchBudget(Struct, frozen=True):
     """The limits of one search."""
 
     budget_bytes: int = 12 * 1024 * 1024  # tens of milliseconds of work
@@ -44,8 +44,7 @@ class SearchBudget:
     listed_at_once: int = 1_000  # streams per query
 
 
-@dataclass(frozen=True, slots=True)
-class SearchScope:
+class SearchScope(Struct, frozen=True):
     """The streams of a group to search: by name, or by a prefix, which may be empty."""
 
     group_id: int
@@ -53,16 +52,14 @@ class SearchScope:
     prefix: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundEvent:
+class FoundEvent(Struct, frozen=True):
     place: EventPlace
     stream: str
     ingested_ms: int
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class EventFilter:
+class EventFilter(Struct, frozen=True):
     """The events to find: `start` <= place < `end`, and the message matches."""
 
     hint: Hint = EVERY_MESSAGE
@@ -78,8 +75,7 @@ class EventFilter:
         return self.matches is None and self.hint == EVERY_MESSAGE
 
 
-@dataclass(slots=True)
-class _Scan:
+class _Scan(Struct):
     """A stream that is being read. Events between `start` and `end` have not been read yet."""
 
     stream_id: int

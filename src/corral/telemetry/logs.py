@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from corral.database import Database, Migration
 from corral.model.durations import DAY_MS
@@ -18,8 +19,7 @@ EVENT_OVERHEAD_BYTES = 26  # CloudWatch Logs counts this for each event, in addi
 LAST_MS = 2**62
 
 
-@dataclass(frozen=True, slots=True)
-class LogGroup:
+class LogGroup(Struct, frozen=True):
     id: int
     name: str
     created_ms: int
@@ -28,8 +28,7 @@ class LogGroup:
     details: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class LogStream:
+class LogStream(Struct, frozen=True):
     id: int
     group_id: int
     name: str
@@ -43,15 +42,13 @@ class LogStream:
     region: str
 
 
-@dataclass(frozen=True, slots=True)
-class LogEvent:
+class LogEvent(Struct, frozen=True):
     position: Position
     ingested_ms: int
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class MetricFilter:
+class MetricFilter(Struct, frozen=True):
     group: str
     name: str
     created_ms: int

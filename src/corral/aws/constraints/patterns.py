@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+from msgspec import Struct
 
 PatternMatch = Callable[[str], Any]
 
@@ -52,8 +53,7 @@ _UNBOUNDED = re.compile(rf"{_ATOM}(?:[*+]|\{{\d+,\d*\}})")
 _ASCII_CLASSES = {r"\p{L}": "A-Za-z", r"\p{N}": "0-9", r"\p{Z}": " "}
 
 
-@dataclass(frozen=True, slots=True)
-class Matcher:
+class Matcher(Struct, frozen=True):
     ascii: PatternMatch | None  # for ASCII values; if None, `any` matches them, too
     any: PatternMatch
 

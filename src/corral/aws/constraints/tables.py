@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from corral.aws.wire_errors import error_class
 from corral.errors import ApiError
@@ -18,8 +19,7 @@ WITH_TABLE = frozenset({"cloudwatch", "ec2", "ecr", "ecs", "iam", "logs", "s3", 
 CODE_BY_PROTOCOL = {"query": "ValidationError", "ec2": "InvalidParameterValue", "rest-xml": "InvalidArgument"}  # without a table
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """The constraints of one value. Where a field is None, the model's constraint applies.
 
     `min` and `max` limit the length of a string, blob, list or map, and the value of a number. A violation is reported in the
@@ -38,8 +38,7 @@ class Limit:
     members: Mapping[str, str] = field(default_factory=dict)  # members of the error: name -> format string
 
 
-@dataclass(frozen=True, slots=True)
-class Unchecked:
+class Unchecked(Struct, frozen=True):
     """A constraint of the model that must not be checked."""
 
     reason: str
@@ -48,8 +47,7 @@ class Unchecked:
 LimitEntry = Limit | tuple[Limit, ...] | Unchecked  # a tuple replaces the model's constraints and is checked in order
 
 
-@dataclass(slots=True)
-class Violation:
+class Violation(Struct):
     """A value that violates a limit. `path` is in reverse order, the innermost member first."""
 
     kind: ConstraintKind
@@ -69,8 +67,7 @@ class Violation:
 Wording = Callable[[str, list[Violation]], ApiError]  # (operation, violations) -> error
 
 
-@dataclass(frozen=True, slots=True)
-class ConstraintTable:
+class ConstraintTable(Struct, frozen=True):
     """The error wording of one service, and its corrections of the model.
 
     A key of `limits` is `Owner.member`, where the owner is an operation (for a member of its input) or a structure. `*.member` is

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from corral.aws.constraints.tables import Limit, LimitEntry, Unchecked
 from corral.aws.shapes import OperationModel, Shape
@@ -14,8 +16,7 @@ COMPOUND = frozenset({"structure", "list", "map"})
 NO_LIMIT = Limit()
 
 
-@dataclass(slots=True)
-class ConstraintNode:
+class ConstraintNode(Struct):
     """A value of the input that has constraints, or contains a value that has."""
 
     shape: Shape

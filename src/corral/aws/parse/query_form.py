@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from corral.aws.form_encoding import indexed_elements
 from corral.aws.models import ec2_name, form_name
@@ -17,8 +18,7 @@ QueryReader = Callable[[Any], Any]
 QueryReaders = dict[tuple[str, bool], QueryReader]  # by shape name and whether this use of it is flattened
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
+class Dialect(Struct, frozen=True):
     """The differences between query and ec2."""
 
     name: Callable[[str, Shape], str]  # returns the name of a member in a form

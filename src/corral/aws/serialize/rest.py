@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from corral.aws.serialize import xml_body
 from corral.aws.serialize.json_body import JsonWriters, json_writer, members_writer
@@ -19,8 +19,7 @@ from corral.aws.wire_errors import WrongResult
 ResponseHeaders = list[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseParts:
+class ResponseParts(Struct, frozen=True):
     """The parts of a response that a result contains. If `status` is None, the operation's own status applies."""
 
     status: int | None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from corral.decide.log_pattern.reader import Reader
 from corral.decide.log_pattern.regex import Regex, read_regex
@@ -24,8 +25,7 @@ Scalar = str | int | float  # bool is an int
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Literal:
+class Literal(Struct, frozen=True):
     """The right side of a comparison: a text with wildcards at its ends, a number, or a regular expression."""
 
     text: str
@@ -49,8 +49,7 @@ class Literal:
         return text.startswith(self.text) if self.open_end else text == self.text
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     operator: str
     literal: Literal
 
@@ -88,13 +87,11 @@ class Comparison:
         return Contains(max(KEPT_BY_JSON.findall(text), key=len)) if KEPT_BY_JSON.search(text) else EVERY_MESSAGE
 
 
-@dataclass(frozen=True, slots=True)
-class Every(Generic[T]):
+class Every(Struct, Generic[T], frozen=True):
     parts: tuple[T | Every[T] | Some[T], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Some(Generic[T]):
+class Some(Struct, Generic[T], frozen=True):
     parts: tuple[T | Every[T] | Some[T], ...]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from corral.decide.log_pattern.conditions import (
     REGEXES_MAX,
@@ -28,8 +29,7 @@ WORD = re.compile(r"\S+")
 FieldTree = Comparison | Every[Comparison] | Some[Comparison]
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     name: str  # empty: the field is called by its position
     condition: FieldTree | None = None
 
@@ -41,8 +41,7 @@ class Field:
         return EVERY_MESSAGE if self.condition is None else hint_of(self.condition, lambda comparison: comparison.hint)
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
+class Fields(Struct, frozen=True):
     before: tuple[Field, ...]
     after: tuple[Field, ...] = ()
     gap: bool = False  # `...`: any number of fields between `before` and `after`

@@ -11,6 +11,8 @@ import string
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from corral.decide.log_pattern.reader import InvalidPattern, Reader
 from corral.decide.pattern import Pattern
 from corral.model.message_hint import EVERY_MESSAGE, Contains, Hint
@@ -29,8 +31,7 @@ HEX = re.compile(r"[0-9A-Fa-f]{2}")
 BOUNDS = re.compile(r"\{(\d{1,4})(,(\d{0,4}))?\}")
 
 
-@dataclass(frozen=True, slots=True)
-class CharacterSet:
+class CharacterSet(Struct, frozen=True):
     """A set of characters, or its complement (`others`)."""
 
     members: frozenset[str]
@@ -43,8 +44,7 @@ class CharacterSet:
 ANY = CharacterSet(frozenset("\n"), others=True)
 
 
-@dataclass(frozen=True, slots=True)
-class RegexItem:
+class RegexItem(Struct, frozen=True):
     """A character of a set, repeated `low` to `high` times; `high` None means any number of times."""
 
     characters: CharacterSet
@@ -52,8 +52,7 @@ class RegexItem:
     high: int | None = 1
 
 
-@dataclass(frozen=True, slots=True)
-class RegexBranch:
+class RegexBranch(Struct, frozen=True):
     """One alternative of the expression."""
 
     items: tuple[RegexItem, ...]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from corral.decide.log_pattern.conditions import (
     REGEXES_MAX,
@@ -33,8 +33,7 @@ STATES = {"IS NULL": None, "IS TRUE": True, "IS FALSE": False}
 ESCAPED = Contains("\\u")  # with escapes, a message may write a name or text in other ways
 
 
-@dataclass(frozen=True, slots=True)
-class Selector:
+class Selector(Struct, frozen=True):
     source: str
     path: tuple[str | int, ...]
 
@@ -46,8 +45,7 @@ class Selector:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class SelectorCondition:
+class SelectorCondition(Struct, frozen=True):
     selector: Selector
     test: Comparison | str  # a comparison, or one of the keywords
 
@@ -72,8 +70,7 @@ class SelectorCondition:
 SelectorTree = SelectorCondition | Every[SelectorCondition] | Some[SelectorCondition]
 
 
-@dataclass(frozen=True, slots=True)
-class Selectors:
+class Selectors(Struct, frozen=True):
     condition: SelectorTree
     exact = False
     has_fields = True

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from corral.decide.log_pattern.reader import Reader
 from corral.decide.log_pattern.regex import Regex, read_regex
@@ -14,8 +15,7 @@ UNQUOTED = re.compile(r"[A-Za-z0-9_]+(?=\s|$)")
 UP_TO_SPACE = re.compile(r"\S+")
 
 
-@dataclass(frozen=True, slots=True)
-class Phrase:
+class Phrase(Struct, frozen=True):
     text: str
 
     def found_in(self, message: str) -> bool:
@@ -29,8 +29,7 @@ class Phrase:
 Term = Phrase | Regex
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(Struct, frozen=True):
     needed: tuple[Term, ...] = ()
     unwanted: tuple[Term, ...] = ()
     any_of: tuple[Term, ...] = ()  # at least one must match

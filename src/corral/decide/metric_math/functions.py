@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import ceil, floor, log, log10, sqrt
 from typing import Any, NoReturn
+
+from msgspec import Struct
 
 from corral.decide.metric_math.parse import InvalidExpression, Keyword
 from corral.decide.metric_math.series import ExpressionScope, Series, SeriesValues, Value
@@ -16,8 +17,7 @@ UNSUPPORTED = ("ANOMALY_DETECTION_BAND", "DB_PERF_INSIGHTS", "INSIGHT_RULE_METRI
 CYCLE_DAYS = 146_097  # the calendar repeats after 400 years
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(Struct, frozen=True):
     name: str
     compute: Callable[..., Value]
     fewest: int

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 DEPTH_MAX = 50
 
@@ -26,50 +27,42 @@ class InvalidExpression(Exception):
     """The expression is invalid; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(Struct, frozen=True):
     value: float
 
 
-@dataclass(frozen=True, slots=True)
-class QuotedText:
+class QuotedText(Struct, frozen=True):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class QueryReference:
+class QueryReference(Struct, frozen=True):
     """The id of another query."""
 
     id: str
 
 
-@dataclass(frozen=True, slots=True)
-class Keyword:
+class Keyword(Struct, frozen=True):
     """REPEAT, LINEAR, ASC, DESC, or the name of a function without arguments."""
 
     word: str
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionCall:
+class FunctionCall(Struct, frozen=True):
     function: str
     arguments: tuple[Expression, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Negative:
+class Negative(Struct, frozen=True):
     operand: Expression
 
 
-@dataclass(frozen=True, slots=True)
-class Binary:
+class Binary(Struct, frozen=True):
     operator: str
     left: Expression
     right: Expression
 
 
-@dataclass(frozen=True, slots=True)
-class Array:
+class Array(Struct, frozen=True):
     items: tuple[Expression, ...]
 
 

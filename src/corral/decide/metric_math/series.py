@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from corral.model.metric import Metric
 
 SeriesValues = dict[int, float]  # start of a period in seconds → value, in the order of time
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     label: str
     period_s: int
     values: SeriesValues
@@ -25,8 +26,7 @@ class Series:
 Value = float | Series | tuple[Series, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ExpressionScope:
+class ExpressionScope(Struct, frozen=True):
     """The queries and series that an expression may refer to."""
 
     results: Mapping[str, Value]  # query id → result

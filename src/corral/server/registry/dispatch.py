@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from corral import aws
 from corral.errors import ApiError
@@ -56,8 +57,7 @@ class Registry:
         return RegistryExchange(head, receive, self)
 
 
-@dataclass(slots=True, eq=False)
-class RegistryExchange:
+class RegistryExchange(Struct, eq=False):
     """One request to the registry, for the front door."""
 
     head: aws.Request

@@ -10,7 +10,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from corral.ids import Ids
 from corral.model.blob import StoredBlob
@@ -25,15 +26,14 @@ EVICTABLE_S = 60.0  # when there are too many uploads, one that has been idle fo
 log = logging.getLogger("corral")
 
 
-@dataclass(slots=True, eq=False)
-class LayerUpload:
+class LayerUpload(Struct, eq=False):
     id: str
     repository_id: int
     work: ThreadedBlobWriter | None = None  # None until the first bytes arrive
     size: int = 0
     is_busy: bool = False  # a request is sending
     idle_since_s: float = 0.0  # by the event loop's clock
-    idle_timer: asyncio.TimerHandle | None = field(default=None, repr=False)
+    idle_timer: asyncio.TimerHandle | None = None
 
 
 class LayerUploads:

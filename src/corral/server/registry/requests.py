@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote
+
+from msgspec import Struct
 
 from corral import aws
 from corral.decide.manifest import DIGEST
@@ -19,8 +20,7 @@ PAGE_MAX = 1000  # names in one response
 _PATH = re.compile(r"/v2/(.+)/(manifests|blobs/uploads|blobs|tags|referrers)/([^/]*)")
 
 
-@dataclass(frozen=True, slots=True)
-class RegistryRoute:
+class RegistryRoute(Struct, frozen=True):
     """A parsed path."""
 
     kind: str  # "", "_catalog", "manifests", "blobs", "blobs/uploads", "tags" or "referrers"
@@ -28,8 +28,7 @@ class RegistryRoute:
     reference: str = ""  # a tag, a digest or the id of an upload; may be empty
 
 
-@dataclass(frozen=True, slots=True)
-class RegistryRequest:
+class RegistryRequest(Struct, frozen=True):
     head: aws.Request
     receive: Receive
     route: RegistryRoute

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+
+from msgspec import Struct
 
 from corral.decide.alarm_evaluation import is_conclusive, is_level
 from corral.errors import ApiError
@@ -21,8 +22,7 @@ OWN_NAMESPACES = frozenset({"AWS/SQS", "AWS/ECS", "AWS/AutoScaling", "Corral/GPU
 CACHED_MAX = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class AlarmConfig:
+class AlarmConfig(Struct, frozen=True):
     criteria: Criteria
     period_s: int
     step_s: int  # windows end at multiples of it

@@ -7,9 +7,10 @@ query (`Select`). `series_values` and `newest_second` read the statistics of one
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
+
+from msgspec import Struct, field
 
 from corral.core import Tx
 from corral.decide import metric_math, metric_sql
@@ -30,8 +31,7 @@ VISIBLE_S = 14 * DAY_S  # lists and searches hide a series that has had no data 
 TOO_MANY = ("MaxMetricsExceeded", f"The maximum number of allowed metrics exceeded: only the first {SERIES_MAX} are shown.")
 
 
-@dataclass(frozen=True, slots=True)
-class MetricStat:
+class MetricStat(Struct, frozen=True):
     metric: Metric
     statistic: Statistic
     period_s: int
@@ -39,8 +39,7 @@ class MetricStat:
     unit: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MetricDataQuery:
+class MetricDataQuery(Struct, frozen=True):
     id: str
     source: MetricStat | Expression | Select
     label: str | None = None
@@ -48,8 +47,7 @@ class MetricDataQuery:
     period_s: int | None = None
 
 
-@dataclass(slots=True)
-class QueryResults:
+class QueryResults(Struct):
     results: dict[str, Series | tuple[Series, ...]] = field(default_factory=dict)
     messages: list[tuple[str, str]] = field(default_factory=list)  # (code, text)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from math import ceil
 from typing import Any
+
+from msgspec import Struct
 
 from corral.core import Tx
 from corral.decide.metric_label import LabelContext, fill_label, is_dynamic
@@ -49,8 +50,7 @@ POSITION = re.compile(r"([0-9]{1,6})/([0-9]{0,12})")
 # GetMetricData
 
 
-@dataclass(frozen=True, slots=True)
-class LabelledSeries:
+class LabelledSeries(Struct, frozen=True):
     id: str
     label: str
     points: list[tuple[int, float]]

@@ -6,10 +6,11 @@ its response is the same whether or not the network was stored before. A deleted
 
 from __future__ import annotations
 
-from dataclasses import replace
 from ipaddress import IPv4Network
 from random import Random
 from typing import Any
+
+from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.ids import SeededIds

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.decide.manifest import NotAManifest, read_manifest

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.errors import ApiError, api_error
@@ -21,8 +22,7 @@ RepositoryPolicyNotFoundException = api_error("RepositoryPolicyNotFoundException
 PolicyHandler = Callable[[Tx[Store], dict[str, Any], Caller], dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyKind:
+class PolicyKind(Struct, frozen=True):
     """One kind of policy of a repository, and the operations that put, get and delete it."""
 
     member: str  # of requests, of responses and of the stored settings

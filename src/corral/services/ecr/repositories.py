@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.errors import api_error

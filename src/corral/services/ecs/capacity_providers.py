@@ -6,8 +6,10 @@ Capacity providers of Auto Scaling groups are stored only: nothing scales by the
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.decide.capacity_providers import ProviderWeight, distribute
@@ -52,8 +54,7 @@ PROVIDER_IN_USE = "The specified capacity provider is in use and cannot be remov
 NO_INSTANCES = "No Container Instances were found in your cluster."
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
+class Capacity(Struct, frozen=True):
     """Where the tasks of a request get their capacity, and whether they wait for it."""
 
     launch_type: str  # EC2 or FARGATE

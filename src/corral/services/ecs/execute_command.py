@@ -7,11 +7,11 @@ A session that was not opened yet is not stored: its token holds the permit, sea
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 import orjson
+from msgspec import Struct
 
 from corral.core import Tx
 from corral.errors import api_error
@@ -36,8 +36,7 @@ NOT_ENABLED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Permit:
+class Permit(Struct, frozen=True):
     """The content of a session token: one command in one run."""
 
     session_id: str

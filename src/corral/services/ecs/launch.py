@@ -6,8 +6,10 @@ RunTask and StartTask build requests from their parameters.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.decide.placement import claim_rank, place_newcomer, place_on, room_for_newcomer
@@ -26,8 +28,7 @@ from corral.store import Store
 REFUSED_IN_VOLUME = ("efsVolumeConfiguration", "fsxWindowsFileServerVolumeConfiguration", "configuredAtLaunch")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LaunchRequest:
+class LaunchRequest(Struct, frozen=True, kw_only=True, eq=False):
     """A request to launch equal tasks. Definition, overrides, constraints and strategies have ECS's shape."""
 
     region: str
@@ -49,16 +50,14 @@ class LaunchRequest:
     placement_strategy: Sequence[dict[str, Any]] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchFailure:
+class LaunchFailure(Struct, frozen=True):
     """A task that was not launched."""
 
     instance_id: str | None  # the container instance that was tried; None: the cluster has none
     why: Unplaceable | None  # None: the cluster has no container instance with this id
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchResult:
+class LaunchResult(Struct, frozen=True):
     tasks: list[Task]
     failures: list[LaunchFailure]
 

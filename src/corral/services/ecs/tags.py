@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from corral.core import Tx
 from corral.errors import ApiError, api_error
@@ -33,8 +34,7 @@ TAG_RULES = TagRules(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TaggedResource:
+class TaggedResource(Struct, frozen=True):
     """The tags of a resource, and a function that replaces them."""
 
     tags: list[Tag]

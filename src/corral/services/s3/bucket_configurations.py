@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
+
+from msgspec import Struct
 
 from corral.core import Tx
 from corral.decide.policy import PolicyError, is_public, read_policy
@@ -43,8 +44,7 @@ RESOURCE = re.compile(r"arn:aws[a-z-]*:s3:::(?P<bucket>[^/]*)(?:/.*)?", re.S)
 Validate = Callable[[Tx[Store], Bucket, dict[str, Any], Caller], Any]  # raises, or returns the document to store
 
 
-@dataclass(frozen=True, slots=True)
-class BucketConfiguration:
+class BucketConfiguration(Struct, frozen=True):
     name: str  # "BucketCors": the part of the operation's name after Put and Get
     validate: Validate
     delete: str | None = None  # the operation that deletes it

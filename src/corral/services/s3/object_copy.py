@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
+
+from msgspec import Struct
 
 from corral.core import Tx
 from corral.decide.preconditions import Conditions
@@ -43,8 +44,7 @@ COPY, REPLACE = "COPY", "REPLACE"
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class CopySource:
+class CopySource(Struct, frozen=True):
     """The version to copy, and its bucket."""
 
     bucket: Bucket

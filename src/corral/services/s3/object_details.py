@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl
+
+from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.model.blob import MD5, StoredBlob

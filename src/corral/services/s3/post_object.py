@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlencode, urlsplit
+
+from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.decide.post_policy import ConditionNotMet, MalformedCondition, check_fields

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from hashlib import md5
 from typing import Any
+
+from msgspec import Struct
 
 from corral.core import Tx, Wait
 from corral.model.queue import Queue, QueueMessage, sent_at_ms
@@ -29,8 +30,7 @@ from corral.store.messages import RECEIVE_MAX_BYTES
 CLEARED_MAX = 100  # expired messages and dead letters that one transaction removes before it yields: about 5 ms of work
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiveRequest:
+class ReceiveRequest(Struct, frozen=True):
     count: int
     until_ms: int  # end of the visibility timeout
     task_id: str | None
