@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "aws": {"model"},
     "blobs": {"model"},
     "channel": set(),
-    "node": {"model", "channel"},
+    "node": {"model", "channel", "options"},
     "services": {"model", "decide", "store", "telemetry", "blobs", "core"},
     "reconcile": {"model", "decide", "store", "telemetry", "services", "core"},
     "server": {
@@ -47,6 +47,7 @@ MAY_IMPORT = {
         "aws",
         "node",
         "channel",
+        "options",
     },
     "cli": {"channel"},
     "core": {"model", "database"},
@@ -56,6 +57,7 @@ MAY_IMPORT = {
     "errors": set(),
     "ids": set(),
     "clock": set(),
+    "options": set(),
 }
 BANNED_IN_DECIDE = {
     "time", "datetime", "random", "uuid", "os", "subprocess", "socket", "sqlite3", "logging", "asyncio", "threading",

@@ -10,7 +10,7 @@ SECURE = "SecureString"
 
 
 class Parameter(Struct, frozen=True):
-    """One version of a parameter. The value of a SecureString is encrypted (`services/ssm/encryption.py`). The repr shows no value."""
+    """One version of a parameter. The value of a SecureString is encrypted (`services/ssm/encryption.py`). The repr hides it."""
 
     region: str
     name: str

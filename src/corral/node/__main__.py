@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import os
 import signal
 import sys
 from pathlib import Path
+from typing import Literal
 
 import uvloop
+from msgspec import Struct
 
 from corral.clock import WallClock
 from corral.errors import Refused
@@ -22,8 +23,18 @@ from corral.node.engine_router import EngineRouter
 from corral.node.gpus import detect, find_devices, parse_gpus_flag
 from corral.node.host import kernel_boot_id, this_host
 from corral.node.process_engine import ProcessEngine
+from corral.options import parse_options
 
 log = logging.getLogger("corral.node")
+
+
+class AgentOptions(Struct, frozen=True, rename="kebab"):
+    data: str  # Corral's data folder
+    gpus: str = "auto"  # auto, none, sim:8 or sim:2xH200
+    exclude_gpus: str = ""  # GPUs that are never offered: ids, separated by commas
+    find_gpus: str | None = None  # only print the ids of these GPUs (0,3,GPU-...), or say that one does not exist
+    runtime: Literal["auto", "process", "docker"] = "auto"
+    boot_id: str | None = None  # which boot of the machine this is; None: the kernel's boot id
 
 
 async def serve(data: Path, gpus_flag: str, excluded_gpus: str, runtime: str, boot_id: str) -> None:
@@ -46,18 +57,9 @@ async def serve(data: Path, gpus_flag: str, excluded_gpus: str, runtime: str, bo
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m corral.node", description="The agent of a Corral host.")
-    parser.add_argument("--data", type=Path, required=True, help="Corral's data folder")
-    parser.add_argument("--gpus", default="auto", help="auto, none, sim:8 or sim:2xH200")
-    parser.add_argument("--exclude-gpus", default="", help="ids of GPUs that are never offered, separated by commas")
-    parser.add_argument(
-        "--find-gpus", metavar="GPUS", help="print the ids of these GPUs (0,3,GPU-...) and exit; fail if one does not exist"
-    )
-    parser.add_argument("--runtime", choices=["auto", "process", "docker"], default="auto")
-    parser.add_argument("--boot-id", default=None, help="id of the machine's present boot (default: the kernel's)")
-    options = parser.parse_args(arguments)
+    options = parse_options(sys.argv[1:] if arguments is None else arguments, AgentOptions)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    data = options.data.resolve() / "node"
+    data = Path(options.data).resolve() / "node"
     try:
         parse_gpus_flag(options.gpus)  # before any file is written
         node_folder.make(data)

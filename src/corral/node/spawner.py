@@ -13,7 +13,6 @@ ended run is alive, and its GPUs are free.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import gc
 import heapq
@@ -28,6 +27,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from getopt import getopt
 from pathlib import Path
 
 import orjson
@@ -470,20 +470,17 @@ def _log(text: str) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m corral.node.spawner", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--dir", type=Path, required=True, help="<data>/node")
-    parser.add_argument("--boot-id", default=None, help="id of the machine's present boot (default: the kernel's)")
-    options = parser.parse_args(arguments)
-    data = options.dir.resolve()
+    options = dict(getopt(sys.argv[1:] if arguments is None else arguments, "", ["dir=", "boot-id="])[0])
+    data = Path(options["--dir"]).resolve()
     node_folder.make(data)
-    lock = node_folder.try_lock(data / "spawner.lock")  # held until this process ends
+    lock = node_folder.try_lock(data / "spawner.lock")  # held for as long as this process lives
     if lock is None:
         _log(f"another spawner is running in {data}")
         return 0
     os.chdir(data)
     gc.set_threshold(50_000)  # this process creates no reference cycles, and a collection would walk thousands of queued starts
     try:
-        spawner = Spawner(data, options.boot_id or kernel_boot_id(), WallClock())
+        spawner = Spawner(data, options.get("--boot-id") or kernel_boot_id(), WallClock())
     except Refused as why:
         _log(f"refused: {why}")
         return 2

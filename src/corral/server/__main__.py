@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import json
@@ -17,9 +16,10 @@ from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import uvloop
+from msgspec import Struct
 
 from corral import ids
 from corral.aws import Secret
@@ -33,6 +33,7 @@ from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE
 from corral.model.settings import Settings
 from corral.node.docker_settings import GATEWAY as CONTAINERS_GATEWAY
 from corral.node.gpus import parse_gpus_flag
+from corral.options import parse_options
 from corral.reconcile import LOGS, METRICS, STATE
 from corral.reconcile.receivers import RECEIVERS
 from corral.server.agents import Agents
@@ -55,8 +56,25 @@ IP_FREEBIND = 15  # Linux; Python has no name for it
 JOIN_S = 5.0  # how long a start waits for this machine's agent before it reports that Corral is up
 
 
+class ServerOptions(Struct, frozen=True, rename="kebab"):
+    data: str
+    host: str = "127.0.0.1"
+    port: int = 4566
+    gpus: str = "auto"
+    exclude_gpus: str = ""
+    runtime: Literal["auto", "process", "docker"] = "auto"
+    cluster: str = DEFAULT_CLUSTER
+    instance_type: str = HOST_TYPE
+    account: str = "123456789012"
+    alarm_timing: Literal["fast", "aws"] = "fast"
+    ready_fd: int | None = None  # a descriptor that gets one line when Corral answers requests
+    # The root keys may also be in the environment: every user of the machine can read a command line.
+    access_key: str | None = os.environ.get("CORRAL_ACCESS_KEY")
+    secret_key: str | None = os.environ.get("CORRAL_SECRET_KEY")
+
+
 def main() -> None:
-    options = _options()
+    options = parse_options(sys.argv[1:], ServerOptions)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     sys.setswitchinterval(0.0003)  # switch threads often: a search of logs must not delay the responses of other requests
     try:
@@ -65,28 +83,9 @@ def main() -> None:
         sys.exit(f"corral: {refusal}")
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="corral.server")
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=4566)
-    parser.add_argument("--gpus", default="auto")
-    parser.add_argument("--exclude-gpus", default="")
-    parser.add_argument("--runtime", choices=["auto", "process", "docker"], default="auto")
-    parser.add_argument("--cluster", default=DEFAULT_CLUSTER)
-    parser.add_argument("--instance-type", default=HOST_TYPE)
-    parser.add_argument("--account", default="123456789012")
-    parser.add_argument("--alarm-timing", choices=("fast", "aws"), default="fast")
-    # Keys can be passed in the environment, because every user of the machine can read command lines.
-    parser.add_argument("--access-key", default=os.environ.get("CORRAL_ACCESS_KEY"))
-    parser.add_argument("--secret-key", default=os.environ.get("CORRAL_SECRET_KEY"))
-    parser.add_argument("--ready-fd", type=int, help="a file descriptor to which one line is written when Corral accepts requests")
-    return parser.parse_args()
-
-
-async def _serve(options: argparse.Namespace) -> None:
+async def _serve(options: ServerOptions) -> None:
     parse_gpus_flag(options.gpus)
-    data: Path = options.data.resolve()
+    data = Path(options.data).resolve()
     for kind, path in ((Store, data / "state.db"), (LogStore, data / "logs.db"), (MetricStore, data / "metrics.db")):
         validate_file(path, 1 + len(kind.MIGRATIONS))  # check all of them before writing anything
     lock_folder(data)  # until the process ends
