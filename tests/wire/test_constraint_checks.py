@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import re2
+from hypothesis import given
+from hypothesis import strategies as st
 
 from corral.aws import catalogue, recognise
 from corral.aws.constraints import compile_check, table_of
 from corral.aws.constraints.check import compile_test, violations
-from corral.aws.constraints.patterns import REPLACEMENTS, matcher, matches
+from corral.aws.constraints.patterns import LINEAR, REPLACEMENTS, matcher, matches
 from corral.aws.constraints.tables import DISPLAYED_MAX_CHARACTERS, WITH_TABLE, ConstraintTable, Limit, usual_wording
 from corral.aws.constraints.tree import ConstraintNode, constrained, input_node
 from corral.aws.models import service_model
@@ -121,6 +123,14 @@ def test_every_pattern_of_a_service_compiles(service: str) -> None:
         assert (known is None) == (REPLACEMENTS.get(pattern, pattern) is None)
         if known is not None:
             known.any("é")  # compiles the pattern for values that are not ASCII
+
+
+@pytest.mark.parametrize("pattern", sorted(LINEAR))
+@given(value=st.text("ab0A._-/:+!", max_size=16))
+def test_patterns_without_re2_match_the_same_values(pattern: str, value: str) -> None:
+    found = matcher(pattern)
+    assert found is not None and found.ascii is not None
+    assert matches(found, value) == (re2.fullmatch(pattern, value) is not None)
 
 
 def test_patterns_are_replaced_only_if_re2_does_not_support_them() -> None:

@@ -44,6 +44,15 @@ REPLACEMENTS: dict[str, str | None] = {
     ): None,  # an ISO 8601 time with back-references
 }
 
+# Patterns of ECR with several repetitions. They take linear time with `re` too, because no repetition can match the character that
+# follows it. RE2 would cost 2.5 MB of memory in a server that needs it for nothing else.
+LINEAR = frozenset(
+    {
+        r"[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(\/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*",
+        r"[a-zA-Z0-9-_+.]+:[a-fA-F0-9]+",
+    }
+)
+
 # Java's \uXXXX has four digits. The models write the first and last supplementary character with more, or as surrogates.
 _SURROGATES = (r"\uD800\uDC00-\uDBFF\uDFFF", r"\u10000-\u10FFFF")
 _UNICODE_ESCAPE = re.compile(r"\\u(10FFFF|10000|[0-9A-Fa-f]{4})")
@@ -109,6 +118,8 @@ def _without_anchors(pattern: str) -> str:
 
 
 def _is_linear(pattern: str) -> bool:
+    if pattern in LINEAR:
+        return True
     unescaped = _UNICODE_ESCAPE.sub("u", pattern)
     for unicode_class in _ASCII_CLASSES:
         unescaped = unescaped.replace(unicode_class, "p")
