@@ -2,33 +2,32 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test bench lint tmux docker redis clean
+.PHONY: demo test check bench lint test-packages bench-packages clean
 demo: .venv/.run
 	$(BIN)/python bench/demo.py
 
-test: .venv/.test lint tmux docker
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+test: test-packages .venv/.test lint
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --durations 10
 
-# Some tests look at a real terminal.
-tmux:
-	@command -v tmux >/dev/null || { \
-	  echo "installing tmux"; \
-	  SUDO=$$([ "$$(id -u)" = 0 ] || echo sudo); \
-	  $$SUDO apt-get update -q && $$SUDO apt-get install -y -q --no-install-recommends tmux; }
+# The inner loop: lint, and the tests that need neither a server nor an engine.
+CHECKED := tests/decide tests/store tests/wire tests/queues tests/blobs tests/simulation \
+  $(filter-out tests/test_docs.py,$(wildcard tests/test_*.py))
+check: .venv/.test lint
+	CORRAL_EXAMPLES=1 CORRAL_SIM_SEEDS=20 $(BIN)/python -m pytest -n 2 --dist loadgroup $(CHECKED)
 
-# Some tests run containers, in a Docker engine of their own.
-docker:
-	@command -v dockerd >/dev/null && command -v busybox >/dev/null || { \
-	  echo "installing docker.io and busybox-static"; \
-	  SUDO=$$([ "$$(id -u)" = 0 ] || echo sudo); \
-	  $$SUDO apt-get update -q && $$SUDO apt-get install -y -q --no-install-recommends docker.io busybox-static; }
+# Debian packages, which are installed with apt-get where they are missing.
+test-packages:
+	@PYTHON=$(PYTHON) tools/packages.sh test python3-venv tmux docker.io busybox-static
+
+bench-packages:
+	@PYTHON=$(PYTHON) tools/packages.sh bench python3-venv docker.io busybox-static redis-server
 
 lint: .venv/.test
 	$(BIN)/ruff check src tests bench tools
 	$(BIN)/ruff format --quiet --check src tests bench tools
 	$(BIN)/mypy
 
-bench: .venv/.test .peers/.installed redis docker
+bench: bench-packages .venv/.test .peers/.installed
 	$(BIN)/python bench/run.py
 
 # What the benchmarks stand beside; moto has an environment of its own, because it brings many packages.
@@ -37,18 +36,9 @@ bench: .venv/.test .peers/.installed redis docker
 	.peers/bin/pip install --quiet --disable-pip-version-check 'moto[server]'
 	@touch $@
 
-redis:
-	@command -v redis-server >/dev/null || { \
-	  echo "installing redis-server"; \
-	  SUDO=$$([ "$$(id -u)" = 0 ] || echo sudo); \
-	  $$SUDO apt-get update -q && $$SUDO apt-get install -y -q --no-install-recommends redis-server; }
-
-# Debian ships venv as a package of its own; install it where we may.
 .venv/bin/python:
-	$(PYTHON) -m venv .venv || { \
-	  echo "installing python3-venv"; \
-	  SUDO=$$([ "$$(id -u)" = 0 ] || echo sudo); \
-	  $$SUDO apt-get update -q && $$SUDO apt-get install -y -q python3-venv && $(PYTHON) -m venv .venv; }
+	@PYTHON=$(PYTHON) tools/packages.sh $(or $(firstword $(MAKECMDGOALS)),demo) python3-venv
+	$(PYTHON) -m venv .venv
 
 .venv/.run: .venv/bin/python pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -e .

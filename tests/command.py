@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from typing import Any
 import boto3
 
 from eventually import eventually
+from forkserver import forkserver
 
-BIN = Path(sys.executable).parent
+BIN = Path(sys.executable).parent  # the installed commands; `Cli` runs the same in forks of an interpreter that is warm
 DEADLINE_S = 30.0
 UNTIL_TOLD = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done"  # runs until SIGTERM, then exits with 7
 
@@ -36,7 +38,7 @@ class Cli:
         self, *words: str, code: int = 0, env: dict[str, str] | None = None, given: str | None = None
     ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [BIN / "corral", *words],
+            [forkserver().program("corral"), *words],
             env={**self.environment, **(env or {})},
             cwd=self.home,
             input=given,
@@ -52,7 +54,7 @@ class Cli:
         return json.loads(self(*words, "--json").stdout)
 
     def begin(self, *words: str, stdin: int | None = None) -> Running:
-        return Running([str(BIN / "corral"), *words], self.environment, self.home, stdin)
+        return Running([str(forkserver().program("corral")), *words], self.environment, self.home, stdin)
 
     def client(self, service: str) -> Any:
         """Return a boto3 client, for checks that need no command: a command takes a second."""
@@ -87,11 +89,8 @@ class Cli:
         return [task["taskArn"] for task in described if task["lastStatus"] != "STOPPED"]
 
     def clear(self) -> None:
-        """Stop this Corral, its tasks, and all processes that are left."""
-        if (self.data / "server.json").exists():
-            with suppress(AssertionError, subprocess.TimeoutExpired):
-                self("down", "--stop-tasks")
-        for pid in processes_about(self.data):
+        """End everything of this Corral, its tasks too, whatever state it is in."""
+        for pid in (*processes_about(self.data), *living_in(self.home)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -105,6 +104,15 @@ def processes_about(folder: Path) -> list[int]:
                 if str(folder).encode() in (entry / "cmdline").read_bytes():
                     found.append(int(entry.name))
     return found
+
+
+def living_in(folder: Path) -> Iterator[int]:
+    """Processes whose working folder is this one, or one inside it: tasks, above all."""
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with suppress(OSError):
+                if os.readlink(f"/proc/{entry}/cwd").startswith(str(folder)):
+                    yield int(entry)
 
 
 def living(*words: str) -> list[int]:

@@ -15,10 +15,39 @@ from engines import dockerd as own_engine
 from eventually import eventually
 from harness import Corral
 
-# Neither a deadline nor a health check may measure how busy the machine is.
-settings.register_profile("corral", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Neither a deadline nor a health check may depend on how busy the machine is or on how the dice fall.
+UNHEALTHY = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+settings.register_profile("corral", deadline=None, suppress_health_check=UNHEALTHY)
 settings.load_profile("corral")
 os.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"  # whoever wants containers brings an engine; see `dockerd`
+
+# The longest units of work come first, so that both workers end at about the same time.
+FIRST = ("tests/containers", "tests/engines", "tests/scenarios", "tests/test_docs.py", "tests/clients", "tests/simulation")
+# Tests of these share nothing that takes time to make, so a unit of work is one test.
+ONE_BY_ONE = ("tests/scenarios", "tests/simulation", "tests/test_docs.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> tuple[bool, int]:
+        path = item.nodeid.partition("::")[0]
+        rank = next((at for at, prefix in enumerate(FIRST) if path.startswith(prefix)), len(FIRST))
+        return item.get_closest_marker("xdist_group") is None, rank
+
+    items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep the tests of a file in one worker, so that its server is started once; keep groups together."""
+    from xdist.scheduler import LoadGroupScheduling
+
+    class ByFile(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            group = super()._split_scope(nodeid)
+            return group if group.startswith(ONE_BY_ONE) else group.partition("::")[0]
+
+    config.option.loadscopereorder = False
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,12 +16,17 @@ from typing import Any
 import boto3
 from botocore.config import Config
 
+from command import living_in
 from eventually import eventually
+from forkserver import forkserver
 
 REGION = "us-east-1"
 DEADLINE_S = 30.0
 CANARY = {"CORRAL_TEST_SECRET": "of the server alone"}  # in its environment: no task may see it
 
+# Clients of one session share the service models, which take 0.1 s to load. Making a client is not thread-safe.
+SESSION = boto3.session.Session()
+MAKING_A_CLIENT = threading.Lock()
 
 __all__ = ["CANARY", "Corral", "container", "eventually", "wait_stopped"]
 
@@ -79,21 +85,20 @@ class Corral:
 
     def client(self, service: str, region: str = REGION, **options: Any) -> Any:
         keys = self.keys
-        return boto3.session.Session().client(
-            service,
-            region_name=region,
-            endpoint_url=self.url,
-            aws_access_key_id=keys["access_key"],
-            aws_secret_access_key=keys["secret_key"],
-            config=Config(retries={"max_attempts": 0}, max_pool_connections=64, **options),
-        )
+        with MAKING_A_CLIENT:
+            return SESSION.client(
+                service,
+                region_name=region,
+                endpoint_url=self.url,
+                aws_access_key_id=keys["access_key"],
+                aws_secret_access_key=keys["secret_key"],
+                config=Config(retries={"max_attempts": 0}, max_pool_connections=64, **options),
+            )
 
     def aws(self, *arguments: str) -> Any:
         """The stock aws command; its JSON output."""
-        aws = Path(sys.executable).with_name("aws")
-        done = subprocess.run(
-            [sys.executable, str(aws), "--output", "json", *arguments], env=self.environment, capture_output=True, text=True
-        )
+        command = [forkserver().program("aws"), "--output", "json", *arguments]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True)
         if done.returncode:
             raise AssertionError(f"aws {' '.join(arguments)}: {done.stderr}")
         return json.loads(done.stdout) if done.stdout.strip() else None
@@ -120,7 +125,7 @@ class Corral:
     def clear(self) -> None:
         """End everything of this Corral, tasks too, whatever state it is in."""
         self.kill("corral.server", "corral.node", "corral.node.spawner")
-        for pid in _living_in(self.data):
+        for pid in living_in(self.data):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -130,14 +135,6 @@ def _commands() -> Iterator[tuple[int, list[str]]]:
         if entry.isdigit():
             with suppress(OSError):
                 yield int(entry), Path(f"/proc/{entry}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")
-
-
-def _living_in(folder: Path) -> Iterator[int]:
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with suppress(OSError):
-                if os.readlink(f"/proc/{entry}/cwd").startswith(str(folder)):
-                    yield int(entry)
 
 
 def container(command: list[str], gpus: int = 0, log_prefix: str | None = None, **more: Any) -> dict[str, Any]:

@@ -3,16 +3,19 @@ prints what the page says (`tests/pages.py`), and every link leads somewhere."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import click
 import pytest
+from botocore.loaders import Loader
 
 from command import Cli
 from corral.cli import main
 from corral.services import SERVICES
 from engines.dockerd import BUSYBOX, Dockerd
+from forkserver import forkserver
 from pages import Shell, matches, run_page, steps_of
 
 ROOT = Path(__file__).parent.parent
@@ -22,12 +25,28 @@ CLI = (ROOT / "docs" / "cli.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 WITH_DOCKER = [ROOT / "docs" / name for name in ("containers.md", "images.md")]
 WITH_COMMANDS = [page for page in PAGES if steps_of(page.read_text()) and page not in WITH_DOCKER]
+COLD = ROOT / "README.md"  # runs the installed commands as they are, and therefore takes long
+
+
+def environment_of(page: Path, cli: Cli) -> dict[str, str]:
+    """Pages run `aws` and `corral` in forks, and `aws ecs wait` asks ten times a second instead of every six seconds."""
+    environment = {**cli.environment, "CORRAL_PORT": "0", "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
+    if page == COLD:
+        return environment
+    version, models = Loader().determine_latest_version("ecs", "waiters-2"), cli.home / "models"
+    waiters = Loader().load_service_model("ecs", "waiters-2")
+    for waiter in waiters["waiters"].values():
+        waiter |= {"delay": 0.1, "maxAttempts": 600}
+    path = models / "ecs" / version / "waiters-2.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(waiters))
+    return environment | {"AWS_DATA_PATH": str(models), "PATH": f"{forkserver().both()}:{environment['PATH']}"}
 
 
 @pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda page: page.name)
 def test_the_commands_of_a_page_do_what_it_says(page: Path, own: Cli, tmp_path: Path) -> None:
     """A page that begins with `corral up` starts its own Corral; the others find one, and its environment set."""
-    environment = {**own.environment, "CORRAL_PORT": "0", "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
+    environment = environment_of(page, own)
     steps = steps_of(page.read_text())
     if not any("corral up" in step.command for step in steps[:2]):
         own("up", "--detach", "--port", "0", "--gpus", "sim:2")
@@ -46,9 +65,10 @@ def test_the_commands_of_a_page_do_what_it_says(page: Path, own: Cli, tmp_path: 
 def test_the_commands_of_a_page_about_containers(page: Path, own: Cli, dockerd: Dockerd, tmp_path: Path) -> None:
     dockerd("tag", BUSYBOX, "busybox")
     docker = {"DOCKER_HOST": dockerd.host, "DOCKER_CONFIG": str(tmp_path / "docker")}
-    shell = Shell(tmp_path, own.home, {**own.environment, "CORRAL_PORT": "0", "LC_ALL": "C.UTF-8", **docker})
+    shell = Shell(tmp_path, own.home, environment_of(page, own) | docker)
     try:
         run_page(page, shell)
+        own("down", "--stop-tasks")
     finally:
         shell.close()
 

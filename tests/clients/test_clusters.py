@@ -74,7 +74,7 @@ def test_task_counts(client):
     ecs = client("ecs")
     ecs.register_task_definition(family="counted", containerDefinitions=[container(["sleep", "600"], gpus=1)])
     tasks = [ecs.run_task(taskDefinition="counted")["tasks"][0]["taskArn"] for _ in range(3)]  # there are two GPUs
-    ecs.get_waiter("tasks_running").wait(tasks=tasks[:2], WaiterConfig={"Delay": 1, "MaxAttempts": 60})
+    ecs.get_waiter("tasks_running").wait(tasks=tasks[:2], WaiterConfig={"Delay": 0.1, "MaxAttempts": 600})
     cluster = described(ecs, "default", "STATISTICS")
     assert (cluster["runningTasksCount"], cluster["pendingTasksCount"]) == (2, 1)
     assert cluster["registeredContainerInstancesCount"] == 1

@@ -22,6 +22,7 @@ from botocore.serialize import create_serializer
 
 from corral.aws import Request, Response, Secret
 from corral.aws.sqs_query_names import sqs_query_description
+from corral.services import SERVICES
 from wire.generate import EXAMPLES
 
 SERVED = (
@@ -93,6 +94,12 @@ def operations_of(service: str) -> list[str]:
     if service == "ec2":
         return [name for number, name in enumerate(names) if number % EC2_STEP == 0 or name in EC2_ALWAYS]
     return [name for name in names if name not in TWINS] if service == "s3" else names
+
+
+def examples_of(service: str, operation: str) -> range:
+    """One example where no handler reads the parameters, unless CORRAL_EXAMPLES asks for a long run."""
+    served = service in SERVICES and operation in SERVICES[service].operations
+    return range(EXAMPLES if served or EXAMPLES > 3 else 1)
 
 
 def sent_by_botocore(service: str, protocol: str, operation: str, params: dict[str, Any], *, sign: bool = True) -> Request:

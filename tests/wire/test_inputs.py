@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from corral.aws import recognise, verify
-from wire.generate import EXAMPLES, Generator
-from wire.oracle import REGION, as_datetimes, comparable, every_operation, lookup, model_of, sent_by_botocore
+from wire.generate import Generator
+from wire.oracle import REGION, as_datetimes, comparable, every_operation, examples_of, lookup, model_of, sent_by_botocore
 
 
 @pytest.mark.parametrize("service, protocol, operation", every_operation())
 def test_corral_parses_what_botocore_sends(service: str, protocol: str, operation: str) -> None:
     model = model_of(service, protocol)
     shape = model.operation_model(operation).input_shape
-    for example in range(EXAMPLES):
+    for example in examples_of(service, operation):
         seed = f"in {service} {protocol} {operation} {example}"
         params = Generator(seed, protocol, asked=True).value(shape) if shape is not None else {}
         if service == "s3":

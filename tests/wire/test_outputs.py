@@ -8,8 +8,8 @@ import pytest
 
 from corral.aws import recognise
 from corral.errors import ApiError
-from wire.generate import EXAMPLES, Generator
-from wire.oracle import as_datetimes, comparable, every_operation, model_of, read_by_botocore, seen, sent_by_botocore
+from wire.generate import Generator
+from wire.oracle import as_datetimes, comparable, every_operation, examples_of, model_of, read_by_botocore, seen, sent_by_botocore
 
 
 def read_as_modelled(operation: tuple[str, str, str]) -> bool:
@@ -22,7 +22,7 @@ def read_as_modelled(operation: tuple[str, str, str]) -> bool:
 def test_botocore_parses_the_response(service: str, protocol: str, operation: str) -> None:
     call = recognise(sent_by_botocore(service, protocol, operation, minimal(service, protocol, operation)))
     shape = model_of(service, protocol).operation_model(operation).output_shape
-    for example in range(EXAMPLES):
+    for example in examples_of(service, operation):
         seed = f"out {service} {protocol} {operation} {example}"
         result = Generator(seed, protocol).value(shape) if shape is not None else {}
         given = as_datetimes(shape, result) if shape is not None and example % 2 else result
