@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check bench lint test-packages bench-packages clean
+.PHONY: demo test check bench picture lint test-packages bench-packages clean
 demo: .venv/.run
 	$(BIN)/python bench/demo.py
 
@@ -30,7 +30,11 @@ lint: .venv/.test
 bench: bench-packages .venv/.test .peers/.installed
 	$(BIN)/python bench/run.py
 
-# What the benchmarks stand beside; moto has an environment of its own, because it brings many packages.
+# The README's picture of `corral top`. Run it on an idle machine.
+picture: .venv/.run
+	$(BIN)/python bench/picture.py
+
+# The peers of the benchmarks. moto has a separate environment, because it brings many packages.
 .peers/.installed:
 	$(PYTHON) -m venv .peers
 	.peers/bin/pip install --quiet --disable-pip-version-check 'moto[server]'
