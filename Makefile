@@ -1,6 +1,8 @@
 # Everything builds .venv by itself. With packages installed once, nothing here needs a network.
 PYTHON ?= python3
 BIN := .venv/bin
+# Without compiled modules each of the many processes that tests start would compile all of Corral again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test check bench picture lint test-packages bench-packages clean
 demo: .venv/.run
@@ -10,7 +12,7 @@ test: test-packages .venv/.test lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --durations 10
 
 # The inner loop: lint, and the tests that need neither a server nor an engine.
-CHECKED := tests/decide tests/store tests/wire tests/queues tests/blobs tests/simulation \
+CHECKED := tests/decide tests/store tests/wire tests/queues tests/blobs tests/simulation/test_simulation.py \
   $(filter-out tests/test_docs.py,$(wildcard tests/test_*.py))
 check: .venv/.test lint
 	CORRAL_EXAMPLES=1 CORRAL_SIM_SEEDS=20 $(BIN)/python -m pytest -n 2 --dist loadgroup $(CHECKED)

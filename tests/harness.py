@@ -103,6 +103,16 @@ class Corral:
             raise AssertionError(f"aws {' '.join(arguments)}: {done.stderr}")
         return json.loads(done.stdout) if done.stdout.strip() else None
 
+    def stop_tasks(self) -> None:
+        """Stop every task and wait until all have stopped, so that the next test finds a machine without tasks."""
+        ecs = self.client("ecs")
+        listed = [arn for desired in ("RUNNING", "STOPPED") for arn in ecs.list_tasks(desiredStatus=desired)["taskArns"]]
+        unfinished = [arn for arn in listed if ecs.describe_tasks(tasks=[arn])["tasks"][0]["lastStatus"] != "STOPPED"]
+        for arn in unfinished:
+            ecs.stop_task(task=arn)
+        if unfinished:
+            wait_stopped(ecs, unfinished)
+
     def processes(self, module: str) -> list[int]:
         """Ids of this Corral's processes of one kind: corral.server, corral.node, corral.node.spawner."""
         return [pid for pid, command in _commands() if module in command and any(str(self.data) in part for part in command)]

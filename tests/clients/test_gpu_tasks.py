@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,17 @@ from harness import Corral, container, eventually, wait_stopped
 from store.rows import OWN, hello
 
 
+@pytest.fixture(scope="module")
+def four_gpus(tmp_path_factory) -> Iterator[Corral]:
+    running = Corral(tmp_path_factory.mktemp("four") / "data", "sim:4xT4").start()
+    yield running
+    running.clear()
+
+
 @pytest.fixture
-def four(own_corral) -> Corral:
-    return own_corral("sim:4xT4").start()
+def four(four_gpus) -> Iterator[Corral]:
+    yield four_gpus
+    four_gpus.stop_tasks()
 
 
 def status(corral: Corral) -> dict:

@@ -13,7 +13,7 @@ from harness import eventually, wait_stopped
 
 pytestmark = pytest.mark.xdist_group("docker")
 
-KILLS = int(os.environ.get("CORRAL_KILLS", "10"))
+KILLS = int(os.environ.get("CORRAL_KILLS", "9"))
 CONTAINERS = 20
 LINES = "i=0; while [ $i -lt {lines} ]; do echo line $i; i=$((i+1)); sleep 0.05; done; exit {code}"
 PARTS = [["corral.server", "corral.node"], ["corral.node"], ["corral.server"]]
@@ -30,7 +30,7 @@ def test_kill_nine_with_twenty_containers_running(own_docker_corral, dockerd: Do
     ]  # one without an owner, and one of a Corral with another data folder
     arns, lines = [], {}
     for code in range(CONTAINERS):
-        lines[code] = rng.randint(20, 40 * KILLS)
+        lines[code] = rng.randint(20, 30 * KILLS)
         arns += run.start(shell(LINES.format(lines=lines[code], code=code)), networkMode="host")
     for at in range(KILLS):
         before = _stopped(run, arns)

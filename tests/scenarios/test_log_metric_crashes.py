@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import threading
 import time
@@ -16,8 +17,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from command import Cli
 from harness import Corral, eventually
 
-PUTS = 250
-KILLS = 5
+KILLS = int(os.environ.get("CORRAL_KILLS", "3"))
+PUTS = 50 * KILLS
 THREADS = 4
 GROUP, STREAM, NAMESPACE = "/counted", "own", "Crashes"
 ALARM = "busy"

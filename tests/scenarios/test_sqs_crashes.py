@@ -18,9 +18,9 @@ from eventually import eventually
 from harness import Corral
 from raw_sqs import RawSqs, Unanswered
 
-MESSAGES = int(os.environ.get("CORRAL_MESSAGES", "6000"))
-KILLS = int(os.environ.get("CORRAL_KILLS", "6"))
-VISIBILITY_S = 6
+MESSAGES = int(os.environ.get("CORRAL_MESSAGES", "3000"))
+KILLS = int(os.environ.get("CORRAL_KILLS", "3"))
+VISIBILITY_S = 4
 GROUPS = 8
 ACCOUNT = "123456789012"
 STANDARD, FIFO = f"http://any/{ACCOUNT}/load", f"http://any/{ACCOUNT}/load.fifo"

@@ -30,6 +30,7 @@ from corral.store.instances import Instances
 from corral.store.tasks import Tasks
 from simulation.agenda import Steps, Stuck
 from simulation.checkers import Violation, everything
+from simulation.first_seeds import FIRST_SEEDS
 from simulation.host import Engine
 from simulation.lanes import SimMetricStore, SimStore
 from simulation.plan import Plan
@@ -491,17 +492,13 @@ def caught_at(parts: Parts, first: int) -> tuple[int, str]:
 
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_planted_fault_is_caught(fault: str) -> None:
-    seed, objection = caught_at(PLANTED[fault], RARE.get(fault, 0))
+    seed, objection = caught_at(PLANTED[fault], FIRST_SEEDS.get(fault, RARE.get(fault, 0)))
     print(f"{fault}: seed {seed}, {objection}")
 
 
 def test_the_unmodified_world_passes_the_same_seeds() -> None:
     """Those of test_simulation.py, which runs them; and here those that were tuned."""
     assert START > 0 or SEEDS >= SEEDS_MAX
-    for seed in range(15):
-        simulate(seed, everything(), Parts(tune=many_refusals))
-        simulate(seed, everything(), Parts(tune=many_agents))
-        simulate(seed, everything(), Parts(tune=many_reboots))
-    for seed in range(6):
-        simulate(seed, everything(), Parts(tune=many_logs))
-        simulate(seed, everything(), Parts(tune=full_disks))
+    for fault, parts in PLANTED.items():
+        if parts.tune is not Parts.tune:
+            simulate(FIRST_SEEDS.get(fault, 0), everything(), Parts(tune=parts.tune))
