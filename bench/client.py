@@ -52,7 +52,7 @@ def head(
     port: int, name: str, method: str, path: str, headers: Mapping[str, str], body: bytes = b"", *, sha256: str = "",
     length: int = -1, unsigned: Mapping[str, str] | None = None,
 ) -> bytes:  # fmt: skip
-    """Everything before the body; a caller that passes `sha256` and `length` need not pass the body. A query must need no quoting."""
+    """Everything before the body. A caller that passes `sha256` and `length` need not pass the body. The query is not quoted."""
     date = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     payload = sha256 or hashlib.sha256(body).hexdigest()
     signs = {**headers, "host": f"127.0.0.1:{port}", "x-amz-content-sha256": payload, "x-amz-date": date}

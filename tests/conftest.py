@@ -19,7 +19,7 @@ from harness import Corral
 UNHEALTHY = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 settings.register_profile("corral", deadline=None, suppress_health_check=UNHEALTHY)
 settings.load_profile("corral")
-os.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"  # whoever wants containers brings an engine; see `dockerd`
+os.environ["DOCKER_HOST"] = "unix:///nowhere/docker.sock"  # no engine, except in tests that use the fixture `dockerd`
 
 # The longest units of work come first, so that both workers end at about the same time.
 FIRST = ("tests/containers", "tests/engines", "tests/scenarios", "tests/test_docs.py", "tests/clients", "tests/simulation")
@@ -110,7 +110,7 @@ def own(tmp_path: Path) -> Iterator[Cli]:
 
 @pytest.fixture(scope="session")
 def dockerd() -> Iterator[own_engine.Dockerd]:
-    """A Docker engine of the tests' own. Whoever uses it is in the group `docker`, so that there is only one."""
+    """A Docker engine for the tests. All tests that use it are in the xdist group `docker`, so that only one is started."""
     if reason := own_engine.why_not():
         pytest.skip(reason)
     own_engine.clear_left_behind()

@@ -1,12 +1,12 @@
-"""Runs what a documentation page shows: its fenced blocks marked `console`, top to bottom, in one bash session.
+"""Runs the commands of a documentation page: its fenced blocks marked `console`, from top to bottom, in one bash session.
 
-    $ COMMAND            is run; lines that begin with "> " go on with it (a here-document, a long pipe)
-    anything else        is what it prints, compared loosely: "..." stands for any text, over lines too; ids, ages, times,
-                         ports and process numbers may differ, and so may the width of columns; what corral says beside
-                         the output ("corral: task ... starts") may be left out
-    [exit N]             it ends with N; otherwise a command must end with 0
+    $ COMMAND            a command; lines that begin with "> " continue it (a here-document, a long pipe)
+    anything else        the expected output, compared loosely: "..." stands for any text, also over several lines; ids, ages, times,
+                         ports, process numbers and the width of columns may differ; messages of corral that are not part of the
+                         output ("corral: task ... starts") may be left out
+    [exit N]             the command exits with N; without this line it must exit with 0
 
-A command without expected lines may print anything.
+A command without expected output may print anything.
 """
 
 from __future__ import annotations

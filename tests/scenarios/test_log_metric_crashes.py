@@ -1,4 +1,4 @@
-"""Hand-overs between the lanes of a real server: kill -9 while log events make metrics, and one that nobody receives."""
+"""Hand-overs between the lanes of a real server: kill -9 while log events make metrics, and a hand-over without a receiver."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Load:
         self._local = threading.local()
 
     def put(self, number: int) -> None:
-        """Once: after an error nobody knows whether it happened."""
+        """Send once: after an error it is unknown whether the events were stored."""
         if not hasattr(self._local, "logs"):
             self._local.logs = self.corral.client("logs", connect_timeout=5, read_timeout=20)
         self.up.wait()
@@ -114,7 +114,7 @@ def rows(corral: Corral, store: str, sql: str) -> list[tuple[Any, ...]]:
 
 
 def test_a_hand_over_that_nobody_receives_is_shown(own: Cli) -> None:
-    """As one of another version would be: it is kept, and holds up nobody."""
+    """A hand-over of an unknown kind, as another version would write it, is kept and delays no other hand-over."""
     own("up", "--detach", "--port", "0", "--gpus", "none")
     own("down")
     with closing(sqlite3.connect(own.data / "logs.db")) as connection, connection:
