@@ -1,7 +1,7 @@
 """Runs the commands of a documentation page: its fenced blocks marked `console`, from top to bottom, in one bash session.
 
     $ COMMAND            a command; lines that begin with "> " continue it (a here-document, a long pipe)
-    anything else        the expected output, compared loosely: "..." stands for any text, also over several lines; ids, ages, times,
+    anything else        the expected output, compared loosely: "..." stands for any text, also over lines; ids, ages, times,
                          ports, process numbers and the width of columns may differ; messages of corral that are not part of the
                          output ("corral: task ... starts") may be left out
     [exit N]             the command exits with N; without this line it must exit with 0
