@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 from msgspec import structs
-from msgspec.structs import replace
 
 from corral.core import Command, Core, HostOrders, Outcome, Tx
 from corral.database import Handover
@@ -175,7 +175,7 @@ def hello_starts_nothing(tx: Tx[Store], said: Hello) -> None:
 class SendsWhatWasOrderedBeforeHello(Plane):
     class Link(AgentLink):
         def put(self, orders: HostOrders) -> None:
-            super().put(replace(orders, replaces_earlier=False))
+            super().put(structs.replace(orders, replaces_earlier=False))
 
     link = Link
 
@@ -321,12 +321,12 @@ def rules_are_for_newcomers(tx: Tx[Store], pool_name: str) -> None:
     """The oldest who waits goes wherever there is room."""
     STATE["pool"](tx, pool_name)
     for claim in all_claims(tx, pool_name)[:1]:
-        grant(tx, pool_name, claim._replace(demand=replace(claim.demand, rules=None)))
+        grant(tx, pool_name, claim._replace(demand=structs.replace(claim.demand, rules=None)))
 
 
 class IgnoresDraining(Instances):
     def _slot(self, instance: Instance) -> Slot:
-        return replace(super()._slot(instance), draining=False)
+        return structs.replace(super()._slot(instance), draining=False)
 
 
 def stop_wakes_no_pool(tx: Tx[Store], params: dict[str, Any], caller: Any) -> dict[str, Any]:
