@@ -113,7 +113,7 @@ def rows(corral: Corral, store: str, sql: str) -> list[tuple[Any, ...]]:
         return connection.execute(sql).fetchall()
 
 
-def test_a_hand_over_that_nobody_receives_is_shown(own: Cli) -> None:
+def test_a_hand_over_without_a_receiver_is_shown(own: Cli) -> None:
     """A hand-over of an unknown kind, as another version would write it, is kept and delays no other hand-over."""
     own("up", "--detach", "--port", "0", "--gpus", "none")
     own("down")
@@ -121,5 +121,5 @@ def test_a_hand_over_that_nobody_receives_is_shown(own: Cli) -> None:
         connection.execute("INSERT INTO outbox VALUES (1, 'another life', 'metrics', 'unknown', NULL, '[1]')")
     own("up", "--detach", "--port", "0", "--gpus", "none")
     shown = eventually(lambda: next((line for line in own("status").stdout.splitlines() if "unknown" in line), None), "it is shown")
-    assert shown.startswith("Not handed over to metrics yet: unknown (tries: ")
+    assert shown.startswith("Delivery to metrics is retried: unknown (failures: ")
     own.client("cloudwatch").put_metric_data(Namespace=NAMESPACE, MetricData=[{"MetricName": "Other", "Value": 1}])
