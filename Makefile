@@ -4,18 +4,28 @@ BIN := .venv/bin
 # Without compiled modules each of the many processes that tests start would compile all of Corral again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check bench picture lint test-packages bench-packages clean
+# More test processes than cores, because many tests wait for tasks and timers.
+JOBS ?= 3
+
+.PHONY: demo test check check-wire check-others bench picture lint test-packages bench-packages clean
 demo: .venv/.run
 	$(BIN)/python bench/demo.py
 
 test: test-packages .venv/.test lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --durations 10
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --durations 10
 
-# The inner loop: lint, and the tests that need neither a server nor an engine.
-CHECKED := tests/decide tests/store tests/wire tests/queues tests/blobs tests/simulation/test_simulation.py \
-  $(filter-out tests/test_docs.py,$(wildcard tests/test_*.py))
-check: .venv/.test lint
-	CORRAL_EXAMPLES=1 CORRAL_SIM_SEEDS=20 $(BIN)/python -m pytest -n 2 --dist loadgroup $(CHECKED)
+# The inner loop: lint, and the tests that need neither a server nor an engine, at the same time.
+check: .venv/.test
+	@$(MAKE) --no-print-directory -j lint check-wire check-others
+
+FEW := CORRAL_EXAMPLES=1 CORRAL_SIM_SEEDS=10
+check-wire: .venv/.test
+	$(FEW) $(BIN)/python -m pytest -n 0 tests/wire
+
+check-others: .venv/.test
+	$(FEW) $(BIN)/python -m pytest -n 0 tests/decide tests/store tests/queues tests/blobs \
+	  tests/simulation/test_simulation.py::test_nothing_bad_happens_and_everything_ends \
+	  $(filter-out tests/test_docs.py tests/test_ec2_requests.py,$(wildcard tests/test_*.py))
 
 # Debian packages, which are installed with apt-get where they are missing.
 test-packages:

@@ -26,6 +26,8 @@ FIRST = ("tests/containers", "tests/engines", "tests/scenarios", "tests/test_doc
 # Tests of these share nothing that takes time to make, so a unit of work is one test.
 ONE_BY_ONE = ("tests/scenarios", "tests/simulation", "tests/test_docs.py")
 
+ID_MAX_CHARACTERS = 60
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def place(item: pytest.Item) -> tuple[bool, int]:
@@ -34,6 +36,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return item.get_closest_marker("xdist_group") is None, rank
 
     items.sort(key=place)
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Shorten ids: one is a body of a megabyte, which workers would send to each other and reports would print."""
+    if isinstance(val, str | bytes) and len(val) > ID_MAX_CHARACTERS:
+        return f"{ascii(val[:ID_MAX_CHARACTERS])[:-1]}..."
+    return None
 
 
 @pytest.hookimpl(optionalhook=True)

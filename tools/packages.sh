@@ -2,6 +2,7 @@
 # Install the Debian packages that a make goal needs and this machine lacks. Say first which ones, and what for.
 #     tools/packages.sh GOAL PACKAGE...
 set -eu
+PATH=$PATH:/usr/sbin:/sbin  # dockerd is there, and only root has it on PATH
 goal=$1
 shift
 missing= reasons=

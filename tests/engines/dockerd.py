@@ -49,7 +49,7 @@ def why_not() -> str | None:
         return "a Docker engine of one's own needs root"
     for program in ("dockerd", "docker", "busybox"):
         if shutil.which(program) is None:
-            return f"{program} is not installed (make docker)"
+            return f"{program} is not installed: `make test` installs it"
     return None
 
 
