@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from command import BIN, UNTIL_TOLD, Cli
+from command import BIN, UNTIL_TOLD, Cli, Running
 from eventually import eventually
 
 AWS = {
@@ -74,7 +74,8 @@ def test_a_program_that_does_not_read_its_input_ends_all_the_same(cli: Cli) -> N
 
 
 def test_when_the_command_line_goes_the_program_hears_it(cli: Cli) -> None:
-    running = cli.begin("run", "-i", "--name", "orphan", "--", "sh", "-c", "echo ready; cat", stdin=subprocess.PIPE)
+    command = [str(BIN / "corral"), "run", "-i", "--name", "orphan", "--", "sh", "-c", "echo ready; cat"]
+    running = Running(command, cli.environment, cli.home, subprocess.PIPE)  # not a fork: its input would end before it is killed
     running.until("stdout", "ready")
     running.process.kill()
     running.end()

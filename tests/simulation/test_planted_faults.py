@@ -403,7 +403,7 @@ class NotesNothing(SimMetricStore):
 
 class HandsOverBeforeTheCommit(Core[Any]):
     def _failed(self, error: Exception, commands: Any, outcome: Outcome) -> Outcome:
-        return replace(super()._failed(error, commands, outcome), handed=outcome.handed)
+        return structs.replace(super()._failed(error, commands, outcome), handed=outcome.handed)
 
 
 class HandsOverForFailedCommands(Core[Any]):
