@@ -207,8 +207,8 @@ def test_requests_to_a_policy_follow_the_value_while_the_alarm_stays() -> None:
     assert asks() == [("OK", 0.0, 0.0)]
     done = world.history(HistoryItemType="Action")
     assert len(done) == 3, "told once for each time it came into a state"
-    assert done[0] == f"Failed to execute action {POLICY}. Reason: Corral does not have Auto Scaling yet: nothing was done."
-    assert done[1] == f"Failed to execute action {TOPIC}. Reason: Corral does not have Amazon SNS yet: nothing was done."
+    assert done[0] == f"Failed to execute action {POLICY}. Reason: Corral does not serve Auto Scaling yet: nothing was done."
+    assert done[1] == f"Failed to execute action {TOPIC}. Reason: Corral does not serve Amazon SNS yet: nothing was done."
     data = json.dumps({"recentDatapoints": [7]})
     world.call("SetAlarmState", AlarmName="busy", StateValue="ALARM", StateReason="for a test", StateReasonData=data)
     assert asks() == [("ALARM", 7.0, None)]

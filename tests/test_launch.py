@@ -13,9 +13,9 @@ from corral.model.instance import HOST_POOL, host_instance_id
 from corral.model.run import StartOrder
 from corral.model.task import TaskState
 from corral.services.ecs.capacity_providers import Capacity
+from corral.services.ecs.errors import InvalidParameterException
 from corral.services.ecs.handlers import HANDLERS
 from corral.services.ecs.launch import LaunchRequest, LaunchResult, launch
-from corral.services.ecs.lookup import InvalidParameterException
 from corral.services.ecs.task_spec import CACHED_SPECS_MAX, spec_of, task_spec
 from corral.store import Store
 from simulation.clients import CALLER

@@ -25,7 +25,7 @@ from corral.model.settings import Settings
 from corral.reconcile import STATE
 from corral.reconcile.images import LAYERS_MAX
 from corral.services.ecr import image_storage
-from corral.services.ecr.repository_names import LayersNotFoundException
+from corral.services.ecr.errors import LayersNotFoundException
 from corral.store import Store
 
 EXAMPLES = int(os.environ.get("CORRAL_EXAMPLES", "25"))

@@ -66,7 +66,7 @@ def test_a_datapoint_sets_off_an_alarm(cloudwatch: Any) -> None:
     assert alarm["StateTransitionedTimestamp"] > alarm["AlarmConfigurationUpdatedTimestamp"]
     history = cloudwatch.describe_alarm_history(AlarmName="load")["AlarmHistoryItems"]
     assert [item["HistoryItemType"] for item in history] == ["Action", "StateUpdate", "ConfigurationUpdate"]
-    assert "Corral does not have Amazon SNS yet" in history[0]["HistorySummary"]
+    assert "Corral does not serve Amazon SNS yet" in history[0]["HistorySummary"]
     assert history[1]["HistorySummary"] == "Alarm updated from INSUFFICIENT_DATA to ALARM"
     assert json.loads(history[1]["HistoryData"])["newState"]["stateValue"] == "ALARM"
     [update] = cloudwatch.describe_alarm_history(AlarmName="load", HistoryItemType="StateUpdate", StartDate=time.time() - 60,

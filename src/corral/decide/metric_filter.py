@@ -58,7 +58,7 @@ def _value(metric_value: str, found: Mapping[str, str]) -> float | None:
 
 
 def _dimensions(fields: Mapping[str, str], found: Mapping[str, str]) -> Dimensions | None:
-    """None: the event lacks one of the fields."""
+    """Return None if the event lacks one of the fields."""
     values = {name: found.get(part, "") for name, part in fields.items()}
     if not all(0 < len(value) <= DIMENSION_VALUE_MAX for value in values.values()):
         return None

@@ -30,7 +30,7 @@ class Statistic(Struct, frozen=True):
 
 
 def parse_statistic(text: str) -> Statistic | None:
-    """None: the text is not a statistic."""
+    """Return None if the text is not a statistic."""
     if text in SIMPLE:
         return Statistic(text)
     if text.lower() == "iqm":
@@ -50,7 +50,7 @@ def parse_statistic(text: str) -> Statistic | None:
 
 
 def value_of(summary: Summary, statistic: Statistic) -> float | None:
-    """None: the statistic needs single values that are unknown, or some values are negative."""
+    """Return None if the statistic needs single values that are unknown, or some values are negative."""
     match statistic.kind:
         case "SampleCount":
             return summary.count

@@ -50,7 +50,7 @@ class BucketCors:
         return (cors_headers(rules, request.headers["origin"], request.method) or []) if rules is not None else []
 
     def _rules(self, request: aws.Request) -> list[dict[str, object]] | None:
-        """None: the bucket has no CORS configuration, or does not exist."""
+        """Return None if the bucket has no CORS configuration, or does not exist."""
         from corral.services.s3.bucket_configurations import CORS, current_document  # imported late: S3 is loaded on first use
 
         name = aws.normalize_s3_request(request).path.lstrip("/").partition("/")[0]

@@ -30,6 +30,7 @@ from corral.server.agents import Agents
 from corral.server.data_channel_session import DataChannelSession, Disconnected, RelayConnection
 from corral.server.lanes import Lane
 from corral.services.ecs import execute_command
+from corral.services.ecs.errors import TargetNotConnectedException
 from corral.services.ecs.execute_command import Permit
 from corral.store import Store
 
@@ -135,7 +136,7 @@ class DataChannel:
             if connected.done():
                 return connected.result()
             why = declining.result() if declining.done() else "its host does not respond"
-            raise execute_command.TargetNotConnectedException(f"The command was not started: {why}.")
+            raise TargetNotConnectedException(f"The command was not started: {why}.")
         finally:
             declining.cancel()
             del self._expected[order.session_id]

@@ -24,7 +24,7 @@ from corral.server.authentication import Authentication
 from corral.server.lanes import Lane
 from corral.services.caller import Caller
 from corral.services.ecs import task_metadata, task_protection
-from corral.services.ecs.lookup import InvalidParameterException
+from corral.services.ecs.errors import InvalidParameterException, TaskNotFound
 from corral.store import Store
 
 _CREDENTIALS = re.compile(r"/v2/credentials/([0-9a-f]{32})")
@@ -157,7 +157,7 @@ class ProtectionRequest(Struct, eq=False):
     async def authenticate(self, authentication: Authentication) -> aws.Identity:
         identity = authentication.container_address(self.run_id, self.address)
         if identity is None:
-            raise task_protection.TaskNotFound(task_protection.NO_TASK)
+            raise TaskNotFound(task_protection.NO_TASK)
         return identity
 
     async def run(self, caller: Caller) -> aws.Response:

@@ -17,7 +17,7 @@ from corral.model.objects import BUCKET_ENCRYPTION, BUCKET_LIFECYCLE, BUCKET_NOT
 ENCRYPTION = f"SELECT document FROM bucket_document AS d WHERE d.bucket = bucket.id AND d.kind = '{BUCKET_ENCRYPTION}'"
 COLUMNS = f"id, name, region, created_at, versioning, has_lifecycle, has_notifications, ({ENCRYPTION})"
 PARSED_MAX = 512
-# Documents that act on objects, and the bucket's column that says whether it has one: most have none, which saves a query.
+# Documents that act on objects, and the bucket's column that says whether it has one. Most buckets have none, and the column saves them a query.
 FLAGS = {BUCKET_LIFECYCLE: "has_lifecycle", BUCKET_NOTIFICATION: "has_notifications"}
 
 
@@ -38,7 +38,7 @@ class Buckets:
         self._reading_at: int | None = None  # the change count before the current read snapshot began
 
     def add(self, name: str, region: str, now_s: float) -> bool:
-        """False: the name is taken."""
+        """Add a bucket; return False if the name is taken."""
         sql = "INSERT INTO bucket (name, region, created_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
         if self._database.execute(sql, (name, region, now_s)).rowcount == 0:
             return False
@@ -110,7 +110,7 @@ class BucketDocuments:
         self._buckets = buckets
 
     def put(self, bucket_id: int, kind: str, document: Any, now_s: float, name: str = "") -> None:
-        """`document` None means that the bucket has none, where it would have one by default."""
+        """Store a document. None stores that the bucket has no such document, not even the default one."""
         self._database.execute(
             "INSERT OR REPLACE INTO bucket_document VALUES (?, ?, ?, ?, ?)",
             (bucket_id, kind, name, now_s, orjson.dumps(document).decode()),
@@ -118,7 +118,7 @@ class BucketDocuments:
         self._document_changed(bucket_id, kind, bool(document))
 
     def drop(self, bucket_id: int, kind: str, name: str = "") -> bool:
-        """False: the bucket has no such document."""
+        """Delete a document; return False if there was none."""
         self._document_changed(bucket_id, kind, False)
         sql = "DELETE FROM bucket_document WHERE bucket = ? AND kind = ? AND name = ?"
         return self._database.execute(sql, (bucket_id, kind, name)).rowcount == 1

@@ -28,7 +28,7 @@ class Dashboards:
         return Dashboard(*row) if row else None
 
     def drop(self, name: str) -> bool:
-        """False: no dashboard has this name."""
+        """Return False if no dashboard has this name."""
         return self._execute("DELETE FROM dashboard WHERE name = ?", (name,)).rowcount == 1
 
     def page(self, prefix: str, after: str, limit: int) -> list[Dashboard]:

@@ -79,7 +79,7 @@ class LogStore(Database):
     # Groups
 
     def add_group(self, region: str, name: str, details: dict[str, Any], now_ms: int) -> bool:
-        """False: the name exists already."""
+        """Return False if the name exists already."""
         sql = "INSERT OR IGNORE INTO log_group (region, name, created_ms, details) VALUES (?, ?, ?, ?)"
         return self.execute(sql, (region, name, now_ms, json.dumps(details))).rowcount == 1
 
@@ -129,7 +129,7 @@ class LogStore(Database):
     # Streams
 
     def add_stream(self, group_id: int, name: str, now_ms: int) -> bool:
-        """False: the name exists already."""
+        """Return False if the name exists already."""
         sql = "INSERT OR IGNORE INTO log_stream (group_id, name, created_ms) VALUES (?, ?, ?)"
         return self.execute(sql, (group_id, name, now_ms)).rowcount == 1
 
@@ -307,7 +307,7 @@ class LogStore(Database):
         return dict(self.execute(sql, tuple(group_ids)).fetchall())
 
     def drop_metric_filter(self, group_id: int, name: str) -> bool:
-        """False: the group has no filter with this name."""
+        """Return False if the group has no filter with this name."""
         self._clear_filters()
         return self.execute("DELETE FROM metric_filter WHERE group_id = ? AND name = ?", (group_id, name)).rowcount == 1
 

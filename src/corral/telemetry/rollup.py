@@ -9,11 +9,11 @@ from corral.model.metric import RETENTION_S, Metric, Summary
 from corral.telemetry.metrics import VALUES_MAX, MetricStore, parse_dimensions
 from corral.telemetry.packing import STEPS, gather, move, pack_summary
 
-SERIES_RETENTION_S = RETENTION_S[3600] + 5 * DAY_S  # a little longer than the retention of its samples
+SERIES_RETENTION_S = RETENTION_S[3600] + 5 * DAY_S  # a series is kept a little longer than its samples
 
 
 def roll_up(store: MetricStore, now_s: float, limit: int) -> int:
-    """Move up to `limit` old rows into coarser rows and return how many. Fewer than `limit`: nothing is left to do."""
+    """Move about `limit` old rows into coarser rows or delete them; return how many. Less than `limit` means that none are left."""
     done = 0
     for fine_s, coarse_s in pairwise(RETENTION_S):
         rows = store.execute(

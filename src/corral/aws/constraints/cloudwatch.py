@@ -1,4 +1,4 @@
-"""CloudWatch: the operations on metrics use an older wording, with one line for each violation:
+"""CloudWatch. Four operations (`OLDER_OPERATIONS`) use an older format of error texts, with one line per violation:
 
 The parameter MetricData.member.1.Unit must be a value in the set [ Seconds, Microseconds, ... ].
 """
@@ -9,7 +9,7 @@ from corral.errors import ApiError
 
 OLDER_OPERATIONS = frozenset({"DeleteDashboards", "GetMetricStatistics", "ListMetrics", "PutMetricData"})
 ACTIONS = ("AlarmActions", "InsufficientDataActions", "OKActions")
-_usual = usual_wording("ValidationException")  # the query protocol sends it as ValidationError
+_usual = usual_wording("ValidationException")  # in the query protocol this code is ValidationError
 
 
 def _wording(operation: str, violations: list[Violation]) -> ApiError:

@@ -22,8 +22,8 @@ from corral.server.registry.manifests import Manifests
 from corral.server.registry.requests import RegistryRequest, query_of, route_of
 from corral.server.request_body import BodyReceiver, Receive
 from corral.services.caller import Caller
+from corral.services.ecr.errors import RepositoryNotFoundException
 from corral.services.ecr.registry_passwords import USER
-from corral.services.ecr.repository_names import RepositoryNotFoundException
 from corral.store import Store
 
 RegistryHandler = Callable[[RegistryRequest], Awaitable[aws.Response]]

@@ -21,8 +21,9 @@ from corral.server.registry.errors import VERSION, Denied, ManifestInvalid, Size
 from corral.server.registry.requests import PAGE_MAX, RegistryRequest, digest_of
 from corral.server.request_body import Receive, next_piece
 from corral.services.caller import Caller
+from corral.services.ecr.errors import ImageNotFoundException
 from corral.services.ecr.image_storage import MANIFEST_MAX_BYTES, drop_image, put_image
-from corral.services.ecr.repository_names import ImageNotFoundException, find
+from corral.services.ecr.repository_names import find
 from corral.store import Store
 
 PULL_RECORD_INTERVAL_S = 60.0  # the time of a pull is stored at most this often for an image

@@ -1,8 +1,8 @@
 """The actions of alarms: checks at creation, execution on a state change, and requests to scaling policies.
 
 Corral serves no action target yet, so every execution is recorded in the alarm's history as failed, with the name of the missing
-service. Requests to scaling policies are handed over to the state lane (services/scaling.py), once when the alarm enters a
-state and again whenever a value changes.
+service. Requests to scaling policies are handed over to the state lane (`reconcile/receivers.py`), when the state of the
+alarm changes and again whenever a value changes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from corral.core import Tx
 from corral.model.alarm import Alarm, AlarmState, ScalingRequest
 from corral.services.cloudwatch.alarm_config import stored_params
 from corral.services.cloudwatch.alarm_history import add_item
-from corral.services.cloudwatch.common import ValidationException, alarm_arn
+from corral.services.cloudwatch.common import alarm_arn
+from corral.services.cloudwatch.errors import ValidationException
 from corral.telemetry import MetricStore
 
 ACTION_MEMBERS = {
@@ -51,7 +52,7 @@ def run_actions(tx: Tx[MetricStore], alarm: Alarm) -> None:
         return
     for action in _current_actions(alarm):
         service = action.split(":")[2]
-        why = f"Corral does not have {SERVICES.get(service, service)} yet: nothing was done."
+        why = f"Corral does not serve {SERVICES.get(service, service)} yet: nothing was done."
         data: dict[str, Any] = {"actionState": "Failed", "notificationResource": action, "error": why}
         add_item(tx, alarm, "Action", f"Failed to execute action {action}. Reason: {why}", data)
 

@@ -14,7 +14,7 @@ from corral.errors import ApiError
 from corral.model.alarm import Alarm, Criteria, MissingData
 from corral.model.durations import DAY_S, HOUR_S, MINUTE_S
 from corral.model.metric import Metric
-from corral.services.cloudwatch.common import ValidationException
+from corral.services.cloudwatch.errors import ValidationException
 from corral.services.cloudwatch.metric_queries import MetricDataQuery, MetricStat, parse_queries
 
 HIGH_RESOLUTION_STEP_S = 10

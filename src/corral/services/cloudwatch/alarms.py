@@ -15,15 +15,9 @@ from corral.services.cloudwatch.alarm_actions import ACTION_MEMBERS, request_sca
 from corral.services.cloudwatch.alarm_config import alarm_config, stored_params
 from corral.services.cloudwatch.alarm_history import add_configuration_item
 from corral.services.cloudwatch.alarm_state import set_state
-from corral.services.cloudwatch.common import (
-    ALARM_PAGES,
-    InvalidFormatFault,
-    ResourceNotFound,
-    ValidationException,
-    alarm_arn,
-    dimensions_of,
-)
+from corral.services.cloudwatch.common import ALARM_PAGES, alarm_arn, dimensions_of
 from corral.services.cloudwatch.composite_alarms import rule_alarm_names, suppression_members
+from corral.services.cloudwatch.errors import InvalidFormatFault, ResourceNotFound, ValidationException
 from corral.telemetry import MetricStore
 
 RELATIVES = ("ChildrenOfAlarmName", "ParentsOfAlarmName")

@@ -1,4 +1,4 @@
-"""Error classes, page rules, ARNs and checks of names that several CloudWatch operations share."""
+"""Page rules, ARNs and checks of names that several CloudWatch operations share."""
 
 from __future__ import annotations
 
@@ -6,21 +6,12 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from corral.errors import api_error
 from corral.model.metric import Dimensions
 from corral.services.caller import Caller
+from corral.services.cloudwatch.errors import (
+    InvalidNextToken,
+)
 from corral.services.pagination import Pagination
-
-DashboardInvalidInputError = api_error("DashboardInvalidInputError")
-DashboardNotFoundError = api_error("DashboardNotFoundError", 404)
-InvalidFormatFault = api_error("InvalidFormatFault")
-InvalidNextToken = api_error("InvalidNextToken")
-InvalidParameterCombinationException = api_error("InvalidParameterCombinationException")
-InvalidParameterValueException = api_error("InvalidParameterValueException")
-MissingRequiredParameterException = api_error("MissingRequiredParameterException")
-ResourceNotFound = api_error("ResourceNotFound", 404)
-ResourceNotFoundException = api_error("ResourceNotFoundException", 404)
-ValidationException = api_error("ValidationException")  # the query protocol sends it as ValidationError
 
 ALARM_PAGES = Pagination(InvalidNextToken, "MaxRecords", "NextToken", "NextToken", default=100, largest=100)
 PRINTABLE_ASCII = re.compile(r"[\x20-\x7e]*")

@@ -13,7 +13,8 @@ from corral.services.cloudwatch.alarm_actions import check_actions
 from corral.services.cloudwatch.alarm_config import config_json, other_alarm_type, stored_params
 from corral.services.cloudwatch.alarm_history import add_configuration_item
 from corral.services.cloudwatch.alarm_state import composite_reason, composite_reason_data, run_composite_actions, set_state
-from corral.services.cloudwatch.common import ValidationException, alarm_arn, alarm_name
+from corral.services.cloudwatch.common import alarm_arn, alarm_name
+from corral.services.cloudwatch.errors import ValidationException
 from corral.services.cloudwatch.tags import tag_new
 from corral.telemetry import MetricStore
 

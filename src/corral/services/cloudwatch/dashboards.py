@@ -7,12 +7,8 @@ from typing import Any
 
 from corral.core import Tx
 from corral.services.caller import Caller
-from corral.services.cloudwatch.common import (
-    DashboardInvalidInputError,
-    DashboardNotFoundError,
-    InvalidParameterValueException,
-    dashboard_arn,
-)
+from corral.services.cloudwatch.common import dashboard_arn
+from corral.services.cloudwatch.errors import DashboardInvalidInputError, DashboardNotFoundError, InvalidParameterValueException
 from corral.services.cloudwatch.tags import tag_new
 from corral.services.pagination import Pagination
 from corral.telemetry import MetricStore

@@ -15,13 +15,12 @@ from corral.services.caller import Caller
 from corral.services.cloudwatch.alarm_actions import check_actions, withdraw_requests
 from corral.services.cloudwatch.alarm_config import alarm_config, config_json, other_alarm_type, queries_of
 from corral.services.cloudwatch.alarm_history import add_configuration_item
-from corral.services.cloudwatch.common import (
+from corral.services.cloudwatch.common import alarm_arn, dimension_faults
+from corral.services.cloudwatch.errors import (
     InvalidParameterCombinationException,
     InvalidParameterValueException,
     MissingRequiredParameterException,
     ValidationException,
-    alarm_arn,
-    dimension_faults,
 )
 from corral.services.cloudwatch.metric_queries import MetricDataQuery, MetricStat, compute, parse_queries
 from corral.services.cloudwatch.tags import tag_new

@@ -22,7 +22,8 @@ from corral.decide.periods import first_period, is_period, is_stored_for
 from corral.decide.statistics import Statistic, parse_statistic, value_of
 from corral.model.durations import DAY_S, MINUTE_S
 from corral.model.metric import Metric, Summary
-from corral.services.cloudwatch.common import ValidationException, dimension_faults, dimensions_of
+from corral.services.cloudwatch.common import dimension_faults, dimensions_of
+from corral.services.cloudwatch.errors import ValidationException
 from corral.telemetry import MetricStore
 
 DEFAULT_PERIOD_S = MINUTE_S

@@ -17,14 +17,13 @@ from corral.decide.statistics import SIMPLE, Statistic, parse_statistic, value_o
 from corral.model.durations import HOUR_S, MINUTE_S
 from corral.model.metric import Metric, Summary
 from corral.services.caller import Caller
-from corral.services.cloudwatch.common import (
+from corral.services.cloudwatch.common import dimension_faults, dimensions_of
+from corral.services.cloudwatch.errors import (
     InvalidNextToken,
     InvalidParameterCombinationException,
     InvalidParameterValueException,
     MissingRequiredParameterException,
     ValidationException,
-    dimension_faults,
-    dimensions_of,
 )
 from corral.services.cloudwatch.metric_queries import (
     DATAPOINTS_MAX,

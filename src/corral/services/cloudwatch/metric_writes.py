@@ -12,13 +12,11 @@ from typing import Any
 from corral.core import Tx
 from corral.model.metric import AHEAD_S, LARGEST_VALUE, OLDEST_S, Metric, Point, Sample, StatisticSet
 from corral.services.caller import Caller
-from corral.services.cloudwatch.common import (
+from corral.services.cloudwatch.common import dimension_faults, dimensions_of, text_faults
+from corral.services.cloudwatch.errors import (
     InvalidParameterCombinationException,
     InvalidParameterValueException,
     MissingRequiredParameterException,
-    dimension_faults,
-    dimensions_of,
-    text_faults,
 )
 from corral.telemetry import MetricStore
 

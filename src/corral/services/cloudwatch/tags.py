@@ -6,13 +6,8 @@ from typing import Any
 
 from corral.core import Tx
 from corral.services.caller import Caller
-from corral.services.cloudwatch.common import (
-    InvalidParameterValueException,
-    ResourceNotFoundException,
-    alarm_arn,
-    alarm_name,
-    dashboard_arn,
-)
+from corral.services.cloudwatch.common import alarm_arn, alarm_name, dashboard_arn
+from corral.services.cloudwatch.errors import InvalidParameterValueException, ResourceNotFoundException
 from corral.services.tags import TagRules
 from corral.telemetry import MetricStore
 

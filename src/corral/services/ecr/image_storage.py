@@ -13,7 +13,7 @@ from corral.decide.manifest import NotAManifest, read_manifest
 from corral.model.blob import GARBAGE, StoredBlob
 from corral.model.image import Layer, Manifest, RegistryImage, Repository
 from corral.model.objects import ContentPart
-from corral.services.ecr.repository_names import (
+from corral.services.ecr.errors import (
     ImageDigestDoesNotMatchException,
     ImageTagAlreadyExistsException,
     InvalidParameterException,

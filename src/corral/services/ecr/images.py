@@ -10,15 +10,8 @@ from corral.decide.manifest import DIGEST
 from corral.model.image import TAG_PATTERN, RegistryImage, Repository
 from corral.services.caller import Caller
 from corral.services.ecr import image_storage
-from corral.services.ecr.repository_names import (
-    PAGES,
-    ImageAlreadyExistsException,
-    ImageNotFoundException,
-    InvalidParameterException,
-    check_unpaged,
-    identity,
-    requested_repository,
-)
+from corral.services.ecr.errors import ImageAlreadyExistsException, ImageNotFoundException, InvalidParameterException
+from corral.services.ecr.repository_names import PAGES, check_unpaged, identity, requested_repository
 from corral.store import Store
 
 TAG = re.compile(TAG_PATTERN)

@@ -10,14 +10,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from corral.core import Tx
-from corral.errors import ApiError, api_error
+from corral.errors import ApiError
 from corral.services.caller import Caller
+from corral.services.ecr.errors import LifecyclePolicyNotFoundException, RepositoryPolicyNotFoundException
 from corral.services.ecr.lifecycle_policies import check_lifecycle_policy
 from corral.services.ecr.repository_names import identity, requested_repository, violated
 from corral.store import Store
-
-LifecyclePolicyNotFoundException = api_error("LifecyclePolicyNotFoundException")
-RepositoryPolicyNotFoundException = api_error("RepositoryPolicyNotFoundException")
 
 PolicyHandler = Callable[[Tx[Store], dict[str, Any], Caller], dict[str, Any]]
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from corral.core import Tx
-from corral.errors import ApiError, api_error
+from corral.errors import ApiError
 from corral.model.image import ACCOUNT_SETTINGS
 from corral.services.caller import Caller
+from corral.services.ecr.errors import RegistryPolicyNotFoundException, ScanNotFoundException
 from corral.services.ecr.images import image_id_text, requested_image
 from corral.services.ecr.policies import check_policy
 from corral.services.ecr.repository_names import violated
 from corral.store import Store
-
-RegistryPolicyNotFoundException = api_error("RegistryPolicyNotFoundException")
-ScanNotFoundException = api_error("ScanNotFoundException")
 
 KIND = "registry"  # stored only
 POLICY, SCANNING, REPLICATION, SETTINGS = "policy", "scanning", "replication", "settings"

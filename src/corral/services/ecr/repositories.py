@@ -8,14 +8,19 @@ from typing import Any
 from msgspec.structs import replace
 
 from corral.core import Tx
-from corral.errors import api_error
 from corral.model.image import Repository
 from corral.services.caller import Caller
 from corral.services.ecr import registry_passwords
+from corral.services.ecr.errors import (
+    InvalidTagParameterException,
+    RepositoryAlreadyExistsException,
+    RepositoryNotEmptyException,
+    RepositoryNotFoundException,
+    TooManyTagsException,
+)
 from corral.services.ecr.image_storage import drop_repository
 from corral.services.ecr.repository_names import (
     PAGES,
-    RepositoryNotFoundException,
     arn,
     check_unpaged,
     find,
@@ -26,11 +31,6 @@ from corral.services.ecr.repository_names import (
 )
 from corral.services.tags import TagRules
 from corral.store import Store
-
-InvalidTagParameterException = api_error("InvalidTagParameterException")
-RepositoryAlreadyExistsException = api_error("RepositoryAlreadyExistsException")
-RepositoryNotEmptyException = api_error("RepositoryNotEmptyException")
-TooManyTagsException = api_error("TooManyTagsException")
 
 WILDCARDS_MAX = 2  # in a filter
 WITH_EXCLUSION = "_WITH_EXCLUSION"

@@ -7,20 +7,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from corral.core import Tx
-from corral.errors import ApiError, api_error
+from corral.errors import ApiError
 from corral.model.image import Repository
 from corral.services.caller import Caller
+from corral.services.ecr.errors import (
+    InvalidParameterException,
+    RepositoryNotFoundException,
+)
 from corral.services.pagination import Pagination
 from corral.store import Store
-
-ImageAlreadyExistsException = api_error("ImageAlreadyExistsException")
-ImageDigestDoesNotMatchException = api_error("ImageDigestDoesNotMatchException")
-ImageNotFoundException = api_error("ImageNotFoundException")
-ImageTagAlreadyExistsException = api_error("ImageTagAlreadyExistsException")
-InvalidParameterException = api_error("InvalidParameterException")
-LayersNotFoundException = api_error("LayersNotFoundException")
-ReferencedImagesNotFoundException = api_error("ReferencedImagesNotFoundException")
-RepositoryNotFoundException = api_error("RepositoryNotFoundException")
 
 NAME = re.compile(r"(?:[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*/)*[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*")
 NAME_MAX_CHARACTERS = 256

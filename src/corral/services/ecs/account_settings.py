@@ -6,7 +6,8 @@ from typing import Any
 
 from corral.core import Tx
 from corral.services.caller import Caller
-from corral.services.ecs.lookup import PAGES, InvalidParameterException
+from corral.services.ecs.errors import InvalidParameterException
+from corral.services.ecs.lookup import PAGES
 from corral.services.pagination import among
 from corral.store import Store
 

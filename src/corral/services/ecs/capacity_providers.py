@@ -13,16 +13,18 @@ from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.decide.capacity_providers import ProviderWeight, distribute
-from corral.errors import api_error
 from corral.model.instance import HOST_POOL
 from corral.services.caller import Caller
+from corral.services.ecs.errors import (
+    ClientException,
+    InvalidParameterException,
+    ResourceInUseException,
+    UnsupportedFeatureException,
+)
 from corral.services.ecs.lookup import (
     HOST_CLUSTER_DETAILS,
     HOST_PROVIDER,
     PAGES,
-    ClientException,
-    InvalidParameterException,
-    ResourceInUseException,
     arn,
     find_cluster,
     has_host,
@@ -33,8 +35,6 @@ from corral.services.ecs.lookup import (
 from corral.services.ecs.tags import check_tags
 from corral.services.pagination import among
 from corral.store import Store
-
-UnsupportedFeatureException = api_error("UnsupportedFeatureException")
 
 FARGATE_PROVIDERS = ("FARGATE", "FARGATE_SPOT")
 BUILT_IN_PROVIDERS = (*FARGATE_PROVIDERS, HOST_PROVIDER)

@@ -5,30 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from corral.core import Tx
-from corral.errors import api_error
 from corral.model.instance import DEFAULT_CLUSTER
 from corral.services.caller import Caller
 from corral.services.ecs.account_settings import effective_value
 from corral.services.ecs.capacity_providers import PROVIDER_IN_USE, check_providers, checked_strategy
-from corral.services.ecs.lookup import (
-    HOST_PROVIDER,
-    PAGES,
+from corral.services.ecs.errors import (
     ClientException,
+    ClusterContainsContainerInstancesException,
+    ClusterContainsTasksException,
     InvalidParameterException,
     ResourceInUseException,
-    arn,
-    cluster_record,
-    find_cluster,
-    has_host,
-    short,
-    slots_of,
 )
+from corral.services.ecs.lookup import HOST_PROVIDER, PAGES, arn, cluster_record, find_cluster, has_host, short, slots_of
 from corral.services.ecs.tags import check_tags
 from corral.services.pagination import names
 from corral.store import Store
-
-ClusterContainsContainerInstancesException = api_error("ClusterContainsContainerInstancesException")
-ClusterContainsTasksException = api_error("ClusterContainsTasksException")
 
 STORED_FIELDS = ("configuration", "serviceConnectDefaults")  # stored and returned; Corral does not act on them
 

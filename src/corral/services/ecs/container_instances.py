@@ -13,28 +13,20 @@ import corral
 from corral.core import Tx
 from corral.decide.instance_query import parse_instance_query
 from corral.decide.placement_rules import ZONE, values_of, zone_of
-from corral.errors import api_error
 from corral.model.instance import Instance, ec2_id
 from corral.model.placement import Slot
 from corral.services.caller import Caller
-from corral.services.ecs.lookup import (
-    HOST_PROVIDER,
-    PAGES,
+from corral.services.ecs.errors import (
+    AttributeLimitExceededException,
     ClientException,
     InvalidParameterException,
-    arn,
-    find_cluster,
-    find_slot,
-    short,
-    slots_of,
+    TargetNotFoundException,
 )
+from corral.services.ecs.lookup import HOST_PROVIDER, PAGES, arn, find_cluster, find_slot, short, slots_of
 from corral.services.ecs.placement_constraints import check_expression
 from corral.services.ecs.tags import instance_tags
 from corral.services.pagination import among
 from corral.store import HOLD_PREFIX, Store
-
-TargetNotFoundException = api_error("TargetNotFoundException")
-AttributeLimitExceededException = api_error("AttributeLimitExceededException")
 
 ATTRIBUTES_MAX = 10  # custom attributes of an instance, without those that reserve GPUs
 ATTRIBUTE_VALUE = re.compile(r"(?! )[a-zA-Z0-9_.@/\\: -]{1,128}(?<! )")

@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
+from corral.services.ecs.errors import ClientException
 from corral.services.ecs.fargate import unfit_for_fargate
-from corral.services.ecs.lookup import ClientException
 from corral.services.ecs.placement_constraints import check_definition_constraints
 from corral.services.ecs.task_spec import dependencies
 

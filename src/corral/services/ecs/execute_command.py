@@ -14,20 +14,18 @@ import orjson
 from msgspec import Struct
 
 from corral.core import Tx
-from corral.errors import api_error
 from corral.model.run import Execute, RunState
 from corral.model.settings import Settings
 from corral.model.task import Run, Task, TaskState
 from corral.services import sessions
 from corral.services.caller import Caller
-from corral.services.ecs.lookup import InvalidParameterException, arn, find_cluster, short
+from corral.services.ecs.errors import InvalidParameterException, TargetNotConnectedException
+from corral.services.ecs.lookup import arn, find_cluster, short
 from corral.services.ecs.run_spec import start_order
 from corral.services.ecs.task_description import is_exec_enabled, task_arn_of
 from corral.services.ecs.task_progress import host_of
 from corral.services.ecs.task_spec import spec_of
 from corral.store import Store
-
-TargetNotConnectedException = api_error("TargetNotConnectedException")
 
 OPEN_WITHIN_S = 60.0
 NOT_ENABLED = (

@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from corral.errors import api_error
-from corral.services.ecs.lookup import ClientException, InvalidParameterException
+from corral.services.ecs.errors import ClientException, InvalidParameterException, PlatformUnknownException
 from corral.services.ecs.task_spec import TaskSpec, cpu_units, gpu_count, memory_mib
-
-PlatformUnknownException = api_error("PlatformUnknownException")
 
 PLATFORM_VERSION = "1.4.0"  # what LATEST stands for
 PLATFORM_VERSIONS = ("1.0.0", "1.1.0", "1.2.0", "1.3.0", PLATFORM_VERSION)

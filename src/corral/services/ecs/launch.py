@@ -17,8 +17,9 @@ from corral.model.placement import Placement, Unplaceable
 from corral.model.task import Demand, Task, TaskState
 from corral.services.ecs import fargate
 from corral.services.ecs.capacity_providers import Capacity
+from corral.services.ecs.errors import ClientException, InvalidParameterException
 from corral.services.ecs.gpu_assignment import assign_gpus
-from corral.services.ecs.lookup import HOST_PROVIDER, ClientException, InvalidParameterException, arn, find_slot
+from corral.services.ecs.lookup import HOST_PROVIDER, arn, find_slot
 from corral.services.ecs.placement_constraints import placement_rules
 from corral.services.ecs.run_spec import check_secrets
 from corral.services.ecs.task_progress import start_runs

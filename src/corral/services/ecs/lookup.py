@@ -1,7 +1,4 @@
-"""ECS names and ARNs, and lookup of what they name: clusters and their container instances (slots), and task definitions.
-
-The errors that several ECS operations raise are defined here too.
-"""
+"""ECS names and ARNs, and lookup of what they name: clusters and their container instances (slots), and task definitions."""
 
 from __future__ import annotations
 
@@ -9,18 +6,16 @@ from functools import lru_cache
 from typing import Any
 
 from corral.core import Tx
-from corral.errors import api_error
 from corral.model.instance import DEFAULT_CLUSTER, HOST_POOL, cluster_pool
 from corral.model.placement import Slot
 from corral.services.caller import Caller
+from corral.services.ecs.errors import (
+    ClientException,
+    ClusterNotFoundException,
+    InvalidParameterException,
+)
 from corral.services.pagination import Pagination
 from corral.store import Store
-
-ClientException = api_error("ClientException")
-ClusterNotFoundException = api_error("ClusterNotFoundException")
-ConflictException = api_error("ConflictException")
-InvalidParameterException = api_error("InvalidParameterException")
-ResourceInUseException = api_error("ResourceInUseException")
 
 PAGES = Pagination(InvalidParameterException, default=100, largest=100)
 REVISION_REQUIRED = "Task definition must include a revision: family:revision."

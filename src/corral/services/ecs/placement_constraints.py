@@ -10,7 +10,7 @@ from typing import Any
 
 from corral.decide.instance_query import InstanceQueryError, parse_instance_query
 from corral.model.task import PlacementRules
-from corral.services.ecs.lookup import ClientException, InvalidParameterException
+from corral.services.ecs.errors import ClientException, InvalidParameterException
 
 CONSTRAINTS_MAX = 10
 

@@ -17,7 +17,8 @@ from corral.model.settings import Settings
 from corral.model.task import Run, Task
 from corral.services.caller import Caller
 from corral.services.ecr.image_names import pull_from_here
-from corral.services.ecs.lookup import ClientException, arn, split_definition
+from corral.services.ecs.errors import ClientException
+from corral.services.ecs.lookup import arn, split_definition
 from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, sets_visible_devices
 from corral.services.sessions import address_of_run, password_of_task
 from corral.store import Store

@@ -8,20 +8,17 @@ from typing import Any
 from msgspec import Struct
 
 from corral.core import Tx
-from corral.errors import ApiError, api_error
+from corral.errors import ApiError
 from corral.services.caller import Caller
-from corral.services.ecs.lookup import (
-    REVISION_REQUIRED,
+from corral.services.ecs.errors import (
     ClientException,
     ClusterNotFoundException,
     InvalidParameterException,
-    exists_without_row,
-    split_definition,
+    ResourceNotFoundException,
 )
+from corral.services.ecs.lookup import REVISION_REQUIRED, exists_without_row, split_definition
 from corral.services.tags import TagRules
 from corral.store import Store
-
-ResourceNotFoundException = api_error("ResourceNotFoundException")
 
 Tag = dict[str, str]
 TAG_RULES = TagRules(

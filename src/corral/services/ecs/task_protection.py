@@ -10,16 +10,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from corral.core import Tx
-from corral.errors import api_error
 from corral.model.task import Task, TaskState
 from corral.services import sessions
 from corral.services.caller import Caller
-from corral.services.ecs.lookup import InvalidParameterException, arn, find_cluster, short
+from corral.services.ecs.errors import InvalidParameterException, TaskNotFound
+from corral.services.ecs.lookup import arn, find_cluster, short
 from corral.services.ecs.task_description import task_arn_of
 from corral.services.ecs.task_metadata import role_name, unstopped_task
 from corral.store import Store
-
-TaskNotFound = api_error("ResourceNotFoundException", 404)  # the agent's API has HTTP status 404 for it, ECS's API has 400
 
 EXPIRES_DEFAULT_MINUTES = 120
 EXPIRES_MAX_MINUTES = 2880  # for the agent's API; aws/constraints/ecs.py has the limit for ECS's API

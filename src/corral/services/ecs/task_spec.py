@@ -19,7 +19,8 @@ from corral.decide.task_lifecycle import NO_RULES
 from corral.model.run import STOP_GRACE_S, HealthCheck, RunState
 from corral.model.task import ALL_GPUS, FREE_GPUS, ContainerRules, Demand, RestartPolicy, Run, Task
 from corral.model.units import CPU_UNITS_PER_CORE
-from corral.services.ecs.lookup import ClientException, InvalidParameterException, split_definition
+from corral.services.ecs.errors import ClientException, InvalidParameterException
+from corral.services.ecs.lookup import split_definition
 from corral.store import Store
 
 CACHED_SPECS_MAX = 1_000

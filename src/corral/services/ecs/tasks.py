@@ -11,30 +11,17 @@ from typing import Any
 import orjson
 
 from corral.core import Tx, Wait
-from corral.errors import api_error
 from corral.model.task import StopCode, Task, TaskState
 from corral.services.caller import Caller
 from corral.services.ecs.capacity_providers import Capacity, capacity_of
+from corral.services.ecs.errors import ClientException, ConflictException, InvalidParameterException, ServiceNotFoundException
 from corral.services.ecs.launch import LaunchFailure, LaunchRequest, launch
-from corral.services.ecs.lookup import (
-    PAGES,
-    ClientException,
-    ConflictException,
-    InvalidParameterException,
-    arn,
-    find_cluster,
-    find_definition,
-    find_slot,
-    pools_of,
-    short,
-)
+from corral.services.ecs.lookup import PAGES, arn, find_cluster, find_definition, find_slot, pools_of, short
 from corral.services.ecs.placement_constraints import failure_reason
 from corral.services.ecs.tags import task_tags
 from corral.services.ecs.task_description import task_descriptions
 from corral.services.ecs.task_progress import begin_stop
 from corral.store import Store
-
-ServiceNotFoundException = api_error("ServiceNotFoundException")
 
 CLIENT_TOKEN_S = 24 * 3600.0
 STOPPED_BY_USER = "Task stopped by user"

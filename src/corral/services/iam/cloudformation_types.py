@@ -10,10 +10,11 @@ from corral.core import Tx
 from corral.services.caller import Caller
 from corral.services.cloudformation_types import Properties, TemplateType, stored_type
 from corral.services.iam import policies, roles
+from corral.services.iam.errors import InvalidInputException
 from corral.services.iam.instance_profiles import INSTANCE_PROFILE
 from corral.services.iam.policies import POLICY, VERSIONS_MAX
 from corral.services.iam.roles import ROLE
-from corral.services.iam.style import InvalidInputException, check
+from corral.services.iam.style import check
 from corral.services.stored_resources import Document, Params, find, put
 from corral.store import Store
 

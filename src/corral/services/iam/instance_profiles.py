@@ -6,8 +6,9 @@ from typing import Any
 
 from corral.core import Tx
 from corral.services.caller import Caller
+from corral.services.iam.errors import DeleteConflictException, LimitExceededException
 from corral.services.iam.roles import ROLE
-from corral.services.iam.style import IAM, PAGES, DeleteConflictException, LimitExceededException, check, identity_of, selects_path
+from corral.services.iam.style import IAM, PAGES, check, identity_of, selects_path
 from corral.services.pagination import among
 from corral.services.stored_resources import Document, Params, ResourceType, every, find, put, response_view
 from corral.store import Store

@@ -13,18 +13,9 @@ from urllib.parse import quote
 
 from corral.core import Tx
 from corral.services.caller import Caller
+from corral.services.iam.errors import DeleteConflictException, LimitExceededException, NoSuchEntityException
 from corral.services.iam.roles import ROLE
-from corral.services.iam.style import (
-    IAM,
-    NAME,
-    PAGES,
-    DeleteConflictException,
-    LimitExceededException,
-    NoSuchEntityException,
-    check,
-    identity_of,
-    on_path,
-)
+from corral.services.iam.style import IAM, NAME, PAGES, check, identity_of, on_path
 from corral.services.pagination import among
 from corral.services.stored_resources import Document, Params, ResourceType, every, find, put, response_view
 from corral.store import Store

@@ -10,22 +10,18 @@ import orjson
 from corral.core import Tx
 from corral.model.iam_rules import SESSION_MIN_S
 from corral.services.caller import Caller
-from corral.services.iam.style import (
-    IAM,
-    PAGES,
+from corral.services.iam.errors import (
     DeleteConflictException,
     EntityAlreadyExistsException,
     InvalidInputException,
     NoSuchEntityException,
-    check,
-    identity_of,
-    selects_path,
 )
+from corral.services.iam.style import IAM, PAGES, check, identity_of, selects_path
 from corral.services.pagination import among
 from corral.services.stored_resources import Document, Params, ResourceType, Update, create, find, put, response_view
 from corral.store import Store
 
-SERVICE_ROLES = {  # service → the suffix of the role's name, where it differs from the service's name
+SERVICE_ROLES = {  # service → the suffix of its role's name; other services use their name in title case
     "autoscaling.amazonaws.com": "AutoScaling",
     "batch.amazonaws.com": "Batch",
     "ecs.amazonaws.com": "ECS",
@@ -62,9 +58,9 @@ ROLE = ResourceType(
     members=("AssumeRolePolicyDocument", "Description", "MaxSessionDuration", "PermissionsBoundary"),
     defaults={
         "MaxSessionDuration": SESSION_MIN_S,
-        "_inline": {},
-        "_attached": [],
-    },  # inline policies by name; ARNs of managed policies
+        "_inline": {},  # inline policies by name
+        "_attached": [],  # ARNs of managed policies
+    },
     unlisted=("Tags", "PermissionsBoundary", "RoleLastUsed"),
     check=check,
     check_delete=_role_removable,

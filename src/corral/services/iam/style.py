@@ -1,4 +1,4 @@
-"""IAM's ids, errors, pages, tags and checks of names, paths and policy documents."""
+"""IAM's ids, pages, tags and checks of names, paths and policy documents."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from collections.abc import Callable
 import orjson
 
 from corral.core import Tx
-from corral.errors import api_error
 from corral.model.iam_rules import INVALID_NAME, NAME_CHARACTERS, SESSION_MAX_S, SESSION_MIN_S
 from corral.services.caller import Caller
+from corral.services.iam.errors import (
+    EntityAlreadyExistsException,
+    InvalidInputException,
+    LimitExceededException,
+    MalformedPolicyDocumentException,
+    NoSuchEntityException,
+    ValidationError,
+)
 from corral.services.pagination import Pagination
 from corral.services.stored_resources import Document, Params, Selects, ServiceStyle
 from corral.services.tags import TagRules
 from corral.store import Store
-
-DeleteConflictException = api_error("DeleteConflictException", 409)
-EntityAlreadyExistsException = api_error("EntityAlreadyExistsException", 409)
-InvalidInputException = api_error("InvalidInputException")
-LimitExceededException = api_error("LimitExceededException", 409)
-MalformedPolicyDocumentException = api_error("MalformedPolicyDocumentException")
-NoSuchEntityException = api_error("NoSuchEntityException", 404)
-ValidationError = api_error("ValidationError")
 
 NAME = re.compile(NAME_CHARACTERS + "{1,128}", re.ASCII)
 PATH = re.compile(r"/|/[!-\x7f]{0,510}/")

@@ -1,22 +1,19 @@
-"""Error classes, page rules, ARNs and look-ups that several CloudWatch Logs operations share."""
+"""Page rules, ARNs and look-ups that several CloudWatch Logs operations share."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from corral.core import Tx
-from corral.errors import ApiError, api_error
+from corral.errors import ApiError
 from corral.model.durations import DAY_MS
 from corral.services.caller import Caller
+from corral.services.logs.errors import (
+    InvalidParameterException,
+    ResourceNotFoundException,
+)
 from corral.services.pagination import Pagination
 from corral.telemetry import LogGroup, LogStore, LogStream
-
-InvalidParameterException = api_error("InvalidParameterException")
-LimitExceededException = api_error("LimitExceededException")
-ResourceAlreadyExistsException = api_error("ResourceAlreadyExistsException")
-ResourceNotFoundException = api_error("ResourceNotFoundException")
-TooManyTagsException = api_error("TooManyTagsException")
-ValidationException = api_error("ValidationException")
 
 PAGES = Pagination(InvalidParameterException, limit="limit", default=50, largest=50)
 

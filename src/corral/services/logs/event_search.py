@@ -7,14 +7,8 @@ from typing import Any
 from corral.core import Tx
 from corral.decide import log_pattern
 from corral.services.caller import Caller
-from corral.services.logs.common import (
-    PAGES,
-    InvalidParameterException,
-    existing_group,
-    no_such_stream,
-    requested_group_name,
-    retention_start_ms,
-)
+from corral.services.logs.common import PAGES, existing_group, no_such_stream, requested_group_name, retention_start_ms
+from corral.services.logs.errors import InvalidParameterException
 from corral.services.logs.events import PAGE_MAX_BYTES, PAGE_MAX_EVENTS
 from corral.services.pagination import token_of
 from corral.telemetry import LogGroup, LogStore

@@ -8,13 +8,8 @@ from typing import Any
 from corral.core import Tx, Wait
 from corral.model.durations import DAY_MS, HOUR_MS
 from corral.services.caller import Caller
-from corral.services.logs.common import (
-    InvalidParameterException,
-    existing_stream,
-    now_ms,
-    requested_group_name,
-    retention_start_ms,
-)
+from corral.services.logs.common import existing_stream, now_ms, requested_group_name, retention_start_ms
+from corral.services.logs.errors import InvalidParameterException
 from corral.services.logs.ingestion import ingest
 from corral.services.logs.streams import sequence_token
 from corral.telemetry import LogEvent, LogStore, LogStream

@@ -7,16 +7,8 @@ from typing import Any
 
 from corral.core import Tx
 from corral.services.caller import Caller
-from corral.services.logs.common import (
-    PAGES,
-    InvalidParameterException,
-    ResourceAlreadyExistsException,
-    ValidationException,
-    existing_group,
-    group_arn,
-    group_name,
-    now_ms,
-)
+from corral.services.logs.common import PAGES, existing_group, group_arn, group_name, now_ms
+from corral.services.logs.errors import InvalidParameterException, ResourceAlreadyExistsException, ValidationException
 from corral.services.logs.tags import LOG_GROUP_RULES
 from corral.telemetry import LogGroup, LogStore
 

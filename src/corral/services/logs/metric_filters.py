@@ -6,14 +6,8 @@ from typing import Any
 
 from corral.core import Tx
 from corral.services.caller import Caller
-from corral.services.logs.common import (
-    PAGES,
-    InvalidParameterException,
-    LimitExceededException,
-    ResourceNotFoundException,
-    existing_group,
-    now_ms,
-)
+from corral.services.logs.common import PAGES, existing_group, now_ms
+from corral.services.logs.errors import InvalidParameterException, LimitExceededException, ResourceNotFoundException
 from corral.services.logs.event_search import parse_pattern
 from corral.telemetry import LogStore, MetricFilter
 

@@ -6,16 +6,8 @@ from typing import Any
 
 from corral.core import Tx
 from corral.services.caller import Caller
-from corral.services.logs.common import (
-    PAGES,
-    InvalidParameterException,
-    ResourceAlreadyExistsException,
-    existing_group,
-    existing_stream,
-    group_arn,
-    now_ms,
-    requested_group_name,
-)
+from corral.services.logs.common import PAGES, existing_group, existing_stream, group_arn, now_ms, requested_group_name
+from corral.services.logs.errors import InvalidParameterException, ResourceAlreadyExistsException
 from corral.services.logs.groups import check_unprotected
 from corral.telemetry import LogStore, LogStream
 

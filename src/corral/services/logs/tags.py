@@ -8,13 +8,8 @@ from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.services.caller import Caller
-from corral.services.logs.common import (
-    InvalidParameterException,
-    ResourceNotFoundException,
-    TooManyTagsException,
-    existing_group,
-    group_name,
-)
+from corral.services.logs.common import existing_group, group_name
+from corral.services.logs.errors import InvalidParameterException, ResourceNotFoundException, TooManyTagsException
 from corral.services.tags import TagRules
 from corral.telemetry import LogGroup, LogStore
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from corral.errors import ApiError, api_error
-
-BatchEntryIdsNotDistinct = api_error("BatchEntryIdsNotDistinct")
+from corral.errors import ApiError
+from corral.services.sqs.errors import BatchEntryIdsNotDistinct
 
 BatchEntry = dict[str, Any]
 

@@ -10,15 +10,8 @@ from corral.model.queue import Queue
 from corral.model.queue_limits import IN_FLIGHT_MAX, VISIBILITY_MAX_S
 from corral.services.caller import Caller
 from corral.services.sqs.batches import BatchEntry, check_ids, run_batch
-from corral.services.sqs.queue_names import (
-    InvalidParameterValue,
-    MessageNotInflight,
-    ReceiptHandleIsInvalid,
-    invalid,
-    now_ms,
-    queue_at,
-    wait_key,
-)
+from corral.services.sqs.errors import InvalidParameterValue, MessageNotInflight, ReceiptHandleIsInvalid, invalid
+from corral.services.sqs.queue_names import now_ms, queue_at, wait_key
 from corral.store import Store
 
 HANDLE = struct.Struct(">QQQI")  # queue, pile, message, receive count

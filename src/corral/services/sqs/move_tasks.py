@@ -11,13 +11,8 @@ from msgspec.structs import replace
 from corral.core import Tx
 from corral.model.queue import MoveTask, Queue
 from corral.services.caller import Caller
-from corral.services.sqs.queue_names import (
-    InvalidParameterValue,
-    ResourceNotFoundException,
-    UnsupportedOperation,
-    now_ms,
-    queue_with_arn,
-)
+from corral.services.sqs.errors import InvalidParameterValue, ResourceNotFoundException, UnsupportedOperation
+from corral.services.sqs.queue_names import now_ms, queue_with_arn
 from corral.store import Store
 
 RUNNING = "RUNNING"

@@ -23,14 +23,8 @@ from corral.model.queue_limits import (
     VISIBILITY_MAX_S,
     WAIT_MAX_S,
 )
-from corral.services.sqs.queue_names import (
-    InvalidAttributeName,
-    InvalidAttributeValue,
-    arn_of,
-    invalid,
-    now_ms,
-    queue_with_arn,
-)
+from corral.services.sqs.errors import InvalidAttributeName, InvalidAttributeValue, invalid
+from corral.services.sqs.queue_names import arn_of, now_ms, queue_with_arn
 from corral.store import Store
 
 RANGES = {

@@ -1,4 +1,4 @@
-"""Names, URLs and ARNs of queues, and the errors that several operations of SQS raise."""
+"""Names, URLs and ARNs of queues, and look-up of a queue by them."""
 
 from __future__ import annotations
 
@@ -6,28 +6,11 @@ import re
 from typing import Any
 
 from corral.core import Tx
-from corral.errors import ApiError, api_error
 from corral.model.queue import Queue, queue_arn
 from corral.model.queue_limits import QUEUE_NAME_MAX_CHARACTERS
 from corral.services.caller import Caller
+from corral.services.sqs.errors import InvalidAddress, InvalidParameterValue, no_such_queue
 from corral.store import Store
-
-InvalidAddress = api_error("InvalidAddress")
-InvalidAttributeName = api_error("InvalidAttributeName")
-InvalidAttributeValue = api_error("InvalidAttributeValue")
-InvalidMessageContents = api_error("InvalidMessageContents")
-InvalidParameterValue = api_error("InvalidParameterValue")
-MessageNotInflight = api_error("MessageNotInflight")
-MissingParameter = api_error("MissingParameter")
-OverLimit = api_error("OverLimit", 403)
-PurgeQueueInProgress = api_error("PurgeQueueInProgress", 403)
-QueueDoesNotExist = api_error("QueueDoesNotExist")
-QueueNameExists = api_error("QueueNameExists")
-ReceiptHandleIsInvalid = api_error("ReceiptHandleIsInvalid", 404)
-ResourceNotFoundException = api_error("ResourceNotFoundException", 404)
-UnsupportedOperation = api_error("UnsupportedOperation")
-
-NOT_FOR_THIS_TYPE = "The request include parameter that is not valid for this queue type."  # AWS's text
 
 FIFO = ".fifo"
 NAME_PATTERN = f"[A-Za-z0-9_-]{{1,{QUEUE_NAME_MAX_CHARACTERS}}}"
@@ -84,11 +67,3 @@ def now_ms(tx: Tx[Any]) -> int:
 def wait_key(queue: Queue) -> str:
     """The key that a long poll of this queue waits for, and that each change which may release a message marks as changed."""
     return f"queue:{queue.id}"
-
-
-def no_such_queue() -> ApiError:
-    return QueueDoesNotExist("The specified queue does not exist.")
-
-
-def invalid(value: object, parameter: str, reason: str) -> ApiError:
-    return InvalidParameterValue(f"Value {value} for parameter {parameter} is invalid. Reason: {reason}")

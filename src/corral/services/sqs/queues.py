@@ -11,6 +11,14 @@ from corral.model.queue import Queue, queue_arn
 from corral.model.queue_limits import PAGE_MAX, PURGE_INTERVAL_S
 from corral.services.caller import Caller
 from corral.services.pagination import Pagination, names
+from corral.services.sqs.errors import (
+    InvalidAttributeValue,
+    InvalidParameterValue,
+    PurgeQueueInProgress,
+    QueueNameExists,
+    invalid,
+    no_such_queue,
+)
 from corral.services.sqs.queue_attributes import (
     attribute_values,
     changed_attributes,
@@ -18,20 +26,7 @@ from corral.services.sqs.queue_attributes import (
     check_throughput,
     initial_attributes,
 )
-from corral.services.sqs.queue_names import (
-    InvalidAttributeValue,
-    InvalidParameterValue,
-    PurgeQueueInProgress,
-    QueueNameExists,
-    arn_of,
-    check_name,
-    invalid,
-    no_such_queue,
-    now_ms,
-    queue_at,
-    url_of,
-    wait_key,
-)
+from corral.services.sqs.queue_names import arn_of, check_name, now_ms, queue_at, url_of, wait_key
 from corral.services.tags import TagRules
 from corral.store import Store
 

@@ -11,18 +11,10 @@ from corral.core import Tx, Wait
 from corral.model.queue import Queue, QueueMessage, sent_at_ms
 from corral.model.queue_limits import DEDUPLICATION_MS, IN_FLIGHT_MAX
 from corral.services.caller import Caller
+from corral.services.sqs.errors import NOT_FOR_THIS_TYPE, OverLimit, invalid
 from corral.services.sqs.message_content import digest, load_attributes, select_attributes
 from corral.services.sqs.message_receipts import handle_of
-from corral.services.sqs.queue_names import (
-    NOT_FOR_THIS_TYPE,
-    OverLimit,
-    arn_of,
-    invalid,
-    now_ms,
-    queue_at,
-    queue_with_arn,
-    wait_key,
-)
+from corral.services.sqs.queue_names import arn_of, now_ms, queue_at, queue_with_arn, wait_key
 from corral.services.sqs.send_message import sequence_number
 from corral.store import Store
 from corral.store.messages import RECEIVE_MAX_BYTES

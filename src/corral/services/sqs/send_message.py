@@ -11,11 +11,19 @@ from hashlib import md5, sha256
 from typing import Any
 
 from corral.core import Tx
-from corral.errors import ApiError, api_error
+from corral.errors import ApiError
 from corral.model.queue import MessageDraft, Queue
 from corral.model.queue_limits import BATCH_MAX_BYTES, DEDUPLICATION_MS, DELAY_MAX_S, FIFO_ID_MAX_CHARACTERS
 from corral.services.caller import Caller
 from corral.services.sqs.batches import BatchEntry, check_ids, failure
+from corral.services.sqs.errors import (
+    NOT_FOR_THIS_TYPE,
+    BatchRequestTooLong,
+    InvalidParameterValue,
+    MissingParameter,
+    invalid,
+    no_such_queue,
+)
 from corral.services.sqs.message_content import (
     TRACE_HEADER,
     attributes_size,
@@ -25,21 +33,9 @@ from corral.services.sqs.message_content import (
     dump_attributes,
     trace_header,
 )
-from corral.services.sqs.queue_names import (
-    NOT_FOR_THIS_TYPE,
-    InvalidParameterValue,
-    MissingParameter,
-    invalid,
-    no_such_queue,
-    now_ms,
-    queue_at,
-    queue_with_arn,
-    wait_key,
-)
+from corral.services.sqs.queue_names import now_ms, queue_at, queue_with_arn, wait_key
 from corral.services.sts import user_id
 from corral.store import Store
-
-BatchRequestTooLong = api_error("BatchRequestTooLong")
 
 FIFO_ID = re.compile(r"[A-Za-z0-9!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]" + f"{{1,{FIFO_ID_MAX_CHARACTERS}}}")
 

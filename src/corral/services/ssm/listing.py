@@ -6,24 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 from corral.core import Tx
-from corral.errors import api_error
 from corral.model.parameter import Parameter
 from corral.services.caller import Caller
 from corral.services.ssm import public_parameters
-from corral.services.ssm.parameter_names import (
-    LEVELS_MAX,
-    NAME,
-    PAGES,
+from corral.services.ssm.errors import (
     HierarchyLevelLimitExceededException,
+    InvalidFilterKey,
+    InvalidFilterOption,
+    InvalidFilterValue,
     ValidationException,
-    arn,
 )
+from corral.services.ssm.parameter_names import LEVELS_MAX, NAME, PAGES, arn
 from corral.services.ssm.parameters import metadata, parameter_response
 from corral.store import Store
-
-InvalidFilterKey = api_error("InvalidFilterKey")
-InvalidFilterOption = api_error("InvalidFilterOption")
-InvalidFilterValue = api_error("InvalidFilterValue")
 
 BY_PATH_MAX = 10
 DESCRIBED_MAX = 50

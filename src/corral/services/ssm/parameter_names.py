@@ -6,19 +6,20 @@ import re
 from typing import NamedTuple
 
 from corral.core import Tx
-from corral.errors import ApiError, api_error
+from corral.errors import ApiError
 from corral.model.parameter import Parameter
 from corral.services.caller import Caller
 from corral.services.pagination import Pagination
 from corral.services.ssm import public_parameters
+from corral.services.ssm.errors import (
+    AccessDeniedException,
+    HierarchyLevelLimitExceededException,
+    InvalidNextToken,
+    ParameterNotFound,
+    ParameterVersionNotFound,
+    ValidationException,
+)
 from corral.store import Store
-
-AccessDeniedException = api_error("AccessDeniedException")
-HierarchyLevelLimitExceededException = api_error("HierarchyLevelLimitExceededException")
-InvalidNextToken = api_error("InvalidNextToken")
-ParameterNotFound = api_error("ParameterNotFound")
-ParameterVersionNotFound = api_error("ParameterVersionNotFound")
-ValidationException = api_error("ValidationException")
 
 PAGES = Pagination(InvalidNextToken, "MaxResults", "NextToken", "NextToken", default=50, largest=50)
 NAME = re.compile(r"[a-zA-Z0-9_.\-/]+")

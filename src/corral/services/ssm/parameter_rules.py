@@ -7,16 +7,16 @@ from typing import Any
 import orjson
 
 from corral.decide.pattern import Pattern, PatternError
-from corral.errors import api_error
 from corral.model.parameter import Parameter
-from corral.services.ssm.parameter_names import ValidationException
-
-HierarchyTypeMismatchException = api_error("HierarchyTypeMismatchException")
-IncompatiblePolicyException = api_error("IncompatiblePolicyException")
-InvalidAllowedPatternException = api_error("InvalidAllowedPatternException")
-InvalidPolicyTypeException = api_error("InvalidPolicyTypeException")
-ParameterPatternMismatchException = api_error("ParameterPatternMismatchException")
-PoliciesLimitExceededException = api_error("PoliciesLimitExceededException")
+from corral.services.ssm.errors import (
+    HierarchyTypeMismatchException,
+    IncompatiblePolicyException,
+    InvalidAllowedPatternException,
+    InvalidPolicyTypeException,
+    ParameterPatternMismatchException,
+    PoliciesLimitExceededException,
+    ValidationException,
+)
 
 POLICIES = ("Expiration", "ExpirationNotification", "NoChangeNotification")
 STANDARD_MAX_BYTES, ADVANCED_MAX_BYTES = 4096, 8192  # AWS's messages say characters

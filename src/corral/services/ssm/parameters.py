@@ -6,30 +6,24 @@ import re
 from typing import Any
 
 from corral.core import Tx
-from corral.errors import ApiError, api_error
+from corral.errors import ApiError
 from corral.model.parameter import SECURE, Parameter
 from corral.services.caller import Caller
 from corral.services.ssm import parameter_rules, public_parameters
 from corral.services.ssm.encryption import CannotDecrypt, decrypt, encrypt
-from corral.services.ssm.parameter_names import (
-    PAGES,
+from corral.services.ssm.errors import (
+    InvalidKeyId,
+    InvalidResourceId,
+    InvalidResourceType,
+    ParameterAlreadyExists,
+    ParameterMaxVersionLimitExceeded,
+    ParameterVersionLabelLimitExceeded,
+    TooManyTagsError,
     ValidationException,
-    arn,
-    check_new_name,
-    find,
-    find_own,
-    no_such_version,
 )
+from corral.services.ssm.parameter_names import PAGES, arn, check_new_name, find, find_own, no_such_version
 from corral.services.tags import TagRules
 from corral.store import Store
-
-InvalidKeyId = api_error("InvalidKeyId")
-InvalidResourceId = api_error("InvalidResourceId")
-InvalidResourceType = api_error("InvalidResourceType")
-ParameterAlreadyExists = api_error("ParameterAlreadyExists")
-ParameterMaxVersionLimitExceeded = api_error("ParameterMaxVersionLimitExceeded")
-ParameterVersionLabelLimitExceeded = api_error("ParameterVersionLabelLimitExceeded")
-TooManyTagsError = api_error("TooManyTagsError")
 
 VERSIONS_MAX = 100
 LABELS_MAX = 10  # of one version
