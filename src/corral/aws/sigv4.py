@@ -1,7 +1,7 @@
 """Verifies AWS Signature Version 4.
 
-botocore.auth signs requests but does not verify them, and takes five times as long. An attacker can change whatever is not signed.
-Therefore every `x-amz-*` header must be signed, and the signed hash is always compared with the body.
+botocore.auth can only sign requests, not verify them, and takes five times as long as this module. An attacker can change whatever
+is not signed. Therefore every `x-amz-*` header must be signed, and the signed hash is always compared with the body.
 """
 
 from __future__ import annotations
@@ -334,7 +334,7 @@ def _payload_hash(claim: SignatureClaim, request: Request, body_sha256: str | No
         if stated == UNSIGNED_PAYLOAD:
             return stated
     if stated is not None and stated.startswith("STREAMING-"):
-        raise SignatureRefused("payload", "only S3 accepts a body that is signed chunk by chunk")  # in verify_head
+        raise SignatureRefused("payload", "only S3 accepts a body that is signed chunk by chunk")  # see verify_head
     if body_sha256 is None:
         body_sha256 = sha256(request.body).hexdigest() if request.body else _EMPTY_SHA256
     if stated is not None and not compare_digest(stated.encode("utf-8", "replace"), body_sha256.encode()):

@@ -17,7 +17,7 @@ from corral.model.objects import BUCKET_ENCRYPTION, BUCKET_LIFECYCLE, BUCKET_NOT
 ENCRYPTION = f"SELECT document FROM bucket_document AS d WHERE d.bucket = bucket.id AND d.kind = '{BUCKET_ENCRYPTION}'"
 COLUMNS = f"id, name, region, created_at, versioning, has_lifecycle, has_notifications, ({ENCRYPTION})"
 PARSED_MAX = 512
-# Documents that act on objects, and the bucket's column that says whether it has one. Most buckets have none, and the column saves them a query.
+# Documents that act on objects, and the column of `bucket` that says whether there is one, which saves most buckets a query.
 FLAGS = {BUCKET_LIFECYCLE: "has_lifecycle", BUCKET_NOTIFICATION: "has_notifications"}
 
 

@@ -16,7 +16,7 @@ from corral.model.task import Demand
 from corral.store.claims import Claims
 from corral.store.fleet import Fleet
 
-HOLD_PREFIX = "corral.hold."  # and a GPU's id: the attribute of an instance that reserves this GPU; its value says why
+HOLD_PREFIX = "corral.hold."  # the instance attribute `corral.hold.<GPU id>` reserves that GPU; its value is the reason
 COLUMNS = "id, region, cluster, type, state, gpus, cpu_units, memory_mib, created_at, host_id, status, terminated_at, details"
 
 
@@ -27,7 +27,7 @@ class Instances:
         self._database = database
         self._fleet = fleet
         self._claims = claims
-        self._live: dict[str, Instance] = {}  # instances that are not terminated, as their rows are
+        self._live: dict[str, Instance] = {}  # all instances that are not terminated, equal to their rows
         self._by_host: dict[str | None, dict[str, None]] = {}
         if not database.reads_only:
             for row in database.execute(f"SELECT {COLUMNS} FROM instance WHERE state != 'terminated'").fetchall():

@@ -100,7 +100,7 @@ def _operations(configuration: BucketConfiguration) -> dict[str, Handler]:
 
 
 def _named_operations(word: str, missing: Callable[[], ApiError]) -> dict[str, Handler]:
-    """The operations of a kind of which a bucket can have several, each with an Id, such as PutBucketMetricsConfiguration."""
+    """The operations (such as PutBucketMetricsConfiguration) of a kind that a bucket can have several times, each with an Id."""
     kind, member = f"Bucket{word}Configuration", f"{word}Configuration"
 
     def put(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
