@@ -61,6 +61,11 @@ def validate_folder(data: Path) -> None:
         )
     for path in _own_paths(data):
         _require_own(path, path.lstat())
+    for folder in filter(Path.is_dir, _inside(data / "blobs")):
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    _require_own(Path(entry.path), entry.stat(follow_symlinks=False))
 
 
 def close_to_others(data: Path) -> None:
@@ -80,7 +85,13 @@ def _own_paths(data: Path) -> Iterator[Path]:
     for folder in (data / name for name in FOLDERS):
         if os.path.lexists(folder):
             yield folder
-            yield from (folder / name for name in sorted(os.listdir(folder)) if not folder.is_symlink())
+            yield from _inside(folder)
+
+
+def _inside(folder: Path) -> list[Path]:
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    return [folder / name for name in sorted(os.listdir(folder))]
 
 
 def _require_own(path: Path, about: os.stat_result) -> None:

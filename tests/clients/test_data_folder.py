@@ -91,7 +91,9 @@ def test_a_used_folder_is_accepted(used: Path) -> None:
     close_to_others(used)
 
 
-@pytest.mark.parametrize("name", ["credentials.json", "state.db", "lock", "blobs", "node", "node/work", "blobs/0", "server.log"])
+@pytest.mark.parametrize(
+    "name", ["credentials.json", "state.db", "lock", "blobs", "node", "node/work", "blobs/0", "blobs/0/0", "server.log"]
+)
 def test_symbolic_links_are_refused(used: Path, tmp_path: Path, name: str) -> None:
     path = used / name
     target = tmp_path / "elsewhere"

@@ -87,7 +87,9 @@ class BlobGc:
                 known = await self._state.read(partial(_known, batch), self._settings, self._ids)
                 orphans += [name for name in batch if name not in known]
         orphans = self._blobs.erasable(orphans)
-        if len(orphans) <= ERASED_ORPHANS_MAX:
+        if not orphans:
+            return
+        if len(orphans) <= ERASED_ORPHANS_MAX and not await asyncio.to_thread(self._has_quarantine):
             await self._erase(orphans)
             return
         folder = await asyncio.to_thread(self._blobs.quarantine, orphans, date_of(self._clock.now_s()))
@@ -95,6 +97,10 @@ class BlobGc:
             "no row of state.db refers to %d blobs: they were moved to %s and will be erased after a week. If this state.db is "
             "not the right one, stop Corral and put the right one back: the blobs are then moved back.", len(orphans), folder,
         )  # fmt: skip
+
+    def _has_quarantine(self) -> bool:
+        """Whether an earlier start quarantined orphans: it may have been killed before it had moved all of them."""
+        return any(names for _, names in self._blobs.quarantined())
 
     async def _remove(self, blobs: Sequence[str]) -> None:
         """Erase the files of garbage, then delete its rows."""
