@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 from collections.abc import Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -17,6 +16,7 @@ from corral.journal import Journal
 Migration = str  # a script from one schema version to the next; it may rebuild tables
 APPLICATION_ID = 0x636F7272  # "corr": distinguishes our files from other SQLite files
 STATEMENTS_MAX = 512
+CHECKPOINT_WAIT_MS = 200  # for readers of other processes, when a database is closed
 CHECKED_MAX_BYTES = 64 * 1024 * 1024  # larger files are not checked completely at every start
 
 
@@ -59,22 +59,9 @@ class CommitFailed(Exception):
     """The whole transaction was rolled back (disk full, I/O error)."""
 
 
-def lock_folder(data: Path) -> int:
-    """Lock the data folder for this process. A second process is refused, with the name of the holder."""
-    data.mkdir(parents=True, exist_ok=True, mode=0o700)
-    fd = os.open(data / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        holder = os.pread(fd, 200, 0).decode("utf-8", "replace").strip() or "another process"
-        os.close(fd)
-        raise Refused(
-            f"the data folder {data} is in use by {holder}. Stop it with `corral down --data {data}`, "
-            "or choose another folder with --data."
-        ) from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"corral, process {os.getpid()}".encode(), 0)
-    return fd
+def is_missing(path: Path) -> bool:
+    """Whether a start would create this database: there is no file, or an empty one."""
+    return not path.exists() or path.stat().st_size == 0
 
 
 def validate_file(path: Path, schema_version: int, *, checked: bool = False) -> None:
@@ -82,7 +69,7 @@ def validate_file(path: Path, schema_version: int, *, checked: bool = False) -> 
 
     A file that was `checked` a moment ago is not checked for damage again.
     """
-    if not path.exists() or path.stat().st_size == 0:
+    if is_missing(path):
         return
     check = "schema_version" if checked or path.stat().st_size > CHECKED_MAX_BYTES else "quick_check(1)"
     log, index = Path(f"{path}-wal"), Path(f"{path}-shm")
@@ -90,7 +77,7 @@ def validate_file(path: Path, schema_version: int, *, checked: bool = False) -> 
     mode = "mode=ro" if log.exists() else "immutable=1"
     had_index = index.exists()
     try:
-        with closing(sqlite3.connect(f"file:{_quoted(path)}?{mode}", uri=True)) as probe:
+        with closing(sqlite3.connect(f"file:{quoted_path(path)}?{mode}", uri=True)) as probe:
             application = probe.execute("PRAGMA application_id").fetchone()[0]
             version = probe.execute("PRAGMA user_version").fetchone()[0]
             damage = probe.execute(f"PRAGMA {check}").fetchone()[0]
@@ -108,7 +95,8 @@ def validate_file(path: Path, schema_version: int, *, checked: bool = False) -> 
         )
     if check.startswith("quick") and damage != "ok":
         raise Refused(
-            f"{path} is damaged ({damage}). It was not changed. Restore it from a copy, or move it away to start with an empty one."
+            f"{path} is damaged ({damage}). It was not changed. Restore a backup (`corral restore`), "
+            "or move it away to start with an empty one."
         )
 
 
@@ -116,7 +104,7 @@ def _unreadable(path: Path | None, error: Exception) -> Refused:
     return Refused(f"{path} is not a readable database ({error}). It was not changed. Move it away to start with an empty one.")
 
 
-def _quoted(path: Path) -> str:
+def quoted_path(path: Path) -> str:
     return str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
 
 
@@ -132,17 +120,18 @@ class Database:
         """`path` None is a database in memory. The schema's version is 1 plus the number of migrations."""
         self.path = path
         self.journal = Journal()
+        self._readers: list[sqlite3.Connection] = []
         self._earliest_due: tuple[float | None] | None = None  # the earliest row of `due`, if there is any; None: not read yet
         version = 1 + len(migrations)
-        fresh = path is None or not path.exists() or path.stat().st_size == 0
+        fresh = path is None or is_missing(path)
         if path is not None:
             validate_file(path, version, checked=checked)
+            # Create it here: SQLite would let other users read it, and its logs get the same rights.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         # isolation_level None: this class executes BEGIN and COMMIT itself. The core's thread starts after this object is made.
         self.connection = sqlite3.connect(
             path or ":memory:", isolation_level=None, check_same_thread=False, cached_statements=STATEMENTS_MAX
         )
-        if path is not None and fresh:
-            os.chmod(path, 0o600)
         self.execute = self.connection.execute
         self.executemany = self.connection.executemany
         try:
@@ -286,8 +275,9 @@ class Database:
         reader.reads_only = True
         reader.journal = Journal()
         reader.connection = sqlite3.connect(
-            f"file:{_quoted(self.path)}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
+            f"file:{quoted_path(self.path)}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
         )
+        self._readers.append(reader.connection)
         reader.execute = reader.connection.execute
         reader.executemany = reader.connection.executemany
         reader.execute("PRAGMA busy_timeout=5000")
@@ -303,6 +293,16 @@ class Database:
         self.execute("COMMIT")
 
     def close(self) -> None:
+        """Close the connection; a writer also closes its readers and empties the log, so that the file has everything.
+
+        SQLite deletes an empty log with the last connection. A backup may have another one: then the log is kept for its snapshot.
+        """
+        if not self.reads_only and self.path is not None:
+            for reader in self._readers:
+                reader.close()
+            with suppress(sqlite3.OperationalError):  # the disk is full: the next start reads the log
+                self.execute(f"PRAGMA busy_timeout={CHECKPOINT_WAIT_MS}")
+                self.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self.connection.close()
 
 

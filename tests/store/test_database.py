@@ -15,7 +15,8 @@ import pytest
 
 from corral.clock import VirtualClock
 from corral.core import Command, Core
-from corral.database import APPLICATION_ID, lock_folder
+from corral.data_folder import lock_folder
+from corral.database import APPLICATION_ID
 from corral.errors import Refused, ServiceUnavailable
 from corral.ids import SeededIds
 from corral.model.settings import Settings
@@ -60,7 +61,7 @@ def ours(tmp_path: Path) -> Path:
 HOLDER = """
 import sys
 from pathlib import Path
-from corral.database import lock_folder
+from corral.data_folder import lock_folder
 
 lock_folder(Path(sys.argv[1]))
 print("held", flush=True)

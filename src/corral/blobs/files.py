@@ -2,6 +2,7 @@
 
     blobs/arriving/ID       a blob that is being written; deleted at every start
     blobs/f/0/f0…           a complete blob
+    blobs/quarantine/DATE/  orphans of a start that found many of them; erased after a week
 
 The folders are created with the first blob, because many servers never store one.
 
@@ -27,10 +28,12 @@ from corral.model.blob import Slice, StoredBlob
 
 DIGITS = "0123456789abcdef"
 NAME = re.compile(r"[0-9a-f]{32}")
+QUARANTINE = "quarantine"
+DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 class Blobs:
-    """Call it from the event loop, except for `begin`, `store`, `read`, `erase`, `names` and BlobWriter, which block."""
+    """Call it from the event loop, except for the methods that read or change files, which block."""
 
     def __init__(self, root: Path, ids: Ids) -> None:
         """Delete the unfinished blobs of the previous process."""
@@ -50,8 +53,9 @@ class Blobs:
         with self._making:
             if self._has_folders:  # another thread created them
                 return
-            for folder in self.folders():
-                os.makedirs(folder, mode=0o700, exist_ok=True)
+            for folder in (self._root, *(f"{self._root}/{first}" for first in DIGITS), *self.folders()):
+                with suppress(FileExistsError):
+                    os.mkdir(folder, mode=0o700)
             for first in DIGITS:
                 sync_folder(f"{self._root}/{first}")
             sync_folder(self._root)
@@ -131,13 +135,17 @@ class Blobs:
                         self._doomed.discard(blob)
                         self.erase([blob])
 
+    def open(self, blob: str) -> int:
+        """Return a descriptor for reading the blob. A symbolic link is not followed."""
+        return os.open(self.path(blob), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
     def read(self, slices: Iterable[Slice]) -> bytes:
         """The bytes of these slices. If the event loop ran since the rows were read, the caller must hold `reading` and handle
         FileNotFoundError.
         """
         parts = []
         for each in slices:
-            fd = os.open(self.path(each.blob), os.O_RDONLY | os.O_CLOEXEC)
+            fd = self.open(each.blob)
             try:
                 parts.append(os.pread(fd, each.size, each.start))
             finally:
@@ -164,3 +172,50 @@ class Blobs:
             if found := [name for name in found if name not in self.fresh]:
                 return found
         return []
+
+    # Quarantine
+
+    def quarantine(self, blobs: Iterable[str], date: str) -> str:
+        """Move orphans to the quarantine, from where `take_back` returns them. Return the folder."""
+        folder = f"{self._root}/{QUARANTINE}/{date}"
+        for each in (os.path.dirname(folder), folder):
+            with suppress(FileExistsError):
+                os.mkdir(each, mode=0o700)
+        for blob in blobs:
+            with suppress(FileNotFoundError):
+                os.rename(self.path(blob), f"{folder}/{blob}")
+        sync_folder(folder)
+        return folder
+
+    def quarantined(self) -> Iterator[tuple[str, list[str]]]:
+        """(date, blobs) of each day's quarantine."""
+        try:
+            dates = sorted(date for date in os.listdir(f"{self._root}/{QUARANTINE}") if DATE.fullmatch(date))
+        except FileNotFoundError:
+            return
+        for date in dates:
+            yield date, [name for name in os.listdir(f"{self._root}/{QUARANTINE}/{date}") if NAME.fullmatch(name)]
+
+    def take_back(self, date: str, blobs: Collection[str]) -> None:
+        """Return blobs from the quarantine, because a row refers to them again: an earlier state.db was put back."""
+        for blob in blobs:
+            os.rename(f"{self._root}/{QUARANTINE}/{date}/{blob}", self.path(blob))
+        for folder in {os.path.dirname(self.path(blob)) for blob in blobs}:
+            sync_folder(folder)
+
+    def erase_quarantine(self, date: str) -> None:
+        from shutil import rmtree  # imported late: few starts need it
+
+        rmtree(f"{self._root}/{QUARANTINE}/{date}")
+
+
+def count_blobs(root: Path, limit: int) -> int:
+    """The number of complete blobs, counted up to a limit."""
+    found = 0
+    for first in DIGITS:
+        for second in DIGITS:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                found += sum(NAME.fullmatch(name) is not None for name in os.listdir(root / first / second))
+            if found >= limit:
+                return limit
+    return found

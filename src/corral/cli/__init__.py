@@ -14,6 +14,8 @@ import click
 
 import corral
 from corral.cli.aws import aws
+from corral.cli.backup import backup
+from corral.cli.check import check
 from corral.cli.completion import completion
 from corral.cli.doctor import doctor
 from corral.cli.down import down
@@ -26,6 +28,7 @@ from corral.cli.login import login
 from corral.cli.logs import logs
 from corral.cli.output import print_message
 from corral.cli.ps import ps
+from corral.cli.restore import restore
 from corral.cli.run import run
 from corral.cli.status import status
 from corral.cli.stop import stop
@@ -82,5 +85,7 @@ def main() -> None:
     """
 
 
-for command in (up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, login, images, doctor, completion):
+for command in (
+    up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, login, images, backup, restore, check, doctor, completion,
+):  # fmt: skip
     main.add_command(command)

@@ -135,6 +135,8 @@ def _data_folder(data: DataFolder) -> Iterator[Finding]:
     if not os.access(there, os.W_OK | os.X_OK) or not there.is_dir():
         yield fail(f"{there} is not a folder you can write to", "choose another with --data or $CORRAL_DATA, or change its owner.")
         return
+    if folder.exists() and folder.stat().st_uid != os.geteuid():
+        yield fail(f"{folder} belongs to another user", "start Corral as its owner, or choose another folder with --data.")
     kind = _file_system(there)
     if kind in NETWORK_FILE_SYSTEMS:
         yield fail(f"{folder} is on {kind}", "file locks are not safe on a network file system: choose a local disk with --data.")

@@ -21,7 +21,6 @@ from corral.cli.errors import CliError
 from corral.cli.output import print_json, print_message
 
 READY_S = 15.0
-LOG_MAX_BYTES = 10 * 1024 * 1024  # a larger log is rotated at the next start
 TAIL_MAX_BYTES = 8 * 1024
 ACCOUNT = re.compile(r"[0-9]{12}")
 CLUSTER = re.compile(r"[a-zA-Z0-9_-]{1,255}")
@@ -47,10 +46,13 @@ INSTANCE_TYPE = re.compile(r"[a-z0-9-]{1,32}\.[a-z0-9-]{1,32}")
               help="fast evaluates alarms on Corral's own metrics every second, too; aws does not.")  # fmt: skip
 @click.option("--access-key", envvar="CORRAL_ACCESS_KEY", help="The root access key (default: generated at the first start).")
 @click.option("--secret-key", envvar="CORRAL_SECRET_KEY", help="The root secret key; requires --access-key.")
+@click.option("--discard-blobs", is_flag=True,
+              help="Start although state.db is missing; the bytes of objects are erased after a week.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="With --detach: print the URL, the process id and more as JSON.")
 def up(
     detach: bool, port: int, host: str, data: DataFolder, gpus: str, exclude_gpus: str, runtime: str, cluster: str,
-    instance_type: str, account: str, alarm_timing: str, access_key: str | None, secret_key: str | None, as_json: bool,
+    instance_type: str, account: str, alarm_timing: str, access_key: str | None, secret_key: str | None, discard_blobs: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Start Corral on this machine.
 
@@ -70,6 +72,7 @@ def up(
     command = [sys.executable, "-m", "corral.server", "--data", str(data.path), "--host", host, "--port", str(port)]
     command += ["--gpus", gpus, "--exclude-gpus", exclude_gpus, "--account", account, "--alarm-timing", alarm_timing]
     command += ["--runtime", runtime, "--cluster", cluster, "--instance-type", instance_type]
+    command += ["--discard-blobs", "true"] if discard_blobs else []
     if access_key and secret_key:  # not as arguments, which every user of the machine can read
         os.environ |= {"CORRAL_ACCESS_KEY": access_key, "CORRAL_SECRET_KEY": secret_key}
     if not detach:
@@ -110,38 +113,48 @@ def _run_in_foreground(command: list[str], data: DataFolder) -> None:
 
 
 def _start_in_background(command: list[str], data: DataFolder) -> dict[str, Any]:
-    """Start the server in a new session, and wait until it is ready."""
-    data.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    """Start the server in a new session, and wait until it is ready.
+
+    The server opens the log in the data folder itself, when it has found the folder usable. Until then it writes to a file without
+    a name, so that a refused folder stays as it is.
+    """
+    from tempfile import TemporaryFile
+
     log = data.path / "server.log"
-    _rotate(log)
     ready, ready_writer = os.pipe()
-    with open(log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as output:
-        begin = output.tell()
+    with TemporaryFile() as early:
+        begin = log.stat().st_size if log.exists() else 0
         process = subprocess.Popen(
-            [*command, "--ready-fd", str(ready_writer)],
+            [*command, "--ready-fd", str(ready_writer), "--log", str(log)],
             stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
+            stdout=early,
+            stderr=early,
             pass_fds=[ready_writer],
             start_new_session=True,
             cwd="/",
         )
-    os.close(ready_writer)
-    with open(ready, "rb", buffering=0) as pipe:
-        line = _first_line(pipe.fileno(), time.monotonic() + READY_S)
-    if line:
-        about: dict[str, Any] = json.loads(line)
-        return about
-    if line is None:
-        process.terminate()
-        raise CliError(f"Corral was not ready within {READY_S:.0f} s and was stopped. See {log}.")
-    process.wait()
-    raise CliError(_start_error(log, begin) or f"the server exited with {process.returncode}. See {log}.")
+        os.close(ready_writer)
+        with open(ready, "rb", buffering=0) as pipe:
+            line = _first_line(pipe.fileno(), time.monotonic() + READY_S)
+        if line:
+            about: dict[str, Any] = json.loads(line)
+            return about
+        if line is None:
+            process.terminate()
+            raise CliError(f"Corral was not ready within {READY_S:.0f} s and was stopped. See {log}.")
+        process.wait()
+        early.seek(0)
+        output = early.read() + _written_since(log, begin)
+    raise CliError(_start_error(output) or f"the server exited with {process.returncode}. See {log}.")
 
 
-def _rotate(log: Path) -> None:
-    if log.exists() and log.stat().st_size > LOG_MAX_BYTES:
-        log.rename(log.with_suffix(".log.1"))
+def _written_since(log: Path, begin: int) -> bytes:
+    if not log.exists():
+        return b""
+    with open(log, "rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(begin if begin <= end else 0, end - TAIL_MAX_BYTES))  # a shorter file is a new one
+        return file.read()
 
 
 def _first_line(pipe: int, deadline_s: float) -> bytes | None:
@@ -158,11 +171,9 @@ def _first_line(pipe: int, deadline_s: float) -> bytes | None:
     return received
 
 
-def _start_error(log: Path, begin: int) -> str:
-    """Return why the server did not start: the last `corral:` line of its log, since another server may write to it, too."""
-    with open(log, "rb") as file:
-        file.seek(max(begin, file.seek(0, os.SEEK_END) - TAIL_MAX_BYTES))
-        lines = file.read().decode("utf-8", "replace").strip().splitlines()
+def _start_error(output: bytes) -> str:
+    """Return why the server did not start: the last `corral:` line of its output."""
+    lines = output[-TAIL_MAX_BYTES:].decode("utf-8", "replace").strip().splitlines()
     refusals = [line.removeprefix("corral: ") for line in lines if line.startswith("corral: ")]
     return refusals[-1] if refusals else "\n".join(lines[-10:])
 

@@ -30,10 +30,12 @@ LISTEN_BACKLOG = 16
 
 
 def make(folder: Path) -> None:
-    """Create the folders that are missing. Only the owner may read them: environments and outputs contain secrets."""
+    """Create the folders and logs that are missing. Only the owner may read them: environments and outputs contain secrets."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in ("output", "work", "sessions", "spare", "trash"):
         (folder / name).mkdir(mode=0o700, exist_ok=True)
+    for name in ("agent.log", "spawner.log"):
+        os.close(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
 
 
 def try_lock(path: Path) -> int | None:

@@ -24,9 +24,21 @@ from msgspec import Struct
 from corral import ids
 from corral.aws import Secret
 from corral.blobs import Blobs
+from corral.blobs.files import count_blobs
 from corral.clock import WallClock
 from corral.core import Command, Core, Tx
-from corral.database import lock_folder, validate_file
+from corral.data_folder import (
+    CREDENTIALS,
+    RESTORING,
+    SECRETS,
+    SESSIONS,
+    close_to_others,
+    lock_folder,
+    require_unused,
+    running_original,
+    validate_folder,
+)
+from corral.database import is_missing, validate_file
 from corral.errors import Refused
 from corral.handovers import forget_finished
 from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE
@@ -38,7 +50,7 @@ from corral.reconcile import LOGS, METRICS, STATE
 from corral.reconcile.receivers import RECEIVERS
 from corral.server.agents import Agents
 from corral.server.authentication import Authentication
-from corral.server.blob_gc import BlobGc
+from corral.server.blob_gc import ERASED_ORPHANS_MAX, BlobGc, take_back_quarantined
 from corral.server.data_channel import DataChannel
 from corral.server.front_door import FrontDoor
 from corral.server.http_server import AsgiApp, HttpServer
@@ -48,11 +60,13 @@ from corral.server.request_body import BodyReceiver
 from corral.server.status_pages import status_of
 from corral.server.task_endpoints import TaskEndpoints
 from corral.store import Store
+from corral.store.blob_rows import never_had_blobs
 from corral.telemetry import LogStore, MetricStore
 
 ENDS_SESSIONS = "ends all sessions"
 LOSES_SECRETS = "loses the value of every SecureString parameter"
 IP_FREEBIND = 15  # Linux; Python has no name for it
+LOG_MAX_BYTES = 10 * 1024 * 1024  # a larger log is rotated at the next start
 JOIN_S = 5.0  # how long a start waits for this machine's agent before it reports that Corral is up
 
 
@@ -67,7 +81,9 @@ class ServerOptions(Struct, frozen=True, rename="kebab"):
     instance_type: str = HOST_TYPE
     account: str = "123456789012"
     alarm_timing: Literal["fast", "aws"] = "fast"
+    discard_blobs: bool = False  # start although state.db is missing and blobs exist; they are quarantined
     ready_fd: int | None = None  # a descriptor that gets one line when Corral answers requests
+    log: str | None = None  # a file that gets the output from the time when the data folder is found to be usable
     # The root keys may also be in the environment: every user of the machine can read a command line.
     access_key: str | None = os.environ.get("CORRAL_ACCESS_KEY")
     secret_key: str | None = os.environ.get("CORRAL_SECRET_KEY")
@@ -86,12 +102,14 @@ def main() -> None:
 async def _serve(options: ServerOptions) -> None:
     parse_gpus_flag(options.gpus)
     data = Path(options.data).resolve()
-    for kind, path in ((Store, data / "state.db"), (LogStore, data / "logs.db"), (MetricStore, data / "metrics.db")):
-        validate_file(path, 1 + len(kind.MIGRATIONS))  # check all of them before writing anything
+    _validate_data(data, options)
+    listeners = [_listen(options.host, options.port)]  # nothing is written before the port is bound
     lock_folder(data)  # until the process ends
+    close_to_others(data)
+    if options.log is not None:
+        _redirect_output(Path(options.log))
     excluded_gpus = _find_gpus(data, options.gpus, options.exclude_gpus)
     keys = _root_keys(data, options.access_key, options.secret_key)
-    listeners = [_listen(options.host, options.port)]
     address, port = listeners[0].getsockname()[:2]
     url = inside_url = f"http://{_reachable(options.host)}:{port}"
     if not (ip_address(address).is_loopback or ip_address(address).is_unspecified):
@@ -105,8 +123,8 @@ async def _serve(options: ServerOptions) -> None:
         cluster=options.cluster,
         instance_type=options.instance_type,
         endpoint_url=inside_url,
-        session_key=_stored_key(data / "sessions.json", ENDS_SESSIONS),
-        secrets_key=_stored_key(data / "secrets.json", LOSES_SECRETS),
+        session_key=_stored_key(data / SESSIONS, ENDS_SESSIONS),
+        secrets_key=_stored_key(data / SECRETS, LOSES_SECRETS),
         alarm_timing=options.alarm_timing,
     )
 
@@ -126,6 +144,7 @@ async def _serve(options: ServerOptions) -> None:
     metrics = Lane("metrics", metrics_core, clock, loop, lanes=lanes, receivers=RECEIVERS["metrics"])
     lanes |= {"state": state, "logs": logs, "metrics": metrics}
     blobs = Blobs(data / "blobs", names)
+    take_back_quarantined(blobs, store)
     agents = Agents(data, options.gpus, state, logs, blobs, clock, excluded_gpus, options.runtime)
     state_core.batch([Command(_reset_host_timeouts, lambda answer: None)])  # before any due work runs
     forget_finished((store, log_store, metric_store))
@@ -133,7 +152,7 @@ async def _serve(options: ServerOptions) -> None:
         lane.start()
     periodic = ((state, ("sweep:",)), (logs, ("sweep:",)), (metrics, ("rollup:", "history:")))
     await asyncio.gather(*(lane.submit(partial(_schedule_now, keys=keys)) for lane, keys in periodic))
-    blob_gc = asyncio.create_task(BlobGc(blobs, state, settings, names).run())
+    blob_gc = asyncio.create_task(BlobGc(data, blobs, state, settings, names, clock).run())
     await agents.listen()
     channel = DataChannel(settings, state, agents, clock, names)
     await channel.listen(data / "node")
@@ -174,6 +193,46 @@ async def _serve(options: ServerOptions) -> None:
     (data / "server.json").unlink(missing_ok=True)
     for lane in lanes.values():
         await loop.run_in_executor(None, lane.stop)
+
+
+def _validate_data(data: Path, options: ServerOptions) -> None:
+    """Refuse a data folder that is in use, foreign or damaged. Changes nothing."""
+    require_unused(data)
+    validate_folder(data)
+    if (data / RESTORING).exists():
+        raise Refused(f"a restore into {data} did not finish. Run `corral restore` again: it begins anew in the same folder.")
+    for kind, path in ((Store, data / "state.db"), (LogStore, data / "logs.db"), (MetricStore, data / "metrics.db")):
+        validate_file(path, 1 + len(kind.MIGRATIONS))
+    if not options.discard_blobs:
+        _require_state_of_blobs(data)
+    if options.runtime != "process" and (original := running_original(data)) is not None:
+        raise Refused(
+            f"{data} was restored from a backup of {original}, which is in use. Both are the same host and would stop each other's "
+            f"containers. Stop the other one with `corral down --data {original}`, or start this one with --runtime process."
+        )
+
+
+def _require_state_of_blobs(data: Path) -> None:
+    """Refuse to start without the state.db of the blobs that exist: all of them would be orphans."""
+    path, found = data / "state.db", count_blobs(data / "blobs", ERASED_ORPHANS_MAX + 1)
+    if not found or (not is_missing(path) and (found <= ERASED_ORPHANS_MAX or not never_had_blobs(path))):
+        return
+    what = "is missing" if not path.exists() else "is empty" if is_missing(path) else "knows no object"
+    raise Refused(
+        f"{path} {what}, but {data / 'blobs'} contains the bytes of objects. Nothing was changed. Put state.db back, or restore a "
+        "backup into another folder (`corral restore`), or move the folder blobs away. With --discard-blobs, Corral starts without "
+        "these objects, moves their bytes to blobs/quarantine, and erases them after a week."
+    )
+
+
+def _redirect_output(path: Path) -> None:
+    """Write the log to a file from now on. A large file is rotated."""
+    if path.exists() and path.stat().st_size > LOG_MAX_BYTES:
+        path.rename(path.with_suffix(".log.1"))
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    for standard in (1, 2):
+        os.dup2(log, standard)
+    os.close(log)
 
 
 def _request_exit(server: HttpServer, *lanes: Lane[Any]) -> None:
@@ -243,7 +302,7 @@ def _reachable(host: str) -> str:
 
 def _root_keys(data: Path, access_key: str | None, secret_key: str | None) -> dict[str, str]:
     """Return the root keys: those given, else those stored, else new ones. They are stored so that only the owner can read them."""
-    path = data / "credentials.json"
+    path = data / CREDENTIALS
     stored: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
     keys = {
         "access_key": access_key or stored.get("access_key") or ids.access_key(),
@@ -278,7 +337,7 @@ def _report_ready(data: Path, about: dict[str, Any], ready_fd: int | None) -> No
 
 def _write_private(path: Path, value: dict[str, Any]) -> None:
     fresh = path.with_suffix(".new")
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w") as file:
         json.dump(value, file)
         file.flush()
         os.fsync(file.fileno())

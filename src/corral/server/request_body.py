@@ -368,7 +368,7 @@ def _copied(blobs: Blobs, source: Sequence[Slice], algorithms: Collection[str]) 
     writer = blobs.begin(algorithms)
     try:
         for each in source:
-            with open(blobs.path(each.blob), "rb", buffering=0) as file:
+            with open(blobs.open(each.blob), "rb", buffering=0) as file:
                 at, end = each.start, each.start + each.size
                 while at < end:
                     piece = os.pread(file.fileno(), min(BATCH_BYTES, end - at), at)

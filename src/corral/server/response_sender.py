@@ -86,7 +86,7 @@ class _File:
             if self._connection.transport.is_closing():
                 raise ConnectionAbortedError("the client has disconnected")
             for each in slices:
-                fd = os.open(blobs.path(each.blob), os.O_RDONLY | os.O_CLOEXEC)
+                fd = blobs.open(each.blob)
                 try:
                     await self._push_one(jobs, out, head, fd, each)
                 finally:

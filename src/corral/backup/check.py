@@ -1,0 +1,180 @@
+"""Checks a data folder or a backup: the databases, and the rows of state.db against the files of blobs."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from base64 import b64decode
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+from corral.backup.blob_copy import blob_path, damage_of, names_in
+from corral.backup.manifest import BLOBS, LOCK, MANIFEST, SCHEMA_VERSIONS, read_manifest
+from corral.backup.progress import ProgressLines
+from corral.blobs.blob_lock import hold_blobs
+from corral.blobs.checksums import ALGORITHMS, checksum
+from corral.blobs.files import DATE, QUARANTINE
+from corral.clock import Clock
+from corral.data_folder import BLOBS_LOCK, DATABASES, is_in_use, unused, validate_folder
+from corral.database import is_missing, validate_file
+from corral.database_snapshot import Snapshots, damage_in, file_digest, open_reader
+from corral.errors import Refused
+from corral.store.blob_rows import BlobRow, known_names, live_blobs, live_total, wrong_counts
+
+OK, WARNING, FAILURE = "ok", "warning", "failure"
+FRESH_S = 300.0  # a file of a running server that is younger may get its row in this moment
+NAMED_MAX = 20  # damaged blobs that are named
+PIECE_BYTES = 1024 * 1024
+
+
+class CheckResult(Struct, frozen=True):
+    check: str
+    level: str
+    found: str
+    advice: str = ""
+
+
+def check(folder: Path, clock: Clock, progress: ProgressLines, *, deep: bool) -> list[CheckResult]:
+    """Check a data folder, or a backup in a folder."""
+    if folder.is_file():
+        raise Refused(
+            f"{folder} is a file, and `corral check` needs a folder: `corral restore` checks a tar file while it reads it."
+        )
+    if (folder / LOCK).exists():
+        return list(_check_backup(folder, progress, deep))
+    validate_folder(folder)
+    if is_missing(folder / "state.db"):
+        raise Refused(f"{folder} has no state.db: it is not the data folder of a Corral. Choose it with --data.")
+    held = hold_blobs(folder / BLOBS_LOCK)  # no blob is erased while it is checked
+    try:
+        return list(_check_data(folder, clock, progress, deep))
+    finally:
+        os.close(held)
+
+
+def _check_data(data: Path, clock: Clock, progress: ProgressLines, deep: bool) -> Iterator[CheckResult]:
+    files, before_s = names_in(data / BLOBS), clock.now_s()  # before the rows: a file without a row is then an orphan
+    paths = [data / name for name in DATABASES if not is_missing(data / name)]
+    unreadable = [finding for path in paths for finding in _unreadable(path)]
+    yield from unreadable
+    if unreadable:
+        return
+    try:
+        snapshots = Snapshots(paths)
+    except Refused as error:
+        yield CheckResult("databases", FAILURE, str(error), "restore a backup: corral restore")
+        return
+    try:
+        for path, connection in zip(paths, snapshots.connections, strict=True):
+            progress.begin(path.name)
+            yield from _check_database(path, connection)
+        try:
+            state = snapshots.connections[0]
+            yield from _check_blobs(data / BLOBS, state, progress, deep)
+            fresh_s = before_s - FRESH_S if is_in_use(data) else None
+            yield from _orphans(data / BLOBS, files, known_names(state), fresh_s)
+        except sqlite3.DatabaseError as error:
+            yield CheckResult(BLOBS, FAILURE, f"state.db cannot be read ({error})", "restore a backup: corral restore")
+        yield from _quarantine(data / BLOBS)
+    finally:
+        snapshots.close()
+        with suppress(Refused), unused(data):
+            snapshots.remove_new_logs()
+
+
+def _check_backup(backup: Path, progress: ProgressLines, deep: bool) -> Iterator[CheckResult]:
+    manifest = read_manifest(backup)
+    if manifest is None:
+        yield CheckResult("backup", FAILURE, f"{backup} has no {MANIFEST}: the backup was cut off", "make it again.")
+        return
+    for name, digest in manifest.files.items():
+        path = backup / manifest.snapshot / name
+        if not path.exists():
+            yield CheckResult(name, FAILURE, f"{path} does not exist", "make the backup again.")
+        elif file_digest(path) != digest:
+            yield CheckResult(name, FAILURE, f"{path} has another SHA-256 than {MANIFEST} says", "make the backup again.")
+        elif name in DATABASES:
+            progress.begin(name)
+            with closing(open_reader(path, immutable=True)) as connection:
+                yield from _check_database(path, connection)
+                if name == "state.db":
+                    yield from _check_blobs(backup / BLOBS, connection, progress, deep)
+
+
+def _unreadable(path: Path) -> Iterator[CheckResult]:
+    try:
+        validate_file(path, SCHEMA_VERSIONS[path.name], checked=True)
+    except Refused as error:
+        yield CheckResult(path.name, FAILURE, str(error), "restore a backup: corral restore")
+
+
+def _check_database(path: Path, connection: sqlite3.Connection) -> Iterator[CheckResult]:
+    damage = damage_in(connection)
+    for each in damage:
+        yield CheckResult(path.name, FAILURE, each, "restore a backup: corral restore")
+    if not damage:
+        yield CheckResult(path.name, OK, f"{path} is sound")
+
+
+def _check_blobs(root: Path, state: sqlite3.Connection, progress: ProgressLines, deep: bool) -> Iterator[CheckResult]:
+    """Compare each row with its file: that it exists, its size, and with `deep` its digests."""
+    number, total = live_total(state)
+    damaged = 0
+    progress.begin(BLOBS)
+    for row in live_blobs(state):
+        path = blob_path(root, row.blob)
+        found = damage_of(row, path) or (_wrong_digest(row, path) if deep else None)
+        progress.add(row.size, total)
+        if found is not None:
+            damaged += 1
+            if damaged <= NAMED_MAX:
+                advice = "restore a backup, or copy the file from one."
+                yield CheckResult(BLOBS, FAILURE, f"{path} of {row.size} bytes is damaged: {found}", advice)
+    if damaged > NAMED_MAX:
+        yield CheckResult(BLOBS, FAILURE, f"{damaged - NAMED_MAX} more blobs are damaged", "restore a backup: corral restore")
+    if wrong := wrong_counts(state):
+        yield CheckResult(
+            BLOBS, FAILURE, f"the references to {wrong} contents are counted wrongly", "restore a backup: corral restore"
+        )
+    if not damaged:
+        how = "exist and have their size" if not deep else "exist and have their size and digests"
+        yield CheckResult(BLOBS, OK, f"all {number} blobs ({total} bytes) of state.db {how}")
+
+
+def _wrong_digest(row: BlobRow, path: str) -> str | None:
+    expected = {name: b64decode(value) for name, value in row.checksums.items() if name in ALGORITHMS}
+    if row.sha256 is not None:
+        expected["SHA256"] = bytes.fromhex(row.sha256)
+    running = {name: checksum(name) for name in expected}
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb", buffering=0) as file:
+        while piece := file.read(PIECE_BYTES):
+            for each in running.values():
+                each.update(piece)
+    wrong = [name for name in expected if running[name].digest() != expected[name]]
+    return f"its {wrong[0]} differs from the one of its row" if wrong else None
+
+
+def _orphans(root: Path, files: Sequence[str], known: set[str], older_than_s: float | None) -> Iterator[CheckResult]:
+    """Files without a row. A crash leaves some; the next start erases them, or quarantines them if they are many."""
+    orphans = [name for name in files if name not in known and _is_older(blob_path(root, name), older_than_s)]
+    if orphans:
+        text = f"no row refers to {len(orphans)} files in {root} ({orphans[0]}{', ...' * (len(orphans) > 1)})"
+        yield CheckResult("orphans", WARNING, text, "a crash leaves some; the next start erases them, or quarantines many of them.")
+
+
+def _is_older(path: str, than_s: float | None) -> bool:
+    try:
+        return than_s is None or os.lstat(path).st_mtime < than_s
+    except FileNotFoundError:
+        return False
+
+
+def _quarantine(root: Path) -> Iterator[CheckResult]:
+    folder = root / QUARANTINE
+    for date in sorted(os.listdir(folder)) if folder.is_dir() else ():
+        if DATE.fullmatch(date):
+            text = f"{len(os.listdir(folder / date))} blobs without a row are in {folder / date}"
+            yield CheckResult("quarantine", WARNING, text, "they are erased a week after that day. To keep them, copy them.")

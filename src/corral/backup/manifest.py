@@ -1,0 +1,81 @@
+"""The manifest of a backup, and the names in it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from corral.blobs.blob_writer import sync_folder
+from corral.data_folder import SECRETS
+from corral.errors import Refused
+from corral.store import Store
+from corral.telemetry import LogStore, MetricStore
+
+MANIFEST = "backup.json"
+LOCK = "backup.lock"
+SNAPSHOT = "snapshot-"
+BLOBS = "blobs"
+ARRIVING = "arriving"
+FORMAT = 1
+SCHEMA_VERSIONS = {
+    "state.db": 1 + len(Store.MIGRATIONS), "logs.db": 1 + len(LogStore.MIGRATIONS), "metrics.db": 1 + len(MetricStore.MIGRATIONS),
+}  # fmt: skip
+
+
+class BackupManifest(Struct, frozen=True):
+    format: int
+    version: str  # of Corral
+    data: str  # the data folder, where it was
+    folder_id: str  # of the data folder: a restored folder has the same
+    created_at_s: float
+    snapshot: str  # the folder with the files
+    files: dict[str, str]  # name → SHA-256
+    blobs: int
+    blob_bytes: int
+
+    @property
+    def file_names(self) -> list[str]:
+        return [f"{self.snapshot}/{name}" for name in self.files]
+
+
+def folder_id(data: Path) -> str:
+    """Identify a data folder by its key of secrets, which never changes. The digest does not reveal the key."""
+    try:
+        key = bytes.fromhex(json.loads((data / SECRETS).read_bytes())["key"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Refused(f"{data / SECRETS} cannot be read ({error}): {data} is not the data folder of a Corral.") from None
+    return hashlib.sha256(b"data folder " + key).hexdigest()[:32]
+
+
+def read_manifest(folder: Path) -> BackupManifest | None:
+    """The manifest of a backup; None: there is no whole backup in this folder."""
+    try:
+        content = (folder / MANIFEST).read_bytes()
+    except FileNotFoundError:
+        return None
+    return parse_manifest(content, folder)
+
+
+def parse_manifest(content: bytes, backup: Path) -> BackupManifest:
+    try:
+        if (found := json.loads(content)["format"]) != FORMAT:
+            raise Refused(f"the backup {backup} has format {found}, and this version of Corral reads format {FORMAT}.")
+        return msgspec.json.decode(content, type=BackupManifest)
+    except (ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
+        raise Refused(f"the manifest of the backup {backup} is damaged ({error}).") from None
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Replace a file at once: a crash leaves the old or the new content."""
+    fresh = path.with_suffix(".new")
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.rename(path)
+    sync_folder(str(path.parent))

@@ -1,0 +1,190 @@
+"""Restores a backup into a new data folder.
+
+The file `restoring` is in the folder from the first to the last step: a server refuses such a folder, and the next restore begins
+anew in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from corral.backup.blob_copy import BlobCopier, blob_path, make_folder, require_whole
+from corral.backup.manifest import (
+    ARRIVING,
+    BLOBS,
+    MANIFEST,
+    SCHEMA_VERSIONS,
+    BackupManifest,
+    parse_manifest,
+    read_manifest,
+    write_synced,
+)
+from corral.backup.progress import ProgressLines
+from corral.backup.save import HOST_FILE
+from corral.blobs.blob_writer import sync_folder
+from corral.blobs.files import NAME
+from corral.data_folder import LOCK, RESTORED, RESTORING, close_to_others, lock_folder, require_unused, validate_folder
+from corral.database import validate_file
+from corral.database_snapshot import open_reader
+from corral.errors import Refused
+from corral.store.blob_rows import forget_boots, live_blobs
+
+PIECE_BYTES = 1024 * 1024
+
+
+def restore(backup: Path, data: Path, progress: ProgressLines) -> dict[str, Any]:
+    """Create a data folder from a backup. Return what was done."""
+    tar = None if backup.is_dir() else _open_tar(backup)
+    manifest = read_manifest(backup) if tar is None else _manifest_in(tar, backup)
+    if manifest is None:
+        raise Refused(f"{backup} has no {MANIFEST}: it is not a backup, or the backup was cut off. Use another one.")
+    require_unused(data)
+    validate_folder(data)
+    if data.exists() and not (data / RESTORING).exists() and (left := sorted(set(os.listdir(data)) - {"lost+found"})):
+        raise Refused(
+            f"the data folder {data} is not empty ({left[0]}). Restore into a new folder with --data, or move this one away."
+        )
+    lock = lock_folder(data)
+    try:
+        close_to_others(data)
+        _clear(data)
+        write_synced(data / RESTORING, b"")
+        if tar is None:
+            counts = _from_folder(backup, manifest, data, progress)
+        else:
+            counts = _from_tar(tar, backup, manifest, data, progress)
+        for name, version in SCHEMA_VERSIONS.items():
+            validate_file(data / name, version)
+        forget_boots(data / "state.db")
+        write_synced(data / RESTORED, msgspec.json.encode({"data": manifest.data, "createdAt": manifest.created_at_s}))
+        (data / RESTORING).unlink()
+        sync_folder(str(data))
+    finally:
+        os.close(lock)
+    return {
+        "data": str(data), "backup": str(backup), "version": manifest.version, "createdAt": manifest.created_at_s,
+        "blobs": manifest.blobs, "blobBytes": manifest.blob_bytes, **counts,
+    }  # fmt: skip
+
+
+def _clear(data: Path) -> None:
+    """Remove what a cut-off restore has left. The folder was empty when that began."""
+    for name in os.listdir(data):
+        if name not in (LOCK, RESTORING, "lost+found"):
+            path = data / name
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def _place(data: Path, name: str) -> Path:
+    """Where a file of the snapshot belongs."""
+    if name != HOST_FILE:
+        return data / name
+    make_folder(data / "node")
+    return data / "node" / name
+
+
+def _from_folder(backup: Path, manifest: BackupManifest, data: Path, progress: ProgressLines) -> dict[str, int]:
+    for name in manifest.file_names:
+        file = backup / name
+        progress.begin(file.name)
+        try:
+            with open(file, "rb") as reader:
+                _write(reader, file.stat().st_size, _place(data, file.name), manifest.files[file.name], file, progress)
+        except FileNotFoundError:
+            raise Refused(f"the backup is damaged: {file} does not exist. Use another one.") from None
+    copier = BlobCopier(backup / BLOBS, data / BLOBS, data / ARRIVING)
+    progress.begin(BLOBS)
+    state = open_reader(data / "state.db", immutable=True)
+    try:
+        copier.add_all(live_blobs(state), lambda size: progress.add(size, manifest.blob_bytes))
+    finally:
+        state.close()
+    return {"linked": copier.linked, "copied": copier.copied}
+
+
+def _write(reader: Any, size: int, target: Path, digest: str, source: Path, progress: ProgressLines) -> None:
+    """Copy a file, sync it and compare its digest."""
+    found, done = hashlib.sha256(), 0
+    with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as writer:
+        while piece := reader.read(PIECE_BYTES):
+            found.update(piece)
+            writer.write(piece)
+            done += len(piece)
+            progress.at(done, size)
+        writer.flush()
+        os.fsync(writer.fileno())
+    if found.hexdigest() != digest:
+        raise Refused(f"the backup is damaged: {source} has another SHA-256 than {MANIFEST} says. Use another backup.")
+
+
+# Tar files
+
+
+def _open_tar(backup: Path) -> tarfile.TarFile:
+    if not backup.exists():
+        raise Refused(f"the backup {backup} does not exist.")
+    try:
+        return tarfile.open(backup, "r:")
+    except tarfile.TarError as error:
+        raise Refused(f"{backup} is not a backup: {error}.") from None
+
+
+def _manifest_in(tar: tarfile.TarFile, backup: Path) -> BackupManifest | None:
+    """The manifest is the last member of a whole backup."""
+    try:
+        members = tar.getmembers()
+    except tarfile.TarError as error:
+        raise Refused(f"the backup {backup} is cut off or damaged ({error}). Use another one.") from None
+    if not members or members[-1].name != MANIFEST:
+        return None
+    file = tar.extractfile(members[-1])
+    return parse_manifest(file.read(), backup) if file is not None else None
+
+
+def _from_tar(tar: tarfile.TarFile, backup: Path, manifest: BackupManifest, data: Path, progress: ProgressLines) -> dict[str, int]:
+    """Write the members that the manifest or a row names; a name decides where a file is written, never a path in the archive."""
+    files, copied = {f"{manifest.snapshot}/{name}": name for name in manifest.files}, 0
+    (data / BLOBS).mkdir(mode=0o700)
+    for member in tar.getmembers():
+        name = member.name.rpartition("/")[2]
+        if member.name in files:
+            progress.begin(name)
+            with _member(tar, member) as reader:
+                _write(reader, member.size, _place(data, name), manifest.files[name], backup / name, progress)
+        elif member.name.startswith(f"{BLOBS}/") and NAME.fullmatch(name):
+            progress.begin(BLOBS)
+            path = Path(blob_path(data / BLOBS, name))
+            make_folder(path.parent.parent)
+            make_folder(path.parent)
+            with _member(tar, member) as reader, open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as writer:
+                shutil.copyfileobj(reader, writer, PIECE_BYTES)
+                writer.flush()
+                os.fsync(writer.fileno())
+            copied += 1
+    state = open_reader(data / "state.db", immutable=True)
+    try:
+        for row in live_blobs(state):
+            require_whole(row, blob_path(data / BLOBS, row.blob))
+    finally:
+        state.close()
+    for folder in (data / BLOBS).rglob("*/"):
+        sync_folder(str(folder))
+    return {"linked": 0, "copied": copied}
+
+
+@contextmanager
+def _member(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[Any]:
+    file = tar.extractfile(member)
+    if file is None:
+        raise Refused(f"the backup is damaged: its member {member.name} is not a file.")
+    with file:
+        yield file

@@ -1,0 +1,42 @@
+"""Runs `python -m corral.backup`, which saves, restores and checks, and shows its progress on a terminal."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import click
+
+from corral.cli.data_folder import DataFolder
+from corral.cli.errors import CliError
+from corral.cli.output import format_bytes
+
+
+def run_backup(do: str, data: DataFolder, *options: str, quiet: bool) -> Any:
+    """Return the result, or raise the error that the process reports. `quiet`: show no progress."""
+    command = [sys.executable, "-m", "corral.backup", "--do", do, "--data", str(data.path), *options]
+    shows = not quiet and sys.stderr.isatty()
+    result: Any = None
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        for line in process.stdout:
+            message = json.loads(line)
+            if "result" in message:
+                result = message["result"]
+            elif shows:
+                _show(message)
+        errors = process.stderr.read()
+    if shows:
+        click.echo("\r\x1b[K", nl=False, err=True)
+    if process.returncode:
+        lines = errors.strip().splitlines() or [f"corral.backup ended with {process.returncode}"]
+        raise CliError(lines[-1].removeprefix("corral: "))
+    return result
+
+
+def _show(message: dict[str, Any]) -> None:
+    done, total = message["done"], message["total"]
+    percent = 100 * done // total if total else 100
+    click.echo(f"\r\x1b[K{message['step']}: {format_bytes(done)} of {format_bytes(total)} ({percent}%)", nl=False, err=True)

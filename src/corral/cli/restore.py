@@ -1,0 +1,29 @@
+"""`corral restore`: makes a data folder from a backup."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from corral.cli import data_folder
+from corral.cli.backup_process import run_backup
+from corral.cli.data_folder import DataFolder, data_option
+from corral.cli.output import count, format_bytes, print_json
+
+
+@click.command(short_help="Restore a backup into a new data folder.")
+@data_option
+@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+@click.argument("backup", metavar="FOLDER|FILE.tar", type=click.Path(path_type=Path, exists=True))
+def restore(data: DataFolder, as_json: bool, backup: Path) -> None:
+    """Restore a backup. The data folder must be new or empty.
+
+    Tasks that ran when the backup was made are shown as stopped, except containers that still run on this machine.
+    """
+    made = run_backup("restore", data, "--backup", str(backup.absolute()), quiet=as_json)
+    if as_json:
+        print_json(made)
+        return
+    click.echo(f"Restored {made['backup']} to {made['data']}: {count(made['blobs'], 'blob')}, {format_bytes(made['blobBytes'])}.")
+    click.echo(f"Start it with `{data_folder.start_command(data)}`.")

@@ -1,0 +1,196 @@
+"""The data folder: its files, the process that uses it, and why a folder is refused.
+
+Only its owner may use a data folder: it contains keys, and the server acts on what it finds there. A folder that belongs to another
+user, or that has files of another program, is refused before anything is written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from pwd import getpwuid
+
+from corral.errors import Refused
+
+DATABASES = ("state.db", "logs.db", "metrics.db")
+CREDENTIALS, SESSIONS, SECRETS = "credentials.json", "sessions.json", "secrets.json"
+KEY_FILES = (CREDENTIALS, SESSIONS, SECRETS)
+LOCK = "lock"
+BLOBS_LOCK = "blobs.lock"  # shared by backups and checks, exclusive for the garbage collection (`blobs/blob_lock.py`)
+RESTORING = "restoring"  # exists while a restore is unfinished
+RESTORED = "restored.json"  # where the data of a restored folder comes from
+FOLDERS = ("blobs", "node")
+FILES = {
+    LOCK, BLOBS_LOCK, RESTORING, RESTORED, "server.json", "server.log", "server.log.1",
+    *KEY_FILES, *(name.replace(".json", ".new") for name in (*KEY_FILES, "server.json")),
+    *(name + end for name in DATABASES for end in ("", "-wal", "-shm", "-journal")),
+}  # fmt: skip
+IGNORED = {"lost+found"}  # the root folder of a file system has it
+HOLDER = b"corral, process "
+SHOWN_MAX = 3
+
+
+def validate_folder(data: Path) -> None:
+    """Refuse a folder that is not the user's own or not Corral's, or that has links in it. Changes nothing."""
+    try:
+        about = data.stat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise Refused(f"the data folder {data} cannot be read: {error.strerror}. Choose another folder with --data.") from None
+    if not stat.S_ISDIR(about.st_mode):
+        raise Refused(f"{data} is not a folder. Choose a folder with --data.")
+    _require_own(data, about)
+    names = sorted(set(os.listdir(data)) - IGNORED)
+    foreign = [name for name in names if name not in FILES and name not in FOLDERS]
+    if foreign and not _is_ours(data):
+        shown = ", ".join(foreign[:SHOWN_MAX]) + (f" and {len(foreign) - SHOWN_MAX} more" if len(foreign) > SHOWN_MAX else "")
+        raise Refused(
+            f"the folder {data} contains files that are not Corral's ({shown}). Nothing was changed. "
+            "Choose an empty or a new folder with --data."
+        )
+    if names and about.st_mode & 0o022:
+        raise Refused(
+            f"other users of this machine can write to the data folder {data} (its mode is {about.st_mode & 0o777:o}). "
+            f"Check its files, then close it: chmod 700 {data}"
+        )
+    for path in _own_paths(data):
+        _require_own(path, path.lstat())
+    for folder in filter(Path.is_dir, _inside(data / "blobs")):
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    _require_own(Path(entry.path), entry.stat(follow_symlinks=False))
+
+
+def close_to_others(data: Path) -> None:
+    """Take all rights of other users from the folder and its files. The caller has validated the folder and holds its lock."""
+    for path in (data, *_own_paths(data)):
+        about = path.lstat()
+        allowed = 0o700 if stat.S_ISDIR(about.st_mode) else 0o600
+        if (stat.S_ISDIR(about.st_mode) or stat.S_ISREG(about.st_mode)) and about.st_mode & 0o077:
+            os.chmod(path, stat.S_IMODE(about.st_mode) & allowed)
+
+
+def _own_paths(data: Path) -> Iterator[Path]:
+    """The folder's own files and folders. The files of blobs are too many, and the files in node/work/ are the tasks'."""
+    for name in sorted(FILES):
+        if os.path.lexists(data / name):
+            yield data / name
+    for folder in (data / name for name in FOLDERS):
+        if os.path.lexists(folder):
+            yield folder
+            yield from _inside(folder)
+
+
+def _inside(folder: Path) -> list[Path]:
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    return [folder / name for name in sorted(os.listdir(folder))]
+
+
+def _require_own(path: Path, about: os.stat_result) -> None:
+    if stat.S_ISLNK(about.st_mode):
+        raise Refused(
+            f"{path} is a symbolic link, which Corral does not follow. Replace it by a file or folder of its own, "
+            "or move the whole data folder and name the new place with --data."
+        )
+    if about.st_uid != os.geteuid():
+        raise Refused(
+            f"{path} belongs to {_user(about.st_uid)}, and Corral runs as {_user(os.geteuid())}. "
+            "Start Corral as its owner, or choose another folder with --data."
+        )
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"user {getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"user {uid}"
+
+
+def _is_ours(data: Path) -> bool:
+    """Whether a Corral has used the folder before: the lock file says so."""
+    try:
+        fd = os.open(data / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.pread(fd, len(HOLDER), 0) == HOLDER
+    finally:
+        os.close(fd)
+
+
+# The process that uses the folder
+
+
+def lock_folder(data: Path) -> int:
+    """Create the folder and lock it for this process. A second process is refused, with the name of the holder."""
+    try:
+        data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(data / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise Refused(f"cannot create the data folder {data}: {error.strerror}. Choose another folder with --data.") from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise _in_use(data, fd) from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, HOLDER + str(os.getpid()).encode(), 0)
+    return fd
+
+
+def require_unused(data: Path) -> None:
+    """Refuse a folder that another process has locked. Creates nothing."""
+    with unused(data):
+        pass
+
+
+@contextmanager
+def unused(data: Path) -> Iterator[None]:
+    """Keep other processes from using the folder for a moment; refuse a folder in use. Creates nothing."""
+    try:
+        fd = os.open(data / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        yield  # no process has ever used it; `validate_folder` reports a link or a file of another user
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise _in_use(data, fd) from None
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+def is_in_use(data: Path) -> bool:
+    try:
+        require_unused(data)
+    except Refused:
+        return True
+    return False
+
+
+def _in_use(data: Path, fd: int) -> Refused:
+    holder = os.pread(fd, 200, 0).decode("utf-8", "replace").strip() or "another process"
+    os.close(fd)
+    return Refused(
+        f"the data folder {data} is in use by {holder}. Stop it with `corral down --data {data}`, "
+        "or choose another folder with --data."
+    )
+
+
+def running_original(data: Path) -> Path | None:
+    """The folder that a restored folder is a copy of, if a server uses it on this machine and it is the same host."""
+    try:
+        original = Path(json.loads((data / RESTORED).read_bytes())["data"])
+        same_host = (original / "node" / "host.json").read_bytes() == (data / "node" / "host.json").read_bytes()
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return original if same_host and original != data and is_in_use(original) else None

@@ -1,0 +1,130 @@
+"""The data folder: which folders are refused before anything is written, and who may read what is in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from command import Cli
+from corral.data_folder import close_to_others, lock_folder, validate_folder
+from corral.errors import Refused
+from harness import Corral
+
+
+def listing(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """All names below a folder, with modes and contents."""
+    return {
+        str(path.relative_to(folder)): (path.lstat().st_mode, path.read_bytes() if path.is_file() else b"")
+        for path in sorted([folder, *folder.rglob("*")])
+    }
+
+
+def test_a_refused_start_writes_nothing(own: Cli, tmp_path: Path) -> None:
+    up = ("up", "--detach", "--gpus", "none", "--port")
+    own.data.mkdir(mode=0o755)
+    (own.data / "notes.txt").write_text("mine")
+    before = listing(own.data)
+    assert "notes.txt" in own(*up, "0", code=1).stderr
+    assert listing(own.data) == before
+
+    (own.data / "notes.txt").unlink()
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        assert "cannot listen on" in own(*up, str(busy.getsockname()[1]), code=1).stderr
+    assert listing(own.data) == {".": (own.data.stat().st_mode, b"")}
+    own.data.rmdir()
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        own(*up, str(busy.getsockname()[1]), code=1)
+    assert not own.data.exists()
+
+
+def test_every_file_is_closed_to_others(own_corral: Callable[..., Corral]) -> None:
+    corral = own_corral("none")
+    corral.data.mkdir(mode=0o755)
+    before = os.umask(0)
+    try:
+        corral.start()
+    finally:
+        os.umask(before)
+    s3 = corral.client("s3")
+    s3.create_bucket(Bucket="closed")
+    s3.put_object(Bucket="closed", Key="k", Body=b"secret")
+    corral.client("logs").create_log_group(logGroupName="g")
+    open_to_others = [
+        f"{path.relative_to(corral.data)} {about.st_mode & 0o777:o}"
+        for path in (corral.data, *corral.data.rglob("*"))
+        if not stat.S_ISSOCK((about := path.lstat()).st_mode) and about.st_mode & 0o077
+    ]
+    assert open_to_others in ([], ["node/host.json 644"], ["node/host.json 666"])
+    for name in ("credentials.json", "state.db"):
+        (corral.data / name).chmod(0o644)
+    corral.data.chmod(0o755)
+    corral.kill("corral.server")
+    corral.start()  # closes what others could read
+    assert {(corral.data / name).stat().st_mode & 0o777 for name in ("credentials.json", "state.db")} == {0o600}
+    assert corral.data.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.fixture
+def used(tmp_path: Path) -> Path:
+    """A data folder as a Corral leaves it."""
+    folder = tmp_path / "data"
+    os.close(lock_folder(folder))
+    for name in ("state.db", "credentials.json"):
+        (folder / name).write_text("{}")
+        (folder / name).chmod(0o600)
+    (folder / "node" / "work").mkdir(parents=True, mode=0o700)
+    (folder / "blobs" / "0" / "0").mkdir(parents=True, mode=0o700)
+    return folder
+
+
+def test_a_used_folder_is_accepted(used: Path) -> None:
+    (used / "state.db.damaged").write_text("moved away by its owner")
+    (used / "node" / "work" / "link").symlink_to("/etc/passwd")  # of a task
+    (used / "lost+found").mkdir()
+    validate_folder(used)
+    close_to_others(used)
+
+
+@pytest.mark.parametrize(
+    "name", ["credentials.json", "state.db", "lock", "blobs", "node", "node/work", "blobs/0", "blobs/0/0", "server.log"]
+)
+def test_symbolic_links_are_refused(used: Path, tmp_path: Path, name: str) -> None:
+    path = used / name
+    target = tmp_path / "elsewhere"
+    if path.exists():
+        path.rename(target)
+    path.symlink_to(target)
+    with pytest.raises(Refused, match="symbolic link"):
+        validate_folder(used)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("name", [".", "credentials.json", "node", "blobs"])
+def test_files_of_other_users_are_refused(used: Path, name: str) -> None:
+    os.chown(used / name, 12345, 12345)
+    with pytest.raises(Refused, match=r"belongs to user 12345.*runs as user"):
+        validate_folder(used)
+
+
+def test_a_folder_that_others_can_write_to_is_refused_unless_it_is_empty(used: Path, tmp_path: Path) -> None:
+    used.chmod(0o775)
+    with pytest.raises(Refused, match=f"chmod 700 {used}"):
+        validate_folder(used)
+    new = tmp_path / "new"
+    new.mkdir()
+    new.chmod(0o777)
+    validate_folder(new)
+
+
+def test_a_file_and_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text(json.dumps({}))
+    with pytest.raises(Refused, match="is not a folder"):
+        validate_folder(tmp_path / "file")
+    with pytest.raises(Refused, match="cannot be read: Not a directory"):
+        validate_folder(tmp_path / "file" / "data")
