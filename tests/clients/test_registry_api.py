@@ -521,3 +521,11 @@ def test_ecr_lists_pushed_images(corral: Corral, registry: Registry, name: str):
     [image] = ecr.describe_images(repositoryName=name)["imageDetails"]
     assert (image["imageDigest"], image["imageTags"], image["imageSizeInBytes"]) == (digest_of(manifest), ["1"], len(LAYER))
     assert image["lastRecordedPullTime"] >= image["imagePushedAt"]
+
+
+def test_a_tls_handshake_is_refused_and_not_logged(corral: Corral):
+    """Docker sends one before each pull from a registry on localhost, and continues with plain HTTP."""
+    with socket.create_connection(("127.0.0.1", int(corral.url.rpartition(":")[2]))) as plain:
+        plain.sendall(bytes.fromhex("16030100f8010000f40303") + b"\0" * 240)
+        assert plain.recv(12) == b"HTTP/1.1 400"
+    assert "Invalid HTTP request" not in corral.log()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from containers.late_engine import LateEngine
 from containers.running import Containers, shell
 from engines.dockerd import BUSYBOX, Dockerd, processes
 from harness import eventually
@@ -26,6 +29,16 @@ def test_a_container_that_exceeds_its_memory(run: Containers):
     [container] = task["containers"]
     assert (container["reason"], container["exitCode"]) == ("OutOfMemoryError: Container killed due to memory usage", 137)
     assert (task["stopCode"], task["stoppedReason"]) == ("EssentialContainerExited", "Essential container in task exited")
+
+
+def test_an_engine_that_reports_the_lack_of_memory_late(own_docker_corral, dockerd: Dockerd, tmp_path: Path):
+    engine = LateEngine(dockerd, tmp_path / "late.sock")
+    run = Containers(own_docker_corral("--runtime", "docker", DOCKER_HOST=engine.host).start())
+    task = run(shell("head -c 200m /dev/zero | tail", memory=16), networkMode="host")
+    [container] = task["containers"]
+    assert engine.hidden == 1
+    assert (container["reason"], container["exitCode"]) == ("OutOfMemoryError: Container killed due to memory usage", 137)
+    engine.close()
 
 
 def test_a_container_that_forks(run: Containers):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import subprocess
 import urllib.request
@@ -13,7 +15,7 @@ import pytest
 from command import Cli
 from containers.running import Containers, python, shell
 from engines.dockerd import Dockerd
-from harness import eventually
+from harness import Corral, eventually
 
 pytestmark = pytest.mark.xdist_group("docker")
 
@@ -92,6 +94,59 @@ def test_removed_networks_are_created_again(run: Containers, dockerd: Dockerd):
         assert "corral" not in dockerd("network", "ls")
         task = run(shell("wget -qO- $ECS_CONTAINER_METADATA_URI_V4 | grep -c DockerId"), networkMode=mode, **more)
         assert run.printed(task) == ["1"], task
+
+
+def reaches_corral(dockerd: Dockerd, container: str) -> bool:
+    """Whether a program in the container can fetch the task's metadata."""
+    fetch = ["sh", "-c", "timeout 2 wget -qO- $ECS_CONTAINER_METADATA_URI_V4"]
+    done = subprocess.run(["docker", "-H", dockerd.host, "exec", container, *fetch], capture_output=True)
+    return done.returncode == 0
+
+
+def test_networks_removed_under_running_tasks(run: Containers, corral: Corral, dockerd: Dockerd):
+    """They are created again and their containers connected again, also if the agent was dead in the meantime."""
+    [bridge] = run.start(shell("sleep 3000"), networkMode="bridge")
+    [vpc] = run.start(shell("sleep 3000"), networkMode="awsvpc", networkConfiguration=VPC)
+    containers = [run.until(arn)["containers"][0]["runtimeId"] for arn in (bridge, vpc)]
+    [pause] = dockerd.containers(f"label=corral.pause={vpc.rpartition('/')[2]}")
+    assert all(reaches_corral(dockerd, container) for container in containers)
+
+    def restored() -> bool:
+        return all(reaches_corral(dockerd, container) for container in containers)
+
+    assert "corral-inside" in dockerd("system", "prune", "-f")
+    eventually(restored, "they reach Corral after docker system prune")
+    for kill in (False, True):
+        if kill:
+            corral.kill("corral.node")
+        for connected in (containers[0], pause):
+            dockerd("network", "disconnect", "-f", "corral", connected)
+        eventually(restored, "they reach Corral after they were disconnected")
+    inside = dockerd("inspect", "--format", "{{.NetworkSettings.Networks.corral.IPAddress}}", pause)
+    eventually(lambda: run.show(vpc)["containers"][0]["networkInterfaces"][0]["privateIpv4Address"] == inside)
+    for arn in (bridge, vpc):
+        assert run.stop(arn)["containers"][0]["exitCode"] == 137
+
+
+def test_doctor_reports_removed_networks(run: Containers, corral: Corral, dockerd: Dockerd, own: Cli):
+    def told() -> str:
+        return own("doctor", "--json", env={"DOCKER_HOST": dockerd.host, "CORRAL_DATA": str(corral.data)}).stdout
+
+    [arn] = run.start(shell("sleep 3000"), networkMode="bridge")
+    container = run.until(arn)["containers"][0]["runtimeId"]
+    [agent] = corral.processes("corral.node")
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        dockerd("network", "disconnect", "-f", "corral", container)
+        assert "1 running container disconnected from the Docker networks" in told()
+        dockerd("network", "prune", "-f")
+        missing = [line for line in told().splitlines() if "missing Docker networks" in line]
+        assert "corral-inside; 1 running container cannot reach Corral" in missing[0]
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    eventually(lambda: reaches_corral(dockerd, container))
+    assert "the Docker networks corral and corral-inside connect 1 running container" in told()
+    run.stop(arn)
 
 
 def test_ports_of_a_bridge_are_bound_and_shown(run: Containers):

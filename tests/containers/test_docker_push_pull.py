@@ -83,6 +83,7 @@ def test_push_and_pull(docker: Docker, corral: Corral, image: str):
     assert docker("inspect", "--format", "{{.Id}}", f"{docker.server}/{other}@{digest}") == image_id
     [shown] = corral.client("ecr").describe_images(repositoryName=name)["imageDetails"]
     assert (shown["imageDigest"], shown["imageTags"]) == (digest, ["1"])
+    assert "Invalid HTTP request" not in corral.log(), "Docker tries TLS before every pull"
 
 
 def test_the_wrong_password(docker: Docker, corral: Corral):

@@ -427,3 +427,11 @@ def test_every_task_ends(data: st.DataObject) -> None:
     else:
         return  # it went on starting again
     assert now.state is TaskState.STOPPED, now
+
+
+def test_a_restarted_container_keeps_its_runtime_id():
+    """Its log stream has that name. Other facts are those of the new container."""
+    first = observe(run("a"), Observed("a", started_at_s=1.0, about={"runtimeId": "one", "privateIpv4Address": "10.0.0.1"}))
+    second = first.but(restarts=1, state=RunState.PENDING)
+    seen = Observed("a.1", started_at_s=2.0, about={"runtimeId": "two", "privateIpv4Address": "10.0.0.2"})
+    assert observe(second, seen).about == {"runtimeId": "one", "privateIpv4Address": "10.0.0.2"}

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 
@@ -46,6 +47,7 @@ PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 AWS_S = 15.0
 SOCKET_S = 2.0
 INSIDE_NETWORK = "corral-inside"
+NETWORKS = ("corral", INSIDE_NETWORK)
 INSIDE_SUBNET = ("00AAFEA9", "00FFFFFF")  # 169.254.170.0/24, as /proc/net/route writes it
 OK, WARN, FAIL = "ok", "warning", "failure"
 SIGNS = {OK: ("✓", "green"), WARN: ("!", "yellow"), FAIL: ("✗", "red")}
@@ -281,6 +283,7 @@ def _docker(data: DataFolder) -> Iterator[Finding]:
             version = _docker_get(path, "/version").get("Version", "?")
             yield ok(f"engine {version} at {path}; tasks with an image run as containers")
             yield from _inside_network(_docker_get(path, f"/networks/{INSIDE_NETWORK}"))
+            yield from _task_networks(path, data)
         except PermissionError:
             yield warn(
                 f"no permission for {path}",
@@ -302,7 +305,29 @@ def _inside_network(about: dict[str, Any]) -> Iterator[Finding]:
         )
 
 
-def _docker_get(path: str, what: str) -> dict[str, Any]:
+def _task_networks(path: str, data: DataFolder) -> Iterator[Finding]:
+    """Warn if running containers of tasks lack a network, so that they cannot reach Corral."""
+    about = data.path / "node" / "host.json"
+    if not about.exists():
+        return
+    ours = {"label": [f"corral.host={json.loads(about.read_text())['host_id']}"], "status": ["running"]}
+    containers = _docker_get(path, f"/containers/json?filters={quote(json.dumps(ours))}")
+    modes = [(each, each["HostConfig"]["NetworkMode"]) for each in containers]
+    using = [each for each, mode in modes if "corral.run" in each["Labels"] and mode != "host"]
+    there = {network["Name"] for network in _docker_get(path, "/networks")}
+    missing = [name for name in NETWORKS if name not in there]
+    cut = [each for each, mode in modes if mode in there and mode in NETWORKS and mode not in each["NetworkSettings"]["Networks"]]
+    advice = "Corral restores the networks within seconds. If this stays, restart it: corral down, corral up (tasks keep running)."
+    if using and missing:
+        running = count(len(using), "running container")
+        yield warn(f"missing Docker networks: {', '.join(missing)}; {running} cannot reach Corral", advice)
+    if cut:
+        yield warn(f"{count(len(cut), 'running container')} disconnected from the Docker networks {' and '.join(NETWORKS)}", advice)
+    if using and not missing and not cut:
+        yield ok(f"the Docker networks {' and '.join(NETWORKS)} connect {count(len(using), 'running container')}")
+
+
+def _docker_get(path: str, what: str) -> Any:
     with socket.socket(socket.AF_UNIX) as engine:
         engine.settimeout(SOCKET_S)
         engine.connect(path)
@@ -310,8 +335,7 @@ def _docker_get(path: str, what: str) -> dict[str, Any]:
         response = b""
         while part := engine.recv(65_536):
             response += part
-    body: dict[str, Any] = json.loads(response.partition(b"\r\n\r\n")[2])
-    return body
+    return json.loads(response.partition(b"\r\n\r\n")[2])
 
 
 def _cgroups(data: DataFolder) -> Iterator[Finding]:

@@ -54,8 +54,13 @@ def observe(run: Run, seen: Observed) -> Run:
 
 
 def _with_about(run: Run, about: dict[str, Any]) -> Run:
-    """Add what a host reports about a container. Earlier facts stay, because a restarted agent does not know all of them."""
+    """Add what a host reports about a container. Earlier facts stay, because a restarted agent does not know all of them.
+
+    As on ECS, a container that restarts keeps its runtime id, which is also the name of its log stream.
+    """
     known = run.about or {}
+    if run.restarts and "runtimeId" in known:
+        about = {**about, "runtimeId": known["runtimeId"]}
     return run if known.items() >= about.items() else run.but(about={**known, **about})
 
 

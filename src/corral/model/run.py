@@ -97,6 +97,7 @@ class LogTarget(Struct, frozen=True):
     group: str
     stream: str
     create_group: bool
+    named_by_container: bool = False  # if the run becomes a container, its runtime id is the name instead; the host reports it
 
 
 class StartOrder(Struct, frozen=True):

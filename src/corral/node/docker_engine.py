@@ -11,7 +11,9 @@ the output → ended → forgotten. Some time later the container is removed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import math
 import shutil
 from collections.abc import Coroutine, Iterable, Mapping
 from datetime import datetime
@@ -25,7 +27,8 @@ from corral.model.run import Execute, Observed, RunSpec
 from corral.node import docker_settings as settings
 from corral.node.docker_api import DockerApi, EngineError, EngineGone
 from corral.node.docker_images import EngineImages, decode_json_lines
-from corral.node.docker_launch import ContainerInfo, DockerLauncher
+from corral.node.docker_launch import REMOVED, ContainerInfo, DockerLauncher
+from corral.node.docker_networks import NAMES as NETWORKS
 from corral.node.docker_runs import DockerRun, DockerRuns
 from corral.node.docker_settings import LABEL_HOST, LABEL_RUN
 from corral.node.docker_task_resources import LABEL_PAUSE, TaskResources, address
@@ -38,12 +41,16 @@ RETRY_MAX_S = 2.0
 KILL_AGAIN_S = 10.0
 STOPPED_KEPT_S = 300.0  # an ended container is removed after this time,
 STOPPED_KEPT_MAX = 20  # or when there are more than this many
-PAUSE_KEPT_S = 10.0  # after the last run of its task: another container of the task may start when one has ended
+RESOURCES_KEPT_S = 10.0  # after the last run of its task: another container of the task may start when one has ended
 CLEAN_EVERY_S = 1.0
+COLLECT_AGAIN_S = 10.0  # the engine may still carry out requests of an agent that was killed
+CHECK_NETWORKS_S = 10.0  # besides after every event of a network
+CLOSE_MAX_S = 5.0
+OOM_LATE_S = 2.0  # the engine may report that a container was out of memory after it reported the end
+KILLED = 137
 HEALTH = {"healthy": "HEALTHY", "unhealthy": "UNHEALTHY"}  # Docker's name → that of ECS
 
 OUT_OF_MEMORY = "OutOfMemoryError: Container killed due to memory usage"
-REMOVED = "the container was removed from outside Corral"
 CONTAINER_LOST = "the Docker engine no longer knows this container"
 
 log = logging.getLogger("corral.node")
@@ -65,9 +72,11 @@ class DockerEngine:
         self._launcher = DockerLauncher(
             self._api, self._images, self._resources, self._runs, clock, host_id, has_gpus=gpus != "none"
         )
-        self._idle_pauses: dict[str, float] = {}  # tasks with a pause container and no running container → since when
+        self._idle: dict[str, float] = {}  # tasks with a pause container or volumes and no living run → since when
+        self._networks_changed = asyncio.Event()
         self._available = asyncio.Event()
         self._work: set[asyncio.Task[None]] = set()
+        self._collect_at_s = math.inf  # when to look for leftovers of earlier agents again
         self._is_open = False  # from now on a run without a container has ended; before, the core decides whether to start it
         self.about = ""  # the engine and its version, once it has responded
         self._loop = asyncio.get_running_loop()
@@ -104,6 +113,7 @@ class DockerEngine:
         await first
         self._is_open = True
         self._spawn(self._clean())
+        self._spawn(self._watch_networks())
 
     def start(self, specs: Iterable[RunSpec]) -> None:
         for spec in specs:
@@ -111,6 +121,7 @@ class DockerEngine:
             if known is None:
                 run = self._runs.add(spec.run_id, settings.labels(spec, self._host_id), ordered=True)
                 run.bindings = settings.bindings(spec)
+                run.network = "host" if settings.network_mode(spec) == "host" else ""
                 self._spawn(self._launcher.launch(run, spec, self._available, self._running))
             elif known.answer is not None and not known.answer.done() and not spec.image_may_ask:
                 known.answer.set_result(spec)
@@ -156,7 +167,15 @@ class DockerEngine:
         for task in list(self._work):
             task.cancel()
         await asyncio.gather(*self._work, return_exceptions=True)
+        if quit and self._available.is_set():
+            with contextlib.suppress(TimeoutError, EngineGone, EngineError):
+                await asyncio.wait_for(self._drop_idle_pauses(), CLOSE_MAX_S)
         self._api.close()
+
+    async def _drop_idle_pauses(self) -> None:
+        """Remove the pause containers of tasks without a living run: no agent may follow."""
+        living = self._runs.living_tasks()
+        await asyncio.gather(*[self._resources.drop_pause(task) for task in self._resources.with_pause if task not in living])
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
@@ -176,6 +195,7 @@ class DockerEngine:
         if not run.is_alive:
             return
         run.stop_signal = about["Config"].get("StopSignal") or "SIGTERM"
+        run.network = about["HostConfig"].get("NetworkMode", "")
         description, state = await self._describe(run, about, pause), about["State"]
         if not run.is_alive:
             return
@@ -266,7 +286,30 @@ class DockerEngine:
             except EngineGone:
                 await asyncio.sleep(RETRY_FIRST_S)
         self._sessions.end([run.run_id])
-        self._runs.update(run, self._ended(run, about))
+        if about is None:
+            run.id = None
+        self._runs.update(run, self._ended(run, about, out_of_memory=await self._was_out_of_memory(run, about)))
+
+    async def _was_out_of_memory(self, run: DockerRun, about: ContainerInfo | None) -> bool:
+        """Whether a process of an ended container was killed because the container used too much memory.
+
+        The engine learns this and the end of the container from different sources, in any order.
+        """
+        reported = run.out_of_memory
+        if reported.is_set() or about is None or about["State"].get("OOMKilled"):
+            return reported.is_set() or about is not None
+        state = about["State"]
+        if not state["ExitCode"] or not about["HostConfig"].get("Memory") or run.stopping.is_set():
+            return False
+        if state["ExitCode"] == KILLED:
+            late_s = min(OOM_LATE_S, _seconds(state["FinishedAt"]) + OOM_LATE_S - self._clock.now_s())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(reported.wait(), late_s)
+        try:
+            latest = await self._inspect(run)
+        except EngineGone:
+            latest = None
+        return reported.is_set() or bool(latest and latest["State"].get("OOMKilled"))
 
     async def _inspect(self, run: DockerRun) -> dict[str, Any] | None:
         try:
@@ -281,32 +324,33 @@ class DockerEngine:
         except (EngineError, OSError) as error:
             log.warning("the rest of the output of %s is lost: %s", run.run_id, error)
 
-    def _ended(self, run: DockerRun, about: Mapping[str, Any] | None) -> Observed:
+    def _ended(self, run: DockerRun, about: ContainerInfo | None, *, out_of_memory: bool) -> Observed:
         before = run.known.observed
         if about is None:
-            reason = None if run.exit_code is not None else REMOVED
+            reason = OUT_OF_MEMORY if out_of_memory else None if run.exit_code is not None else REMOVED
             return replace(before, stopped_at_s=self._clock.now_s(), exit_code=run.exit_code, reason=reason)
         state = about["State"]
         return replace(
             before,
             stopped_at_s=_seconds(state["FinishedAt"]),
             exit_code=state["ExitCode"],
-            reason=OUT_OF_MEMORY if state.get("OOMKilled") else state.get("Error") or None,
+            reason=OUT_OF_MEMORY if out_of_memory else state.get("Error") or None,
         )
 
     # -- events of the engine ------------------------------------------------------------------------------------
 
     async def _listen(self, first: asyncio.Future[None]) -> None:
-        """Receive the events of our containers. After every reconnect, list all of them, because events may have been missed."""
+        """Receive events of containers and networks. After every reconnect, list ours, because events may have been missed."""
         wait_s = RETRY_FIRST_S
         while True:
             try:
                 await self._connect()
-                filters = {"type": ["container"], "label": [f"{LABEL_HOST}={self._host_id}"],
-                           "event": ["die", "destroy", "health_status"]}  # fmt: skip
+                filters = {"type": ["container", "network"], "event": ["die", "oom", "destroy", "health_status", "disconnect"]}
                 async with self._api.stream("GET", "/events", filters=filters) as parts:
                     await self._list_containers()
                     self._available.set()
+                    self._networks_changed.set()
+                    self._collect_at_s = self._clock.now_s() + COLLECT_AGAIN_S
                     wait_s = RETRY_FIRST_S
                     if not first.done():
                         first.set_result(None)
@@ -332,11 +376,8 @@ class DockerEngine:
         self._launcher.gpus = "" if self._simulated_gpus else gpu_request_style(info)
 
     async def _list_containers(self) -> None:
-        there = await self._api.get("/containers/json", all=True, filters={"label": [f"{LABEL_HOST}={self._host_id}"]})
-        for listed in there:  # pause containers first: they hold the addresses of the runs
-            task_id = listed["Labels"].get(LABEL_PAUSE)
-            if task_id is not None and task_id not in self._resources.with_pause:
-                self._resources.adopt(task_id, await self._api.get(f"/containers/{listed['Id']}/json"))
+        there = await self._list_ours()
+        await self._take_over(there)  # first the pause containers: they hold the addresses of the runs
         found = set()
         for listed in there:
             labels = listed["Labels"]
@@ -345,6 +386,36 @@ class DockerEngine:
                 await self._adopt(labels, listed["Id"])
         for run in [run for run_id, run in self._runs.by_id.items() if run_id not in found]:
             self._missing(run)
+
+    async def _list_ours(self) -> list[dict[str, Any]]:
+        ours: list[dict[str, Any]] = await self._api.get(
+            "/containers/json", all=True, filters={"label": [f"{LABEL_HOST}={self._host_id}"]}
+        )
+        return ours
+
+    async def _take_over(self, there: list[dict[str, Any]]) -> None:
+        """Adopt the pause containers and the volumes that earlier agents created.
+
+        A pause container that does not run is removed: its agent died before it started it, and no container can join it.
+        """
+        for listed in there:
+            task_id = listed["Labels"].get(LABEL_PAUSE)
+            if task_id is None or task_id in self._resources.with_pause:
+                continue
+            if listed["State"] in ("created", "exited", "dead"):
+                await self._resources.remove(listed["Id"])
+            else:
+                self._resources.adopt(task_id, await self._api.get(f"/containers/{listed['Id']}/json"))
+        await self._resources.find_volumes()
+
+    async def _collect(self) -> None:
+        """Remove what an earlier agent created and the engine finished after this agent had listed all containers."""
+        there = await self._list_ours()
+        await self._take_over(there)
+        for listed in there:
+            run_id = listed["Labels"].get(LABEL_RUN)
+            if run_id is not None and listed["State"] == "created" and not self._runs.has(run_id):
+                await self._resources.remove(listed["Id"])
 
     async def _adopt(self, labels: Mapping[str, str], container_id: str) -> None:
         """Record the present state of one of our containers."""
@@ -378,12 +449,26 @@ class DockerEngine:
             self._runs.drop(run)
 
     def _handle_event(self, event: Mapping[str, Any]) -> None:
-        attributes = event.get("Actor", {}).get("Attributes", {})
-        run = self._runs.by_id.get(attributes.get(LABEL_RUN, ""))
-        if run is None or not run.known.alive or run.id != event.get("Actor", {}).get("ID"):
+        actor = event.get("Actor", {})
+        attributes, action = actor.get("Attributes", {}), event.get("Action", "")
+        if event.get("Type") == "network":
+            if attributes.get("name") in NETWORKS:
+                self._network_event(action, attributes.get("container", ""))
             return
-        action = event.get("Action", "")
-        if action == "die" and run.is_coming_up:  # the launcher inspects the container next
+        run = self._runs.by_id.get(attributes.get(LABEL_RUN, ""))
+        if run is None:
+            if action == "destroy":  # removed by Corral or by `docker system prune`
+                self._runs.container_removed(attributes.get(LABEL_RUN, ""), actor.get("ID", ""))
+            return
+        if run.id != actor.get("ID"):
+            return
+        if not run.known.alive:
+            if action == "destroy":
+                run.id = None
+            return
+        if action == "oom":
+            run.out_of_memory.set()
+        elif action == "die" and run.is_coming_up:  # the launcher inspects the container next
             run.died, run.exit_code = True, int(attributes.get("exitCode") or 0)
         elif action == "die":
             self._died(run, int(attributes.get("exitCode") or 0))
@@ -393,6 +478,53 @@ class DockerEngine:
             verdict = HEALTH.get(action.partition(":")[2].strip())
             if verdict is not None:
                 self._runs.update(run, replace(run.known.observed, health=verdict))
+
+    # -- networks ------------------------------------------------------------------------------------------------
+
+    def _network_event(self, action: str, container: str) -> None:
+        """A container is disconnected when it ends, too; then it is no longer among the living."""
+        if action == "destroy":
+            self._resources.networks.forget()
+            self._networks_changed.set()
+        elif action == "disconnect" and container in self._network_members():
+            self._networks_changed.set()
+
+    async def _watch_networks(self) -> None:
+        """Create the networks again when they were removed under running tasks, and connect their containers again."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._networks_changed.wait(), CHECK_NETWORKS_S)
+            self._networks_changed.clear()
+            await self._available.wait()
+            if any(run.is_alive and run.network != "host" for run in self._runs.by_id.values()):
+                try:
+                    await self._restore_networks()
+                except (EngineGone, EngineError) as error:
+                    log.warning("cannot restore the Docker networks of running tasks: %s", error)
+
+    def _network_members(self) -> dict[str, str]:
+        """Our running containers with a network of their own → the name of that network."""
+        living = self._runs.living_tasks()
+        runs = {run.id: run.network for run in self._runs.by_id.values() if run.id is not None and run.is_alive}
+        pauses = self._resources.running_pauses().items()
+        held = {pause["Id"]: pause["HostConfig"].get("NetworkMode", "") for task_id, pause in pauses if task_id in living}
+        return {container: network for container, network in (runs | held).items() if network in NETWORKS}
+
+    async def _restore_networks(self) -> None:
+        for container in await self._resources.networks.restore(self._network_members()):
+            about = await self._api.get(f"/containers/{container}/json")
+            task_id = about["Config"]["Labels"].get(LABEL_PAUSE)
+            if task_id is not None:
+                self._resources.adopt(task_id, about)
+            for run in self._runs.of_task(task_id) if task_id is not None else self._runs.by_id.values():
+                if run.is_alive and (task_id is not None or run.id == container) and run.known.observed.about is not None:
+                    self._update_address(run, about)
+
+    def _update_address(self, run: DockerRun, about: ContainerInfo) -> None:
+        found = address(about)
+        if found is not None:
+            members = {**(run.known.observed.about or {}), "privateIpv4Address": found[0], "macAddress": found[1]}
+            self._runs.update(run, replace(run.known.observed, about=members))
 
     # -- cleaning up ---------------------------------------------------------------------------------------------
 
@@ -407,22 +539,31 @@ class DockerEngine:
 
     async def _clean_once(self, now_s: float) -> None:
         runs = self._runs
-        living = {run.task_id for run in runs.by_id.values() if run.known.alive}
+        if now_s >= self._collect_at_s and self._available.is_set():
+            await self._collect()
+            self._collect_at_s = math.inf
+        living = runs.living_tasks()
         over = [run_id for run_id, (run, _) in runs.forgotten.items() if run.task_id not in living]
         for at, run_id in enumerate(over):
-            run, since_s = runs.forgotten[run_id]
-            if len(over) - at > STOPPED_KEPT_MAX or now_s >= since_s + STOPPED_KEPT_S:
+            run, since_s = runs.forgotten.get(run_id, (None, now_s))
+            if run is not None and (len(over) - at > STOPPED_KEPT_MAX or now_s >= since_s + STOPPED_KEPT_S):
                 await self._resources.remove(str(run.id))
                 runs.forgotten.pop(run_id, None)
-        for task_id in self._resources.with_volumes - {run.task_id for run in runs.by_id.values()}:
-            if not runs.of_task(task_id):
-                await self._resources.drop_volumes(task_id)
-        for task_id in self._resources.with_pause:
-            if task_id in living:
-                self._idle_pauses.pop(task_id, None)
-            elif now_s >= self._idle_pauses.setdefault(task_id, now_s) + PAUSE_KEPT_S:
-                del self._idle_pauses[task_id]
-                await self._resources.drop_pause(task_id)
+        for task_id in {*self._resources.with_pause, *self._resources.with_volumes, *self._idle}:
+            if task_id in runs.living_tasks():
+                self._idle.pop(task_id, None)
+            elif now_s >= self._idle.setdefault(task_id, now_s) + RESOURCES_KEPT_S:
+                await self._drop_resources(task_id)
+
+    async def _drop_resources(self, task_id: str) -> None:
+        """Remove the pause container of an ended task, and its volumes once its containers are removed."""
+        await self._resources.drop_pause(task_id)
+        has_volumes = task_id in self._resources.with_volumes
+        if has_volumes and self._runs.of_task(task_id):
+            return
+        self._idle.pop(task_id, None)
+        if has_volumes:
+            await self._resources.drop_volumes(task_id)
 
 
 def gpu_request_style(info: Mapping[str, Any]) -> str:

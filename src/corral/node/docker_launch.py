@@ -17,16 +17,17 @@ from corral.node.docker_api import DockerApi, EngineError, EngineGone
 from corral.node.docker_images import CannotPull, EngineImages
 from corral.node.docker_runs import DockerRun, DockerRuns
 from corral.node.docker_settings import CreateContext, container_name
-from corral.node.docker_task_resources import CannotCreate, NoNetwork, TaskResources
+from corral.node.docker_task_resources import CannotCreate, ResourceRemoved, TaskResources
 
 STARTS_AT_ONCE = 8
 RETRY_S = 0.05
-CREATE_TRIES = 100
+CREATE_TRIES = 100  # with a pause of RETRY_S
 
 IGNORES_GPUS = (
     "CannotCreateContainerError: this engine ignores requests for GPUs (as podman does), so the container would not have the GPUs "
     "that are pinned to it. Use a Docker engine with the NVIDIA Container Toolkit."
 )
+REMOVED = "the container was removed from outside Corral"
 
 log = logging.getLogger("corral.node")
 ContainerInfo = Mapping[str, Any]  # the engine's description of a container
@@ -99,21 +100,26 @@ class DockerLauncher:
             await self._pull(run, spec)
         if spec.image_may_ask and self._has_gpus:
             spec = await self._with_gpus(run, spec)
+        removals = 0
         while True:
             async with self._starts:
                 try:
                     pause = await self._resources.make(spec)
-                    about = await self._create(run, spec, pause) or await self._start(run)
+                    about = await self._create(run, spec, pause) or await self._start(run, spec, pause)
                     break
                 except NoImage:
                     lacks_image = True
-                except NoNetwork:
+                except ResourceRemoved as why:
                     lacks_image, run.id, run.died = False, None, False
+                    removals += 1
+                    if removals > CREATE_TRIES:
+                        raise CannotStart(f"CannotStartContainerError: Error response from daemon: {why}") from None
             if lacks_image:
                 await self._pull(run, spec)
             else:
                 await asyncio.sleep(RETRY_S)
-        await started(run, about, pause)
+        if about is not None:
+            await started(run, about, pause)
 
     async def _with_gpus(self, run: DockerRun, spec: RunSpec) -> RunSpec:
         """If the image sets NVIDIA_VISIBLE_DEVICES, ask the core for GPUs and wait for the order that names them."""
@@ -198,16 +204,36 @@ class DockerLauncher:
             raise CannotCreate(f"CannotCreateContainerError: the container {missing[0]} of the same task no longer exists")
         return CreateContext(self._host_id, self.cpus, self.gpus, addresses, names, pause["Id"] if pause else None)
 
-    async def _start(self, run: DockerRun) -> ContainerInfo:
+    async def _start(self, run: DockerRun, spec: RunSpec, pause: ContainerInfo | None) -> ContainerInfo | None:
+        """Return the engine's description of the started container; None: it has ended and was removed, which is reported."""
         if run.stopping.is_set():
             raise CannotStart(STOPPED_BEFORE_START)
         try:
             await self._api.post(f"/containers/{run.id}/start")
         except EngineError as error:
-            await self._resources.raise_if_network_is_missing(error, str(run.id))
+            if not (run.died and "No such container" in str(error)):  # else it has run
+                await self._resources.raise_if_removed(error, str(run.id), pause, spec.task_id)
             raise CannotStart(f"CannotStartContainerError: Error response from daemon: {error}") from None
-        about: ContainerInfo = await self._api.get(f"/containers/{run.id}/json")
-        return about
+        started_at_s = self._clock.now_s()
+        try:
+            about: ContainerInfo = await self._api.get(f"/containers/{run.id}/json")
+            return about
+        except EngineError as error:
+            if error.status != 404:
+                raise
+        await self._report_removed(run, started_at_s)
+        return None
+
+    async def _report_removed(self, run: DockerRun, started_at_s: float) -> None:
+        """Report the end of a container that was removed right after its end, with the exit code of the engine's event."""
+        for _ in range(CREATE_TRIES):
+            if run.died:
+                break
+            await asyncio.sleep(RETRY_S)
+        about, reason = {"runtimeId": run.id}, REMOVED if run.exit_code is None else None
+        run.id = None
+        ended = replace(run.known.observed, started_at_s=started_at_s, stopped_at_s=self._clock.now_s(), about=about)
+        self._runs.update(run, replace(ended, exit_code=run.exit_code, reason=reason))
 
     async def _give_up(self, run: DockerRun, reason: str) -> None:
         if not run.is_alive:

@@ -40,6 +40,8 @@ class DockerRun(Struct, eq=False):
     ending: bool = False  # its container has ended; the rest of its output is being copied
     died: bool = False  # the engine reported `die` during the start
     exit_code: int | None = None  # from the engine's `die` event
+    network: str = ""  # the engine's name for its network; empty: it is not known yet
+    out_of_memory: asyncio.Event = field(default_factory=asyncio.Event)  # the engine reported `oom`
     output: OutputFile | None = None
     follower: asyncio.Task[None] | None = None
 
@@ -107,6 +109,18 @@ class DockerRuns:
         self.drop(run)
         if run.id is not None:
             self.forgotten[run.run_id] = (run, self._clock.now_s())
+
+    def container_removed(self, run_id: str, container: str) -> None:
+        """The container of a forgotten run no longer exists."""
+        if run_id in self.forgotten and self.forgotten[run_id][0].id == container:
+            del self.forgotten[run_id]
+
+    def has(self, run_id: str) -> bool:
+        return run_id in self.by_id or run_id in self.forgotten
+
+    def living_tasks(self) -> set[str]:
+        """The tasks with a run that has not ended."""
+        return {run.task_id for run in self.by_id.values() if run.known.alive}
 
     def of_task(self, task_id: str) -> list[DockerRun]:
         """The runs of a task whose containers may still exist."""

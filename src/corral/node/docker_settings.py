@@ -124,7 +124,7 @@ def read_record(labels: Mapping[str, str]) -> RunRecord:
 
 def record_of(spec: RunSpec) -> RunRecord:
     terminal = bool(_container(spec).get("pseudoTerminal"))
-    own = any(LABEL_TASK in volume["Labels"] for volume in volumes(spec))
+    own = any(LABEL_TASK in volume["Labels"] for volume in volumes(spec, ""))
     return RunRecord(spec.ships_logs, tuple(spec.gpu_ids), spec.stop_grace_s, terminal, own)
 
 
@@ -162,8 +162,11 @@ def reported_bindings(ports: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def volumes(spec: RunSpec) -> list[dict[str, Any]]:
-    """The bodies of `POST /volumes/create` for the Docker volumes that this container mounts."""
+def volumes(spec: RunSpec, host_id: str) -> list[dict[str, Any]]:
+    """The bodies of `POST /volumes/create` for the Docker volumes that this container mounts.
+
+    The labels of a volume of scope `task` say which data folder and which task it belongs to, so that any agent can remove it.
+    """
     made = []
     for volume in _mounted(spec):
         about = volume.get("dockerVolumeConfiguration", {})
@@ -175,7 +178,7 @@ def volumes(spec: RunSpec) -> list[dict[str, Any]]:
                 "Name": _volume_name(spec, volume),
                 "Driver": about.get("driver", "local"),
                 "DriverOpts": about.get("driverOpts", {}),
-                "Labels": {**about.get("labels", {}), **({LABEL_TASK: spec.task_id} if own else {})},
+                "Labels": {**about.get("labels", {}), **({LABEL_HOST: host_id, LABEL_TASK: spec.task_id} if own else {})},
             }
         )
     return made

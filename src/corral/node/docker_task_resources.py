@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping
-from ipaddress import IPv4Address, IPv4Network
-from pathlib import Path
 from typing import Any
 
 from corral.model.run import RunSpec
 from corral.node import pause_image
-from corral.node.docker_api import DockerApi, EngineError
+from corral.node.docker_api import DockerApi, EngineError, EngineGone
+from corral.node.docker_networks import INSIDE_SUBNET, NAMES, TaskNetworks, shadowing_interface
 from corral.node.docker_settings import (
-    GATEWAY,
     INSIDE_NETWORK,
     LABEL_HOST,
     LABEL_TASK,
@@ -24,9 +21,7 @@ from corral.node.docker_settings import (
     volumes,
 )
 
-ROUTE_TABLE = Path("/proc/net/route")
 LABEL_PAUSE = "corral.pause"
-INSIDE_SUBNET = IPv4Network("169.254.170.0/24")
 ARCHITECTURES = {"arm64": "aarch64", "amd64": "x86_64"}  # Docker's name → the kernel's
 SUBNET_TAKEN = (
     f"CannotStartContainerError: the interface {{0}} has the same subnet as the network {INSIDE_NETWORK} ({INSIDE_SUBNET}), and "
@@ -39,8 +34,8 @@ class CannotCreate(Exception):
     """The message is the container's `reason`, in the words of ECS."""
 
 
-class NoNetwork(Exception):
-    """The networks were removed after Corral created them, for example by `docker network prune`."""
+class ResourceRemoved(Exception):
+    """Something that a container needs was removed after Corral created it, for example by `docker system prune`."""
 
 
 class TaskResources:
@@ -48,7 +43,7 @@ class TaskResources:
         self._api = api
         self._host_id = host_id
         self.architecture = ""  # under the name that the engine uses
-        self._networks: asyncio.Task[str] | None = None  # creates the networks; its result is the bridge of mode none
+        self.networks = TaskNetworks(api)
         self.with_volumes: set[str] = set()  # tasks with volumes of scope `task`
         self._pauses: dict[str, asyncio.Task[dict[str, Any]]] = {}  # task → its pause container
 
@@ -63,7 +58,7 @@ class TaskResources:
                 await self._api.get(f"/volumes/{name}")
             except EngineError as error:
                 raise CannotCreate(f"CannotCreateVolumeError: the shared volume {name} does not exist: {error}") from None
-        for volume in volumes(spec):
+        for volume in volumes(spec, self._host_id):
             if LABEL_TASK in volume["Labels"]:
                 self.with_volumes.add(spec.task_id)
             try:
@@ -73,7 +68,7 @@ class TaskResources:
         return await self._pause(spec) if needs_pause(spec) else None
 
     def adopt(self, task_id: str, about: dict[str, Any]) -> None:
-        """Take over a pause container that an earlier agent started."""
+        """Take over a running pause container, which an earlier agent started."""
 
         async def known() -> dict[str, Any]:
             return about
@@ -84,6 +79,10 @@ class TaskResources:
         """The engine's description of a task's pause container; None: it has none."""
         return await asyncio.shield(self._pauses[task_id]) if task_id in self._pauses else None
 
+    def running_pauses(self) -> dict[str, dict[str, Any]]:
+        """Task → the engine's description of its pause container, without those that are about to start."""
+        return {task_id: made.result() for task_id, made in self._pauses.items() if made.done() and not made.exception()}
+
     @property
     def with_pause(self) -> list[str]:
         return list(self._pauses)
@@ -93,15 +92,30 @@ class TaskResources:
             del self._pauses[task_id]
             await self.remove(pause_name(self._host_id, task_id))
 
+    async def find_volumes(self) -> None:
+        """Take over the volumes of tasks that earlier agents created."""
+        found = await self._api.get("/volumes", filters={"label": [f"{LABEL_HOST}={self._host_id}", LABEL_TASK]})
+        self.with_volumes |= {volume["Labels"][LABEL_TASK] for volume in found.get("Volumes") or ()}
+
     async def drop_volumes(self, task_id: str) -> None:
-        found = await self._api.get("/volumes", filters={"label": [f"{LABEL_TASK}={task_id}"]})
-        for volume in found.get("Volumes") or ():
-            try:
-                await self._api.delete(f"/volumes/{volume['Name']}")
-            except EngineError as error:
-                if error.status not in (404, 409):
-                    raise
-        self.with_volumes.discard(task_id)
+        """Remove the volumes of a task. If one cannot be removed, for example because a container uses it, a later call may."""
+        self.with_volumes.discard(task_id)  # first, because a container of the task may be ordered in the meantime
+        prefix = f"corral-{task_id}-"
+        try:
+            found = await self._api.get("/volumes", filters={"name": [prefix]})
+            for volume in found.get("Volumes") or ():
+                if volume["Name"].startswith(prefix):
+                    await self._remove_volume(volume["Name"])
+        except (EngineError, EngineGone):
+            self.with_volumes.add(task_id)
+            raise
+
+    async def _remove_volume(self, name: str) -> None:
+        try:
+            await self._api.delete(f"/volumes/{name}")
+        except EngineError as error:
+            if error.status != 404:
+                raise
 
     async def remove(self, container: str) -> None:
         try:
@@ -110,40 +124,23 @@ class TaskResources:
             if error.status not in (404, 409):  # removed, or being removed
                 raise
 
-    async def raise_if_network_is_missing(self, error: EngineError, container: str) -> None:
-        """If a start failed for lack of a network, remove the container and raise NoNetwork: a retry creates the networks."""
-        if any(f"network {name} not found" in str(error) for name in (NETWORK, INSIDE_NETWORK)):
-            self._networks = None
-            await self.remove(container)
-            raise NoNetwork from None
+    async def raise_if_removed(self, error: EngineError, container: str, pause: Mapping[str, Any] | None, task_id: str) -> None:
+        """If a start failed because something was removed, remove the container and raise ResourceRemoved: a retry creates both."""
+        text = str(error)
+        if any(f"network {name} {fault}" in text for name in NAMES for fault in ("not found", "is ambiguous")):
+            self.networks.forget()
+        elif pause is not None and pause["Id"] in text:  # no such container, or it is not running
+            self._pauses.pop(task_id, None)
+        elif error.status != 404 or "No such container" not in text:
+            return
+        await self.remove(container)
+        raise ResourceRemoved(text) from None
 
     async def _ensure_networks(self) -> str:
-        if self._networks is None or (self._networks.done() and self._networks.exception()):
-            self._networks = asyncio.get_running_loop().create_task(self._make_networks())
         try:
-            return await asyncio.shield(self._networks)
+            return await self.networks.ensure()
         except EngineError as error:
             raise CannotCreate(f"CannotStartContainerError: the Docker networks for tasks cannot be created: {error}") from None
-
-    async def _make_networks(self) -> str:
-        there: list[dict[str, Any]] = await self._api.get("/networks")
-        names = {network["Name"] for network in there}
-        gateways = {part.get("Gateway") for network in there for part in network.get("IPAM", {}).get("Config") or ()}
-        if NETWORK not in names:
-            await self._network({"Name": NETWORK})
-        if INSIDE_NETWORK not in names:
-            if GATEWAY in gateways:
-                raise EngineError(409, f"another network of this engine has the gateway {GATEWAY}; remove that network")
-            config = [{"Subnet": str(INSIDE_SUBNET), "Gateway": GATEWAY}]
-            await self._network({"Name": INSIDE_NETWORK, "Internal": True, "IPAM": {"Config": config}})
-        return bridge_of(await self._api.get(f"/networks/{INSIDE_NETWORK}"))
-
-    async def _network(self, body: dict[str, Any]) -> None:
-        try:
-            await self._api.post("/networks/create", {"CheckDuplicate": True, "Driver": "bridge", **body})
-        except EngineError as error:
-            if error.status != 409:  # another Corral created it first
-                raise
 
     async def _pause(self, spec: RunSpec) -> dict[str, Any]:
         making = self._pauses.get(spec.task_id)
@@ -152,7 +149,7 @@ class TaskResources:
         try:
             return await asyncio.shield(making)
         except EngineError as error:
-            await self.raise_if_network_is_missing(error, pause_name(self._host_id, spec.task_id))
+            await self.raise_if_removed(error, pause_name(self._host_id, spec.task_id), None, spec.task_id)
             raise CannotCreate(f"CannotStartContainerError: the network of the task cannot be created: {error}") from None
 
     async def _make_pause(self, spec: RunSpec) -> dict[str, Any]:
@@ -173,45 +170,6 @@ class TaskResources:
     async def _make_image(self) -> None:
         layer = pause_image.layer(ARCHITECTURES.get(self.architecture, self.architecture))
         await self._api.post("/images/create", layer, fromSrc="-", repo=pause_image.IMAGE, tag=pause_image.TAG)
-
-
-def bridge_of(network: Mapping[str, Any]) -> str:
-    """The name of a network's interface on the engine's machine."""
-    return str((network.get("Options") or {}).get("com.docker.network.bridge.name") or f"br-{network['Id'][:12]}")
-
-
-def shadowing_interface(bridge: str) -> str | None:
-    """Another interface whose route takes the packets that this host sends to containers of the bridge.
-
-    None: there is no such interface, or the engine runs on another machine, whose routes are unknown.
-    """
-    if not os.path.exists(f"/sys/class/net/{bridge}"):
-        return None
-    first = first_route_to(INSIDE_SUBNET)
-    return first if first != bridge else None
-
-
-def first_route_to(subnet: IPv4Network) -> str | None:
-    """The interface of this machine's route to exactly this subnet; None: there is no such route.
-
-    Of several routes to one subnet, the kernel uses the one with the smallest metric, then the first.
-    """
-    found = [(metric, interface) for destination, metric, interface in _routes() if destination == subnet]
-    return min(found, key=lambda route: route[0])[1] if found else None
-
-
-def _routes() -> list[tuple[IPv4Network, int, str]]:
-    """(destination, metric, interface), in the kernel's order."""
-    found = []
-    for line in ROUTE_TABLE.read_text().splitlines()[1:]:
-        interface, destination, _, _, _, _, metric, mask, *_ = line.split()
-        found.append((IPv4Network((_address(destination), str(_address(mask)))), int(metric), interface))
-    return found
-
-
-def _address(text: str) -> IPv4Address:
-    """The table has addresses as hexadecimal numbers in little-endian byte order."""
-    return IPv4Address(int(text, 16).to_bytes(4, "little"))
 
 
 def pause_name(host_id: str, task_id: str) -> str:

@@ -38,7 +38,7 @@ from corral.node import node_folder
 from corral.server.environment_files import with_files
 from corral.server.lanes import Lane
 from corral.services import hosts
-from corral.services.logs.ingestion import open_streams, ship
+from corral.services.logs.ingestion import open_streams, runtime_ids, ship
 from corral.store import Store
 from corral.telemetry import LogStore
 
@@ -209,6 +209,8 @@ class Agents:
         self._connections[hello.host_id] = connection
         if stale is not None:
             stale.close()
+        if names := runtime_ids(hello.runs):
+            await self._logs.submit(partial(ship, chunks=[], names=names))
         await self._state.submit(lambda tx: hosts.hello(tx, hello))
         connection.send({"welcome": {}})
         self.joined.set()
@@ -235,7 +237,8 @@ class Agents:
         refused = {start.spec.run_id: start.fault for start in starts if start.fault is not None}
         logged = [start for start in starts if start.log is not None and start.fault is None]
         if logged:
-            refused |= await self._logs.submit_now(lambda tx: open_streams(tx, logged))
+            as_containers = bool(connection.hello.docker)
+            refused |= await self._logs.submit_now(lambda tx: open_streams(tx, logged, as_containers=as_containers))
         if self._connections.get(connection.hello.host_id) is not connection:
             raise ConnectionResetError  # a later hello requests all orders again, and these runs may start then
         if refused:
@@ -267,8 +270,9 @@ class Agents:
                 await self._state.submit(partial(hosts.gpus_in_use, host_id=host_id, found=found))
                 foreign = {**foreign, **found}
             shipped: dict[str, int] = {}
-            if report.logs:  # logs first: a client that sees a stopped task can read its whole log
-                shipped = await self._logs.submit(partial(ship, chunks=report.logs))
+            names = runtime_ids(report.runs)
+            if report.logs or names:  # logs first: a client that sees a stopped task can read its whole log
+                shipped = await self._logs.submit(partial(ship, chunks=report.logs, names=names))
             if report.runs:
                 await self._state.submit(partial(hosts.report, host_id=host_id, runs=report.runs))
             if self._clock.now_s() - seen_s >= HEARTBEAT_S / 2:

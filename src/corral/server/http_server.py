@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -21,6 +22,7 @@ from corral.server.response_sender import Send, Sender
 DATE_S = 1.0  # the precision of the Date header
 
 AsgiScope = dict[str, Any]
+INVALID_REQUEST = "Invalid HTTP request received."
 
 
 class AsgiApp:
@@ -68,6 +70,7 @@ class HttpServer(uvicorn.Server):
         super().__init__(config)
         self._clock = clock
         self._exit_requested = asyncio.Event()
+        logging.getLogger("uvicorn.error").addFilter(is_worth_logging)
 
     def exit(self) -> None:
         """Stop listening, and respond to the requests that were received."""
@@ -84,3 +87,11 @@ class HttpServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def is_worth_logging(record: logging.LogRecord) -> bool:
+    """Whether to log a message of uvicorn. A request that is not HTTP gets a 400, and only its client can mend it.
+
+    Docker sends a TLS handshake before each pull from a registry on localhost.
+    """
+    return record.msg != INVALID_REQUEST

@@ -313,11 +313,27 @@ class LogStore(Database):
 
     # Output of runs
 
-    def open_shipment(self, run_id: str, stream_id: int, now_ms: int) -> None:
-        self.execute("INSERT OR IGNORE INTO shipment VALUES (?, ?, 0, ?)", (run_id, stream_id, now_ms))
+    def open_shipment(self, run_id: str, group_id: int, stream_id: int | None, now_ms: int) -> None:
+        """Prepare the shipment of a run's output. `stream_id` None: `name_shipment` follows when the container has started."""
+        self.execute(
+            "INSERT INTO shipment VALUES (?, ?, ?, 0, ?) "
+            "ON CONFLICT (run_id) DO UPDATE SET stream_id = coalesce(stream_id, excluded.stream_id)",
+            (run_id, group_id, stream_id, now_ms),
+        )
 
-    def shipment(self, run_id: str) -> tuple[int, int] | None:
-        """(stream id, bytes shipped)"""
+    def name_shipment(self, run_id: str, stream: str, now_ms: int) -> None:
+        """Create the stream of a shipment that has none. If its log group was deleted, drop the shipment."""
+        row = self.execute("SELECT group_id FROM shipment WHERE run_id = ? AND stream_id IS NULL", (run_id,)).fetchone()
+        if row is None:
+            return
+        if self.group_by_id(row[0]) is None:
+            self.execute("DELETE FROM shipment WHERE run_id = ?", (run_id,))
+        else:
+            stream_id = self.stream_id(row[0], stream, now_ms)
+            self.execute("UPDATE shipment SET stream_id = ?, touched_ms = ? WHERE run_id = ?", (stream_id, now_ms, run_id))
+
+    def shipment(self, run_id: str) -> tuple[int | None, int] | None:
+        """(stream id, bytes shipped); the stream id is None until the stream has a name."""
         row = self.execute("SELECT stream_id, shipped FROM shipment WHERE run_id = ?", (run_id,)).fetchone()
         return (row[0], row[1]) if row else None
 

@@ -50,7 +50,8 @@ CREATE TABLE metric_filter (
 -- How much of a run's output is in its stream. Written in the transaction of the events, so that no line is lost or duplicated.
 CREATE TABLE shipment (
     run_id     TEXT PRIMARY KEY,
-    stream_id  INTEGER NOT NULL,
+    group_id   INTEGER NOT NULL,
+    stream_id  INTEGER,                                 -- NULL: its name is the id of the run's container, which has not started
     shipped    INTEGER NOT NULL,
     touched_ms INTEGER NOT NULL
 ) WITHOUT ROWID;

@@ -52,7 +52,8 @@ CREATE TABLE outbox (
 );
 CREATE TABLE shipment (
     run_id     TEXT PRIMARY KEY,
-    stream_id  INTEGER NOT NULL,
+    group_id   INTEGER NOT NULL,
+    stream_id  INTEGER,                                 -- NULL: its name is the id of the run's container, which has not started
     shipped    INTEGER NOT NULL,
     touched_ms INTEGER NOT NULL
 ) WITHOUT ROWID;

@@ -35,10 +35,10 @@ NO_FILES = "ResourceInitializationError: failed to download env files: file down
 def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrder:
     """The order to start a run. Its `spec` also serves for health checks and commands in a run that has started."""
     container = spec.containers[run.container]
-    log = log_target(task, run, container)
     secrets, no_secrets = secret_values(tx, task, container.definition)
     files, no_files = environment_file_slices(tx, container.definition)
     settings = container_settings(tx, task, spec, container)
+    log = log_target(task, run, container, may_be_container=settings is not None)
     pull = pull_from_here(tx.settings, container.image, task.region, tx.now_s) if settings is not None else None
     run_spec = RunSpec(
         run_id=run.attempt_id,
@@ -87,16 +87,19 @@ def container_settings(tx: Tx[Store], task: Task, spec: TaskSpec, container: Con
     }
 
 
-def log_target(task: Task, run: Run, container: ContainerSpec) -> LogTarget | None:
+def log_target(task: Task, run: Run, container: ContainerSpec, *, may_be_container: bool = False) -> LogTarget | None:
+    """The log stream of a run. Without a prefix it has the `runtimeId` of the container, which a restart does not change."""
     options = container.log_options
     if options is None:
         return None
     prefix = options.get("awslogs-stream-prefix")
+    runtime_id = (run.about or {}).get("runtimeId")
     return LogTarget(
         region=options.get("awslogs-region", task.region),
         group=options["awslogs-group"],
-        stream=f"{prefix}/{run.container}/{task.id}" if prefix else run.id,
+        stream=f"{prefix}/{run.container}/{task.id}" if prefix else runtime_id or run.id,
         create_group=options.get("awslogs-create-group", "").lower() == "true",
+        named_by_container=may_be_container and not prefix and runtime_id is None,
     )
 
 

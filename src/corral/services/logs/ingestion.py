@@ -11,7 +11,7 @@ from typing import Any
 from corral.core import Tx
 from corral.decide.emf import MARK, embedded_points
 from corral.model.metric import Point
-from corral.model.run import LogChunk, LogTarget, StartOrder
+from corral.model.run import LogChunk, LogTarget, Observed, StartOrder
 from corral.services.cloudwatch.metric_writes import hand_over_points
 from corral.services.logs.common import now_ms
 from corral.telemetry import LogStore, LogStream
@@ -21,6 +21,7 @@ NO_GROUP = (
     "log stream: ResourceNotFoundException: The specified log group does not exist. "
     "Create it with: aws logs create-log-group --log-group-name {group} --region {region}"
 )
+NO_NAMES: Mapping[str, str] = {}
 
 
 def ingest(tx: Tx[LogStore], stream: LogStream, events: Sequence[tuple[int, str]]) -> None:
@@ -46,8 +47,11 @@ def _filtered_points(filters: Sequence[Mapping[str, Any]], region: str, events: 
     return found + [point for extractor in extractors for point in extractor.defaults()]
 
 
-def open_streams(tx: Tx[LogStore], starts: list[StartOrder]) -> dict[str, str]:
-    """Create the streams of runs that are about to start. Returns run id → why that run cannot start."""
+def open_streams(tx: Tx[LogStore], starts: list[StartOrder], *, as_containers: bool = False) -> dict[str, str]:
+    """Create the streams of runs that are about to start. Returns run id → why that run cannot start.
+
+    `as_containers`: the host runs images as containers. A stream with the name of a container is created by `ship`.
+    """
     refused = {}
     groups: dict[tuple[str, str], int] = {}  # many runs share few groups
     for start in starts:
@@ -59,7 +63,9 @@ def open_streams(tx: Tx[LogStore], starts: list[StartOrder]) -> dict[str, str]:
             refused[run_id] = NO_GROUP.format(group=log.group, region=log.region)
             continue
         groups[log.region, log.group] = group_id
-        tx.store.open_shipment(run_id, tx.store.stream_id(group_id, log.stream, now_ms(tx)), now_ms(tx))
+        is_named = not (as_containers and log.named_by_container)
+        stream_id = tx.store.stream_id(group_id, log.stream, now_ms(tx)) if is_named else None
+        tx.store.open_shipment(run_id, group_id, stream_id, now_ms(tx))
     return refused
 
 
@@ -71,8 +77,18 @@ def _group_id(tx: Tx[LogStore], log: LogTarget) -> int | None:
     return None if group is None else group.id
 
 
-def ship(tx: Tx[LogStore], chunks: list[LogChunk]) -> dict[str, int]:
-    """Store the output of runs. Returns run id → bytes stored so far. A chunk that does not start there is ignored."""
+def runtime_ids(runs: list[Observed]) -> dict[str, str]:
+    """Run id → the runtime id of its container, for the runs of a host's message that are containers."""
+    return {run.run_id: run.about["runtimeId"] for run in runs if run.about is not None and "runtimeId" in run.about}
+
+
+def ship(tx: Tx[LogStore], chunks: list[LogChunk], names: Mapping[str, str] = NO_NAMES) -> dict[str, int]:
+    """Store the output of runs. Returns run id → bytes stored so far. A chunk that does not start there is ignored.
+
+    `names`: run id → the runtime id of its container, which is the name of its stream if the log driver has no prefix.
+    """
+    for run_id, name in names.items():
+        tx.store.name_shipment(run_id, name, now_ms(tx))
     shipped = {}
     for chunk in chunks:
         known = tx.store.shipment(chunk.run_id)
@@ -80,7 +96,7 @@ def ship(tx: Tx[LogStore], chunks: list[LogChunk]) -> dict[str, int]:
             shipped[chunk.run_id] = chunk.end
             continue
         stream_id, so_far = known
-        if chunk.start == so_far and chunk.end > so_far:
+        if stream_id is not None and chunk.start == so_far and chunk.end > so_far:
             stream = tx.store.stream_by_id(stream_id)
             if stream is not None:  # None: the stream was deleted in the meantime
                 ingest(tx, stream, chunk.events)

@@ -1,0 +1,141 @@
+"""The Docker networks of tasks: created before the first container that needs them, and again when they were removed.
+
+`docker network prune` removes a network without running containers. Tasks in mode bridge and awsvpc reach Corral at an address of
+`corral-inside` without being connected to it, so a prune would cut them off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv4Network
+from pathlib import Path
+from typing import Any
+
+from corral.node.docker_api import DockerApi, EngineError
+from corral.node.docker_settings import GATEWAY, INSIDE_NETWORK, NETWORK
+
+NAMES = (NETWORK, INSIDE_NETWORK)
+ROUTE_TABLE = Path("/proc/net/route")
+INSIDE_SUBNET = IPv4Network("169.254.170.0/24")
+
+log = logging.getLogger("corral.node")
+
+
+class TaskNetworks:
+    def __init__(self, api: DockerApi) -> None:
+        self._api = api
+        self._lock = asyncio.Lock()
+        self._making: asyncio.Task[str] | None = None  # creates the networks; its result is the bridge of mode none
+
+    async def ensure(self) -> str:
+        """Create the networks unless that was done. Return the bridge of mode none."""
+        if self._making is None or (self._making.done() and self._making.exception()):
+            self._making = asyncio.get_running_loop().create_task(self._make())
+        return await asyncio.shield(self._making)
+
+    def forget(self) -> None:
+        """The networks may be gone: the next `ensure` looks again."""
+        self._making = None
+
+    async def restore(self, members: Mapping[str, str]) -> list[str]:
+        """Create networks that were removed, and connect these running containers (id → network) to theirs if they are not.
+
+        Return the containers that were connected: they may have another address.
+        """
+        names = {network["Name"] for network in await self._api.get("/networks")}
+        missing = [name for name in NAMES if name not in names]
+        if missing and (self._making is None or self._making.done()):
+            log.warning("creating the Docker network %s, which running tasks need", " and ".join(missing))
+            self.forget()
+        await self.ensure()
+        connected = []
+        for name in NAMES:
+            wanted = [container for container, network in members.items() if network == name]
+            there = ((await self._api.get(f"/networks/{name}")).get("Containers") or {}) if wanted else {}
+            for container in wanted:
+                if container not in there and await self._connect(name, container):
+                    connected.append(container)
+        return connected
+
+    async def _connect(self, name: str, container: str) -> bool:
+        try:
+            await self._api.post(f"/networks/{name}/connect", {"Container": container})
+        except EngineError as error:  # it has ended, or another agent was faster
+            log.info("cannot connect the container %s to the network %s: %s", container[:12], name, error)
+            return False
+        log.warning("connected the container %s to the network %s again", container[:12], name)
+        return True
+
+    async def _make(self) -> str:
+        async with self._lock:
+            there = await self._api.get("/networks")
+            names = {network["Name"] for network in there}
+            gateways = {part.get("Gateway") for network in there for part in network.get("IPAM", {}).get("Config") or ()}
+            if NETWORK not in names:
+                await self._create({"Name": NETWORK})
+            if INSIDE_NETWORK not in names:
+                if GATEWAY in gateways:
+                    raise EngineError(409, f"another network of this engine has the gateway {GATEWAY}; remove that network")
+                config = [{"Subnet": str(INSIDE_SUBNET), "Gateway": GATEWAY}]
+                await self._create({"Name": INSIDE_NETWORK, "Internal": True, "IPAM": {"Config": config}})
+            await self._remove_duplicates()
+            return bridge_of(await self._api.get(f"/networks/{INSIDE_NETWORK}"))
+
+    async def _create(self, body: dict[str, Any]) -> None:
+        try:
+            await self._api.post("/networks/create", {"CheckDuplicate": True, "Driver": "bridge", **body})
+        except EngineError:
+            if body["Name"] not in {network["Name"] for network in await self._api.get("/networks")}:
+                raise  # else another Corral created it first
+
+    async def _remove_duplicates(self) -> None:
+        """Keep the oldest network of each name: if two Corrals create one at the same moment, the engine creates both."""
+        there = await self._api.get("/networks")
+        for name in NAMES:
+            for other in sorted((each["Created"], each["Id"]) for each in there if each["Name"] == name)[1:]:
+                try:
+                    await self._api.delete(f"/networks/{other[1]}")
+                except EngineError as error:
+                    log.warning("cannot remove the second Docker network with the name %s: %s", name, error)
+
+
+def bridge_of(network: Mapping[str, Any]) -> str:
+    """The name of a network's interface on the engine's machine."""
+    return str((network.get("Options") or {}).get("com.docker.network.bridge.name") or f"br-{network['Id'][:12]}")
+
+
+def shadowing_interface(bridge: str) -> str | None:
+    """Another interface whose route takes the packets that this host sends to containers of the bridge.
+
+    None: there is no such interface, or the engine runs on another machine, whose routes are unknown.
+    """
+    if not os.path.exists(f"/sys/class/net/{bridge}"):
+        return None
+    first = first_route_to(INSIDE_SUBNET)
+    return first if first != bridge else None
+
+
+def first_route_to(subnet: IPv4Network) -> str | None:
+    """The interface of this machine's route to exactly this subnet; None: there is no such route.
+
+    Of several routes to one subnet, the kernel uses the one with the smallest metric, then the first.
+    """
+    found = [(metric, interface) for destination, metric, interface in _routes() if destination == subnet]
+    return min(found, key=lambda route: route[0])[1] if found else None
+
+
+def _routes() -> list[tuple[IPv4Network, int, str]]:
+    """(destination, metric, interface), in the kernel's order."""
+    found = []
+    for line in ROUTE_TABLE.read_text().splitlines()[1:]:
+        interface, destination, _, _, _, _, metric, mask, *_ = line.split()
+        found.append((IPv4Network((_address(destination), str(_address(mask)))), int(metric), interface))
+    return found
+
+
+def _address(text: str) -> IPv4Address:
+    """The table has addresses as hexadecimal numbers in little-endian byte order."""
+    return IPv4Address(int(text, 16).to_bytes(4, "little"))
