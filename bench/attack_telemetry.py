@@ -3,8 +3,8 @@
     python bench/attack_telemetry.py [SECONDS] [noisy|emf|search|none]...
 
 Each attack runs for some seconds against its own Corral. Meanwhile one client calls DescribeTasks, PutMetricData, PutLogEvents,
-GetLogEvents and GetMetricData in turn, and starts a task that prints a line each second. Printed are the p50, the p99 and the maximum
-of these calls, the server's memory, the disk space of output files and databases, and how long the server stays busy afterwards.
+GetLogEvents and GetMetricData in turn, and a task prints a line each second. The output has the p50, p99 and maximum of these
+calls, the server's memory, the disk space of output files and databases, and how long the server stays busy afterwards.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-
-from botocore.config import Config
 
 from harness import Corral
 
@@ -45,7 +43,7 @@ def noisy(corral: Corral, over: threading.Event) -> None:
 
 def emf(corral: Corral, over: threading.Event) -> None:
     """Lines of 60 KB that declare a hundred metrics in hundreds of dimension sets, all of them new."""
-    logs = corral.client("logs", config=Config(retries={"max_attempts": 1}))
+    logs = corral.client("logs")
     logs.create_log_stream(logGroupName="/attack", logStreamName="emf")
     names, number = [f"m{n}" for n in range(100)], 0
     while not over.is_set():
@@ -62,19 +60,21 @@ def emf(corral: Corral, over: threading.Event) -> None:
             )
 
 
-def search(corral: Corral, over: threading.Event) -> None:
-    """Clients that ask for a hundred searches over 20,000 series and leave after two seconds."""
+def make_series(corral: Corral) -> None:
     cloudwatch = corral.client("cloudwatch")
     for at in range(0, SERIES, 1000):
         data = [
             {"MetricName": f"cpu{n}", "Value": 1, "Dimensions": [{"Name": "host", "Value": str(n)}]} for n in range(at, at + 1000)
         ]
         cloudwatch.put_metric_data(Namespace="Fleet", MetricData=data)
+
+
+def search(corral: Corral, over: threading.Event) -> None:
+    """Clients that ask for a hundred searches over 20,000 series and leave after two seconds."""
     queries = [{"Id": f"e{n}", "Expression": f"SEARCH('{{Fleet, host}} cpu{n} OR x{n}', 'Sum', 60)"} for n in range(100)]
 
     def leave() -> None:
-        config = Config(read_timeout=2, retries={"max_attempts": 0})
-        impatient = corral.client("cloudwatch", config=config)
+        impatient = corral.client("cloudwatch", read_timeout=2)
         while not over.is_set():
             with suppress(Exception):
                 impatient.get_metric_data(MetricDataQueries=queries, **PERIODS)
@@ -149,16 +149,20 @@ def run(name: str, seconds: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         corral = Corral(Path(folder) / "data").start()
         try:
+            if name == "search":
+                make_series(corral)
             calls, over = normal_calls(corral), threading.Event()
             attack = threading.Thread(target=ATTACKS[name], args=(corral, over))
             attack.start()
             took: list[float] = []
+            slowest = [0.0] * len(calls)
             disk, began = 0, time.monotonic()
             while time.monotonic() < began + seconds:
-                for call in calls:
+                for number, call in enumerate(calls):
                     at = time.perf_counter()
                     call()
                     took.append(time.perf_counter() - at)
+                    slowest[number] = max(slowest[number], took[-1])
                 disk = max(disk, disk_mib(corral.data / "node" / "output"))
                 time.sleep(0.02)
             delay_s = ticker_delay_s(corral)
@@ -174,11 +178,13 @@ def run(name: str, seconds: float) -> None:
                     break
             took.sort()
             now, peak = memory_mib(pid)
+            p50, p99 = took[len(took) // 2], took[len(took) * 99 // 100]
+            databases = disk_mib(corral.data) - disk_mib(corral.data / "node")
             print(
-                f"{name:7} {len(took):5} calls: p50 {took[len(took) // 2] * 1e3:6.1f} ms, p99 {took[len(took) * 99 // 100] * 1e3:7.1f} ms, "
-                f"max {took[-1] * 1e3:8.1f} ms; server {now} MiB now, {peak} at most; output files {disk} MiB at most, "
-                f"databases {disk_mib(corral.data) - disk_mib(corral.data / 'node')} MiB; log of another task up to {delay_s:.1f} s late; "
-                f"busy for {busy_s:.1f} s afterwards",
+                f"{name:7} {len(took):5} calls: p50 {p50 * 1e3:6.1f} ms, p99 {p99 * 1e3:7.1f} ms, max {took[-1] * 1e3:8.1f} ms; "
+                f"server {now} MiB now, {peak} at most; output files {disk} MiB at most, databases {databases} MiB; "
+                f"slowest of each call {' '.join(f'{each * 1e3:.0f}' for each in slowest)} ms; "
+                f"log of another task up to {delay_s:.1f} s late; busy for {busy_s:.1f} s afterwards",
                 flush=True,
             )
         finally:

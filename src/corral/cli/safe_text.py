@@ -15,8 +15,16 @@ class SafeText(Text):
     def __init__(self, text: str = "", *options: Any, **named: Any) -> None:
         super().__init__(escape_controls(text), *options, **named)
 
-    def append(self, text: Text | str, *options: Any, **named: Any) -> Text:
-        return super().append(escape_controls(text) if isinstance(text, str) else text, *options, **named)
+    def append(self, text: Text | str, *options: Any, **named: Any) -> SafeText:
+        super().append(escape_controls(text) if isinstance(text, str) else text, *options, **named)
+        return self
+
+    @classmethod
+    def assemble(cls, *parts: Any, **options: Any) -> SafeText:
+        """Rich's `assemble` appends each part, so each part is escaped."""
+        found = super().assemble(*parts, **options)
+        assert isinstance(found, SafeText)
+        return found
 
 
 class SafeConsole(Console):

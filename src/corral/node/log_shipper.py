@@ -28,6 +28,7 @@ SHARE_MIN_BYTES = 32 * 1024  # per run, regardless of how many there are
 BACKLOG_MAX_BYTES = 8 * 1024 * 1024  # takes some seconds to ship
 BURST_BYTES = OUTPUT_MAX_BYTES  # shipped at full speed; this much was never dropped
 RATE_BYTES_PER_S = 2 * 1024 * 1024  # of each living run, after the burst
+EVENT_BYTES = 100  # what an event costs, in addition to its text
 RESUME_BYTES = 1024 * 1024  # a run that has reached the rate ships pieces of this size
 RELEASE_BYTES = 16 * 1024 * 1024  # the smallest hole that is made in a file
 DROPPED = "corral: {} bytes of output were dropped here: the task prints faster than its log is stored."
@@ -165,7 +166,7 @@ class LogShipper:
             return None
         data, is_all, dropped = self._read(run_id, tail.offset, max_bytes)
         used, texts = split_events(data, final=tail.ended and is_all, max_events=max_events)
-        tail.allowance -= used
+        tail.allowance -= used + EVENT_BYTES * len(texts)
         if dropped:
             texts.insert(0, DROPPED.format(f"{dropped:,}"))
         tail.done = tail.ended and is_all and used == len(data)

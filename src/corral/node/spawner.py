@@ -51,7 +51,8 @@ LINGER_MAX_S = 1.0
 LINGER_KILL_S = 0.004  # from this delay on, search /proc for the holders of the lock and kill them
 JOURNAL_RETRY_S = 1.0
 BAD_TURN_S = 0.05
-OUTPUT_CHECK_S = 1.0  # between two checks of the size of output files
+OUTPUT_CHECK_S = 0.25  # between two checks of the size of output files
+OUTPUT_CHECK_NOISY_S = 0.05  # while output is being dropped
 OUTPUT_CHECK_MAX = 500  # files that one check examines
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")  # becomes a file name
@@ -80,6 +81,7 @@ class Spawner:
         self._quitting = False
         self._idle_since = boot_s()
         self._unchecked: list[str] = []  # live runs whose output file has not been checked in this round
+        self._noisy: list[str] = []  # runs whose output was dropped in the last check
         self._checks_output = False
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._home = os.open(data, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -337,20 +339,19 @@ class Spawner:
 
     # -- output --------------------------------------------------------------------------------------------------
 
-    def _check_output_later(self) -> None:
+    def _check_output_later(self, wait_s: float = OUTPUT_CHECK_S) -> None:
         if self._alive and not self._checks_output:
             self._checks_output = True
-            self._at(boot_s() + OUTPUT_CHECK_S, self._check_output)
+            self._at(boot_s() + wait_s, self._check_output)
 
     def _check_output(self) -> None:
         """Bound the output files of live runs, a part of them each time. With an agent, the agent does this sooner."""
         if not self._unchecked:
             self._unchecked = [run.run_id for run in self._runs.values() if run.alive]
         part, self._unchecked = self._unchecked[:OUTPUT_CHECK_MAX], self._unchecked[OUTPUT_CHECK_MAX:]
-        for run_id in part:
-            bound_output(self._output(run_id))
+        self._noisy = [run_id for run_id in dict.fromkeys([*self._noisy, *part]) if bound_output(self._output(run_id))]
         self._checks_output = False
-        self._check_output_later()
+        self._check_output_later(OUTPUT_CHECK_NOISY_S if self._noisy else OUTPUT_CHECK_S)
 
     # -- stopping ------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,8 @@ from corral.errors import api_error
 
 QUICK_THREADS = 2
 SLOW_THREADS = 2
-QUICK_MAX_S = 0.05  # CPU time
+QUICK_MAX_S = 0.02  # CPU time
+WATCH_S = 0.25  # after this time, the connection of a read is watched
 WAITING_MAX = 200  # slow reads that wait for a thread
 
 ThrottlingException = api_error("ThrottlingException")
@@ -69,14 +70,18 @@ class HeavyReads:
         self._waiting: dict[str, deque[SlowRead]] = {}  # by caller, in the order of their turns
         self._reading: dict[str, SlowRead] = {}  # by caller
 
-    async def run(self, read: Read, caller: str, on_slow: Callable[[asyncio.Future[Any]], None]) -> Any:
-        """Run a read and return its result. `on_slow` gets the future of a slow read; cancelling the future ends the read."""
+    async def run(self, read: Read, caller: str, on_slow: Callable[[asyncio.Future[Any]], object]) -> Any:
+        """Run a read and return its result. `on_slow` gets the future of a read that takes long; cancelling it ends the read."""
         if self._quick is None:
             self._quick = ThreadPoolExecutor(QUICK_THREADS, thread_name_prefix="reader")
+        quick = self._loop.run_in_executor(self._quick, _read_quickly, read)
+        watch = self._loop.call_later(WATCH_S, on_slow, quick)  # it may have to wait for a thread
         try:
-            return await self._loop.run_in_executor(self._quick, _read_quickly, read)
+            return await quick
         except TooSlow:
             answer = self._queue(read, caller)
+        finally:
+            watch.cancel()
         on_slow(answer)
         return await answer
 

@@ -95,7 +95,12 @@ class Lane(Generic[S]):
         self._queue.put([Command(handler, partial(_set_result, answer), answer.cancelled) for handler, answer in commands])
 
     async def read(
-        self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids, caller: str, on_slow: Callable[[asyncio.Future[T]], None]
+        self,
+        handler: Callable[[Tx[S]], T],
+        settings: Settings,
+        ids: Ids,
+        caller: str = "",
+        on_slow: Callable[[asyncio.Future[T]], object] = lambda answer: None,
     ) -> T:
         """Run a heavy read in a reader thread, outside the lane. `on_slow` gets the future of a read that takes long."""
         found: T = await self._heavy_reads.run(lambda step: self._read(handler, settings, ids, step), caller, on_slow)

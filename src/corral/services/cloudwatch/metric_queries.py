@@ -324,11 +324,10 @@ class _Computation:
         return tuple(found[: select.limit])
 
     def _visible(self, namespace: str | None, name: str | None) -> list[Metric]:
-        self._tx.step()
+        tx = self._tx
         if (namespace, name) not in self._listed:
-            since_s = self._tx.now_s - VISIBLE_S
-            self._listed[namespace, name] = self._tx.store.listed(
-                self._region, active_since_s=since_s, namespace=namespace, name=name
+            self._listed[namespace, name] = tx.store.listed(
+                self._region, active_since_s=tx.now_s - VISIBLE_S, namespace=namespace, name=name, step=tx.step
             )
         return self._listed[namespace, name]
 
