@@ -147,6 +147,23 @@ def test_one_row_for_each_command_and_receiver(world: World) -> None:
     assert rows == [("to", "add", b'["a","b"]'), ("to", "add", b'["c",{"plain":["data",1,0.5,null]}]'), ("to", "other", b'["d"]')]
 
 
+def test_large_payloads_are_received_in_several_transactions(world: World) -> None:
+    """Other commands run in between, and the response waits for the last part."""
+    names = [f"{number}-" + "x" * 6000 for number in range(5)]
+    world.ask(hands(*names, "last"))
+    outcome = world.sender.work()
+    assert [len(handover.payload) > 12_000 for handover, _ in outcome.handed] == [True, True, False]
+    for received in (2, 4):
+        assert len(world.receiver.queue) == 1
+        world.receiver.work()
+        assert (len(world.receiver.clusters()), world.told) == (received, [])
+    world.receiver.work()
+    assert (len(world.receiver.clusters()), world.told) == (6, ["handed"])
+    world.restart()
+    world.settle()
+    assert len(world.receiver.clusters()) == 6
+
+
 def test_hand_overs_of_a_failed_command_or_batch_are_not_written(world: World) -> None:
     def fails(tx: Tx[Any], error: Exception) -> None:
         hands("never")(tx)

@@ -26,6 +26,7 @@ from corral.model.run import RunSpec, StartOrder
 from corral.model.settings import Settings
 
 MARKS_MAX_PER_BATCH = 1_000  # further marks become due rows for the next batch, so that requests do not wait for all
+HANDOVER_MAX_BYTES = 16 * 1024  # of the payloads that share a row
 INSTANT_S = 1e-6
 CLOCK_STEP_S = 1.0
 RETRY_S = 5.0  # until a reconciler that raised an exception is run again
@@ -79,6 +80,10 @@ Order = StartOrder | str | RunSpec | None  # start a run; stop the run with this
 Sizes = tuple[int, int, int, int, int]
 
 
+def _no_step() -> None:
+    pass
+
+
 class Tx(Struct, Generic[S]):
     """The transaction as handlers and reconcilers see it: the store, the time, and what to do after the commit."""
 
@@ -87,6 +92,7 @@ class Tx(Struct, Generic[S]):
     ids: Ids
     settings: Settings
     final: bool = True  # False: the handler may still raise Wait
+    step: Callable[[], None] = _no_step  # long reads call this between steps: it raises if the read is to end
     _reconciles_left: int = MARKS_MAX_PER_BATCH
     _marks: dict[str, None] = field(default_factory=dict)
     _changed: dict[str, None] = field(default_factory=dict)
@@ -327,17 +333,30 @@ class Core(Generic[S]):
         tx._marks.clear()
 
     def _write_handovers(self, tx: Tx[S], outcome: Outcome) -> int:
-        """Write one row for all payloads of a command to the same receiver. Return how many of `delivered` were removed."""
+        """Write one row for the payloads of a command to the same receiver. Return how many of `delivered` were removed.
+
+        Large payloads get several rows, which are received in several transactions. Other commands run in between.
+        """
         outcome.finished = [self.delivered[at] for at in range(len(self.delivered))]
         removed = len(outcome.finished)
         self.store.drop_handovers(outcome.finished)
-        rows: dict[tuple[str, str, str | Command | None], tuple[list[bytes], str | None, Command | None]] = {}
+        rows: list[tuple[str, str, str | None, list[bytes], Command | None]] = []
+        newest: dict[tuple[str, str, str], int] = {}  # the row of each key; earlier ones are not written
+        open_rows: dict[tuple[str, str, Command | None], tuple[list[bytes], int]] = {}  # the row to append to, and its size
         for lane, kind, key, payload, command in tx._handed:
-            row = (lane, kind, command if key is None else key)
             if key is not None:
-                rows.pop(row, None)
-            rows.setdefault(row, ([], key, command))[0].append(payload)
-        for (lane, kind, _), (payloads, key, command) in rows.items():
+                newest[lane, kind, key] = len(rows)
+                rows.append((lane, kind, key, [payload], command))
+                continue
+            payloads, size = open_rows.get((lane, kind, command), ([], 0))
+            if not payloads or size + len(payload) > HANDOVER_MAX_BYTES:
+                payloads, size = [], 0
+                rows.append((lane, kind, None, payloads, command))
+            payloads.append(payload)
+            open_rows[lane, kind, command] = payloads, size + len(payload)
+        for at, (lane, kind, key, payloads, command) in enumerate(rows):
+            if key is not None and newest[lane, kind, key] != at:
+                continue
             self._last_handover += 1
             handover = Handover(self._last_handover, self._origin, lane, kind, key, b"[" + b",".join(payloads) + b"]")
             outcome.finished += self.store.write_handover(handover)

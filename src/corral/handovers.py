@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -82,6 +83,7 @@ class Delivery:
         self._unfinished: dict[int, PendingDelivery] = {}
         self._finished: dict[str, list[Handover]] = {}  # deleted here; their receivers do not know it yet
         self._responses: dict[Command, DelayedResponse] = {}
+        self._later_parts: dict[Command, deque[Handover]] = {}  # further hand-overs of a command, sent one after the other
         self._will_wake = False
 
     def start(self) -> None:
@@ -102,8 +104,15 @@ class Delivery:
         for command, value in outcome.answers:
             if command in untried:
                 self._responses[command] = DelayedResponse(value, untried[command])
+        begun: set[Command] = set()
         for handover, command in outcome.handed:
-            self._begin(handover, command)
+            if command is None or handover.key is not None:
+                self._begin(handover, command)
+            elif command not in begun:
+                begun.add(command)
+                self._begin(handover, command)
+            else:  # the receiving lane runs other commands in between
+                self._later_parts.setdefault(command, deque()).append(handover)
         return [(command, value) for command, value in outcome.answers if command not in untried]
 
     def failing(self) -> list[dict[str, Any]]:
@@ -132,6 +141,11 @@ class Delivery:
             sending.tries = 0
             self._core.delivered.append(handover.id)
             self._remove_soon()
+        if command is not None and (parts := self._later_parts.get(command)):
+            following = parts.popleft()
+            if not parts:
+                del self._later_parts[command]
+            self._begin(following, command)
         if command in self._responses:
             waiting = self._responses[command]
             waiting.untried -= 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -271,6 +272,46 @@ def test_the_pipe_breaks_and_the_task_is_stopped(cli: Cli) -> None:
     assert piped.stdout.split() == ["more", "141"], piped.stderr
     assert "Traceback" not in piped.stderr
     eventually(lambda: not cli.unfinished())
+
+
+def test_control_characters_of_tasks_are_shown_escaped(cli: Cli) -> None:
+    attack = "\x1b]52;c;aGk=\x07\x1b[2Jstop\x9b31m\u202e\x7f\ttab"
+    task_id = cli.start_task("--", "sh", "-c", UNTIL_TOLD)
+    ecs = cli.client("ecs")
+    ecs.stop_task(task=task_id, reason=attack)
+    cli("stop", "--wait", task_id)
+    shown = cli("ps", "--all").stdout
+    assert "\\x1b]52;c;aGk=\\x07\\x1b[2Jstop\\x9b31m\\u202e\\x7f" in " ".join(shown.split("\n")), shown
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", shown)
+    described = cli("ps", "--all", "--json").stdout
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f]", described) and any(
+        task["stoppedReason"] == attack for task in json.loads(described)
+    )
+    refused = cli("logs", "a\x1b[2kb", code=1).stderr
+    assert "\x1b" not in refused and "a\\x1b[2kb" in refused
+
+
+def test_every_kind_of_text_in_a_table_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Group
+    from rich.table import Table
+
+    from corral.cli.safe_text import SafeConsole, SafeText
+
+    table = Table("NAME", "REASON", "TITLE \x1b[2J", box=None)
+    table.add_row("plain \x1b[2J", SafeText("text \x1b[2J").append(" and \x1b[2J"), SafeText.assemble(("styled \x1b[2J", "bold")))
+    SafeConsole(width=200).print(Group(table, "line \x1b[2J"), "words \x1b[2J")
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown and shown.count("\\x1b[2J") == 7
+    assert shown.index("TITLE") == shown.split("\n")[1].index("styled")  # the columns are as wide as their text
+
+
+def test_logs_reach_a_pipe_as_they_are(cli: Cli) -> None:
+    raw = "\x1b[31mred\x1b[0m \x1b]0;title\x07 \x1b[2J \r50% \u202e\r"
+    ran = cli.begin("run", "--name", "raw", "--", "printf", "%s\\n", raw)
+    assert ran.end()[:2] == (0, raw + "\n")
+    task_id = cli.json("ps", "--all")[-1]["taskArn"].rpartition("/")[2]
+    done = subprocess.run([BIN / "corral", "logs", task_id], env=cli.environment, capture_output=True, check=True)
+    assert done.stdout == raw.encode() + b"\n"
 
 
 def test_tasks_that_are_not_there(cli: Cli) -> None:

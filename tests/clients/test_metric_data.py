@@ -118,6 +118,24 @@ def test_search(filled):
     assert results(filled, math("e1", "SEARCH('{elsewhere} x', 'Sum', 300)")) == {}
 
 
+def test_searches_are_limited(filled):
+    data = [
+        {"MetricName": "many", "Value": 1, "Timestamp": BASE, "Dimensions": [{"Name": "n", "Value": str(n)}]} for n in range(300)
+    ]
+    filled.put_metric_data(Namespace="many", MetricData=data)
+    search = "SEARCH('{many, n} many', 'Sum', 60)"
+    found = ask(filled, math("e1", search), math("e2", search))
+    assert len(found["MetricDataResults"]) == 500
+    assert [message["Code"] for message in found["Messages"]] == ["MaxMetricsExceeded"]
+    hundred = [math(f"e{n}", "SEARCH('{shop, service} requests', 'Sum', 300)") for n in range(100)]
+    assert len(ask(filled, *hundred)["MetricDataResults"]) == 200
+    with pytest.raises(ClientError, match="more than 100 SEARCH functions: it has 101"):
+        ask(filled, *hundred, math("more", "SUM(SEARCH('{shop, service} errors', 'Sum', 300))"))
+    filled_in = [math(f"f{n}", "FILL(e1, 0)") for n in range(8)]
+    with pytest.raises(ClientError, match="more than 1,008,000 datapoints"):
+        ask(filled, math("e1", "SEARCH('{many, n} many', 'Sum', 1)"), *filled_in, minutes=90)
+
+
 def test_metrics_insights(filled):
     def select(query):
         return results(filled, math("q1", query, Period=300))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.decide.emf import embedded_points
+from corral.decide.emf import BATCH_COST_MAX, BATCH_POINTS_MAX, EVENT_POINTS_MAX, batch_points, embedded_points
 from corral.model.metric import Metric, Point
 
 EVENT_MS = 1_700_000_000_000
@@ -50,6 +50,26 @@ def test_the_older_form_of_the_cloudwatch_agent() -> None:
         "r", "ECS/ContainerInsights/Prometheus", "DCGM_FI_DEV_GPU_UTIL", (("ClusterName", "c"), ("ServiceName", "s"))
     )
     assert (point.at_s, point.sample) == (EVENT_MS / 1000, 93.0)
+
+
+def wide(metrics: int, sets: int, values: Any = 1, letters: int = 0) -> str:
+    names = [f"m{number}" for number in range(metrics)]
+    keys = [f"d{number}" for number in range(sets)]
+    directive = {"Namespace": "Demo", "Dimensions": [[key] for key in keys], "Metrics": [{"Name": name} for name in names]}
+    members = dict.fromkeys(names, values) | {key: key + "x" * letters for key in keys}
+    return json.dumps({"_aws": {"Timestamp": EVENT_MS, "CloudWatchMetrics": [directive]}, **members})
+
+
+def test_the_points_of_an_event_and_of_a_batch_are_limited() -> None:
+    assert len(batch_points([(EVENT_MS, wide(30, 20))], "r")) == 600
+    assert len(batch_points([(EVENT_MS, wide(100, 2000))], "r")) == EVENT_POINTS_MAX
+    assert len(list(embedded_points(wide(101, 1), "r", EVENT_MS))) == 100
+    small = [(EVENT_MS, wide(1, 1))] * BATCH_POINTS_MAX
+    assert len(batch_points(small, "r")) == BATCH_POINTS_MAX
+    assert len(batch_points([(EVENT_MS, wide(30, 20))] * 100, "r")) == BATCH_POINTS_MAX
+    assert len(batch_points([(EVENT_MS, wide(30, 20))] * 100, "r", 150)) == 150
+    assert len(batch_points([(EVENT_MS, wide(30, 20, letters=1000))] * 100, "r")) < BATCH_COST_MAX / 1000
+    assert len(batch_points([(EVENT_MS, wide(30, 20, values=[1] * 100))] * 100, "r")) <= BATCH_COST_MAX / 1000
 
 
 def test_an_event_without_a_timestamp_has_the_time_of_the_log_event() -> None:

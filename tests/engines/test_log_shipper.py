@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import accumulate
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from corral.clock import VirtualClock
 from corral.model.run import LOG_EVENT_MAX_BYTES
-from corral.node.log_shipper import LogShipper, split_events
+from corral.node.log_shipper import BURST_BYTES, RATE_BYTES_PER_S, RESUME_BYTES, LogShipper, split_events
+from corral.node.output_bounds import KEPT_BYTES, OUTPUT_MAX_BYTES
 
 MAX = LOG_EVENT_MAX_BYTES
 
@@ -115,3 +117,61 @@ def test_the_disk_space_of_stored_output_is_freed(tmp_path):
     assert got == [line] * 400
     assert after.st_size == before.st_size == 40_000_000
     assert after.st_blocks < before.st_blocks / 2
+
+
+def shipped(shipper, run_id="one"):
+    """Ship until the run has to wait, or all is shipped. Return the texts and the last offset."""
+    texts, end = [], None
+    while chunks := shipper.chunks():
+        texts += [text for _, text in chunks[0].events]
+        end = chunks[0].end
+        shipper.acknowledged(chunks, {run_id: end})
+    return texts, end
+
+
+def test_output_beyond_the_bound_is_dropped_and_the_log_says_how_much(tmp_path):
+    line, count = "x" * 99_999, 1_000  # 100 MB
+    with open(tmp_path / "one", "w") as file:
+        file.write((line + "\n") * 2)
+        file.flush()
+        shipper = LogShipper(tmp_path, VirtualClock())
+        shipper.follow("one", certain=True)
+        shipper.written(["one"])
+        assert shipped(shipper)[0] == [line] * 2
+        for _ in range(count - 2):
+            file.write(line + "\n")
+    shipper.written(["one"])
+    [chunk] = shipper.chunks()
+    assert (tmp_path / "one").stat().st_blocks * 512 <= OUTPUT_MAX_BYTES
+    told = chunk.events[0][1]
+    dropped = int(re.fullmatch(r"corral: ([0-9,]+) bytes of output were dropped here: .*", told)[1].replace(",", ""))
+    assert chunk.start == 200_000 and dropped % 100_000 == 0 and chunk.end > chunk.start + dropped
+    again = LogShipper(tmp_path, VirtualClock())  # another agent, after a crash: the same bytes count as dropped
+    again.follow("one", certain=False)
+    again.ended("one")
+    again.acknowledged(again.chunks(), {"one": chunk.start})
+    texts, end = shipped(again)
+    assert (texts[0], end) == (told, count * 100_000) and again.is_done("one")
+    assert texts[1:] == [line] * (count - 2 - dropped // 100_000) and 100_000 * len(texts[1:]) > KEPT_BYTES - 200_000
+
+
+def test_a_run_that_prints_without_end_is_shipped_at_a_limited_rate(tmp_path):
+    clock = VirtualClock()
+    shipper = LogShipper(tmp_path, clock)
+    shipper.follow("one", certain=True)
+    shipper.follow("other", certain=True)
+    end, line = 0, b"x" * 99_999 + b"\n"
+    for _ in range(4):
+        with open(tmp_path / "one", "ab") as file:
+            file.write(line * 200)
+        shipper.written(["one"])
+        end = shipped(shipper)[1] or end
+    assert BURST_BYTES <= end < BURST_BYTES + 1_000_000
+    assert shipper.has_work and not shipper.chunks()
+    (tmp_path / "other").write_text("hello\n")
+    shipper.written(["other"])
+    assert [chunk.run_id for chunk in shipper.chunks()] == ["other"]
+    clock.advance(1.0)
+    assert RESUME_BYTES < shipped(shipper)[1] - end < RATE_BYTES_PER_S + 1_000_000
+    shipper.ended("one")  # the rest is bounded, so it is shipped at once
+    assert shipped(shipper)[1] == 4 * 200 * 100_000 and shipper.is_done("one")

@@ -11,10 +11,12 @@ import pytest
 from corral.errors import Refused
 from corral.node import spawner
 from corral.node.host import kernel_boot_id
+from corral.node.output_bounds import OUTPUT_MAX_BYTES
 from corral.node.run_journal import RunJournal, replay
 from corral.node.spawner_protocol import SpawnedRun
 from engines.drivers import Driver, process_engine
 from engines.nodes import NodeFolder, is_running, kill, shell
+from eventually import eventually
 
 BOOT_ID = kernel_boot_id()
 
@@ -230,3 +232,13 @@ def test_the_journal_is_rewritten_when_it_is_mostly_garbage(node):
     journal.close()
     assert replay(node.node / "journal", BOOT_ID).runs == {"kept": kept}
     assert (node.node / "journal").stat().st_size < 1000
+
+
+def test_the_output_of_a_run_is_bounded_without_an_agent(driver):
+    """Corral is down, and the run prints as fast as it can."""
+    driver.engine.start([shell("one", "yes")])
+    driver.until(lambda: "one" in driver.engine.observe() and driver.engine.observe()["one"].observed.pid, "started")
+    output = driver.node.node / "output" / "one"
+    eventually(lambda: output.stat().st_size > 2 * OUTPUT_MAX_BYTES > 2 * 512 * output.stat().st_blocks, "dropped output")
+    driver.engine.stop(["one"])
+    assert driver.ended("one")

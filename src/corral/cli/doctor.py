@@ -86,7 +86,8 @@ def _examined(check: Callable[[DataFolder], Iterator[Finding]], data: DataFolder
 
 def _print(findings: list[Finding]) -> None:
     from rich.table import Table
-    from rich.text import Text
+
+    from corral.cli.safe_text import SafeText
 
     out = console()
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -96,10 +97,10 @@ def _print(findings: list[Finding]) -> None:
     previous = ""
     for finding in findings:
         sign, style = SIGNS[finding.level]
-        text = Text(finding.found)
+        text = SafeText(finding.found)
         if finding.advice:
             text.append(f"\n→ {finding.advice}", style="cyan")
-        table.add_row(Text(sign, style=style), finding.check if finding.check != previous else "", text)
+        table.add_row(SafeText(sign, style=style), finding.check if finding.check != previous else "", text)
         previous = finding.check
     out.print(table)
     failures, warnings = (sum(finding.level == level for finding in findings) for level in (FAIL, WARN))

@@ -14,7 +14,7 @@ from corral.cli import data_folder, tasks
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, endpoint_of_folder, long_poll, status_page
 from corral.cli.errors import CliError
-from corral.cli.output import count, print_json, print_message
+from corral.cli.output import count, print_json, print_line, print_message
 from corral.cli.task_logs import LONG_POLL_S
 
 GONE_S = 20.0
@@ -49,14 +49,14 @@ def _report(data: DataFolder, as_json: bool, *, stopped: bool, left: int, ended:
         print_json({"stopped": stopped, "data": str(data.path), "tasksStopped": ended, "tasksLeft": left})
         return
     if not stopped:
-        click.echo(f"Corral is not running on {data.path}.")
+        print_line(f"Corral is not running on {data.path}.")
         return
-    click.echo(f"Corral on {data.path} is down.")
+    print_line(f"Corral on {data.path} is down.")
     if ended:
-        click.echo(f"{count(ended, 'task')} stopped.")
+        print_line(f"{count(ended, 'task')} stopped.")
     if left:
         keeps = "keeps running" if left == 1 else "keep running"
-        click.echo(f"{count(left, 'task')} {keeps}; `{data_folder.start_command(data)}` collects the results.")
+        print_line(f"{count(left, 'task')} {keeps}; `{data_folder.start_command(data)}` collects the results.")
 
 
 def _unfinished(data: DataFolder) -> int:

@@ -17,6 +17,8 @@ from typing import IO, Any
 
 import click
 
+from corral.cli.output import print_message
+
 TIMED_OUT = 124
 NO_EXIT_CODE = 125
 INTERRUPTED = 130
@@ -27,7 +29,7 @@ class CliError(click.ClickException):
     """An error that the user can fix."""
 
     def show(self, file: IO[Any] | None = None) -> None:
-        click.echo(f"corral: {self.message}", err=True)
+        print_message(self.message)
 
 
 class NotRunning(CliError):

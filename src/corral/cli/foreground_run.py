@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from corral.cli import tasks
 from corral.cli.endpoint import Endpoint, client
 from corral.cli.errors import BROKEN_PIPE, INTERRUPTED, NO_EXIT_CODE, TIMED_OUT
-from corral.cli.output import format_duration, print_json, print_message, shorten_ids
+from corral.cli.output import escape_log, format_duration, print_json, print_message, shorten_ids
 from corral.cli.task_logs import Interrupt, TaskLogStream, TaskUpdates, follow, has_log, log_streams, pages, watch_task
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def wait_in_foreground(run: ForegroundRun) -> None:
         out = sys.stderr if run.as_json else sys.stdout
         name = f"{stream.container:<{width}} | " if width else ""
         try:
-            out.write("".join(f"{name}{event['message']}\n" for event in events))
+            out.write("".join(escape_log(f"{name}{event['message']}", out) + "\n" for event in events))
             out.flush()
         except BrokenPipeError:  # the reader has closed the pipe, which kills a local program, so stop the task
             os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
@@ -180,21 +180,21 @@ class ProgressReporter:
         if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
             self._print(f"{self._name} waits: {reason}")
         elif self._live is None:
-            from rich.console import Console
             from rich.live import Live
             from rich.spinner import Spinner
 
+            from corral.cli.safe_text import SafeConsole
+
             self._spinner = Spinner("dots", style="cyan")
-            console = Console(stderr=True, highlight=False, emoji=False, markup=False)
-            self._live = Live(get_renderable=self._line, console=console, transient=True, refresh_per_second=8)
+            self._live = Live(get_renderable=self._line, console=SafeConsole(stderr=True), transient=True, refresh_per_second=8)
             self._live.start(refresh=True)
 
     def _line(self) -> Spinner:
-        from rich.text import Text
+        from corral.cli.safe_text import SafeText
 
         assert self._spinner is not None
         waited = format_duration(int(time.monotonic() - self._began_s))
-        self._spinner.update(text=Text.assemble((f"{self._name} waits {waited}: ", "bold"), self._reason))
+        self._spinner.update(text=SafeText.assemble((f"{self._name} waits {waited}: ", "bold"), self._reason))
         return self._spinner
 
     def _print(self, text: str) -> None:

@@ -15,7 +15,7 @@ from corral.cli.completion import complete_gpus
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, find_endpoint, is_aws, status_page
 from corral.cli.errors import CliError
-from corral.cli.output import console, print_json
+from corral.cli.output import console, print_json, print_line
 
 ATTRIBUTE = "corral.hold."  # followed by the GPU's id
 REASON = re.compile(r"[A-Za-z0-9_.@/\\:-](?:[A-Za-z0-9_.@/\\: -]{0,126}[A-Za-z0-9_.@/\\:-])?")  # as ECS allows
@@ -58,11 +58,11 @@ def hold(data: DataFolder, reason: str | None, release: bool, as_json: bool, gpu
     if as_json:
         print_json(held)
     elif gpu is not None:
-        click.echo(f"{_name(chosen)} is {'free for tasks again' if release else 'held: ' + (reason or BY_DEFAULT)}")
+        print_line(f"{_name(chosen)} is {'free for tasks again' if release else 'held: ' + (reason or BY_DEFAULT)}")
     elif held:
         _print(held)
     else:
-        click.echo("No GPU is held.")
+        print_line("No GPU is held.")
 
 
 def _release(endpoint: Endpoint, chosen: dict[str, Any], attribute: dict[str, str]) -> None:

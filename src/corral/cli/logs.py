@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import json
 import re
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from corral.cli.completion import complete_task_ids
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, cluster_option, find_endpoint
 from corral.cli.errors import CliError
-from corral.cli.output import DURATION, print_message, server_time, shorten_ids
+from corral.cli.output import DURATION, escape_log, json_text, print_message, server_time, shorten_ids
 from corral.cli.task_logs import LogStart, TaskLogStream, follow, has_log, log_streams, pages
 
 TAIL_MAX = 10_000  # the most events that one GetLogEvents returns
@@ -108,9 +107,9 @@ class LogPrinter:
 
     def _line(self, stream: TaskLogStream, event: dict[str, Any]) -> str:
         if self._as_json:
-            return json.dumps({**event, "container": stream.container}) + "\n"
+            return json_text({**event, "container": stream.container}) + "\n"
         name = f"{stream.container:<{self._width}} | " if self._width else ""
         at = ""
         if self._timestamps:
             at = datetime.fromtimestamp(event["timestamp"] / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z ")
-        return f"{at}{name}{event['message']}\n"
+        return escape_log(f"{at}{name}{event['message']}", sys.stdout) + "\n"

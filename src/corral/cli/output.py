@@ -9,25 +9,57 @@ import sys
 from collections.abc import Mapping
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from corral.cli.safe_text import SafeConsole
 
 SHORT_ID = 8  # digits of a task id that are displayed; commands accept any unique prefix
 PIPE_COLUMNS = 240  # the width of tables if the output is not a terminal
 _TASK_ID = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
 
+# C0 and C1 controls except tab and newline, overrides of the writing direction, line separators, and surrogates.
+_CONTROL = "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
+_CONTROLS = re.compile(_CONTROL)
+# In logs, colours (SGR sequences) and a carriage return at the end of a line are kept.
+_LOG_CONTROLS = re.compile(rf"(\x1b\[[0-9;:]{{0,64}}m|\r(?=\n|\Z))|{_CONTROL}")
+
+
+def escape_controls(text: str) -> str:
+    """Show control characters as `\\x1b` or `\\u202e`, so that text of tasks cannot control the terminal."""
+    return _CONTROLS.sub(_escape, text)
+
+
+def escape_log(text: str, out: IO[str]) -> str:
+    """Show control characters of a log as `escape_controls` does, but keep colours. Only a terminal gets them escaped."""
+    return _LOG_CONTROLS.sub(lambda match: match[1] or _escape(match), text) if out.isatty() else text
+
+
+def _escape(match: re.Match[str]) -> str:
+    number = ord(match[0])
+    if match[0] == "\r":
+        return "\\r"
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
+
 
 def print_message(text: str) -> None:
     """Print a message to stderr, separate from the command's output."""
-    click.echo(f"corral: {text}", err=True)
+    click.echo(escape_controls(f"corral: {text}"), err=True)
+
+
+def print_line(text: str) -> None:
+    click.echo(escape_controls(text))
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """Return JSON in ASCII without control characters. `json.dumps` escapes all of them but DEL."""
+    return json.dumps(value, indent=indent, default=_plain).replace("\x7f", "\\u007f")
 
 
 def print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2, default=_plain))
+    click.echo(json_text(value, indent=2))
 
 
 def _plain(value: Any) -> str:
@@ -108,8 +140,8 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def console() -> Console:
-    from rich.console import Console
+def console() -> SafeConsole:
+    from corral.cli.safe_text import SafeConsole
 
     has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(width=None if has_width else PIPE_COLUMNS, highlight=False, emoji=False, markup=False)
+    return SafeConsole(width=None if has_width else PIPE_COLUMNS)

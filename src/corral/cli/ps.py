@@ -11,7 +11,7 @@ from corral.cli import tasks
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, cluster_option, find_endpoint, is_aws, status_page
 from corral.cli.errors import CliError
-from corral.cli.output import age, console, print_json, server_time, shorten_ids
+from corral.cli.output import age, console, print_json, print_line, server_time, shorten_ids
 
 GPU_SHORT_ID = 12  # "GPU-" and eight digits
 WIDE, WIDE_NAME, NARROW_NAME = 120, 40, 20  # columns of the screen, and of a task's name on it
@@ -37,7 +37,7 @@ def ps(data: DataFolder, everything: bool, name: str | None, as_json: bool) -> N
     elif found:
         _print(found, _gpu_names(endpoint) if any(map(tasks.gpu_ids, found)) else {}, server_time(reply))
     else:
-        click.echo("No tasks." if everything else "No tasks. `corral ps --all` also lists stopped tasks.")
+        print_line("No tasks." if everything else "No tasks. `corral ps --all` also lists stopped tasks.")
 
 
 def _everything(ecs: Any, cluster: str) -> list[dict[str, Any]]:

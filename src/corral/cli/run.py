@@ -18,7 +18,7 @@ from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, cluster_option, find_endpoint, is_aws
 from corral.cli.errors import CliError
 from corral.cli.foreground_run import ForegroundRun, wait_in_foreground
-from corral.cli.output import DURATION, print_json
+from corral.cli.output import DURATION, print_json, print_line
 from corral.cli.task_logs import Interrupt, TaskUpdates
 
 HOST_IMAGE = "corral/host"  # a plain process of this machine
@@ -115,7 +115,7 @@ def run(
             terminal.listen()
         task, registered = _start(endpoint, cluster, definition, override, limit_s)
         if detach:
-            print_json(task) if as_json else click.echo(tasks.id_of(task))
+            print_json(task) if as_json else print_line(tasks.id_of(task))
             return
         wait_in_foreground(ForegroundRun(endpoint, cluster, task, registered, updates, as_json, limit_s, terminal))
     finally:

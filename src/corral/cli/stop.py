@@ -10,7 +10,7 @@ from corral.cli import tasks
 from corral.cli.completion import complete_task_ids
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import client, cluster_option, find_endpoint, long_poll
-from corral.cli.output import print_json
+from corral.cli.output import print_json, print_line
 from corral.cli.task_logs import LONG_POLL_S, POLL_S
 
 
@@ -46,4 +46,4 @@ def stop(data: DataFolder, reason: str | None, wait: bool, cluster: str | None, 
         return
     for task in stopped:
         state = "has stopped" if tasks.is_stopped(task) else "is stopping"
-        click.echo(f"{tasks.short(tasks.id_of(task))} {state}")
+        print_line(f"{tasks.short(tasks.id_of(task))} {state}")

@@ -21,7 +21,8 @@ from corral.cli.status import tasks_line, unavailable_reasons
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
-    from rich.text import Text
+
+    from corral.cli.safe_text import SafeText
 
 REFRESH_S = 1.0
 BARS = " ▁▂▃▄▅▆▇█"
@@ -85,43 +86,44 @@ def _keys() -> Iterator[Any]:
 def frame(page: dict[str, Any], date: str | None, width: int, height: int | None, trouble: str = "") -> RenderableType:
     """Return one screen. If `height` is None, its length is not limited."""
     from rich.console import Group
-    from rich.text import Text
+
+    from corral.cli.safe_text import SafeText
 
     now = parsed_date(date)
     parts: list[RenderableType] = [_head(page, now, width)]
     if trouble:
-        parts.append(_line(Text(trouble, style="bold red")))
+        parts.append(_line(SafeText(trouble, style="bold red")))
     used = 1 + bool(trouble)
     for host in page["hosts"]:
-        parts += [Text(), _host(host, width)]
+        parts += [SafeText(), _host(host, width)]
         used += 2
         if host["gpus"]:
             parts.append(_gpus(host["gpus"], width))
             used += 1 + len(host["gpus"])
     if not page["hosts"]:
-        parts += [Text(), Text("No host is connected.")]
+        parts += [SafeText(), SafeText("No host is connected.")]
         used += 2
     if page["running"] or page["waiting"]:
         room = None if height is None else max(0, height - used - 2)
-        parts += [Text(), _tasks(page, now, width, room)]
+        parts += [SafeText(), _tasks(page, now, width, room)]
     return Group(*parts)
 
 
-def _head(page: dict[str, Any], now: datetime | None, width: int) -> Text:
-    from rich.text import Text
+def _head(page: dict[str, Any], now: datetime | None, width: int) -> SafeText:
+    from corral.cli.safe_text import SafeText
 
     clock = now.astimezone().strftime("%H:%M:%S") if now else ""
     left = f"Corral {page['version']}  {tasks_line(page['tasks'])}"
     gap = max(2, width - len(left) - len(clock))
-    return _line(Text.assemble((left, "bold"), " " * gap, (clock, "dim")))
+    return _line(SafeText.assemble((left, "bold"), " " * gap, (clock, "dim")))
 
 
-def _host(host: dict[str, Any], width: int) -> Text:
-    from rich.text import Text
+def _host(host: dict[str, Any], width: int) -> SafeText:
+    from corral.cli.safe_text import SafeText
 
     cpu, memory = host["cpuUnits"], host["memoryMiB"]
     size = 10 if width >= WIDE else 5
-    text = Text.assemble((host["name"], "bold"), f"  CPU {_cores(cpu['total'] - cpu['free'])}/{_cores(cpu['total'])} cores ")
+    text = SafeText.assemble((host["name"], "bold"), f"  CPU {_cores(cpu['total'] - cpu['free'])}/{_cores(cpu['total'])} cores ")
     text.append(_bar(cpu["total"] - cpu["free"], cpu["total"], size), "cyan")
     text.append(f"  memory {_gib(memory['total'] - memory['free'])}/{_gib(memory['total'])} GiB ")
     text.append(_bar(memory["total"] - memory["free"], memory["total"], size), "cyan")
@@ -163,12 +165,12 @@ def _model(gpu: dict[str, Any]) -> str:
     return f"sim {name}" if gpu["simulated"] else name
 
 
-def _held_by(gpu: dict[str, Any]) -> Text:
-    from rich.text import Text
+def _held_by(gpu: dict[str, Any]) -> SafeText:
+    from corral.cli.safe_text import SafeText
 
     why = ", ".join(unavailable_reasons(gpu))
     if gpu["task"]:
-        who = Text(f"{gpu['task'][:SHORT_ID]} {gpu['taskDefinition']}", style="bold")
+        who = SafeText(f"{gpu['task'][:SHORT_ID]} {gpu['taskDefinition']}", style="bold")
         return who.append(f", {why}", "yellow") if why else who
     return _styled(why, "yellow") if why else _styled("free", "green")
 
@@ -202,18 +204,18 @@ def _table() -> Table:
     return Table(box=None, pad_edge=False, header_style="dim", expand=True, padding=(0, 1, 0, 0), collapse_padding=True)
 
 
-def _line(text: Text) -> Text:
+def _line(text: SafeText) -> SafeText:
     text.no_wrap, text.overflow = True, "ellipsis"
     return text
 
 
-def _styled(text: str, style: str) -> Text:
-    from rich.text import Text
+def _styled(text: str, style: str) -> SafeText:
+    from corral.cli.safe_text import SafeText
 
-    return Text(text, style=style)
+    return SafeText(text, style=style)
 
 
-def _graph(values: list[float | None], size: int) -> Text:
+def _graph(values: list[float | None], size: int) -> SafeText:
     """Draw the history as `size` bars, the newest at the right. Each bar is the maximum of the values in its interval."""
     bars = []
     for at in range(size):

@@ -18,7 +18,7 @@ import click
 from corral.cli import data_folder
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.errors import CliError
-from corral.cli.output import print_json, print_message
+from corral.cli.output import print_json, print_line, print_message
 
 READY_S = 15.0
 TAIL_MAX_BYTES = 8 * 1024
@@ -81,7 +81,7 @@ def up(
     if as_json:
         print_json(about)
     else:
-        click.echo(f"Corral is up at {about['url']}  (data in {about['data']}; stop it with `{_down(data)}`)")
+        print_line(f"Corral is up at {about['url']}  (data in {about['data']}; stop it with `{_down(data)}`)")
     _report_missing(about, data)
     if runtime == "process":
         print_message("--runtime process: images are ignored, and every container runs as a process of this machine.")

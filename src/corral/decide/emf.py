@@ -2,11 +2,15 @@
 
 The current form has its directives and a timestamp in `_aws`. The CloudWatch agent still writes the older form, which has them at
 the top level. Invalid directives make no metrics; the log event is stored in any case.
+
+A short event can declare very many datapoints, because each metric has one for each dimension set. So the datapoints of one event
+and of a batch of events are limited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from math import isfinite
 from typing import Any
 
@@ -19,6 +23,25 @@ NAME_MAX = 255
 METRICS_MAX = 100  # per directive
 VALUES_MAX = 100  # per metric
 DIMENSIONS_MAX = 30  # per dimension set
+EVENT_POINTS_MAX = 1_000  # per event, as PutMetricData accepts per request
+BATCH_POINTS_MAX = 10_000  # per batch of events: one for each event of the largest PutLogEvents
+BATCH_COST_MAX = 4_000_000  # per batch: the characters of all dimensions, and ten for each value
+
+
+def batch_points(events: Iterable[tuple[int, str]], region: str, limit: int = BATCH_POINTS_MAX) -> list[Point]:
+    """The datapoints in a batch of log events, (time in milliseconds, message), up to the limits of a batch."""
+    points: list[Point] = []
+    cost = 0
+    for at_ms, message in events:
+        if MARK not in message:
+            continue
+        for point in islice(embedded_points(message, region, at_ms), EVENT_POINTS_MAX):
+            cost += 10 * len(point.sample) if isinstance(point.sample, list) else 10
+            cost += sum(len(name) + len(value) for name, value in point.metric.dimensions)
+            if len(points) >= limit or cost > BATCH_COST_MAX:
+                return points
+            points.append(point)
+    return points
 
 
 def embedded_points(message: str, region: str, event_ms: int) -> Iterator[Point]:
@@ -35,6 +58,7 @@ def embedded_points(message: str, region: str, event_ms: int) -> Iterator[Point]
 
 def _points(root: dict[str, Any], directive: dict[str, Any], region: str, at_s: float) -> Iterator[Point]:
     listed = directive.get("Metrics")
+    sets = list(islice(_dimension_sets(root, directive.get("Dimensions")), EVENT_POINTS_MAX))
     for metric in listed[:METRICS_MAX] if isinstance(listed, list) else ():
         name: Any = metric.get("Name") if isinstance(metric, dict) else None
         sample = _sample(root.get(name)) if _is_name(name) else None
@@ -42,7 +66,7 @@ def _points(root: dict[str, Any], directive: dict[str, Any], region: str, at_s: 
             continue
         unit = metric["Unit"] if metric.get("Unit") in UNITS else "None"
         resolution_s = 1 if metric.get("StorageResolution") == 1 else 60
-        for dimensions in _dimension_sets(root, directive.get("Dimensions")):
+        for dimensions in sets:
             yield Point(Metric(region, directive["Namespace"], name, dimensions), at_s, sample, unit, resolution_s)
 
 

@@ -4,11 +4,13 @@ The core's offset is authoritative. After every new connection the offset of a r
 and requests it; from then on each acknowledgement contains the offset of the next chunk. No state here can be lost in a
 crash: the file and the core's offset are sufficient. Bytes that the core has stored are removed from the file as holes, so
 that a service that logs for months does not fill the disk.
+
+A run that prints without end is shipped at a limited rate, so that it neither fills the disk nor occupies the core. Output beyond
+the bounds of `output_bounds.py` is dropped, and an event in the log says how many bytes.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,13 +19,19 @@ from msgspec import Struct
 
 from corral.clock import Clock
 from corral.model.run import LOG_EVENT_MAX_BYTES, LogChunk
+from corral.node.output_bounds import OUTPUT_MAX_BYTES, bound_output, first_data, make_hole
 
 REPORT_MAX_BYTES = 512 * 1024  # the sum over all runs
 REPORT_MAX_EVENTS = 10_000
 REPORT_MAX_FILES = 5_000  # the files that are read for one report
 SHARE_MIN_BYTES = 32 * 1024  # per run, regardless of how many there are
 BACKLOG_MAX_BYTES = 8 * 1024 * 1024  # takes some seconds to ship
+BURST_BYTES = OUTPUT_MAX_BYTES  # shipped at full speed; this much was never dropped
+RATE_BYTES_PER_S = 2 * 1024 * 1024  # of each living run, after the burst
+EVENT_BYTES = 100  # what an event costs, in addition to its text
+RESUME_BYTES = 1024 * 1024  # a run that has reached the rate ships pieces of this size
 RELEASE_BYTES = 16 * 1024 * 1024  # the smallest hole that is made in a file
+DROPPED = "corral: {} bytes of output were dropped here: the task prints faster than its log is stored."
 ENLARGED_BYTES = LOG_EVENT_MAX_BYTES + 4  # enough to detect a line that is too long, and to split it between characters
 
 
@@ -70,6 +78,9 @@ class OutputTail(Struct):
     ended: bool = False  # the run has ended, so the file is complete
     done: bool = False  # the run has ended and all of its output is in a report
     released: int = 0  # the file is a hole up to this offset
+    allowance: float = BURST_BYTES  # bytes that may be shipped now
+    allowed_at_s: float = 0.0  # when the allowance was computed
+    held: bool = False  # the allowance is used up
 
 
 class LogShipper:
@@ -146,31 +157,56 @@ class LogShipper:
     def _chunk(self, run_id: str, max_bytes: int, max_events: int) -> LogChunk | None:
         tail = self._tails[run_id]
         del self._ready[run_id]
+        bound_output(self._output / run_id)
         if not tail.certain:
             return LogChunk(run_id, tail.offset, tail.offset, [])
-        data, is_all = self._read(run_id, tail.offset, max_bytes)
+        now_s = self._clock.now_s()
+        if not tail.ended and self._is_held(tail, now_s):
+            self._ready[run_id] = None
+            return None
+        data, is_all, dropped = self._read(run_id, tail.offset, max_bytes)
         used, texts = split_events(data, final=tail.ended and is_all, max_events=max_events)
+        tail.allowance -= used + EVENT_BYTES * len(texts)
+        if dropped:
+            texts.insert(0, DROPPED.format(f"{dropped:,}"))
         tail.done = tail.ended and is_all and used == len(data)
         if not tail.done and (not is_all or (used < len(data) and len(texts) == max_events)):
             self._ready[run_id] = None
-        if not used:
+        if not used and not dropped:
             return None
-        now_ms = int(self._clock.now_s() * 1000)
-        start, tail.offset = tail.offset, tail.offset + used
+        now_ms = int(now_s * 1000)
+        start, tail.offset = tail.offset, tail.offset + dropped + used
         return LogChunk(run_id, start, tail.offset, [(now_ms, text) for text in texts])
 
-    def _read(self, run_id: str, offset: int, max_bytes: int) -> tuple[bytes, bool]:
-        """Read from the offset on. Return the bytes, and whether they reach the end of the file."""
+    def _is_held(self, tail: OutputTail, now_s: float) -> bool:
+        """Whether the run has printed so much that its output has to wait."""
+        tail.allowance = min(BURST_BYTES, tail.allowance + RATE_BYTES_PER_S * max(0.0, now_s - tail.allowed_at_s))
+        tail.allowed_at_s = now_s
+        tail.held = tail.allowance < (RESUME_BYTES if tail.held else 0)
+        return tail.held
+
+    def _read(self, run_id: str, offset: int, max_bytes: int) -> tuple[bytes, bool, int]:
+        """Read from the offset on. Return the bytes, whether they reach the end, and how many before them were dropped."""
         try:
             fd = os.open(self._output / run_id, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return b"", True
+            return b"", True, 0
         try:
-            data = os.pread(fd, max_bytes, offset)
-            if len(data) == max_bytes < ENLARGED_BYTES and b"\n" not in data:
-                max_bytes = ENLARGED_BYTES
-                data = os.pread(fd, max_bytes, offset)
-            return data, len(data) < max_bytes
+            start = offset
+            while True:
+                data = os.pread(fd, max_bytes, start)
+                if len(data) == max_bytes < ENLARGED_BYTES and b"\n" not in data:
+                    max_bytes = ENLARGED_BYTES
+                    data = os.pread(fd, max_bytes, start)
+                kept = first_data(fd, start) if data else start  # after reading: holes grow from the start of the file
+                if kept == start:
+                    break
+                start = kept
+            is_all = len(data) < max_bytes
+            if start > offset:  # the first line has lost its beginning
+                cut = data.find(b"\n") + 1
+                data, start = data[cut:], start + cut
+            return data, is_all, start - offset
         finally:
             os.close(fd)
 
@@ -185,18 +221,5 @@ class LogShipper:
                 tail.offset, tail.certain, tail.done = offset, True, False
                 self._ready[chunk.run_id] = None
             elif offset >= tail.released + RELEASE_BYTES:
-                _make_hole(self._output / chunk.run_id, tail.released, offset)
+                make_hole(self._output / chunk.run_id, tail.released, offset)
                 tail.released = offset
-
-
-def _make_hole(path: Path, start: int, end: int) -> None:
-    """Free the disk space of these bytes without changing offsets. If the file system cannot do that, the file keeps its size."""
-    keep_size_and_punch = 0x01 | 0x02
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        ctypes.CDLL(None).fallocate(fd, keep_size_and_punch, ctypes.c_int64(start), ctypes.c_int64(end - start))
-    finally:
-        os.close(fd)

@@ -38,6 +38,7 @@ from corral.model.stop_reasons import HOST_RESTARTED, STOPPED_BEFORE_START
 from corral.node import lock_files, node_folder, process_launch, procfs
 from corral.node.file_recycler import FileRecycler
 from corral.node.host import kernel_boot_id
+from corral.node.output_bounds import bound_output
 from corral.node.run_journal import Replay, RunJournal, replay
 from corral.node.spawner_protocol import Launch, SpawnedRun, SpawnerClient
 
@@ -50,6 +51,9 @@ LINGER_MAX_S = 1.0
 LINGER_KILL_S = 0.004  # from this delay on, search /proc for the holders of the lock and kill them
 JOURNAL_RETRY_S = 1.0
 BAD_TURN_S = 0.05
+OUTPUT_CHECK_S = 0.25  # between two checks of the size of output files
+OUTPUT_CHECK_NOISY_S = 0.05  # while output is being dropped
+OUTPUT_CHECK_MAX = 500  # files that one check examines
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")  # becomes a file name
 EXIT_STATUS_LOST = "the exit status was lost: the spawner died while the run was alive"
@@ -76,6 +80,9 @@ class Spawner:
         self._clients: dict[int, SpawnerClient] = {}
         self._quitting = False
         self._idle_since = boot_s()
+        self._unchecked: list[str] = []  # live runs whose output file has not been checked in this round
+        self._noisy: list[str] = []  # runs whose output was dropped in the last check
+        self._checks_output = False
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._home = os.open(data, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._journal = RunJournal(data / "journal", boot_id)
@@ -163,6 +170,7 @@ class Spawner:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         server = node_folder.listen(self._data, "spawner.sock")
+        self._check_output_later()
         self._poll.register(wake_r, select.EPOLLIN)
         self._poll.register(server, select.EPOLLIN)
         self._reap()  # children that ended before the handler was installed
@@ -287,6 +295,7 @@ class Spawner:
             return
         self._runs[launch.run_id] = SpawnedRun(launch.run_id, launch.stop_grace_s, launch.ships_logs, launch.gpu_ids)
         self._alive += 1
+        self._check_output_later()
         self._starts.append(launch)
 
     def _start_some(self) -> None:
@@ -327,6 +336,22 @@ class Spawner:
         except OSError as error:
             raise process_launch.CannotSpawn(f"CannotStartContainerError: {error}") from None
         return directory
+
+    # -- output --------------------------------------------------------------------------------------------------
+
+    def _check_output_later(self, wait_s: float = OUTPUT_CHECK_S) -> None:
+        if self._alive and not self._checks_output:
+            self._checks_output = True
+            self._at(boot_s() + wait_s, self._check_output)
+
+    def _check_output(self) -> None:
+        """Bound the output files of live runs, a part of them each time. With an agent, the agent does this sooner."""
+        if not self._unchecked:
+            self._unchecked = [run.run_id for run in self._runs.values() if run.alive]
+        part, self._unchecked = self._unchecked[:OUTPUT_CHECK_MAX], self._unchecked[OUTPUT_CHECK_MAX:]
+        self._noisy = [run_id for run_id in dict.fromkeys([*self._noisy, *part]) if bound_output(self._output(run_id))]
+        self._checks_output = False
+        self._check_output_later(OUTPUT_CHECK_NOISY_S if self._noisy else OUTPUT_CHECK_S)
 
     # -- stopping ------------------------------------------------------------------------------------------------
 

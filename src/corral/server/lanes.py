@@ -8,7 +8,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -21,9 +20,9 @@ from corral.handovers import Delivery, Done, receive
 from corral.ids import Ids
 from corral.model.settings import Settings
 from corral.server.batcher import Batcher
+from corral.server.heavy_reads import HeavyReads, Step
 
 BATCH_MAX = 256  # commands in one transaction, approximately
-READERS = 2  # threads for heavy reads
 BROKEN_PAUSE_S = 0.5  # between two attempts when the database fails
 
 log = logging.getLogger("corral")
@@ -52,7 +51,7 @@ class Lane(Generic[S]):
         self._queue: SimpleQueue[list[Command] | None] = SimpleQueue()
         self._gathering = Batcher[Command](self._queue.put, BATCH_MAX)
         self._thread = threading.Thread(target=self._work, name=f"lane-{name}", daemon=True)
-        self._readers: ThreadPoolExecutor | None = None
+        self._heavy_reads = HeavyReads(loop)
         self._thread_local = threading.local()
         self._releasing = False
         self.changes = 0  # number of committed transactions that may have changed something
@@ -95,11 +94,17 @@ class Lane(Generic[S]):
         """Run handlers in the next transaction, and set the futures to their results. Call this from any thread."""
         self._queue.put([Command(handler, partial(_set_result, answer), answer.cancelled) for handler, answer in commands])
 
-    async def read(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids) -> T:
-        """Run a heavy read in a reader thread, outside the lane."""
-        if self._readers is None:
-            self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
-        return await self._loop.run_in_executor(self._readers, self._read, handler, settings, ids)
+    async def read(
+        self,
+        handler: Callable[[Tx[S]], T],
+        settings: Settings,
+        ids: Ids,
+        caller: str = "",
+        on_slow: Callable[[asyncio.Future[T]], object] = lambda answer: None,
+    ) -> T:
+        """Run a heavy read in a reader thread, outside the lane. `on_slow` gets the future of a read that takes long."""
+        found: T = await self._heavy_reads.run(lambda step: self._read(handler, settings, ids, step), caller, on_slow)
+        return found
 
     def read_now(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids) -> T:
         """Run a read of a few rows directly on the event loop, in a snapshot of the last commit."""
@@ -119,12 +124,13 @@ class Lane(Generic[S]):
         self._gathering.flush()
         self._queue.put(None)
         self._thread.join()
-        if self._readers is not None:
-            self._readers.shutdown()
+        self._heavy_reads.close()
         self._core.store.close()
 
-    def _read(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids) -> T:
+    def _read(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids, step: Step | None = None) -> T:
         tx = self._reading(settings, ids)
+        if step is not None:
+            tx.step = step
         tx.store.begin_reading()
         try:
             return handler(tx)

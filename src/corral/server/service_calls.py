@@ -43,7 +43,13 @@ class CallRunner:
         if call.operation in service.heavy:
             try:
                 # The reader thread also serializes: serializing ten thousand events would block the event loop.
-                return await lane.read(lambda tx: call.serialize(handler(tx), caller.request_id), self._settings, self._ids)
+                return await lane.read(
+                    lambda tx: call.serialize(handler(tx), caller.request_id),
+                    self._settings,
+                    self._ids,
+                    caller.task_id or caller.principal,
+                    lambda answer: _cancel_when_gone(receive, answer),
+                )
             except Wait:
                 pass  # run it again in the lane, which can wait without missing a change
         if call.operation in service.pieces:

@@ -26,6 +26,7 @@ LOWEST: SearchKey = (-(2**63), 0, 0)
 NEVER: SearchKey = (2**63, 0, 0)
 
 # The cost of work, expressed in bytes read:
+STEP_ROWS = 64  # rows between two steps
 ROW_BYTES = 100  # a row, in addition to its message
 SEEK_BYTES = 2_000  # the start of a chunk
 MATCH_BYTES = 1_500  # a message that Python must match
@@ -100,11 +101,14 @@ class LogSearch:
         scope: SearchScope,
         event_filter: EventFilter,
         budget: SearchBudget | None = None,
+        step: Callable[[], None] = lambda: None,
     ) -> None:
+        """`step` is called between steps of the search. It may raise an exception to end the search."""
         self._connection = connection
         self._scope = scope
         self._filter = event_filter
         self._budget = budget or SearchBudget()
+        self._step = step
         self._hint, self._hint_values = _as_sql(event_filter.hint)
         self._scans: list[tuple[SearchKey, _Scan]] = []  # a heap by horizon
         self._listed_to = LOWEST  # streams that are not listed yet have a horizon after this
@@ -122,6 +126,7 @@ class LogSearch:
         origin = self._horizon_key(event_filter.end if event_filter.backwards else event_filter.start)
         enough, enough_bytes = event_filter.limit, event_filter.max_bytes
         while True:
+            self._step()
             while self._listed_to != NEVER and (not self._scans or self._scans[0][0] >= self._listed_to):
                 self._list_more()
             horizon = self._scans[0][0] if self._scans else NEVER
@@ -214,7 +219,9 @@ class LogSearch:
             (stream_id, *start, *end, *self._hint_values, scan.rows),
         )
         hits, hit_bytes = 0, 0
-        for at_ms, number, ingested_ms, message in rows:
+        for read, (at_ms, number, ingested_ms, message) in enumerate(rows):
+            if read % STEP_ROWS == 0:
+                self._step()
             if matches is not None:
                 self._spent_bytes += MATCH_BYTES
                 if not matches(message):

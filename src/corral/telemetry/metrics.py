@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ VALUES_MAX = {1: 256, 60: 32, 300: 32, 3600: 32}  # step → distinct values of 
 ROW_MAX_BYTES = 8 * 1024  # a longer row is repacked, and again each time it doubles
 ACTIVE_STEP_S = 1800  # the precision of a series' last activity
 SERIES_CACHED_MAX = 100_000  # series whose id is cached
+STEP_ROWS = 200  # rows of a list between two steps
 BLOCKS_MAX = 300  # a query over more rows first reads the range that exists
 UNIT_NUMBERS = {unit: number for number, unit in enumerate(UNITS)}
 
@@ -184,8 +185,9 @@ class MetricStore(Database):
         dimensions: Sequence[tuple[str, str | None]] = (),
         after: Metric | None = None,
         limit: int = -1,
+        step: Callable[[], None] = lambda: None,
     ) -> list[Metric]:
-        """Series in the order of their names. A dimension whose value is None matches any value."""
+        """Series in the order of their names. A dimension whose value is None matches any value. `step` is called between rows."""
         # "+" disables the index on the column: the value of a dimension selects fewer rows.
         plain = "+" if any(value is not None for _, value in dimensions) else ""
         sql = f"SELECT namespace, name, dimensions FROM series WHERE {plain}region = ? AND active_s >= ?"
@@ -203,7 +205,12 @@ class MetricStore(Database):
             last = {"namespace": after.namespace, "name": after.name, "dimensions": _dimensions_json(after.dimensions)}
             values += [last[column] for column in order]
         rows = self.execute(f"{sql} ORDER BY {', '.join(order)} LIMIT ?", (*values, limit))
-        return [Metric(region, space, named, parse_dimensions(dimensions_json)) for space, named, dimensions_json in rows]
+        found: list[Metric] = []
+        for space, named, dimensions_json in rows:
+            if len(found) % STEP_ROWS == 0:
+                step()
+            found.append(Metric(region, space, named, parse_dimensions(dimensions_json)))
+        return found
 
     # Reading
 

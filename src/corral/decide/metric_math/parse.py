@@ -88,6 +88,20 @@ def names_in(expression: Expression) -> Iterator[str]:
             yield from names_in(right)
 
 
+def calls_in(expression: Expression, name: str) -> int:
+    """The number of calls of a function in an expression."""
+    match expression:
+        case FunctionCall(called, parts):
+            return (called == name) + sum(calls_in(part, name) for part in parts)
+        case Array(parts):
+            return sum(calls_in(part, name) for part in parts)
+        case Negative(operand):
+            return calls_in(operand, name)
+        case Binary(_, left, right):
+            return calls_in(left, name) + calls_in(right, name)
+    return 0
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text

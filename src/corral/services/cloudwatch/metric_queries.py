@@ -15,7 +15,17 @@ from msgspec import Struct, field
 from corral.core import Tx
 from corral.decide import metric_math, metric_sql
 from corral.decide.metric_label import distinct_labels
-from corral.decide.metric_math import Expression, ExpressionScope, InvalidExpression, Series, Value, evaluate, names_in, to_result
+from corral.decide.metric_math import (
+    Expression,
+    ExpressionScope,
+    InvalidExpression,
+    Series,
+    Value,
+    calls_in,
+    evaluate,
+    names_in,
+    to_result,
+)
 from corral.decide.metric_search import InvalidSearch, parse_search
 from corral.decide.metric_sql import SERIES_MAX, InvalidQuery, Select
 from corral.decide.periods import first_period, is_period, is_stored_for
@@ -28,7 +38,15 @@ from corral.telemetry import MetricStore
 
 DEFAULT_PERIOD_S = MINUTE_S
 DATAPOINTS_MAX = 100_800
+COMPUTED_MAX = 10 * DATAPOINTS_MAX  # datapoints that one request reads and fills in, over all its queries
+SEARCHES_MAX = 100  # in one request
+STEP_SERIES = 200  # series that a search examines between two steps
 VISIBLE_S = 14 * DAY_S  # lists and searches hide a series that has had no data for this long
+SELECT_METRICS_MAX = 10_000  # series that one Metrics Insights query aggregates
+TOO_MANY_SELECTED = (
+    "MaxMetricsExceeded",
+    f"The maximum number of allowed metrics exceeded: the query aggregates only the first {SELECT_METRICS_MAX:,}.",
+)
 TOO_MANY = ("MaxMetricsExceeded", f"The maximum number of allowed metrics exceeded: only the first {SERIES_MAX} are shown.")
 
 
@@ -65,6 +83,9 @@ def parse_queries(listed: Sequence[dict[str, Any]], region: str, member: str = "
         raise ValidationException(f"The values for parameter id in {member} are not unique.")
     if sum(isinstance(query.source, Select) for query in queries) > 1:
         raise ValidationException("Only one Metrics Insights query is allowed in a request.")
+    searches = sum(calls_in(query.source, "SEARCH") for query in queries if not isinstance(query.source, (MetricStat, Select)))
+    if searches > SEARCHES_MAX:
+        raise ValidationException(f"A request must not have more than {SEARCHES_MAX} SEARCH functions: it has {searches}.")
     _by_dependency(queries)
     return queries
 
@@ -190,6 +211,9 @@ class _Computation:
         self._start_s = start_s
         self._end_s = end_s
         self._computed = QueryResults()
+        self._listed: dict[tuple[str | None, str | None], list[Metric]] = {}  # many searches list the same series
+        self._series_left = SERIES_MAX  # that searches may still return
+        self._computed_points = 0
         periods = [query.source.period_s for query in queries if isinstance(query.source, MetricStat)]
         self._period_s = min(periods, default=DEFAULT_PERIOD_S)
 
@@ -201,6 +225,7 @@ class _Computation:
         }
         results: dict[str, Value] = dict(metrics)
         for query in _by_dependency(self._queries):
+            self._tx.step()
             source = query.source
             if isinstance(source, MetricStat):
                 continue
@@ -221,13 +246,26 @@ class _Computation:
         times = range(first_period(self._start_s, period_s, self._tx.now_s), end_s, period_s)
         if len(times) > DATAPOINTS_MAX:
             raise InvalidExpression(f"It would have {len(times):,} datapoints, which exceeds the limit of {DATAPOINTS_MAX:,}")
+        self._count(len(times))
         return times
 
+    def _count(self, datapoints: int) -> None:
+        """Limit the memory of a request."""
+        self._tx.step()
+        self._computed_points += datapoints
+        if self._computed_points > COMPUTED_MAX:
+            raise ValidationException(
+                f"You have requested more than {COMPUTED_MAX:,} datapoints, which exceeds the limit. "
+                "You may reduce the datapoints requested by increasing Period, or decreasing the time range or the metrics."
+            )
+
     def _read(self, stat: MetricStat, label: str) -> Series:
+        self._tx.step()
         start_s = first_period(self._start_s, stat.period_s, self._tx.now_s)
         found = series_values(
             self._tx, stat.metric, stat.statistic, start_s=start_s, end_s=ceil(self._end_s), period_s=stat.period_s, unit=stat.unit
         )
+        self._count(len(found))
         return Series(label, stat.period_s, found, stat.metric, stat.stat)
 
     def _search(self, query: str, stat: str, period_s: int | None) -> tuple[Series, ...]:
@@ -235,10 +273,17 @@ class _Computation:
         if statistic is None or not is_period(period_s):
             raise InvalidSearch(f"SEARCH needs a statistic and a period, not '{stat}' and {period_s}")
         search = parse_search(query)
-        found = [metric for metric in self._visible(search.namespace, search.name) if search.matches(metric)]
-        if len(found) > SERIES_MAX:
-            self._computed.messages.append(TOO_MANY)
-            found = found[:SERIES_MAX]
+        found: list[Metric] = []
+        for at, metric in enumerate(self._visible(search.namespace, search.name)):
+            if at % STEP_SERIES == 0:
+                self._tx.step()
+            if not search.matches(metric):
+                continue
+            if len(found) >= self._series_left:
+                self._computed.messages.append(TOO_MANY)
+                break
+            found.append(metric)
+        self._series_left -= len(found)
         return tuple(
             self._read(MetricStat(metric, statistic, period_s, stat), label) for metric, label in zip(found, distinct_labels(found))
         )
@@ -250,9 +295,15 @@ class _Computation:
         assert statistic is not None
         start_s = first_period(self._start_s, period_s, tx.now_s)
         groups: dict[tuple[str, ...], dict[int, Summary]] = {}
+        examined = 0
         for metric in self._visible(select.namespace, select.name):
             if not select.matches(metric):
                 continue
+            tx.step()
+            examined += 1
+            if examined > SELECT_METRICS_MAX:
+                self._computed.messages.append(TOO_MANY_SELECTED)
+                break
             group = groups.setdefault(select.group_of(metric), {})
             read = tx.store.read(metric, start_s=start_s, end_s=ceil(self._end_s), period_s=period_s, now_s=tx.now_s)
             for at_s, summary in read.items():
@@ -274,7 +325,12 @@ class _Computation:
         return tuple(found[: select.limit])
 
     def _visible(self, namespace: str | None, name: str | None) -> list[Metric]:
-        return self._tx.store.listed(self._region, active_since_s=self._tx.now_s - VISIBLE_S, namespace=namespace, name=name)
+        tx = self._tx
+        if (namespace, name) not in self._listed:
+            self._listed[namespace, name] = tx.store.listed(
+                self._region, active_since_s=tx.now_s - VISIBLE_S, namespace=namespace, name=name, step=tx.step
+            )
+        return self._listed[namespace, name]
 
 
 def _ordered(found: list[Series], statistic: str, *, descending: bool) -> list[Series]:

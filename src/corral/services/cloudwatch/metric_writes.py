@@ -20,6 +20,7 @@ from corral.services.cloudwatch.errors import (
 )
 from corral.telemetry import MetricStore
 
+HANDED_OVER_MAX = 100  # series in one payload: new series take the metrics lane about 5 ms
 DATA_MAX = 1000  # datapoints of one request, over all its entities
 ENTITY_KEYS = {"Type", "ResourceType", "Identifier", "Name", "Environment"}
 
@@ -70,7 +71,8 @@ def hand_over_points(tx: Tx[Any], points: Sequence[Point]) -> None:
             series.setdefault((metric, unit, resolution_s), []).append((at_s, sample))
     if series:
         payload = [[*metric, unit, resolution_s, samples] for (metric, unit, resolution_s), samples in series.items()]
-        tx.hand_over("metrics", "points", payload)
+        for at in range(0, len(payload), HANDED_OVER_MAX):
+            tx.hand_over("metrics", "points", payload[at : at + HANDED_OVER_MAX])
 
 
 def receive_points(tx: Tx[MetricStore], series: list[list[Any]]) -> None:

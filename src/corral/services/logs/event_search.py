@@ -31,7 +31,7 @@ def filter_log_events(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) 
         limit=params.get("limit", PAGE_MAX_EVENTS),
         max_bytes=PAGE_MAX_BYTES,
     )
-    found, next_place = LogSearch(tx.store.connection, _scope(tx, params, caller, group), event_filter).page()
+    found, next_place = LogSearch(tx.store.connection, _scope(tx, params, caller, group), event_filter, step=tx.step).page()
     return {
         "events": [_described(event) for event in found],
         "searchedLogStreams": [],  # deprecated: AWS has returned an empty list since 2020

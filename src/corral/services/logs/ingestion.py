@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from corral.core import Tx
-from corral.decide.emf import MARK, embedded_points
+from corral.decide.emf import BATCH_POINTS_MAX, batch_points
 from corral.model.metric import Point
 from corral.model.run import LogChunk, LogTarget, Observed, StartOrder
 from corral.services.cloudwatch.metric_writes import hand_over_points
@@ -22,16 +22,15 @@ NO_GROUP = (
     "Create it with: aws logs create-log-group --log-group-name {group} --region {region}"
 )
 NO_NAMES: Mapping[str, str] = {}
+POINTS_MIN = 100  # datapoints that each chunk of a report may contain in any case
 
 
-def ingest(tx: Tx[LogStore], stream: LogStream, events: Sequence[tuple[int, str]]) -> None:
+def ingest(tx: Tx[LogStore], stream: LogStream, events: Sequence[tuple[int, str]], max_points: int = BATCH_POINTS_MAX) -> None:
     """Store events, wake readers that wait for them, and hand over the metrics in them to the metrics lane."""
     tx.store.append(stream, events, now_ms(tx))
     if events:
         tx.changed(f"stream:{stream.id}")
-    points = [
-        point for at_ms, message in events if MARK in message for point in embedded_points(message, stream.region, at_ms)
-    ]  # fmt: skip
+    points = batch_points(events, stream.region, max_points)
     if filters := tx.store.filters_of(stream.group_id):
         points += _filtered_points(filters, stream.region, events)
     if points:
@@ -90,6 +89,7 @@ def ship(tx: Tx[LogStore], chunks: list[LogChunk], names: Mapping[str, str] = NO
     for run_id, name in names.items():
         tx.store.name_shipment(run_id, name, now_ms(tx))
     shipped = {}
+    max_points = max(POINTS_MIN, BATCH_POINTS_MAX // max(1, len(chunks)))
     for chunk in chunks:
         known = tx.store.shipment(chunk.run_id)
         if known is None:  # the run has no log stream, so the output is dropped
@@ -99,7 +99,7 @@ def ship(tx: Tx[LogStore], chunks: list[LogChunk], names: Mapping[str, str] = NO
         if stream_id is not None and chunk.start == so_far and chunk.end > so_far:
             stream = tx.store.stream_by_id(stream_id)
             if stream is not None:  # None: the stream was deleted in the meantime
-                ingest(tx, stream, chunk.events)
+                ingest(tx, stream, chunk.events, max_points)
             so_far = chunk.end
             tx.store.set_shipped(chunk.run_id, so_far, now_ms(tx))
         shipped[chunk.run_id] = so_far

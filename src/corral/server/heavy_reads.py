@@ -1,0 +1,144 @@
+"""Heavy reads of one lane: they run in reader threads, outside the lane, and none of them can keep the others waiting.
+
+A read starts in one of the quick threads. If it takes too much CPU time there, it is abandoned and runs again as a slow read. Slow
+reads have threads of their own: each caller has at most one read in them at a time, and callers take turns. So quick reads never
+wait for slow ones, and one caller's slow reads do not delay those of the next. A slow read ends when its client disconnects.
+
+Long reads call `Tx.step` between their steps, which is where they are abandoned or cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+from msgspec import Struct, field
+
+from corral.errors import api_error
+
+QUICK_THREADS = 2
+SLOW_THREADS = 2
+QUICK_MAX_S = 0.02  # CPU time
+WATCH_S = 0.25  # after this time, the connection of a read is watched
+WAITING_MAX = 200  # slow reads that wait for a thread
+
+ThrottlingException = api_error("ThrottlingException")
+Step = Callable[[], None]
+Read = Callable[[Step], Any]
+
+
+class TooSlow(Exception):
+    """The read has used the CPU time of a quick read."""
+
+
+class ReadCancelled(Exception):
+    """The client has disconnected."""
+
+
+class QuickLimit(Struct):
+    """Ends a quick read that takes too long. Create it in the thread that reads."""
+
+    until_s: float = field(default_factory=lambda: time.thread_time() + QUICK_MAX_S)
+
+    def step(self) -> None:
+        if time.thread_time() > self.until_s:
+            raise TooSlow
+
+
+class SlowRead(Struct, eq=False):
+    read: Read
+    answer: asyncio.Future[Any]
+    cancelled: bool = False
+
+    def step(self) -> None:
+        if self.cancelled:
+            raise ReadCancelled
+
+
+class HeavyReads:
+    """All methods are called from the event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._quick: ThreadPoolExecutor | None = None
+        self._slow: ThreadPoolExecutor | None = None
+        self._waiting: dict[str, deque[SlowRead]] = {}  # by caller, in the order of their turns
+        self._reading: dict[str, SlowRead] = {}  # by caller
+
+    async def run(self, read: Read, caller: str, on_slow: Callable[[asyncio.Future[Any]], object]) -> Any:
+        """Run a read and return its result. `on_slow` gets the future of a read that takes long; cancelling it ends the read."""
+        if self._quick is None:
+            self._quick = ThreadPoolExecutor(QUICK_THREADS, thread_name_prefix="reader")
+        quick = self._loop.run_in_executor(self._quick, _read_quickly, read)
+        watch = self._loop.call_later(WATCH_S, on_slow, quick)  # it may have to wait for a thread
+        try:
+            return await quick
+        except TooSlow:
+            answer = self._queue(read, caller)
+        finally:
+            watch.cancel()
+        on_slow(answer)
+        return await answer
+
+    def close(self) -> None:
+        """Cancel the slow reads, and wait for the threads."""
+        for slow in [*self._reading.values(), *(slow for queue in self._waiting.values() for slow in queue)]:
+            slow.cancelled = True
+        self._waiting.clear()
+        for pool in (self._quick, self._slow):
+            if pool is not None:
+                pool.shutdown()
+
+    def _queue(self, read: Read, caller: str) -> asyncio.Future[Any]:
+        if sum(map(len, self._waiting.values())) >= WAITING_MAX:
+            raise ThrottlingException("Rate exceeded: too many long reads are waiting. Retry later.")
+        slow = SlowRead(read, self._loop.create_future())
+        slow.answer.add_done_callback(lambda answer: self._cancel(slow, caller) if answer.cancelled() else None)
+        self._waiting.setdefault(caller, deque()).append(slow)
+        self._start()
+        return slow.answer
+
+    def _cancel(self, slow: SlowRead, caller: str) -> None:
+        slow.cancelled = True
+        queue = self._waiting.get(caller)
+        if queue is not None and slow in queue:
+            queue.remove(slow)
+            if not queue:
+                del self._waiting[caller]
+
+    def _start(self) -> None:
+        """Start the reads of callers that have none, as long as a thread is free."""
+        if self._slow is None:
+            self._slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="slow-reader")
+        for caller in [caller for caller in self._waiting if caller not in self._reading]:
+            if len(self._reading) >= SLOW_THREADS:
+                return
+            queue = self._waiting.pop(caller)
+            slow = self._reading[caller] = queue.popleft()
+            if queue:
+                self._waiting[caller] = queue  # behind the other callers
+            done = self._slow.submit(slow.read, slow.step)
+            done.add_done_callback(lambda done, slow=slow, caller=caller: self._finish_soon(slow, caller, done))  # type: ignore[misc]
+
+    def _finish_soon(self, slow: SlowRead, caller: str, done: Future[Any]) -> None:
+        with suppress(RuntimeError):  # the event loop is closed: the process shuts down
+            self._loop.call_soon_threadsafe(self._finished, slow, caller, done)
+
+    def _finished(self, slow: SlowRead, caller: str, done: Future[Any]) -> None:
+        del self._reading[caller]
+        if not slow.answer.done():
+            error = done.exception()
+            if error is None:
+                slow.answer.set_result(done.result())
+            else:
+                slow.answer.set_exception(error)
+        self._start()
+
+
+def _read_quickly(read: Read) -> Any:
+    return read(QuickLimit().step)

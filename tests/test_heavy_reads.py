@@ -1,0 +1,123 @@
+"""Heavy reads: quick ones do not wait for slow ones, callers take turns, and a cancelled read ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from corral.server import heavy_reads
+from corral.server.heavy_reads import HeavyReads, ReadCancelled, Step, ThrottlingException
+
+
+class Endless:
+    """A read that takes steps until it is told to end."""
+
+    def __init__(self) -> None:
+        self.slow = threading.Event()  # it runs as a slow read
+        self.told = threading.Event()
+        self.cancelled = threading.Event()
+
+    def __call__(self, step: Step) -> str:
+        if not threading.current_thread().name.startswith("slow"):
+            while True:
+                step()
+        self.slow.set()
+        try:
+            while not self.told.is_set():
+                step()
+        except ReadCancelled:
+            self.cancelled.set()
+            raise
+        return "read"
+
+
+@asynccontextmanager
+async def reading() -> AsyncIterator[Callable[..., Any]]:
+    reads = HeavyReads(asyncio.get_running_loop())
+    futures: list[asyncio.Future[Any]] = []
+
+    def start(read: Callable[[Step], Any], caller: str) -> asyncio.Task[Any]:
+        return asyncio.create_task(reads.run(read, caller, futures.append))
+
+    start.slow = futures  # type: ignore[attr-defined]
+    try:
+        yield start
+    finally:
+        reads.close()
+
+
+async def happened(event: threading.Event) -> None:
+    assert await asyncio.to_thread(event.wait, 30)
+
+
+def test_quick_reads_and_other_callers_do_not_wait_for_a_slow_caller() -> None:
+    async def scenario() -> None:
+        async with reading() as start:
+            first, others = Endless(), [Endless() for _ in range(5)]
+            running = [start(first, "greedy"), *(start(other, "greedy") for other in others)]
+            await happened(first.slow)
+            for _ in range(20):
+                assert await start(lambda step: "quick", "greedy") == "quick"
+            fair = Endless()
+            fair.told.set()
+            assert await start(fair, "fair") == "read"
+            assert not any(other.slow.is_set() for other in others)  # one at a time
+            for read in (first, *others):
+                read.told.set()
+            assert await asyncio.gather(*running) == ["read"] * 6
+
+    asyncio.run(scenario())
+
+
+def test_a_read_ends_when_its_client_disconnects() -> None:
+    async def scenario() -> None:
+        async with reading() as start:
+            read, queued, after = Endless(), Endless(), Endless()
+            running = start(read, "a")
+            await happened(read.slow)
+            waiting = start(queued, "a")
+            while len(start.slow) < 2:
+                await asyncio.sleep(0)
+            start.slow[1].cancel()
+            start.slow[0].cancel()
+            await happened(read.cancelled)
+            after.told.set()
+            assert await start(after, "a") == "read"
+            assert not queued.slow.is_set()
+            for task in (running, waiting):
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+
+    asyncio.run(scenario())
+
+
+def test_errors_reach_the_caller_and_too_many_slow_reads_are_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(step: Step) -> None:
+        if not threading.current_thread().name.startswith("slow"):
+            while True:
+                step()
+        raise ValueError("broken")
+
+    async def scenario() -> None:
+        async with reading() as start:
+            with pytest.raises(ValueError, match="broken"):
+                await start(fails, "a")
+            read = Endless()
+            running = start(read, "a")
+            await happened(read.slow)
+            waiting = [start(Endless(), "a") for _ in range(2)]
+            while len(start.slow) < 4:
+                await asyncio.sleep(0)
+            with pytest.raises(ThrottlingException, match="Retry later"):
+                await start(Endless(), "a")
+            for future in start.slow:
+                future.cancel()
+            await asyncio.wait([running, *waiting])
+
+    monkeypatch.setattr(heavy_reads, "WAITING_MAX", 2)
+    asyncio.run(scenario())
