@@ -20,7 +20,7 @@ from corral.services import SERVICES
 from harness import Corral, container
 
 LOADER = botocore.loaders.Loader()
-TRUST = json.dumps({"Version": "2012-10-17", "Statement": []})
+TRUST = json.dumps({"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]})
 TAGS = [{"Key": f"key{at}", "Value": ""} for at in range(3)]
 POLICY = "arn:aws:iam::123456789012:policy/policy0"
 THREE = range(3)

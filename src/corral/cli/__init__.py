@@ -26,6 +26,7 @@ from corral.cli.login import login
 from corral.cli.logs import logs
 from corral.cli.output import print_message
 from corral.cli.ps import ps
+from corral.cli.revoke import revoke
 from corral.cli.run import run
 from corral.cli.status import status
 from corral.cli.stop import stop
@@ -82,5 +83,5 @@ def main() -> None:
     """
 
 
-for command in (up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, login, images, doctor, completion):
+for command in (up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, login, images, revoke, doctor, completion):
     main.add_command(command)
