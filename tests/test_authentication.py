@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -33,9 +32,6 @@ class FakeExchange:
     denied: Any = None
     run: Any = None
     refuse: Any = None
-
-
-NO_PERMISSIONS: Any = None  # only callers in containers need any
 
 
 def authentication(clock: VirtualClock, live: set[str]) -> Authentication:
@@ -77,14 +73,14 @@ def test_a_task_proves_itself_by_its_token_and_a_container_by_its_address():
 def test_callers_outside_of_containers_may_perform_every_action(principal):
     caller = Caller("123456789012", "us-east-1", principal)
     for action in ("ecs:RunTask", "s3:PutObject", "registry:PUT", *PUBLIC_ACTIONS):
-        asyncio.run(authorise(caller, FakeExchange(action), NO_PERMISSIONS))
+        authorise(caller, FakeExchange(action))
         rate(caller, FakeExchange(action))
 
 
 def test_anonymous_callers_may_perform_public_actions_only():
     caller = Caller("123456789012", "", ANONYMOUS.principal)
     for action in PUBLIC_ACTIONS:
-        asyncio.run(authorise(caller, FakeExchange(action), NO_PERMISSIONS))
+        authorise(caller, FakeExchange(action))
     for action in ("ecs:ListTasks", "s3:GetObject", "corral:Status", "registry:GET"):
         with pytest.raises(AccessDenied, match=action):
-            asyncio.run(authorise(caller, FakeExchange(action), NO_PERMISSIONS))
+            authorise(caller, FakeExchange(action))

@@ -35,8 +35,9 @@ OPEN = {  # change it knowingly: every container may do this without a policy
     "logs": "CreateLogStream DescribeLogGroups DescribeLogStreams FilterLogEvents GetLogEvents ListLogGroups PutLogEvents",
     "s3": (
         "AbortMultipartUpload CompleteMultipartUpload CopyObject CreateMultipartUpload DeleteObject DeleteObjectTagging "
-        "DeleteObjects GetBucketLocation GetObject GetObjectAttributes GetObjectTagging HeadBucket HeadObject ListBuckets "
-        "ListMultipartUploads ListObjectVersions ListObjects ListObjectsV2 ListParts PostObject PutObject PutObjectTagging UploadPart UploadPartCopy"
+        "DeleteObjects GetBucketLocation GetObject GetObjectAttributes GetObjectTagging HeadBucket HeadObject "
+        "ListBuckets ListMultipartUploads ListObjectVersions ListObjects ListObjectsV2 ListParts PostObject PutObject "
+        "PutObjectTagging UploadPart UploadPartCopy"
     ),
     "sqs": (
         "ChangeMessageVisibility ChangeMessageVisibilityBatch DeleteMessage DeleteMessageBatch GetQueueAttributes GetQueueUrl "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -248,8 +248,19 @@ def _names_resource(statement: Statement, resources: Patterns, request: AccessRe
 
 
 def _contains(patterns: Patterns, value: str, context: Context, *, variables: bool) -> bool:
+    compiled = _compiled(patterns.values, variables)
+    if compiled is not None:
+        return (compiled.match(value) is not None) != patterns.negated
     filled = (fill(text, context, variables=variables, pattern=True) for text in patterns.values)
     return any(fnmatchcase(value, pattern) for pattern in filled) != patterns.negated
+
+
+@lru_cache(maxsize=1024)  # AWS's policies have statements with hundreds of actions
+def _compiled(values: tuple[str, ...], variables: bool) -> re.Pattern[str] | None:
+    """One expression for all patterns of a statement; None if they contain variables, whose values differ by request."""
+    if variables and any("${" in text for text in values):
+        return None
+    return re.compile("|".join(translate(fill(text, {}, variables=False, pattern=True)) for text in values))
 
 
 def _is_named(statement: Statement, principal: Principal) -> bool:

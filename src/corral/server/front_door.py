@@ -65,15 +65,13 @@ class Exchange(Protocol):
         """Serialize an error in the format of this API."""
 
 
-async def authorise(caller: Caller, exchange: Exchange, permissions: TaskPermissions) -> None:
-    """Raise AccessDenied if the caller may not perform the action.
+def authorise(caller: Caller, exchange: Exchange) -> None:
+    """Raise AccessDenied if a caller that is not in a container may not perform the action.
 
-    The policies of roles are evaluated for programs in containers (`Caller.confined`). The root user, its sessions and tasks that
-    run as processes of this machine may perform all actions. The services that have resource policies evaluate those.
+    The root user, its sessions and tasks that run as processes of this machine may perform all actions. For programs in containers
+    (`Caller.confined`), `TaskPermissions` evaluates the policies of roles. The services that have resource policies evaluate those.
     """
-    if caller.confined:
-        await permissions.check(caller, exchange)
-    elif caller.principal == ANONYMOUS.principal and exchange.action not in PUBLIC_ACTIONS:
+    if caller.principal == ANONYMOUS.principal and exchange.action not in PUBLIC_ACTIONS:
         raise AccessDenied(f"Anonymous callers may not perform {exchange.action}: sign the request.")
 
 
@@ -113,7 +111,10 @@ class FrontDoor:
             exchange = await self._recognise(request, request_id, receive, connection)
             identity = await exchange.authenticate(self._authentication)
             caller = self._caller(identity, request, request_id)
-            await authorise(caller, exchange, self._permissions)
+            if caller.confined:
+                await self._permissions.check(caller, exchange)
+            else:
+                authorise(caller, exchange)
             rate(caller, exchange)
             return await exchange.run(caller)
         except ClientGone:

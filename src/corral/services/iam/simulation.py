@@ -70,7 +70,7 @@ def _simulate(params: Params, identity: IdentityPolicies, given: Context) -> dic
                 result["PermissionsBoundaryDecisionDetail"] = {"AllowedByPermissionsBoundary": allowed}
             results[f"{len(results):06d}"] = result | {"MatchedStatements": [], "MissingContextValues": []}
     found, token = PAGES.page(params, among(results))
-    return {"EvaluationResults": found, "IsTruncated": False, **token}
+    return {"EvaluationResults": found, **token}
 
 
 def _read(text: str) -> Policy:
