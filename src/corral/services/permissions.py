@@ -56,7 +56,7 @@ def _tags(params: Params) -> Context:
     """The condition keys aws:RequestTag/KEY and aws:TagKeys of a request that tags something."""
     given = params.get("tags") or params.get("Tags") or ()
     tags = [{"key": key, "value": value} for key, value in given.items()] if isinstance(given, Mapping) else given
-    pairs = {tag.get("key", tag.get("Key", "")): tag.get("value", tag.get("Value", "")) for tag in tags}
+    pairs = {tag.get("key", tag.get("Key", "")): tag.get("value", tag.get("Value", "")) for tag in tags if isinstance(tag, Mapping)}
     if not pairs:
         return {}
     return {"aws:tagkeys": tuple(pairs), **{f"aws:requesttag/{key.lower()}": (str(value),) for key, value in pairs.items()}}
