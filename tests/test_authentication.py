@@ -28,6 +28,8 @@ class FakeExchange:
         self.action = action
 
     authenticate: Any = None
+    required: Any = None
+    denied: Any = None
     run: Any = None
     refuse: Any = None
 
@@ -68,7 +70,7 @@ def test_a_task_proves_itself_by_its_token_and_a_container_by_its_address():
 
 
 @pytest.mark.parametrize("principal", [ROOT, "arn:aws:sts::123456789012:assumed-role/worker/x", TASKS])
-def test_authenticated_callers_may_perform_every_action(principal):
+def test_callers_outside_of_containers_may_perform_every_action(principal):
     caller = Caller("123456789012", "us-east-1", principal)
     for action in ("ecs:RunTask", "s3:PutObject", "registry:PUT", *PUBLIC_ACTIONS):
         authorise(caller, FakeExchange(action))

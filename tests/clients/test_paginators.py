@@ -20,8 +20,9 @@ from corral.services import SERVICES
 from harness import Corral, container
 
 LOADER = botocore.loaders.Loader()
-TRUST = json.dumps({"Version": "2012-10-17", "Statement": []})
+TRUST = json.dumps({"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]})
 TAGS = [{"Key": f"key{at}", "Value": ""} for at in range(3)]
+ROLE_ARN = "arn:aws:iam::123456789012:role/role0"
 POLICY = "arn:aws:iam::123456789012:policy/policy0"
 THREE = range(3)
 METRIC = {"Namespace": "pages", "MetricName": "m"}
@@ -71,6 +72,8 @@ PAGES: dict[tuple[str, str], dict[str, Any]] = {
     ("iam", "ListRolePolicies"): {"RoleName": "role0"},
     ("iam", "ListRoleTags"): {"RoleName": "role0"},
     ("iam", "ListRoles"): {},
+    ("iam", "SimulateCustomPolicy"): {"PolicyInputList": [TRUST], "ActionNames": ["a:One", "a:Two", "a:Three"]},
+    ("iam", "SimulatePrincipalPolicy"): {"PolicySourceArn": ROLE_ARN, "ActionNames": ["a:One", "a:Two", "a:Three"]},
     ("logs", "DescribeLogGroups"): {},
     ("logs", "DescribeLogStreams"): {"logGroupName": "/pages/0"},
     ("logs", "DescribeMetricFilters"): {},

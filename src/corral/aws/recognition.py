@@ -25,7 +25,14 @@ from corral.aws.rest_routes import route
 from corral.aws.s3 import normalize_s3_request
 from corral.aws.serialize.errors import serialize_error
 from corral.aws.shapes import OperationModel, Shape
-from corral.aws.wire_errors import ParseError, to_api_error, unknown_operation, unrecognised_request, unserved_operation
+from corral.aws.wire_errors import (
+    ParseError,
+    denied_action,
+    to_api_error,
+    unknown_operation,
+    unrecognised_request,
+    unserved_operation,
+)
 from corral.errors import ApiError
 
 if TYPE_CHECKING:
@@ -125,6 +132,10 @@ class ApiCall(Struct, frozen=True):
     def serialize(self, result: Mapping[str, Any], request_id: str) -> Response:
         """Serialize a handler's result. Raises WrongResult if it does not match the model, which is a bug."""
         return self.codecs.serialize(result, request_id)
+
+    def denied(self, message: str) -> ApiError:
+        """Return the error for a caller that may not perform the operation."""
+        return denied_action(self.protocol, message)
 
     def serialize_error(self, error: ApiError, request_id: str) -> Response:
         """Serialize an error, so that boto3 raises `client.exceptions.<code>` if the model has that error."""

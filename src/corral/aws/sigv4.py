@@ -45,6 +45,7 @@ class Secret(Struct, frozen=True):
     expires_at_s: float | None
     principal: str
     task_id: str | None = None  # the task to which the temporary credentials belong
+    confined: bool = False  # the task runs in containers
 
     def __repr__(self) -> str:
         return f"Secret(principal={self.principal!r})"  # without the secrets: a repr may be logged
@@ -59,6 +60,7 @@ class Identity(Struct, frozen=True):
     service: str  # the signing name
     is_session: bool = False  # the caller has temporary credentials
     task_id: str | None = None  # the task whose credentials the caller has
+    confined: bool = False  # that task runs in containers, so the policies of its role decide what the caller may do
 
 
 class CredentialScope(Struct, frozen=True):
@@ -182,7 +184,7 @@ def check_signature(
 
 def identity_of(access_key_id: str, secret: Secret, region: str, service: str) -> Identity:
     is_session = secret.session_token is not None
-    return Identity(access_key_id, secret.principal, region, service, is_session, secret.task_id)
+    return Identity(access_key_id, secret.principal, region, service, is_session, secret.task_id, secret.confined)
 
 
 def signature_error(protocol: str, refused: SignatureRefused) -> ApiError:

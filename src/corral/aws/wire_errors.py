@@ -37,6 +37,16 @@ UNKNOWN_BY_PROTOCOL = {"query": ("InvalidAction", 400), "ec2": ("InvalidAction",
 UNKNOWN_DEFAULT = ("UnknownOperationException", 400)
 UNSERVED_BY_PROTOCOL = {**UNKNOWN_BY_PROTOCOL, "rest-xml": ("NotImplemented", 501)}
 
+# The code and status for an action that no policy allows.
+DENIED_BY_PROTOCOL = {
+    "query": ("AccessDenied", 403),
+    "ec2": ("UnauthorizedOperation", 403),
+    "rest-xml": ("AccessDenied", 403),
+    "rest-json": ("AccessDeniedException", 403),
+}
+DENIED_DEFAULT = ("AccessDeniedException", 400)
+DENIED_BY_EC2 = "You are not authorized to perform this operation. "
+
 # Services with both json and query send the query code in a header. No model contains these codes.
 QUERY_CODES = {
     "AccessDeniedException": "AccessDenied",
@@ -122,6 +132,12 @@ def unserved_operation(service: str, operation: str, protocol: str) -> ApiError:
 def unsupported_protocol(service: str, operation: str, protocol: str) -> ApiError:
     """The operation exists on AWS, in a protocol that Corral does not implement."""
     return _unknown(protocol, f"{service}:{operation} uses the {protocol} protocol, which Corral does not support")
+
+
+def denied_action(protocol: str, message: str) -> ApiError:
+    """The caller may not perform the action."""
+    code, status = DENIED_BY_PROTOCOL.get(protocol, DENIED_DEFAULT)
+    return error_class(code, status)((DENIED_BY_EC2 if protocol == "ec2" else "") + message)
 
 
 def unrecognised_request(protocol: str, message: str) -> ApiError:

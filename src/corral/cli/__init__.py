@@ -29,6 +29,7 @@ from corral.cli.logs import logs
 from corral.cli.output import print_message
 from corral.cli.ps import ps
 from corral.cli.restore import restore
+from corral.cli.revoke import revoke
 from corral.cli.run import run
 from corral.cli.status import status
 from corral.cli.stop import stop
@@ -86,6 +87,7 @@ def main() -> None:
 
 
 for command in (
-    up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, login, images, backup, restore, check, doctor, completion,
+    up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, login, images, revoke, backup, restore, check, doctor,
+    completion,
 ):  # fmt: skip
     main.add_command(command)

@@ -140,7 +140,14 @@ def is_aws(endpoint: Endpoint) -> bool:
 
 
 def status_page(endpoint: Endpoint, *, quick: bool = False) -> tuple[dict[str, Any], str | None]:
-    """Return Corral's status page, the only request that is not an AWS API, and the Date header of the response."""
+    """Return Corral's status page, and the Date header of the response."""
+    return own_page(endpoint, "/_corral/status", quick=quick)
+
+
+def own_page(
+    endpoint: Endpoint, path: str, content: dict[str, Any] | None = None, *, quick: bool = False
+) -> tuple[dict[str, Any], str | None]:
+    """Request a page of Corral itself, which is no API of AWS. With content, POST it. Return the response and its Date header."""
     import json
 
     from botocore.auth import SigV4Auth
@@ -154,13 +161,17 @@ def status_page(endpoint: Endpoint, *, quick: bool = False) -> tuple[dict[str, A
         url, region = ecs.meta.endpoint_url, ecs.meta.region_name
     if credentials is None:
         raise CliError('no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `eval "$(corral env)"`.')
-    request = AWSRequest("GET", f"{url.rstrip('/')}/_corral/status")
+    data = json.dumps(content).encode() if content is not None else None
+    headers = {"Content-Type": "application/json"} if content is not None else {}
+    request = AWSRequest("GET" if content is None else "POST", f"{url.rstrip('/')}{path}", headers, data)
     SigV4Auth(credentials, "corral", region).add_auth(request)
     response = _http(QUICK_S if quick else STATUS_S).send(request.prepare())
     if response.status_code == 403:
         raise CliError(f"{url} refused the access key: {_message(response)}")
+    if content is not None and response.status_code in (400, 404) and "json" in response.headers.get("content-type", ""):
+        raise CliError(_message(response))
     if response.status_code != 200 or "json" not in response.headers.get("content-type", ""):
-        raise CliError(f"{url} is not a Corral: it has no page /_corral/status (HTTP {response.status_code}).")
+        raise CliError(f"{url} is not a Corral: it has no page {path} (HTTP {response.status_code}).")
     return json.loads(response.content), response.headers.get("date")
 
 

@@ -29,6 +29,8 @@ def status(data: DataFolder, as_json: bool) -> None:
         return
     out = console()
     out.print(f"Corral {page['version']} at {page['url']}  (data in {page['data']}, process {page['pid']})", soft_wrap=True)
+    if page.get("isolate"):
+        out.print("Isolated: tasks run in containers without access to the host (--isolate)")
     out.print(tasks_line(page["tasks"]))
     for failing in page["failingHandovers"]:
         text = f"Delivery to {failing['to']} is retried: {failing['kind']} (failures: {failing['tries']}; {failing['error']})"

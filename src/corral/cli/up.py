@@ -38,6 +38,8 @@ INSTANCE_TYPE = re.compile(r"[a-z0-9-]{1,32}\.[a-z0-9-]{1,32}")
 @click.option("--exclude-gpus", metavar="GPUS", default="", help="GPUs that tasks never get, by index or id: 0,3,GPU-...")
 @click.option("--runtime", type=click.Choice(["auto", "process", "docker"]), default="auto", show_default=True,
               help="docker runs images as containers, process ignores images, auto uses Docker if it is available.")  # fmt: skip
+@click.option("--isolate", is_flag=True,
+              help="Refuse tasks with access to this machine: corral/host, privileged, host mounts, host network.")  # fmt: skip
 @click.option("--cluster", default="default", show_default=True, help="The ECS cluster that this machine joins.")
 @click.option("--instance-type", default="corral.host", show_default=True,
               help="The value of the attribute ecs.instance-type of this machine, such as p3.8xlarge.")  # fmt: skip
@@ -50,7 +52,7 @@ INSTANCE_TYPE = re.compile(r"[a-z0-9-]{1,32}\.[a-z0-9-]{1,32}")
               help="Start although state.db is missing; the bytes of objects are erased after a week.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="With --detach: print the URL, the process id and more as JSON.")
 def up(
-    detach: bool, port: int, host: str, data: DataFolder, gpus: str, exclude_gpus: str, runtime: str, cluster: str,
+    detach: bool, port: int, host: str, data: DataFolder, gpus: str, exclude_gpus: str, runtime: str, isolate: bool, cluster: str,
     instance_type: str, account: str, alarm_timing: str, access_key: str | None, secret_key: str | None, discard_blobs: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
@@ -67,12 +69,15 @@ def up(
         raise click.BadParameter("an instance type is a family and a size, such as p3.8xlarge.", param_hint="--instance-type")
     if bool(access_key) != bool(secret_key):
         raise click.UsageError("--access-key and --secret-key require each other.")
+    if isolate and runtime == "process":
+        raise click.UsageError("--isolate runs every task in a container, so it excludes --runtime process.")
     if as_json and not detach:
         raise click.UsageError("--json requires --detach.")
     command = [sys.executable, "-m", "corral.server", "--data", str(data.path), "--host", host, "--port", str(port)]
     command += ["--gpus", gpus, "--exclude-gpus", exclude_gpus, "--account", account, "--alarm-timing", alarm_timing]
     command += ["--runtime", runtime, "--cluster", cluster, "--instance-type", instance_type]
     command += ["--discard-blobs", "true"] if discard_blobs else []
+    command += ["--isolate", "true"] if isolate else []
     if access_key and secret_key:  # not as arguments, which every user of the machine can read
         os.environ |= {"CORRAL_ACCESS_KEY": access_key, "CORRAL_SECRET_KEY": secret_key}
     if not detach:

@@ -1,7 +1,8 @@
-"""Resource policies: whether a policy allows a principal an action on a resource.
+"""Policies: whether the policy of a resource, or the policies of a role, allow a principal an action on a resource.
 
-`read_policy` parses and checks the text of a policy, `evaluate` decides a request. An explicit deny overrides every allow. A
-request that no statement matches is not allowed.
+`read_policy` parses and checks the text of a policy. `evaluate` decides a request by the policy of a resource,
+`evaluate_identity` by the policies of a role. An explicit deny overrides every allow. A request that no statement matches is not
+allowed.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +23,9 @@ from corral.decide.policy_conditions import Context, PolicyCondition, fill, hold
 VERSIONS = ("2012-10-17", "2008-10-17")
 EFFECTS = ("Allow", "Deny")
 PRINCIPALS = ("AWS", "Service", "Federated", "CanonicalUser")
-ANYONE = "*"
+ANYONE = ANYTHING = "*"
+NO_RESOURCE = "*"  # the resource of an operation that names none: as on AWS, only a pattern such as "*" matches it
+UNKNOWN_RESOURCE = ""  # of an operation whose resource Corral does not derive: every Deny matches it, and only an Allow of "*"
 ACCOUNT = re.compile(r"\d{12}")
 POLICY_MEMBERS = frozenset({"Version", "Id", "Statement"})
 STATEMENT_MEMBERS = frozenset(
@@ -38,6 +41,7 @@ class PolicyError(ValueError):
 class PolicyDecision(Enum):
     ALLOWED = "allowed"
     DENIED = "denied"  # explicitly, by a statement with the effect Deny
+    OUTSIDE_BOUNDARY = "outside the boundary"  # allowed by a policy of the role, but not by its permissions boundary
     NO_MATCH = "no match"  # no statement matches: not allowed either (AWS calls it an implicit deny)
 
 
@@ -51,7 +55,7 @@ class Principal(Struct, frozen=True):
 class AccessRequest(Struct, frozen=True):
     principal: Principal
     action: str
-    resource: str  # an ARN
+    resource: str  # an ARN, NO_RESOURCE or UNKNOWN_RESOURCE
     context: Context = field(default_factory=lambda: MappingProxyType({}))  # condition keys in lower case
 
 
@@ -76,6 +80,19 @@ class Policy(Struct, frozen=True):
     has_variables: bool  # in version 2012-10-17, `${…}` stands for a value of the request
 
 
+class IdentityPolicies(Struct, frozen=True):
+    """The policies of a role, inline and attached."""
+
+    policies: tuple[Policy, ...] = ()
+    boundary: Policy | None = None  # the permissions boundary: it allows nothing by itself, and limits what the policies allow
+
+    @property
+    def denies_anything(self) -> bool:
+        """Whether a statement has the effect Deny."""
+        limits = (*self.policies, self.boundary) if self.boundary is not None else self.policies
+        return any(not statement.allows for policy in limits for statement in policy.statements)
+
+
 def service_principal(name: str) -> Principal:
     """An AWS service that acts on its own behalf: `s3.amazonaws.com`."""
     return Principal("Service", (name,))
@@ -89,6 +106,26 @@ def evaluate(policy: Policy, request: AccessRequest) -> PolicyDecision:
                 return PolicyDecision.DENIED
             decision = PolicyDecision.ALLOWED
     return decision
+
+
+def evaluate_identity(identity: IdentityPolicies, request: AccessRequest) -> PolicyDecision:
+    """Decide a request of a role."""
+    decisions = {evaluate(policy, request) for policy in identity.policies}
+    limit = evaluate(identity.boundary, request) if identity.boundary is not None else PolicyDecision.ALLOWED
+    if PolicyDecision.DENIED in decisions or limit is PolicyDecision.DENIED:
+        return PolicyDecision.DENIED
+    if PolicyDecision.ALLOWED not in decisions:
+        return PolicyDecision.NO_MATCH
+    return PolicyDecision.ALLOWED if limit is PolicyDecision.ALLOWED else PolicyDecision.OUTSIDE_BOUNDARY
+
+
+def check_identity_policy(policy: Policy) -> None:
+    """Raise PolicyError for what a resource's policy may contain, and the policy of a role may not."""
+    for statement in policy.statements:
+        if statement.principals is not None:
+            raise PolicyError("Policy document should not specify a principal.")
+        if statement.resources is None:
+            raise PolicyError("Policy statement must contain resources.")
 
 
 def is_public(policy: Policy) -> bool:
@@ -190,19 +227,40 @@ def _texts(given: object, refusal: str) -> tuple[str, ...]:
 
 
 def _matches(policy: Policy, statement: Statement, request: AccessRequest) -> bool:
-    if not _contains(statement.actions, request.action.lower(), request.context, variables=False):
+    if not _names_action(statement, request.action):
         return False
     if statement.principals is not None and _is_named(statement, request.principal) == statement.not_principal:
         return False
     context, variables = request.context, policy.has_variables
-    if statement.resources is not None and not _contains(statement.resources, request.resource, context, variables=variables):
+    if statement.resources is not None and not _names_resource(statement, statement.resources, request, variables=variables):
         return False
     return all(holds(condition, context, variables=variables) for condition in statement.conditions)
 
 
+def _names_action(statement: Statement, action: str) -> bool:
+    return _contains(statement.actions, action.lower(), {}, variables=False)
+
+
+def _names_resource(statement: Statement, resources: Patterns, request: AccessRequest, *, variables: bool) -> bool:
+    if request.resource == UNKNOWN_RESOURCE:
+        return not statement.allows or (not resources.negated and ANYTHING in resources.values)
+    return _contains(resources, request.resource, request.context, variables=variables)
+
+
 def _contains(patterns: Patterns, value: str, context: Context, *, variables: bool) -> bool:
+    compiled = _compiled(patterns.values, variables)
+    if compiled is not None:
+        return (compiled.match(value) is not None) != patterns.negated
     filled = (fill(text, context, variables=variables, pattern=True) for text in patterns.values)
     return any(fnmatchcase(value, pattern) for pattern in filled) != patterns.negated
+
+
+@lru_cache(maxsize=1024)  # AWS's policies have statements with hundreds of actions
+def _compiled(values: tuple[str, ...], variables: bool) -> re.Pattern[str] | None:
+    """One expression for all patterns of a statement; None if they contain variables, whose values differ by request."""
+    if variables and any("${" in text for text in values):
+        return None
+    return re.compile("|".join(translate(fill(text, {}, variables=False, pattern=True)) for text in values))
 
 
 def _is_named(statement: Statement, principal: Principal) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE
+from corral.model.session import SessionValidity
 
 
 class Settings(Struct, frozen=True):
@@ -16,6 +17,8 @@ class Settings(Struct, frozen=True):
     instance_type: str = HOST_TYPE  # --instance-type: the type that this machine shows
     endpoint_url: str = "http://127.0.0.1:4566"  # the address of Corral for tasks on this machine
     session_key: bytes = b"for simulations, which no stranger can reach"  # services/sessions.py
+    sessions: SessionValidity = field(default_factory=SessionValidity)
+    isolate: bool = False  # --isolate: tasks get no access to the host
     alarm_timing: str = "fast"  # or "aws": alarms wait for the ends of their windows
     secrets_key: bytes = bytes(32)  # services/ssm/encryption.py
 

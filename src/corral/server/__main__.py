@@ -18,6 +18,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import uvloop
 from msgspec import Struct
 
@@ -31,7 +32,6 @@ from corral.data_folder import (
     CREDENTIALS,
     RESTORING,
     SECRETS,
-    SESSIONS,
     close_to_others,
     lock_folder,
     require_unused,
@@ -42,6 +42,7 @@ from corral.database import is_missing, validate_file
 from corral.errors import Refused
 from corral.handovers import forget_finished
 from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE
+from corral.model.session import SessionValidity
 from corral.model.settings import Settings
 from corral.node.docker_settings import GATEWAY as CONTAINERS_GATEWAY
 from corral.node.gpus import parse_gpus_flag
@@ -57,8 +58,10 @@ from corral.server.http_server import AsgiApp, HttpServer
 from corral.server.lanes import Lane
 from corral.server.metric_publisher import MetricPublisher
 from corral.server.request_body import BodyReceiver
+from corral.server.session_revocation import SessionRevocation
 from corral.server.status_pages import status_of
 from corral.server.task_endpoints import TaskEndpoints
+from corral.services.sessions import root_mark
 from corral.store import Store
 from corral.store.blob_rows import never_had_blobs
 from corral.telemetry import LogStore, MetricStore
@@ -82,6 +85,7 @@ class ServerOptions(Struct, frozen=True, rename="kebab"):
     account: str = "123456789012"
     alarm_timing: Literal["fast", "aws"] = "fast"
     discard_blobs: bool = False  # start although state.db is missing and blobs exist; they are quarantined
+    isolate: bool = False
     ready_fd: int | None = None  # a descriptor that gets one line when Corral answers requests
     log: str | None = None  # a file that gets the output from the time when the data folder is found to be usable
     # The root keys may also be in the environment: every user of the machine can read a command line.
@@ -101,6 +105,9 @@ def main() -> None:
 
 async def _serve(options: ServerOptions) -> None:
     parse_gpus_flag(options.gpus)
+    if options.isolate and options.runtime == "process":
+        raise Refused("--isolate runs every task in a container, so it excludes --runtime process.")
+    runtime = "docker" if options.isolate else options.runtime
     data = Path(options.data).resolve()
     _validate_data(data, options)
     listeners = [_listen(options.host, options.port)]  # nothing is written before the port is bound
@@ -115,15 +122,19 @@ async def _serve(options: ServerOptions) -> None:
     if not (ip_address(address).is_loopback or ip_address(address).is_unspecified):
         listeners.append(_listen("127.0.0.1", port))  # AWS SDKs fetch credentials over plain HTTP only from loopback addresses
         inside_url = f"http://127.0.0.1:{port}"
-    if options.runtime != "process" and (gateway := _listen_for_containers(port)) is not None:
+    if runtime != "process" and (gateway := _listen_for_containers(port)) is not None:
         listeners.append(gateway)
+    sessions_file = data / SESSIONS
+    session_key = _stored_key(sessions_file, ENDS_SESSIONS)
     settings = Settings(
         account=options.account,
-        runtime=options.runtime,
+        runtime=runtime,
         cluster=options.cluster,
         instance_type=options.instance_type,
         endpoint_url=inside_url,
-        session_key=_stored_key(data / SESSIONS, ENDS_SESSIONS),
+        session_key=session_key,
+        sessions=_session_validity(sessions_file, session_key, keys),
+        isolate=options.isolate,
         secrets_key=_stored_key(data / SECRETS, LOSES_SECRETS),
         alarm_timing=options.alarm_timing,
     )
@@ -145,7 +156,7 @@ async def _serve(options: ServerOptions) -> None:
     lanes |= {"state": state, "logs": logs, "metrics": metrics}
     blobs = Blobs(data / "blobs", names)
     take_back_quarantined(blobs, store)
-    agents = Agents(data, options.gpus, state, logs, blobs, clock, excluded_gpus, options.runtime)
+    agents = Agents(data, options.gpus, state, logs, blobs, clock, excluded_gpus, runtime)
     state_core.batch([Command(_reset_host_timeouts, lambda answer: None)])  # before any due work runs
     forget_finished((store, log_store, metric_store))
     for lane in lanes.values():
@@ -161,7 +172,7 @@ async def _serve(options: ServerOptions) -> None:
 
     root = Secret(keys["secret_key"], None, None, f"arn:aws:iam::{settings.account}:root")
     about = {"url": url, "pid": os.getpid(), "data": str(data), "account": settings.account, "gpusFlag": options.gpus,
-             "cluster": settings.cluster, "instanceType": settings.instance_type}  # fmt: skip
+             "cluster": settings.cluster, "instanceType": settings.instance_type, "isolate": settings.isolate}  # fmt: skip
 
     def failing() -> list[dict[str, Any]]:
         return [each for lane in lanes.values() for each in lane.failing_handovers()]
@@ -169,11 +180,12 @@ async def _serve(options: ServerOptions) -> None:
     front_door = FrontDoor(
         settings,
         lanes,
-        Authentication(keys["access_key"], root, settings.session_key, store.tasks.live, clock),
+        Authentication(keys["access_key"], root, settings.session_key, store.tasks.live, clock, settings.sessions),
         names,
         BodyReceiver(blobs),
         lambda tx: status_of(tx, agents.samples, about, agents.history, failing()),
         TaskEndpoints(state, agents),
+        SessionRevocation(settings.sessions, store.tasks.live, partial(_store_members, sessions_file)),
     )
     server = HttpServer(AsgiApp(front_door, channel, blobs), clock)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -324,6 +336,26 @@ def _stored_key(path: Path, loss: str) -> bytes:
         raise ValueError(f"the key has {len(key)} bytes, not {ids.KEY_BYTES}")
     except (ValueError, TypeError, KeyError) as error:
         raise Refused(f"{path} is damaged ({error}). Restore the file, or delete it, which {loss}.") from None
+
+
+def _session_validity(path: Path, key: bytes, root: dict[str, str]) -> SessionValidity:
+    """Return which sessions are valid, according to sessions.json and the root keys."""
+    stored = json.loads(path.read_text())
+    try:
+        return msgspec.convert(
+            {
+                "generation": stored.get("generation", 0),
+                "root_mark": root_mark(key, root["access_key"], root["secret_key"]),
+                "revoked_tasks": stored.get("revokedTasks", []),
+            },
+            SessionValidity,
+        )
+    except msgspec.ValidationError as error:
+        raise Refused(f"{path} is damaged ({error}). Restore the file, or delete it, which {ENDS_SESSIONS}.") from None
+
+
+def _store_members(path: Path, members: dict[str, Any]) -> None:
+    _write_private(path, json.loads(path.read_text()) | members)
 
 
 def _report_ready(data: Path, about: dict[str, Any], ready_fd: int | None) -> None:

@@ -2,7 +2,8 @@
 
 All kinds of credentials are checked here: signatures with access keys (of the root user or of a session), the signed policy of a
 browser's form, the registry's password, and the two secrets of a task. All of them except the root user's secret key contain
-a seal (`services/sessions.py`), so no check reads a store. The credentials of a task expire when the task stops.
+a seal (`services/sessions.py`), so no check reads a store. The credentials of a task expire when the task stops, and all sessions
+can be revoked.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from hmac import compare_digest
 
 from corral import aws
 from corral.clock import Clock
+from corral.model.session import SessionValidity
 from corral.server.registry.errors import Denied
 from corral.services import sessions
 from corral.services.ecr.registry_passwords import access_of
 
-ENDED_S = 0.0  # the expiry of a stopped task's sessions
+ENDED_S = 0.0  # the expiry of sessions that ended early
 TASKS = "ecs-tasks.amazonaws.com"  # the principal of requests that a task makes with its own secrets
 ANONYMOUS = aws.Identity(access_key_id="", principal="*", region="", service="")
 
@@ -27,12 +29,21 @@ class Authentication:
     For wrong credentials a method either raises the error of the protocol, or returns None and its caller raises the error.
     """
 
-    def __init__(self, root_key_id: str, root: aws.Secret, session_key: bytes, live_tasks: Container[str], clock: Clock) -> None:
+    def __init__(
+        self,
+        root_key_id: str,
+        root: aws.Secret,
+        session_key: bytes,
+        live_tasks: Container[str],
+        clock: Clock,
+        validity: SessionValidity | None = None,
+    ) -> None:
         self._root_key_id = root_key_id
         self._root = root
         self._session_key = session_key
         self._live_tasks = live_tasks
         self._clock = clock
+        self._validity = validity or SessionValidity()
 
     def signature(self, request: aws.Request, signing_name: str | None = None) -> aws.Identity:
         """Verify the signature of a request whose body is complete."""
@@ -51,9 +62,9 @@ class Authentication:
         access = access_of(self._session_key, password)
         if access is None:
             return None
-        if self._has_ended(access.task_id) or access.expires_at_s <= self._clock.now_s():
+        if self._has_ended(access.task_id, access.epoch) or access.expires_at_s <= self._clock.now_s():
             raise Denied("Your authorization token has expired. Reauthenticate and try again.")
-        return aws.Identity("", access.principal, access.region, "ecr", task_id=access.task_id)
+        return aws.Identity("", access.principal, access.region, "ecr", task_id=access.task_id, confined=access.confined)
 
     def task_token(self, task_id: str, token: str) -> aws.Identity | None:
         """Check a task's AWS_CONTAINER_AUTHORIZATION_TOKEN. Task ids are public, the token is secret."""
@@ -76,8 +87,11 @@ class Authentication:
         if found is None:
             return None
         session = found.session
-        expires_at_s = ENDED_S if self._has_ended(session.task_id) else session.expires_at_s
-        return aws.Secret(found.secret_key, token, expires_at_s, session.principal, session.task_id)
+        expires_at_s = ENDED_S if self._has_ended(session.task_id, session.epoch) else session.expires_at_s
+        return aws.Secret(found.secret_key, token, expires_at_s, session.principal, session.task_id, session.confined)
 
-    def _has_ended(self, task_id: str | None) -> bool:
-        return task_id is not None and task_id not in self._live_tasks
+    def _has_ended(self, task_id: str | None, epoch: str) -> bool:
+        """Whether a session ended before its expiry: with its task, by `corral revoke`, or with the root key that created it."""
+        if task_id is not None and task_id not in self._live_tasks:
+            return True
+        return not self._validity.includes(epoch, task_id)

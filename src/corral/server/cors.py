@@ -74,6 +74,12 @@ class Preflight(Struct, eq=False):
     async def authenticate(self, authentication: Authentication) -> aws.Identity:
         return ANONYMOUS
 
+    def required(self, caller: Caller) -> None:
+        return None
+
+    def denied(self, message: str) -> ApiError:
+        return AccessForbidden(message)
+
     async def run(self, caller: Caller) -> aws.Response:
         return self.cors.preflight(self.head, self.request_id)
 

@@ -2,7 +2,7 @@
 
 recognise       find the API and the operation (AWS in `aws/recognition.py`; the registry, task endpoints and status pages by path)
 authenticate    find the caller by the credentials of the request (`authentication.py`)
-authorise       check that the caller may perform the action
+authorise       check that the caller may perform the action (`task_permissions.py`)
 rate            check that the caller has not made too many requests
 run             run the operation in the lane of its store
 respond         return the result, or the error in the format of the client's protocol
@@ -28,8 +28,10 @@ from corral.server.registry import is_for_registry
 from corral.server.request_body import BodyReceiver, ClientGone, Receive, whole_body
 from corral.server.s3_requests import S3Request, S3Requests
 from corral.server.service_calls import CallRunner, ServiceCall
+from corral.server.session_revocation import SessionRevocation
 from corral.server.status_pages import StatusPages
 from corral.server.task_endpoints import TaskEndpoints
+from corral.server.task_permissions import RequiredOperation, TaskPermissions
 from corral.services.caller import Caller
 
 if TYPE_CHECKING:
@@ -51,6 +53,12 @@ class Exchange(Protocol):
 
     async def authenticate(self, authentication: Authentication) -> aws.Identity: ...
 
+    def required(self, caller: Caller) -> RequiredOperation | None:
+        """The operation that a program in a container needs a permission for; None: the request needs none."""
+
+    def denied(self, message: str) -> ApiError:
+        """The error of this API for a caller that may not perform the operation."""
+
     async def run(self, caller: Caller) -> aws.Response: ...
 
     def refuse(self, error: ApiError) -> aws.Response:
@@ -58,10 +66,10 @@ class Exchange(Protocol):
 
 
 def authorise(caller: Caller, exchange: Exchange) -> None:
-    """Raise AccessDenied if the caller may not perform the action.
+    """Raise AccessDenied if a caller that is not in a container may not perform the action.
 
-    The root user and every session may perform all actions: the policies of roles are stored but not enforced. Identity
-    policies will be evaluated here. The services that have resource policies evaluate those.
+    The root user, its sessions and tasks that run as processes of this machine may perform all actions. For programs in containers
+    (`Caller.confined`), `TaskPermissions` evaluates the policies of roles. The services that have resource policies evaluate those.
     """
     if caller.principal == ANONYMOUS.principal and exchange.action not in PUBLIC_ACTIONS:
         raise AccessDenied(f"Anonymous callers may not perform {exchange.action}: sign the request.")
@@ -81,6 +89,7 @@ class FrontDoor:
         intake: BodyReceiver,
         status: Callable[[Tx[Any]], dict[str, Any]],
         task_endpoints: TaskEndpoints,
+        revocation: SessionRevocation,
     ) -> None:
         self._settings = settings
         self._state = lanes["state"]
@@ -91,7 +100,8 @@ class FrontDoor:
         self._origins = BucketCors(lanes["state"], settings, ids)
         self._s3 = S3Requests(settings, lanes, ids, intake, self._calls, self._origins)
         self._task_endpoints = task_endpoints
-        self._status_pages = StatusPages(lanes["state"], status)
+        self._permissions = TaskPermissions(lanes["state"], settings, ids)
+        self._status_pages = StatusPages(lanes["state"], status, revocation)
 
     async def respond(self, request: aws.Request, receive: Receive, connection: HttpConnection) -> aws.Response:
         """Handle one request whose head is complete. Raises ClientGone if the client disconnects."""
@@ -101,7 +111,10 @@ class FrontDoor:
             exchange = await self._recognise(request, request_id, receive, connection)
             identity = await exchange.authenticate(self._authentication)
             caller = self._caller(identity, request, request_id)
-            authorise(caller, exchange)
+            if caller.confined:
+                await self._permissions.check(caller, exchange)
+            else:
+                authorise(caller, exchange)
             rate(caller, exchange)
             return await exchange.run(caller)
         except ClientGone:
@@ -145,6 +158,7 @@ class FrontDoor:
             region=identity.region,
             principal=identity.principal,
             wait_s=_wait_s(headers),
+            confined=identity.confined,
             task_id=identity.task_id,
             access_key_id=identity.access_key_id,
             is_session=identity.is_session,

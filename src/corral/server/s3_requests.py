@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from corral import aws
+from corral.aws.form_encoding import pairs_from_text, percent_decoded
 from corral.blobs.checksums import CHECKSUM_HEADERS, checksum, checksum_text
 from corral.core import Tx
 from corral.errors import ApiError
@@ -25,10 +26,13 @@ from corral.server.http_connection import HttpConnection
 from corral.server.lanes import Lane
 from corral.server.request_body import BodyReceiver, Receive, not_written
 from corral.server.service_calls import CallRunner, served
+from corral.server.task_permissions import RequiredOperation
 from corral.services.caller import Caller
 from corral.services.s3.errors import bad_checksum, bad_content_md5
 
+FILE_NAME = "${filename}"  # in the key of a form
 FORM = "PostObject"  # a browser's form: its fields carry the signature and everything else that is known before the file
+QUERY_PARAMS = {"VersionId": "versionId", "Prefix": "prefix", "Delimiter": "delimiter"}
 # Operations whose checksum headers belong to an object, not to the document in the request.
 CHECKSUM_OF_OBJECT = frozenset({"CompleteMultipartUpload"})
 
@@ -116,6 +120,13 @@ class S3Request(Struct, eq=False):
         identity, self._body = authentication.head_signature(self.head, self.call.signing_name)
         return identity
 
+    def required(self, caller: Caller) -> RequiredOperation:
+        served(self.call)  # refuse an operation that is not served as such
+        return RequiredOperation("s3", self.call.operation, self._head_params)
+
+    def denied(self, message: str) -> ApiError:
+        return self.call.denied(message)
+
     async def run(self, caller: Caller) -> aws.Response:
         return self._with_cors_headers(await self._run(caller))
 
@@ -142,6 +153,17 @@ class S3Request(Struct, eq=False):
         else:
             body.finish()
         return await self.s3.calls.run(call, caller, self.receive)
+
+    def _head_params(self) -> dict[str, Any]:
+        """The parameters that name resources. They are in the head of a request, or in the fields of a form."""
+        query, headers = dict(reversed(pairs_from_text(self.call.request.query))), self.head.headers  # the first value counts
+        params: dict[str, Any] = {name: percent_decoded(value) for name, value in self.call.located.items()}
+        params |= {name: query[wire] for name, wire in QUERY_PARAMS.items() if wire in query}
+        if "x-amz-copy-source" in headers:
+            params["CopySource"] = headers["x-amz-copy-source"]
+        if isinstance(self._body, FormFile):
+            params["Key"] = self._body.fields.get("key", "").replace(FILE_NAME, self._body.filename)
+        return params
 
     def _with_cors_headers(self, response: aws.Response) -> aws.Response:
         """Add the CORS headers, without which a browser hides the response from a page of another origin."""

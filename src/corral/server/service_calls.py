@@ -17,6 +17,7 @@ from corral.model.settings import Settings
 from corral.server.authentication import Authentication
 from corral.server.lanes import Lane
 from corral.server.request_body import Receive
+from corral.server.task_permissions import RequiredOperation
 from corral.services import SERVICES, Handler, Service
 from corral.services.caller import Caller
 
@@ -73,6 +74,13 @@ class ServiceCall(Struct, eq=False):
 
     async def authenticate(self, authentication: Authentication) -> aws.Identity:
         return authentication.signature(self.call.request, self.call.signing_name)
+
+    def required(self, caller: Caller) -> RequiredOperation:
+        served(self.call)  # refuse an operation that is not served as such
+        return RequiredOperation(self.call.service, self.call.operation, self.call.params, len(self.call.request.body))
+
+    def denied(self, message: str) -> ApiError:
+        return self.call.denied(message)
 
     async def run(self, caller: Caller) -> aws.Response:
         return await self.calls.run(self.call, caller, self.receive)

@@ -1,4 +1,5 @@
-"""Corral's own pages: `/_corral/health`, which is public, and `/_corral/status`, which `corral status` and `corral top` display."""
+"""Corral's own pages: `/_corral/health`, which is public, `/_corral/status`, which `corral status` and `corral top` display, and
+`/_corral/revoke` (`session_revocation.py`)."""
 
 from __future__ import annotations
 
@@ -19,6 +20,8 @@ from corral.model.run import HEARTBEAT_S, GpuSample
 from corral.model.task import Task
 from corral.server.authentication import ANONYMOUS, Authentication
 from corral.server.lanes import Lane
+from corral.server.session_revocation import RevokeRequest, SessionRevocation
+from corral.server.task_permissions import RequiredOperation
 from corral.services.caller import Caller
 from corral.services.ecs.task_description import why_claim_waits
 from corral.store import Store
@@ -30,19 +33,24 @@ SAMPLE_STALE_S = 2 * HEARTBEAT_S  # an idle GPU is sampled once a heartbeat
 GpuHistory = Mapping[str, Iterable[tuple[float, GpuSample]]]  # GPU id -> (time, sample), oldest first
 PageContent = Callable[[], Awaitable[dict[str, Any]]]
 PageNotFound = api_error("NotFound", 404)
+PageDenied = api_error("AccessDenied", 403)
 
 
 class StatusPages:
-    def __init__(self, state: Lane[Store], status: Callable[[Tx[Store]], dict[str, Any]]) -> None:
+    def __init__(self, state: Lane[Store], status: Callable[[Tx[Store]], dict[str, Any]], revocation: SessionRevocation) -> None:
         self._state = state
         self._status_of = status
+        self._revocation = revocation
 
-    def exchange(self, request: aws.Request, request_id: str) -> PageRequest:
+    def exchange(self, request: aws.Request, request_id: str) -> PageRequest | RevokeRequest:
         if request.path == "/_corral/health":
             return PageRequest("corral:Health", request, request_id, _health)
         if request.path == "/_corral/status":
             return PageRequest("corral:Status", request, request_id, self._status)
-        raise PageNotFound(f"Corral has no page {request.path}: its pages are /_corral/health and /_corral/status.")
+        if request.path == "/_corral/revoke":
+            return self._revocation.exchange(request, request_id)
+        pages = "/_corral/health, /_corral/status and /_corral/revoke"
+        raise PageNotFound(f"Corral has no page {request.path}: its pages are {pages}.")
 
     async def _status(self) -> dict[str, Any]:
         status: dict[str, Any] = await self._state.submit(self._status_of)
@@ -57,6 +65,12 @@ class PageRequest(Struct, eq=False):
 
     async def authenticate(self, authentication: Authentication) -> aws.Identity:
         return ANONYMOUS if self.content is _health else authentication.signature(self.request)
+
+    def required(self, caller: Caller) -> RequiredOperation:
+        return RequiredOperation("corral", self.action.partition(":")[2], dict)
+
+    def denied(self, message: str) -> ApiError:
+        return PageDenied(message)
 
     async def run(self, caller: Caller) -> aws.Response:
         return aws.Response(200, [("content-type", "application/json")], orjson.dumps(await self.content()))

@@ -32,6 +32,8 @@ _METADATA = re.compile(r"/v[34]/(([0-9a-f]{32})-[0-9a-f]{32})((?:/.*)?)")
 _PROTECTION = re.compile(r"/api/(([0-9a-f]{32})-[0-9a-f]{32})/task-protection/v1/state")
 _PAGES = frozenset({"", "/task", "/taskWithTags", "/stats", "/task/stats"})
 
+NO_CREDENTIALS = "the task has stopped, or `corral revoke` ended its credentials"
+
 # The error codes of the ECS agent for credentials, and similar codes for the other endpoints.
 NotFound = api_error("NotFound", 404)
 InvalidIdInRequest = api_error("InvalidIdInRequest", 400)
@@ -57,7 +59,17 @@ class TaskEndpoints:
         return None
 
 
-class CredentialsRequest(Struct, eq=False):
+class TaskExchange(Struct, eq=False):
+    """A request of a container about its own task: it needs no permission."""
+
+    def required(self, caller: Caller) -> None:
+        return None
+
+    def denied(self, message: str) -> ApiError:
+        return Forbidden(message)
+
+
+class CredentialsRequest(TaskExchange, eq=False):
     request: aws.Request
     task_id: str
     endpoints: TaskEndpoints
@@ -76,7 +88,7 @@ class CredentialsRequest(Struct, eq=False):
         _must_be_get(self.request)
         found = await self.endpoints.state.submit(partial(task_metadata.task_credentials, task_id=self.task_id))
         if found is None:
-            raise InvalidIdInRequest("CredentialsV2Request: Credentials not found: the task has stopped.")
+            raise InvalidIdInRequest(f"CredentialsV2Request: Credentials not found: {NO_CREDENTIALS}.")
         role_arn, credentials = found
         expires = datetime.fromtimestamp(credentials.session.expires_at_s, UTC)
         return _json(
@@ -93,7 +105,7 @@ class CredentialsRequest(Struct, eq=False):
         return _refusal(error)
 
 
-class MetadataRequest(Struct, eq=False):
+class MetadataRequest(TaskExchange, eq=False):
     request: aws.Request
     address: str
     run_id: str
@@ -147,7 +159,7 @@ class MetadataRequest(Struct, eq=False):
         return of_run
 
 
-class ProtectionRequest(Struct, eq=False):
+class ProtectionRequest(TaskExchange, eq=False):
     request: aws.Request
     address: str
     run_id: str

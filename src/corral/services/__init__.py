@@ -1,7 +1,7 @@
 """The AWS services that Corral serves: for each of them, its lane and a handler per operation.
 
-A service is a module with a table `HANDLERS` and, if it needs them, `HEAVY`, `QUICK`, `ADMIT`, `PREPARE` and `PIECES`. The first
-request to a service imports its module, so that the start does not wait for services that are never called.
+A service is a module with a table `HANDLERS` and, if it needs them, `OPEN_TO_CONTAINERS`, `HEAVY`, `QUICK`, `ADMIT`, `PREPARE` and
+`PIECES`. The first request to a service imports its module, so that the start does not wait for services that are never called.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ Admit = Callable[[Tx[Any], dict[str, Any], Caller], Admission | None]
 class Service(Struct, frozen=True):
     lane: str  # "state", "logs" or "metrics": the lane whose transactions run the operations
     operations: Mapping[str, Handler]
+    # Operations that a program in a container may perform without a policy: they read and write data, and change no resource that
+    # others depend on. All other operations need a policy of the program's role.
+    open_to_containers: frozenset[str] = frozenset()
     heavy: frozenset[str] = frozenset()  # long reads: they run in another thread, on a read-only connection
     quick: frozenset[str] = frozenset()  # reads of a few rows that do not queue for the lane (S3 only)
     admit: Mapping[str, Admit] = field(default_factory=dict)  # called before a body is stored as a blob; None: no body
@@ -70,6 +73,7 @@ def _load(lane: str, module: str) -> Service:
     return Service(
         lane=lane,
         operations=tables["HANDLERS"],
+        open_to_containers=tables.get("OPEN_TO_CONTAINERS", frozenset()),
         heavy=tables.get("HEAVY", frozenset()),
         quick=tables.get("QUICK", frozenset()),
         admit=tables.get("ADMIT", {}),

@@ -10,6 +10,7 @@ class Caller(Struct, frozen=True, eq=False):
     region: str
     principal: str  # an ARN
     wait_s: float = 0.0  # X-Corral-Wait: how long the response may wait for a change
+    confined: bool = False  # a program in a container: it needs a policy for what is not open to containers
     task_id: str | None = None  # the task that the credentials belong to, also through AssumeRole
     access_key_id: str = ""
     is_session: bool = False  # the credentials are temporary

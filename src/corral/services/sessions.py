@@ -5,7 +5,7 @@ from the same bytes and is not in the token. So a session survives a restart, an
 not encrypted: its holder can read the principal.
 
 The key of the MAC is the data folder's (`sessions.json`). Each MAC has a purpose, so a token for one purpose is not valid for
-another.
+another. A session also ends when it is revoked, and when the root key that created it is replaced (`SessionValidity`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from hashlib import blake2b, sha256
 from hmac import compare_digest
 
 import orjson
+from msgspec.structs import astuple
 
 from corral.model.session import Credentials, CredentialSession
 
@@ -27,30 +28,47 @@ NONCE_BYTES = 6
 HOST_ROLE = "corral-host"  # the role of a task without one: it corresponds to the instance profile on EC2
 
 
-def issue(key: bytes, nonce: bytes, principal: str, expires_at_s: int, task_id: str | None) -> Credentials:
+def issue(
+    key: bytes,
+    nonce: bytes,
+    principal: str,
+    expires_at_s: int,
+    task_id: str | None,
+    *,
+    confined: bool = False,
+    epoch: str = "0",
+) -> Credentials:
     """Create a session. The same arguments give the same keys."""
     assert len(nonce) == NONCE_BYTES
     access_key_id = "ASIA" + b32encode(nonce + _seal(key, "access key id", nonce)[:4]).decode()
-    payload = orjson.dumps([access_key_id, principal, expires_at_s, task_id])
-    token = sealed(key, "token", payload)
-    return Credentials(CredentialSession(access_key_id, principal, expires_at_s, task_id), _secret_key(key, payload), token)
+    session = CredentialSession(access_key_id, principal, expires_at_s, task_id, confined, epoch)
+    payload = orjson.dumps(astuple(session))
+    return Credentials(session, _secret_key(key, payload), sealed(key, "session", payload))
 
 
 @lru_cache(maxsize=1024)  # a client sends the same one with every request
 def read(key: bytes, access_key_id: str, token: str) -> Credentials | None:
     """The credentials of a token; None if it is not valid for this access key. The caller checks the expiry."""
-    payload = opened(key, "token", token) if len(token) <= TOKEN_MAX else None
+    payload = opened(key, "session", token) if len(token) <= TOKEN_MAX else None
     if payload is None:
         return None
     session = CredentialSession(*orjson.loads(payload))
     return Credentials(session, _secret_key(key, payload), token) if session.access_key_id == access_key_id else None
 
 
-def of_task(key: bytes, account: str, role: str, task_id: str, now_s: float) -> Credentials:
+def of_task(
+    key: bytes, account: str, role: str, task_id: str, now_s: float, *, confined: bool = False, epoch: str = "0"
+) -> Credentials:
     """The credentials of a task at this time. They change every few hours, and the old ones stay valid for a while."""
     issued_at_s = int(now_s // TASK_ROTATION_S) * TASK_ROTATION_S
-    nonce = _seal(key, "task", f"{task_id}/{issued_at_s}".encode())[:NONCE_BYTES]
-    return issue(key, nonce, role_session(account, role, task_id), issued_at_s + TASK_LIFETIME_S, task_id)
+    nonce = _seal(key, "task", f"{task_id}/{issued_at_s}/{epoch}".encode())[:NONCE_BYTES]
+    principal, expires_at_s = role_session(account, role, task_id), issued_at_s + TASK_LIFETIME_S
+    return issue(key, nonce, principal, expires_at_s, task_id, confined=confined, epoch=epoch)
+
+
+def root_mark(key: bytes, access_key_id: str, secret_key: str) -> str:
+    """Identify a root key in the sessions that it creates, so that they end with it. The mark does not reveal the key."""
+    return _seal(key, "root mark", f"{access_key_id}/{secret_key}".encode())[:8].hex()
 
 
 def is_our_key(key: bytes, access_key_id: str) -> bool:

@@ -1,6 +1,7 @@
 """AWS STS: the identity of the caller, and temporary credentials.
 
-Roles are stored only: their policies and trust are not enforced, so any role of this account may be assumed.
+The root user and tasks that run as processes may assume any role of this account. Programs in containers need a policy that allows
+it and a role that trusts them, and what they may do in the session is decided by the policies of that role.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ def user_id(tx: Tx[Any], caller: Caller) -> str:
 
 def assume_role(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     role = _check_role(params["RoleArn"], caller)
+    if caller.confined:
+        _check_trust(tx, params, caller, role)
     _check_mfa(params)
     duration_s = params.get("DurationSeconds", ROLE_DURATION_S)
     if caller.is_session and duration_s > CHAINED_MAX_S:
@@ -102,9 +105,17 @@ def _role_id(tx: Tx[Any], caller: Caller, role: str) -> str:
 
 
 def _issue(tx: Tx[Any], principal: str, duration_s: int, caller: Caller) -> Credentials:
-    """Issue credentials. A session that a task's program creates ends with the task."""
+    """Issue credentials. A session that a task's program creates ends with the task, and is confined if the program is."""
     nonce = bytes.fromhex(tx.ids.hex32())[: sessions.NONCE_BYTES]
-    return sessions.issue(tx.settings.session_key, nonce, principal, int(tx.now_s) + duration_s, caller.task_id)
+    return sessions.issue(
+        tx.settings.session_key,
+        nonce,
+        principal,
+        int(tx.now_s) + duration_s,
+        caller.task_id,
+        confined=caller.confined,
+        epoch=tx.settings.sessions.epoch(caller.task_id),
+    )
 
 
 def _credentials_response(credentials: Credentials) -> dict[str, Any]:
@@ -129,6 +140,17 @@ def _check_role(role_arn: str, caller: Caller) -> str:
     if match[1] != caller.account:
         raise AccessDenied(f"User: {caller.principal} is not authorized to perform: sts:AssumeRole on resource: {role_arn}")
     return match[3]
+
+
+def _check_trust(tx: Tx[Any], params: dict[str, Any], caller: Caller, role: str) -> None:
+    """Raise AccessDenied unless the role exists and its trust policy lets this program in a container assume it."""
+    from corral.services.authorization import trust_refusal  # imported late: few callers are confined
+
+    known = _known_role(tx, role)
+    role_arn = known["Arn"] if known is not None else params["RoleArn"]
+    refused = trust_refusal(tx, caller, role_arn, known["AssumeRolePolicyDocument"] if known is not None else "", params)
+    if refused is not None:
+        raise AccessDenied(refused)
 
 
 def _check_mfa(params: dict[str, Any]) -> None:
@@ -168,3 +190,4 @@ HANDLERS = {
     "GetFederationToken": get_federation_token,
     "GetSessionToken": get_session_token,
 }
+OPEN_TO_CONTAINERS = frozenset({"GetCallerIdentity"})

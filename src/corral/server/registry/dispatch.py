@@ -16,15 +16,32 @@ from corral.ids import Ids
 from corral.model.settings import Settings
 from corral.server.authentication import Authentication
 from corral.server.lanes import Lane
-from corral.server.registry.errors import VERSION, Unauthorized, Unsupported, error_response
+from corral.server.registry.errors import VERSION, Denied, Unauthorized, Unsupported, error_response
 from corral.server.registry.layers import Layers
 from corral.server.registry.manifests import Manifests
-from corral.server.registry.requests import RegistryRequest, query_of, route_of
+from corral.server.registry.requests import RegistryRequest, plain_name, query_of, route_of
 from corral.server.request_body import BodyReceiver, Receive
+from corral.server.task_permissions import RequiredOperation
 from corral.services.caller import Caller
 from corral.services.ecr.errors import RepositoryNotFoundException
 from corral.services.ecr.registry_passwords import USER
 from corral.store import Store
+
+# (kind of path, method) → the operation of ECR whose permission the request needs; "" stands for all other methods
+OPERATIONS = {
+    ("_catalog", ""): "DescribeRepositories",
+    ("tags", ""): "ListImages",
+    ("referrers", ""): "BatchGetImage",
+    ("manifests", "PUT"): "PutImage",
+    ("manifests", "DELETE"): "BatchDeleteImage",
+    ("manifests", ""): "BatchGetImage",
+    ("blobs", "HEAD"): "BatchCheckLayerAvailability",
+    ("blobs", "DELETE"): "BatchDeleteImage",
+    ("blobs", ""): "GetDownloadUrlForLayer",
+    ("blobs/uploads", "POST"): "InitiateLayerUpload",
+    ("blobs/uploads", "PUT"): "CompleteLayerUpload",
+    ("blobs/uploads", ""): "UploadLayerPart",
+}
 
 RegistryHandler = Callable[[RegistryRequest], Awaitable[aws.Response]]
 
@@ -78,6 +95,17 @@ class RegistryExchange(Struct, eq=False):
             error.headers["WWW-Authenticate"] = f'Basic realm="http://{host}/",service="ecr.amazonaws.com"'
             raise error
         return identity
+
+    def required(self, caller: Caller) -> RequiredOperation | None:
+        route, query = route_of(self.head.path, caller.region), query_of(self.head.query)
+        operation = OPERATIONS.get((route.kind, self.head.method), OPERATIONS.get((route.kind, "")))
+        if operation is None:
+            return None  # it only tests the password, or it is not served
+        names = [name for name in (route.name, plain_name(query["from"], caller.region) if "from" in query else "") if name]
+        return RequiredOperation("ecr", operation, lambda: {"repositoryNames": names})
+
+    def denied(self, message: str) -> ApiError:
+        return Denied(message)
 
     async def run(self, caller: Caller) -> aws.Response:
         head = self.head

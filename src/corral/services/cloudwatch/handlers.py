@@ -35,3 +35,4 @@ HANDLERS = {
 }
 
 HEAVY = frozenset({"GetMetricData", "GetMetricStatistics", "ListMetrics", "ListDashboards"})
+OPEN_TO_CONTAINERS = frozenset({"GetMetricData", "GetMetricStatistics", "ListMetrics", "PutMetricData"})

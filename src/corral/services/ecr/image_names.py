@@ -42,5 +42,6 @@ def pull_from_here(settings: Settings, image: str, region: str, now_s: float) ->
         return None
     server = f"localhost:{urlsplit(settings.endpoint_url).port}"
     expires_at_s = int(now_s // _ROTATION_S + 1) * _ROTATION_S + LIFETIME_S
-    access = RegistryAccess(role_session(settings.account, HOST_ROLE, "pull"), region, expires_at_s, None)
+    principal = role_session(settings.account, HOST_ROLE, "pull")
+    access = RegistryAccess(principal, region, expires_at_s, None, epoch=settings.sessions.of_root)
     return RegistryPull(f"{server}/{region_prefix(region)}/{name}", docker_auth(server, password(settings.session_key, access)))

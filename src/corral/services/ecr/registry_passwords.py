@@ -15,7 +15,7 @@ from corral.services.sessions import opened, sealed
 
 USER = "AWS"
 LIFETIME_S = 12 * 3600  # as on ECR
-PURPOSE = "registry"
+PURPOSE = "image registry"
 
 
 class RegistryAccess(NamedTuple):
@@ -23,6 +23,8 @@ class RegistryAccess(NamedTuple):
     region: str
     expires_at_s: int
     task_id: str | None  # a password of a task ends with the task
+    confined: bool = False  # as of the session that requested it
+    epoch: str = "0"
 
 
 def password(key: bytes, access: RegistryAccess) -> str:

@@ -107,7 +107,9 @@ def get_authorization_token(tx: Tx[Store], params: dict[str, Any], caller: Calle
     if set(registries) != {caller.account}:
         raise violated("registryIds", f"the only registry is the one with id '{caller.account}'")
     until_s = int(tx.now_s) + registry_passwords.LIFETIME_S
-    access = registry_passwords.RegistryAccess(caller.principal, caller.region, until_s, caller.task_id)
+    access = registry_passwords.RegistryAccess(
+        caller.principal, caller.region, until_s, caller.task_id, caller.confined, tx.settings.sessions.epoch(caller.task_id)
+    )
     password = registry_passwords.password(tx.settings.session_key, access)
     token = b64encode(f"{registry_passwords.USER}:{password}".encode()).decode()
     data = {"authorizationToken": token, "expiresAt": until_s, "proxyEndpoint": f"http://{registry_address(tx, caller)}"}

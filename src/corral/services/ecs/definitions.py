@@ -8,6 +8,7 @@ from corral.core import Tx
 from corral.services.caller import Caller
 from corral.services.ecs.definition_rules import check_definition, compatibilities
 from corral.services.ecs.errors import ClientException, InvalidParameterException
+from corral.services.ecs.host_access import check_isolated
 from corral.services.ecs.lookup import PAGES, REVISION_REQUIRED, arn, find_definition, split_definition
 from corral.services.ecs.tags import check_tags
 from corral.services.ecs.task_spec import HEALTH_CHECK_DEFAULTS, cpu_units, gpus_required, memory_mib
@@ -33,6 +34,8 @@ def register_task_definition(tx: Tx[Store], params: dict[str, Any], caller: Call
     mode = params.get("networkMode")
     document["containerDefinitions"] = [_with_defaults(given, mode) for given in params["containerDefinitions"]]
     check_definition(document)
+    if tx.settings.isolate:
+        check_isolated(document)
     gpus_required(document["containerDefinitions"])
     document |= {
         "volumes": params.get("volumes", []),

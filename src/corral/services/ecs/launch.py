@@ -19,9 +19,10 @@ from corral.services.ecs import fargate
 from corral.services.ecs.capacity_providers import Capacity
 from corral.services.ecs.errors import ClientException, InvalidParameterException
 from corral.services.ecs.gpu_assignment import assign_gpus
+from corral.services.ecs.host_access import check_isolated
 from corral.services.ecs.lookup import HOST_PROVIDER, arn, find_slot
 from corral.services.ecs.placement_constraints import placement_rules
-from corral.services.ecs.run_spec import check_secrets
+from corral.services.ecs.run_spec import check_secrets, runs_containers
 from corral.services.ecs.task_progress import start_runs
 from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, task_spec, time_limit_s
 from corral.store import Store
@@ -220,6 +221,8 @@ def _check_override_names(request: LaunchRequest) -> None:
 
 
 def _check_spec(tx: Tx[Store], spec: TaskSpec) -> None:
+    if tx.settings.isolate:
+        check_isolated(spec.document)
     for container in spec.containers.values():
         check_secrets(container.definition)
         _check_runnable(tx, container)
@@ -232,7 +235,7 @@ def _check_spec(tx: Tx[Store], spec: TaskSpec) -> None:
 def _check_runnable(tx: Tx[Store], container: ContainerSpec) -> None:
     if container.command and container.only_in_container is None:
         return
-    if not container.is_host_image and _runs_containers(tx):
+    if not container.is_host_image and runs_containers(tx):
         return
     if not container.command:
         why = "it has no command, so it needs the command of an image, which only Docker can run"
@@ -246,13 +249,6 @@ def _check_runnable(tx: Tx[Store], container: ContainerSpec) -> None:
         )
     raise ClientException(
         f"Container {name}: {why}, and tasks run as processes of this machine here. Use `corral up --runtime docker`."
-    )
-
-
-def _runs_containers(tx: Tx[Store]) -> bool:
-    """Whether tasks run in Docker: `--runtime docker` requires an engine, `auto` uses one if a host reported it."""
-    return tx.settings.runtime == "docker" or (
-        tx.settings.runtime == "auto" and any(host["docker"] for host in tx.store.hosts.all())
     )
 
 

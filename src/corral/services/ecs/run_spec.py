@@ -18,6 +18,7 @@ from corral.model.task import Run, Task
 from corral.services.caller import Caller
 from corral.services.ecr.image_names import pull_from_here
 from corral.services.ecs.errors import ClientException
+from corral.services.ecs.host_access import refusal, setting_with_host_access
 from corral.services.ecs.lookup import arn, split_definition
 from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, sets_visible_devices
 from corral.services.sessions import address_of_run, password_of_task
@@ -62,7 +63,7 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
         and not sets_visible_devices(container.definition),
         environment_files=files,
     )
-    return StartOrder(run_spec, log, no_secrets or no_files)
+    return StartOrder(run_spec, log, _not_isolated(tx, spec) or no_secrets or no_files)
 
 
 def container_settings(tx: Tx[Store], task: Task, spec: TaskSpec, container: ContainerSpec) -> dict[str, Any] | None:
@@ -85,6 +86,31 @@ def container_settings(tx: Tx[Store], task: Task, spec: TaskSpec, container: Con
             "cluster": task.cluster,
         },
     }
+
+
+def _not_isolated(tx: Tx[Store], spec: TaskSpec) -> str | None:
+    """Why a task that waited for capacity before a restart with --isolate cannot start now; None: it can."""
+    setting = setting_with_host_access(spec.document) if tx.settings.isolate else None
+    return refusal(setting) if setting is not None else None
+
+
+def runs_containers(tx: Tx[Store]) -> bool:
+    """Whether images run in Docker: `--runtime docker` requires an engine, `auto` uses one if a host reported it."""
+    return tx.settings.runtime == "docker" or (
+        tx.settings.runtime == "auto" and any(host["docker"] for host in tx.store.hosts.all())
+    )
+
+
+def has_containers(tx: Tx[Store], task: Task, spec: TaskSpec) -> bool:
+    """Whether a container of the task runs in Docker, and not as a process of this machine. Then its credentials are confined."""
+    return any(_in_docker(tx, run) for run in task.runs if not spec.containers[run.container].is_host_image)
+
+
+def _in_docker(tx: Tx[Store], run: Run) -> bool:
+    if run.about is not None:
+        return True
+    is_process = run.pid is not None  # `auto`, on a host that had no engine when the run started
+    return tx.settings.runtime == "docker" or (not is_process and runs_containers(tx))
 
 
 def log_target(task: Task, run: Run, container: ContainerSpec, *, may_be_container: bool = False) -> LogTarget | None:

@@ -17,7 +17,7 @@ from corral.model.task import Run, Task, TaskState
 from corral.model.units import CPU_UNITS_PER_CORE, MIB
 from corral.services import sessions
 from corral.services.ecs.lookup import arn, split_definition
-from corral.services.ecs.run_spec import is_fargate, log_target
+from corral.services.ecs.run_spec import has_containers, is_fargate, log_target
 from corral.services.ecs.task_description import task_arn_of
 from corral.services.ecs.task_spec import TaskSpec, spec_of
 from corral.store import Store
@@ -33,13 +33,22 @@ def unstopped_task(tx: Tx[Store], run_id: str) -> Task | None:
 
 
 def task_credentials(tx: Tx[Store], task_id: str) -> tuple[str, Credentials] | None:
-    """(ARN of the role, keys); None if the task does not exist, is not placed or has stopped."""
-    task = tx.store.tasks.get(task_id)
-    if task is None or task.state in (TaskState.STOPPED, TaskState.PROVISIONING):
+    """(ARN of the role, keys); None if the task does not exist, is not placed, has stopped, or lost its credentials."""
+    task, settings = tx.store.tasks.get(task_id), tx.settings
+    if task is None or task.state in (TaskState.STOPPED, TaskState.PROVISIONING) or task_id in settings.sessions.revoked_tasks:
         return None
-    given, role = spec_of(tx, task).role, role_name(tx, task)
+    spec, role = spec_of(tx, task), role_name(tx, task)
+    given, confined = spec.role, has_containers(tx, task, spec)
     role_arn = given if given.startswith("arn:") else f"arn:aws:iam::{tx.settings.account}:role/{given or role}"
-    return role_arn, sessions.of_task(tx.settings.session_key, tx.settings.account, role, task.id, tx.now_s)
+    return role_arn, sessions.of_task(
+        settings.session_key,
+        settings.account,
+        role,
+        task.id,
+        tx.now_s,
+        confined=confined,
+        epoch=settings.sessions.of_tasks,
+    )
 
 
 def role_name(tx: Tx[Store], task: Task) -> str:

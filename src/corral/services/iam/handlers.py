@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from corral.services import Handler
-from corral.services.iam import instance_profiles, policies, roles
+from corral.services.iam import instance_profiles, policies, roles, simulation
 from corral.services.stored_resources import handlers
 
 HANDLERS: dict[str, Handler] = {
@@ -26,6 +26,8 @@ HANDLERS: dict[str, Handler] = {
     "DetachRolePolicy": policies.detach_role_policy,
     "ListAttachedRolePolicies": policies.list_attached_role_policies,
     "ListEntitiesForPolicy": policies.list_entities_for_policy,
+    "SimulateCustomPolicy": simulation.simulate_custom_policy,
+    "SimulatePrincipalPolicy": simulation.simulate_principal_policy,
     "AddRoleToInstanceProfile": instance_profiles.add_role_to_instance_profile,
     "RemoveRoleFromInstanceProfile": instance_profiles.remove_role_from_instance_profile,
     "ListInstanceProfilesForRole": instance_profiles.list_instance_profiles_for_role,

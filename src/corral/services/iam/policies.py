@@ -1,6 +1,6 @@
 """Managed policies, their versions, and the roles they are attached to.
 
-AWS's own policies are known by their ARN only: they can be attached and listed, but Corral does not have their documents.
+AWS's own policies can be attached and read, but not changed (`aws_policies.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from corral.core import Tx
 from corral.services.caller import Caller
+from corral.services.iam.aws_policies import AWS_POLICY, find_aws_policy
 from corral.services.iam.errors import DeleteConflictException, LimitExceededException, NoSuchEntityException
 from corral.services.iam.roles import ROLE
 from corral.services.iam.style import IAM, NAME, PAGES, check, identity_of, on_path
@@ -21,7 +22,6 @@ from corral.services.stored_resources import Document, Params, ResourceType, eve
 from corral.store import Store
 
 VERSIONS_MAX = 5
-AWS_POLICY = "arn:aws:iam::aws:policy/"
 
 
 def attachments(tx: Tx[Store], caller: Caller) -> Counter[str]:
@@ -80,7 +80,33 @@ def _aws_policy(policy_arn: str) -> Document:
         "DefaultVersionId": "v1",
         "PermissionsBoundaryUsageCount": 0,
         "IsAttachable": True,
+        **_facts(policy_arn),
     }
+
+
+def _facts(policy_arn: str) -> Document:
+    """What is known of a policy of AWS; empty if Corral does not have its document."""
+    found = find_aws_policy(policy_arn)
+    if found is None:
+        return {}
+    version = {"document": found.document, "created_at": found.updated_at_s}
+    return {
+        "DefaultVersionId": found.version,
+        "CreateDate": found.created_at_s,
+        "UpdateDate": found.updated_at_s,
+        "_versions": {found.version: version},
+    }
+
+
+def document_of(tx: Tx[Store], policy_arn: str) -> str | None:
+    """The document of the default version of a managed policy; None if Corral does not have it."""
+    if policy_arn.startswith(AWS_POLICY):
+        found = find_aws_policy(policy_arn)
+        return found.document if found is not None else None
+    policy = tx.store.stored.get(IAM.service, POLICY.name, "", policy_arn.rpartition("/")[2])
+    if policy is None or policy["Arn"] != policy_arn:
+        return None
+    return str(policy["_versions"][policy["DefaultVersionId"]]["document"])
 
 
 def find_policy(tx: Tx[Store], params: Params, caller: Caller) -> Document:
@@ -135,20 +161,19 @@ def create_policy_version(tx: Tx[Store], params: Params, caller: Caller) -> dict
 
 
 def get_policy_version(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    if params["PolicyArn"].startswith(AWS_POLICY):
-        raise NoSuchEntityException(f"Corral does not have the documents of AWS's own policies: {params['PolicyArn']}.")
     policy = _with_version(tx, params, caller)
     return {"PolicyVersion": _version(policy, params["VersionId"], document=True)}
 
 
 def list_policy_versions(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    policy = find(tx, caller, POLICY, params)
-    by_number = {f"{int(name[1:]):09d}": _version(policy, name, document=False) for name in policy["_versions"]}
+    policy = find_policy(tx, params, caller)
+    by_number = {f"{int(name[1:]):09d}": _version(policy, name, document=False) for name in policy.get("_versions", ())}
     found, token = PAGES.page(params, among(by_number))
     return {"Versions": found, **token}
 
 
 def delete_policy_version(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    find(tx, caller, POLICY, params)  # AWS's own policies cannot be changed
     policy = _with_version(tx, params, caller)
     if params["VersionId"] == policy["DefaultVersionId"]:
         raise DeleteConflictException("Cannot delete the default version of a policy.")
@@ -158,14 +183,15 @@ def delete_policy_version(tx: Tx[Store], params: Params, caller: Caller) -> dict
 
 
 def set_default_policy_version(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    find(tx, caller, POLICY, params)
     policy = _with_version(tx, params, caller)
     put(tx, caller, POLICY, {**policy, "DefaultVersionId": params["VersionId"], "UpdateDate": tx.now_s})
     return {}
 
 
 def _with_version(tx: Tx[Store], params: Params, caller: Caller) -> Document:
-    policy = find(tx, caller, POLICY, params)
-    if params["VersionId"] not in policy["_versions"]:
+    policy = find_policy(tx, params, caller)
+    if params["VersionId"] not in policy.get("_versions", ()):
         raise NoSuchEntityException(
             f"Policy {params['PolicyArn']} version {params['VersionId']} does not exist or is not attachable."
         )

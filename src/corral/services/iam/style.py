@@ -6,9 +6,8 @@ import re
 from base64 import b32encode
 from collections.abc import Callable
 
-import orjson
-
 from corral.core import Tx
+from corral.decide.policy import PolicyError, check_identity_policy, read_policy
 from corral.model.iam_rules import INVALID_NAME, NAME_CHARACTERS, SESSION_MAX_S, SESSION_MIN_S
 from corral.services.caller import Caller
 from corral.services.iam.errors import (
@@ -27,7 +26,6 @@ from corral.store import Store
 NAME = re.compile(NAME_CHARACTERS + "{1,128}", re.ASCII)
 PATH = re.compile(r"/|/[!-\x7f]{0,510}/")
 NAME_MEMBERS = ("RoleName", "PolicyName", "InstanceProfileName")
-DOCUMENT_MEMBERS = ("AssumeRolePolicyDocument", "PolicyDocument")
 EXISTS = {
     "role": "Role with name {} already exists.",
     "policy": "A policy called {} already exists. Duplicate names are not allowed.",
@@ -50,18 +48,20 @@ def check(params: Params) -> None:
         )
     if not SESSION_MIN_S <= params.get("MaxSessionDuration", SESSION_MIN_S) <= SESSION_MAX_S:
         raise ValidationError(f"The requested MaxSessionDuration must be between {SESSION_MIN_S} and {SESSION_MAX_S} seconds.")
-    for member in DOCUMENT_MEMBERS:
-        if member in params:
-            _check_policy(params[member])
+    if "AssumeRolePolicyDocument" in params:
+        _check_policy(params["AssumeRolePolicyDocument"], is_trust=True)
+    if "PolicyDocument" in params:
+        _check_policy(params["PolicyDocument"], is_trust=params.keys().isdisjoint({"PolicyName", "PolicyArn"}))
 
 
-def _check_policy(text: str) -> None:
+def _check_policy(text: str, *, is_trust: bool) -> None:
+    """Refuse a document that could not be enforced. The policy of a role has resources; its trust policy has principals."""
     try:
-        document = orjson.loads(text)
-    except ValueError:
-        raise MalformedPolicyDocumentException("Syntax errors in policy.") from None
-    if not isinstance(document, dict) or "Statement" not in document:
-        raise MalformedPolicyDocumentException("Syntax errors in policy: it has no Statement.")
+        policy = read_policy(text)
+        if not is_trust:
+            check_identity_policy(policy)
+    except PolicyError as error:
+        raise MalformedPolicyDocumentException(f"Syntax errors in policy: {error}") from None
 
 
 def identity_of(prefix: str, kind: str, member: str) -> Callable[[Tx[Store], Params, Caller], Document]:

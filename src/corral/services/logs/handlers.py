@@ -29,3 +29,14 @@ HANDLERS = {
 }
 
 HEAVY = frozenset({"GetLogEvents", "FilterLogEvents", "DescribeLogStreams", "ListLogGroups", "TestMetricFilter"})
+OPEN_TO_CONTAINERS = frozenset(
+    {
+        "CreateLogStream",
+        "DescribeLogGroups",
+        "DescribeLogStreams",
+        "FilterLogEvents",
+        "GetLogEvents",
+        "ListLogGroups",
+        "PutLogEvents",
+    }
+)

@@ -72,3 +72,31 @@ HEAVY = frozenset(
     }
 )
 QUICK = frozenset({"HeadBucket", "GetObject", "HeadObject"})
+OPEN_TO_CONTAINERS = frozenset(
+    {
+        "AbortMultipartUpload",
+        "CompleteMultipartUpload",
+        "CopyObject",
+        "CreateMultipartUpload",
+        "DeleteObject",
+        "DeleteObjectTagging",
+        "DeleteObjects",
+        "GetBucketLocation",
+        "GetObject",
+        "GetObjectAttributes",
+        "GetObjectTagging",
+        "HeadBucket",
+        "HeadObject",
+        "ListBuckets",
+        "ListMultipartUploads",
+        "ListObjectVersions",
+        "ListObjects",
+        "ListObjectsV2",
+        "ListParts",
+        "PostObject",
+        "PutObject",
+        "PutObjectTagging",
+        "UploadPart",
+        "UploadPartCopy",
+    }
+)

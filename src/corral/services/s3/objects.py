@@ -14,6 +14,7 @@ from corral.model.objects import Bucket, ContentPart, ObjectVersion
 from corral.services.caller import Caller
 from corral.services.s3 import versions
 from corral.services.s3.errors import (
+    AccessDenied,
     InvalidArgument,
     InvalidPartNumber,
     InvalidRange,
@@ -254,6 +255,8 @@ def delete_objects(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
         named = {name: each[name] for name in ("Key", "VersionId") if name in each}
         try:
             check_key(each["Key"])
+            if caller.confined:
+                _check_delete(tx, bucket, each, caller)
             done = _delete(
                 tx, bucket, each["Key"], each.get("VersionId"), _conditions(each, "ETag", "LastModifiedTime", "Size"), caller
             )
@@ -265,6 +268,17 @@ def delete_objects(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
         deleted.append({**{name: value for name, value in done.items() if name != "VersionId"}, **named})
     quiet = params["Delete"].get("Quiet", False)
     return {**({"Deleted": deleted} if not quiet else {}), **({"Errors": errors} if errors else {})}
+
+
+def _check_delete(tx: Tx[Store], bucket: Bucket, named: dict[str, Any], caller: Caller) -> None:
+    """Raise AccessDenied if a policy of a container's role denies the deletion of this key. Other requests are checked before."""
+    from corral.services.authorization import policies_of_role, refusal, role_name  # imported late: few callers are confined
+    from corral.services.permissions import permissions
+
+    role = policies_of_role(tx, caller.account, role_name(caller.principal))
+    needed = permissions(tx, caller, "s3", "DeleteObject", {**named, "Bucket": bucket.name})
+    if (why := refusal(tx, caller, role, needed, is_open=True)) is not None:
+        raise AccessDenied(why)
 
 
 def _conditions(given: dict[str, Any], etag: str, modified: str, size: str) -> dict[str, Any]:

@@ -27,3 +27,18 @@ HANDLERS = {
     "CancelMessageMoveTask": move_tasks.cancel_message_move_task,
     "ListMessageMoveTasks": move_tasks.list_message_move_tasks,
 }
+
+OPEN_TO_CONTAINERS = frozenset(
+    {
+        "ChangeMessageVisibility",
+        "ChangeMessageVisibilityBatch",
+        "DeleteMessage",
+        "DeleteMessageBatch",
+        "GetQueueAttributes",
+        "GetQueueUrl",
+        "ListQueues",
+        "ReceiveMessage",
+        "SendMessage",
+        "SendMessageBatch",
+    }
+)

@@ -1,0 +1,42 @@
+"""`corral revoke`: ends sessions, that is, temporary credentials."""
+
+from __future__ import annotations
+
+import click
+
+from corral.cli import tasks
+from corral.cli.completion import complete_task_ids
+from corral.cli.data_folder import DataFolder, data_option
+from corral.cli.endpoint import client, cluster_option, find_endpoint, own_page
+from corral.cli.output import print_json
+
+
+@click.command(short_help="End sessions and credentials of tasks.")
+@data_option
+@click.option("--task", metavar="TASK", shell_complete=complete_task_ids("RUNNING"),
+              help="End the sessions of this task (an id, a prefix of it, or an ARN), and give it no new ones.")  # fmt: skip
+@click.option("--all", "everything", is_flag=True,
+              help="End every session, and every password of `docker login`. Tasks get new credentials when they ask.")  # fmt: skip
+@cluster_option("The cluster of the task; an ARN contains its cluster.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was revoked as JSON.")
+def revoke(data: DataFolder, task: str | None, everything: bool, cluster: str | None, as_json: bool) -> None:
+    """End temporary credentials at once, before they expire. The root key stays valid.
+
+    To replace the root key, restart Corral with --access-key and --secret-key. That ends the sessions made with the old key.
+    """
+    if (task is None) == (not everything):
+        raise click.UsageError("use either --task TASK or --all.")
+    endpoint = find_endpoint(data)
+    wanted: dict[str, object] = {"all": True}
+    if task is not None:
+        ecs = client(endpoint, "ecs")
+        of_cluster, task_id = tasks.find(ecs, task, cluster or endpoint.cluster)
+        tasks.describe_one(ecs, of_cluster, task_id)
+        wanted = {"task": task_id}
+    revoked, _ = own_page(endpoint, "/_corral/revoke", wanted)
+    if as_json:
+        print_json(revoked)
+    elif task is not None:
+        click.echo(f"{tasks.short(str(wanted['task']))} has no credentials any more")
+    else:
+        click.echo("All sessions have ended. Tasks get new credentials when they request them.")

@@ -1,0 +1,89 @@
+"""Permissions of programs in containers: checks their requests against the policies of their role."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
+
+from corral.core import Tx
+from corral.errors import ApiError
+from corral.ids import Ids
+from corral.model.settings import Settings
+from corral.server.lanes import Lane
+from corral.services import SERVICES
+from corral.services.caller import Caller
+from corral.store import Store
+
+if TYPE_CHECKING:
+    from corral.services.authorization import RolePolicies
+
+ROLES_CACHED_MAX = 1_000
+LARGE_BODY_BYTES = 100_000  # parsing more would delay other requests, so another thread does it
+
+
+class RequiredOperation(Struct, frozen=True):
+    """The operation that a request needs a permission for."""
+
+    service: str
+    operation: str
+    params: Callable[[], dict[str, Any]]  # the parameters that name resources
+    body_bytes: int = 0  # that `params` parses
+
+
+class RestrictedExchange(Protocol):
+    """The part of an exchange that permissions concern."""
+
+    def required(self, caller: Caller) -> RequiredOperation | None:
+        """None: the request needs no permission."""
+
+    def denied(self, message: str) -> ApiError:
+        """The error of this API for a caller that may not perform the operation."""
+
+
+class TaskPermissions:
+    def __init__(self, state: Lane[Store], settings: Settings, ids: Ids) -> None:
+        self._state = state
+        self._settings = settings
+        self._ids = ids
+        self._roles: dict[str, tuple[int, RolePolicies]] = {}  # with the number of commits before they were read
+
+    async def check(self, caller: Caller, exchange: RestrictedExchange) -> None:
+        """Raise the API's error for access denied, unless the operation is open to containers or a policy allows it."""
+        from corral.services.authorization import refusal  # imported with the first request of a container
+        from corral.services.permissions import permissions
+
+        required = exchange.required(caller)
+        if required is None:
+            return
+        service, operation = SERVICES.get(required.service), required.operation
+        is_open = service is not None and operation in service.open_to_containers
+        role = self._role(caller)
+        if is_open and not role.identity.denies_anything:
+            return
+        large = required.body_bytes > LARGE_BODY_BYTES
+        params = await asyncio.to_thread(required.params) if large else required.params()
+
+        def decide(tx: Tx[Store]) -> str | None:
+            needed = permissions(tx, caller, required.service, operation, params)
+            return refusal(tx, caller, role, needed, is_open=is_open)
+
+        why = self._state.read_now(decide, self._settings, self._ids)
+        if why is not None:
+            raise exchange.denied(why)
+
+    def _role(self, caller: Caller) -> RolePolicies:
+        """The policies of the caller's role, read again if anything was committed since."""
+        from corral.services.authorization import policies_of_role, role_name
+
+        name, changes = role_name(caller.principal), self._state.changes
+        cached = self._roles.get(name)
+        if cached is not None and cached[0] == changes:
+            return cached[1]
+        found = self._state.read_now(lambda tx: policies_of_role(tx, caller.account, name), self._settings, self._ids)
+        if len(self._roles) >= ROLES_CACHED_MAX:
+            self._roles.clear()
+        self._roles[name] = (changes, found)
+        return found

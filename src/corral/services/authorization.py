@@ -1,0 +1,126 @@
+"""Authorization of programs in containers: the policies of their role decide what they may do.
+
+The root user, sessions of the root user and tasks that run as processes of this machine (they can read the root key) are not
+subject to policies. `confined` credentials belong to a task that runs in containers, or to a session that such a task created.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from msgspec import Struct, field
+
+from corral.core import Tx
+from corral.decide.policy import (
+    AccessRequest,
+    IdentityPolicies,
+    Policy,
+    PolicyDecision,
+    PolicyError,
+    Principal,
+    evaluate,
+    evaluate_identity,
+    read_policy,
+)
+from corral.decide.policy_conditions import Context
+from corral.services.caller import Caller
+from corral.services.iam.policies import document_of
+from corral.services.iam.roles import find_role
+from corral.services.permissions import Permission, assume_role_context
+from corral.services.sessions import derived_role_id
+from corral.store import Store
+
+WHY = {
+    PolicyDecision.NO_MATCH: "because no identity-based policy allows the {action} action",
+    PolicyDecision.DENIED: "with an explicit deny in an identity-based policy",
+    PolicyDecision.OUTSIDE_BOUNDARY: "because no permissions boundary allows the {action} action",
+}
+
+
+class RolePolicies(Struct, frozen=True):
+    """A role with its policies. A role that IAM does not have has none."""
+
+    arn: str
+    role_id: str
+    identity: IdentityPolicies = IdentityPolicies()
+    tags: Context = field(default_factory=dict)  # aws:PrincipalTag/KEY
+
+
+def role_name(principal: str) -> str:
+    """The role of a session: `arn:aws:sts::ACCOUNT:assumed-role/ROLE/SESSION`."""
+    return principal.split("/")[1]
+
+
+def policies_of_role(tx: Tx[Store], account: str, name: str) -> RolePolicies:
+    role = find_role(tx, name)
+    if role is None:
+        return RolePolicies(f"arn:aws:iam::{account}:role/{name}", derived_role_id(account, name))
+    texts = [*role["_inline"].values(), *(document_of(tx, policy_arn) for policy_arn in role["_attached"])]
+    policies = [policy for text in texts if text is not None and (policy := _read(text)) is not None]
+    boundary = None
+    if "PermissionsBoundary" in role:
+        boundary = _read(document_of(tx, role["PermissionsBoundary"]) or "") or Policy((), has_variables=False)
+    tags = {f"aws:principaltag/{tag['Key'].lower()}": (tag["Value"],) for tag in role.get("Tags", ())}
+    return RolePolicies(role["Arn"], role["RoleId"], IdentityPolicies(tuple(policies), boundary), tags)
+
+
+def _read(text: str) -> Policy | None:
+    """None: IAM accepted the document before it checked documents; it allows nothing."""
+    try:
+        return read_policy(text)
+    except PolicyError:
+        return None
+
+
+def refusal(tx: Tx[Store], caller: Caller, role: RolePolicies, needed: Sequence[Permission], *, is_open: bool) -> str | None:
+    """AWS's text for the first permission that the caller lacks; None if it has all of them.
+
+    An operation that is open to containers needs no policy, but a policy can deny it.
+    """
+    context = _context(tx, caller, role)
+    principal = Principal("AWS", (role.arn, caller.principal))
+    for each in needed:
+        request = AccessRequest(principal, each.action, each.resource, {**context, **each.context})
+        decision = evaluate_identity(role.identity, request)
+        if decision is PolicyDecision.DENIED or not (is_open or decision is PolicyDecision.ALLOWED):
+            return _text(caller, each, decision)
+    return None
+
+
+def trust_refusal(tx: Tx[Store], caller: Caller, role_arn: str, trust: str, params: dict[str, str]) -> str | None:
+    """AWS's text if the trust policy of a role does not let the caller assume it; None if it does."""
+    role = policies_of_role(tx, caller.account, role_name(caller.principal))
+    principal = Principal("AWS", (role.arn, caller.principal, f"arn:aws:iam::{caller.account}:root", caller.account))
+    context = {**_context(tx, caller, role), **assume_role_context(params)}
+    policy = _read(trust)
+    if policy is not None:
+        named = Policy(tuple(each for each in policy.statements if each.principals is not None), policy.has_variables)
+        if evaluate(named, AccessRequest(principal, "sts:AssumeRole", role_arn, context)) is PolicyDecision.ALLOWED:
+            return None
+    return f"User: {caller.principal} is not authorized to perform: sts:AssumeRole on resource: {role_arn}"
+
+
+def _context(tx: Tx[Store], caller: Caller, role: RolePolicies) -> Context:
+    """The condition keys of every request."""
+    session = caller.principal.rpartition("/")[2]
+    return {
+        "aws:currenttime": (datetime.fromtimestamp(tx.now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),),
+        "aws:epochtime": (str(int(tx.now_s)),),
+        "aws:principalaccount": (caller.account,),
+        "aws:principalarn": (role.arn,),
+        "aws:principaltype": ("AssumedRole",),
+        "aws:requestedregion": (caller.region,),
+        "aws:resourceaccount": (caller.account,),
+        "aws:securetransport": ("false",),
+        "aws:sourceip": (caller.source_ip,),
+        "aws:userid": (f"{role.role_id}:{session}",),
+        "aws:viaawsservice": ("false",),
+        **role.tags,
+    }
+
+
+def _text(caller: Caller, lacking: Permission, decision: PolicyDecision) -> str:
+    on = f" on resource: {lacking.resource}" if lacking.resource else ""
+    why = WHY[decision].format(action=lacking.action)
+    return f"User: {caller.principal} is not authorized to perform: {lacking.action}{on} {why}"

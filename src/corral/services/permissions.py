@@ -1,0 +1,342 @@
+"""The permissions that an operation needs: the action of IAM, and the ARNs of the resources that the request names.
+
+A resource is named as its handler finds it, not as the request writes it: handlers ignore parts of an ARN, so a policy on the text
+of the request would protect nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from msgspec import Struct, field
+
+from corral.core import Tx
+from corral.decide.policy import NO_RESOURCE, UNKNOWN_RESOURCE
+from corral.decide.policy_conditions import Context
+from corral.errors import ApiError
+from corral.services.caller import Caller
+from corral.services.ecs import host_access
+from corral.services.ecs.lookup import find_definition, short, split_definition
+from corral.services.iam.roles import find_role
+from corral.services.logs.common import group_name
+from corral.services.ssm.parameter_names import arn as parameter_arn
+from corral.services.ssm.parameter_names import parse_reference
+from corral.store import Store
+
+Params = Mapping[str, Any]
+
+RUN_ON_HOST = "corral:RunOnHost"  # Corral's own action: launch a task that has access to the host
+PASS_ROLE = "iam:PassRole"
+PASSED_TO_TASKS: Context = {"iam:passedtoservice": ("ecs-tasks.amazonaws.com",)}
+PASSED_TO_INSTANCES: Context = {"iam:passedtoservice": ("ec2.amazonaws.com",)}
+
+
+class Permission(Struct, frozen=True):
+    action: str  # as a policy names it
+    resource: str  # an ARN, NO_RESOURCE or UNKNOWN_RESOURCE
+    context: Context = field(default_factory=dict)  # condition keys of this operation, in lower case
+
+
+def permissions(tx: Tx[Store], caller: Caller, service: str, operation: str, params: Params) -> list[Permission]:
+    """All of these are needed for the operation. `params` are the parameters of the request; for S3, those in its head."""
+    derive = DERIVATIONS.get(service)
+    if derive is None:
+        return [Permission(f"{service}:{operation}", UNKNOWN_RESOURCE, _tags(params))]
+    return derive(tx, caller, operation, params)
+
+
+def action_of(service: str, operation: str) -> str:
+    """The action of IAM for an operation: most have the same name, but not all."""
+    return f"{service}:{ACTIONS.get(service, {}).get(operation, operation)}"
+
+
+def _tags(params: Params) -> Context:
+    """The condition keys aws:RequestTag/KEY and aws:TagKeys of a request that tags something."""
+    given = params.get("tags") or params.get("Tags") or ()
+    tags = [{"key": key, "value": value} for key, value in given.items()] if isinstance(given, Mapping) else given
+    pairs = {tag.get("key", tag.get("Key", "")): tag.get("value", tag.get("Value", "")) for tag in tags if isinstance(tag, Mapping)}
+    if not pairs:
+        return {}
+    return {"aws:tagkeys": tuple(pairs), **{f"aws:requesttag/{key.lower()}": (str(value),) for key, value in pairs.items()}}
+
+
+def _each(service: str, operation: str, arns: Iterable[str], context: Context) -> list[Permission]:
+    """One permission for each resource; without any, the operation on no resource."""
+    action = action_of(service, operation)
+    return [Permission(action, each, context) for each in arns] or [Permission(action, NO_RESOURCE, context)]
+
+
+# ECS
+
+_CLUSTERS = frozenset(
+    {"DeleteCluster", "ListContainerInstances", "PutClusterCapacityProviders", "UpdateCluster", "UpdateClusterSettings"}
+)
+_TASKS = frozenset({"DescribeTasks", "ExecuteCommand", "GetTaskProtection", "StopTask", "UpdateTaskProtection"})
+_INSTANCES = frozenset({"DescribeContainerInstances", "UpdateContainerInstancesState"})
+_DEFINITIONS = frozenset({"DeleteTaskDefinitions", "DeregisterTaskDefinition"})
+_TAGS = frozenset({"TagResource", "UntagResource", "ListTagsForResource"})
+
+
+def _ecs(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    def arn(resource: str) -> str:
+        return f"arn:aws:ecs:{caller.region}:{caller.account}:{resource}"
+
+    cluster = short(params.get("cluster") or "") or "default"
+    context: Context = {"ecs:cluster": (arn(f"cluster/{cluster}"),), **_tags(params)}
+    if operation == "RegisterTaskDefinition":
+        needed = _each("ecs", operation, [arn(f"task-definition/{params.get('family', '')}:*")], context)
+        return needed + _pass_roles(tx, caller, params, {}) + _host(params)
+    if operation in ("RunTask", "StartTask"):
+        return _launch(tx, caller, operation, params, context)
+    arns: list[str]
+    if operation in _CLUSTERS:
+        arns = [arn(f"cluster/{cluster}")]
+    elif operation == "DescribeClusters":
+        arns = [arn(f"cluster/{short(each)}") for each in params.get("clusters") or [cluster]]
+    elif operation in _TASKS:
+        tasks = params.get("tasks") or [params.get("task") or "*"]
+        arns = [arn(f"task/{cluster}/{short(each)}") for each in tasks]
+    elif operation in _INSTANCES:
+        arns = [arn(f"container-instance/{cluster}/{short(each)}") for each in params.get("containerInstances", ())]
+    elif operation in _DEFINITIONS:
+        given = params.get("taskDefinitions") or [params.get("taskDefinition", "")]
+        arns = [arn(f"task-definition/{short(each)}") for each in given]
+    elif operation in _TAGS:
+        arns = [params.get("resourceArn", UNKNOWN_RESOURCE)]
+    elif operation in ("DeleteCapacityProvider", "UpdateCapacityProvider"):
+        arns = [arn(f"capacity-provider/{short(params.get('capacityProvider') or params.get('name') or '')}")]
+    else:
+        arns = [NO_RESOURCE]
+    return _each("ecs", operation, arns, context)
+
+
+def _launch(tx: Tx[Store], caller: Caller, operation: str, params: Params, context: Context) -> list[Permission]:
+    given = params.get("taskDefinition", "")
+    try:
+        revision, _, document = find_definition(tx, caller, given)
+        name = f"{split_definition(given)[0]}:{revision}"
+    except ApiError:  # the operation will raise it, if the caller may perform it
+        name, document = short(given), {}
+    definition_arn = f"arn:aws:ecs:{caller.region}:{caller.account}:task-definition/{name}"
+    needed = _each("ecs", operation, [definition_arn], context)
+    return needed + _pass_roles(tx, caller, document, params.get("overrides") or {}) + _host(document)
+
+
+def _pass_roles(tx: Tx[Store], caller: Caller, document: Params, overrides: Params) -> list[Permission]:
+    """A task gets the permissions of its roles, so its creator must be allowed to pass them to it."""
+    given = [overrides.get(member) or document.get(member) for member in ("taskRoleArn", "executionRoleArn")]
+    return [Permission(PASS_ROLE, role_arn(tx, caller, role), PASSED_TO_TASKS) for role in dict.fromkeys(given) if role]
+
+
+def _host(document: Params) -> list[Permission]:
+    """ECS has no action for this: on AWS, a task cannot become the machine that ECS itself runs on."""
+    return [Permission(RUN_ON_HOST, NO_RESOURCE)] if host_access.setting_with_host_access(document) is not None else []
+
+
+def role_arn(tx: Tx[Store], caller: Caller, given: str) -> str:
+    """The ARN of the role that a name or an ARN refers to. Only its name counts, so the path of another role does not help."""
+    role = find_role(tx, short(given))
+    if role is not None:
+        return str(role["Arn"])
+    return given if given.startswith("arn:") else f"arn:aws:iam::{caller.account}:role/{given}"
+
+
+# S3
+
+
+def _s3(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    bucket, key, version = params.get("Bucket"), params.get("Key"), params.get("VersionId")
+    action = action_of("s3", operation)
+    if version and action in ("s3:GetObject", "s3:DeleteObject", "s3:GetObjectTagging", "s3:GetObjectAcl"):
+        action = {"s3:GetObjectTagging": "s3:GetObjectVersionTagging", "s3:GetObjectAcl": "s3:GetObjectVersionAcl"}.get(
+            action, f"{action}Version"
+        )
+    if bucket is None:
+        return [Permission(action, NO_RESOURCE)]
+    context: Context = {
+        name: (params[member],)
+        for name, member in (("s3:prefix", "Prefix"), ("s3:delimiter", "Delimiter"))
+        if params.get(member) is not None
+    }
+    resource = f"arn:aws:s3:::{bucket}" if key is None else f"arn:aws:s3:::{bucket}/{key}"
+    needed = [Permission(action, resource, context)]
+    if operation in ("CopyObject", "UploadPartCopy") and params.get("CopySource"):
+        source, _, source_version = params["CopySource"].partition("?versionId=")
+        reads = "s3:GetObjectVersion" if source_version else "s3:GetObject"
+        needed.append(Permission(reads, f"arn:aws:s3:::{unquote(source).removeprefix('/')}"))
+    return needed
+
+
+# Other services
+
+
+def _sqs(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    name = params.get("QueueName") or params.get("QueueUrl", "").rstrip("/").rpartition("/")[2]
+    source = params.get("SourceArn")  # of message move tasks
+    arns = [f"arn:aws:sqs:{caller.region}:{caller.account}:{name}"] if name else [source] if source else []
+    arns += [params["DestinationArn"]] if params.get("DestinationArn") else []
+    return _each("sqs", operation, arns if operation != "ListQueues" else (), _tags(params))
+
+
+_STREAMS = frozenset({"DeleteLogStream", "GetLogEvents", "PutLogEvents"})
+
+
+def _logs(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    given = params.get("logGroupName") or params.get("logGroupIdentifier")
+    arns: list[str]
+    if given:
+        part = f"log-stream:{params['logStreamName']}" if operation in _STREAMS and params.get("logStreamName") else "*"
+        arns = [f"arn:aws:logs:{caller.region}:{caller.account}:log-group:{group_name(given)}:{part}"]
+    elif params.get("resourceArn"):
+        arns = [params["resourceArn"]]
+    else:
+        arns = [f"arn:aws:logs:{caller.region}:{caller.account}:log-group:*"] if operation == "DescribeLogGroups" else []
+    return _each("logs", operation, arns, _tags(params))
+
+
+def _ssm(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    if operation == "GetParametersByPath":
+        names = [params.get("Path", "/").rstrip("/") or "/*"]
+    elif operation in ("AddTagsToResource", "RemoveTagsFromResource", "ListTagsForResource"):
+        names = [params.get("ResourceId", "")]
+    else:
+        names = [*params.get("Names", ()), *([params["Name"]] if params.get("Name") else ())]
+    found = [parse_reference(caller, name) for name in names]
+    return _each("ssm", operation, [parameter_arn(caller.account, each.region, each.name) for each in found], _tags(params))
+
+
+def _ecr(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    names = params.get("repositoryNames") or ([params["repositoryName"]] if params.get("repositoryName") else [])
+    if operation == "DescribeRepositories" and not names:
+        names = ["*"]
+    arns = [f"arn:aws:ecr:{caller.region}:{caller.account}:repository/{name}" for name in names]
+    return _each("ecr", operation, arns or ([params["resourceArn"]] if params.get("resourceArn") else []), _tags(params))
+
+
+def _iam(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    path, context = params.get("Path", "/"), _tags(params)
+    if params.get("PolicyArn"):
+        context = {**context, "iam:policyarn": (params["PolicyArn"],)}
+    if "RoleName" in params and operation != "AddRoleToInstanceProfile" and operation != "RemoveRoleFromInstanceProfile":
+        name = params["RoleName"]
+        created = f"arn:aws:iam::{caller.account}:role{path}{name}"
+        arns = [created if operation == "CreateRole" else role_arn(tx, caller, name)]
+    elif "PolicyArn" in params:
+        arns = [params["PolicyArn"]]
+    elif "PolicyName" in params:
+        arns = [f"arn:aws:iam::{caller.account}:policy{path}{params['PolicyName']}"]
+    elif "InstanceProfileName" in params:
+        arns = [UNKNOWN_RESOURCE]
+    else:
+        arns = [NO_RESOURCE if operation.startswith("List") else UNKNOWN_RESOURCE]
+    needed = _each("iam", operation, arns, context)
+    if operation == "AddRoleToInstanceProfile":
+        needed.append(Permission(PASS_ROLE, role_arn(tx, caller, params["RoleName"]), PASSED_TO_INSTANCES))
+    return needed
+
+
+def _sts(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    if operation != "AssumeRole":
+        return [Permission(f"sts:{operation}", NO_RESOURCE)]
+    return [Permission("sts:AssumeRole", role_arn(tx, caller, params["RoleArn"]), assume_role_context(params))]
+
+
+def assume_role_context(params: Params) -> Context:
+    """The condition keys of AssumeRole, also for the trust policy of the role."""
+    keys = {"sts:externalid": "ExternalId", "sts:rolesessionname": "RoleSessionName", "sts:sourceidentity": "SourceIdentity"}
+    return {key: (params[member],) for key, member in keys.items() if params.get(member)}
+
+
+def _cloudwatch(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    alarms = params.get("AlarmNames") or ([params["AlarmName"]] if params.get("AlarmName") else [])
+    arns = [f"arn:aws:cloudwatch:{caller.region}:{caller.account}:alarm:{name}" for name in alarms]
+    boards = params.get("DashboardNames") or ([params["DashboardName"]] if params.get("DashboardName") else [])
+    arns += [f"arn:aws:cloudwatch::{caller.account}:dashboard/{name}" for name in boards]
+    arns += [params["ResourceARN"]] if params.get("ResourceARN") else []
+    namespace: Context = {"cloudwatch:namespace": (params["Namespace"],)} if params.get("Namespace") else {}
+    return _each("cloudwatch", operation, arns, {**_tags(params), **namespace})
+
+
+def _corral(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    return [Permission(f"corral:{operation}", NO_RESOURCE)]
+
+
+Derivation = Callable[[Tx[Store], Caller, str, Params], list[Permission]]
+DERIVATIONS: dict[str, Derivation] = {
+    "cloudwatch": _cloudwatch,
+    "corral": _corral,  # pages of Corral itself
+    "ecr": _ecr,
+    "ecs": _ecs,
+    "iam": _iam,
+    "logs": _logs,
+    "s3": _s3,
+    "sqs": _sqs,
+    "ssm": _ssm,
+    "sts": _sts,
+}
+
+ACTIONS: dict[str, dict[str, str]] = {  # service → operation → action, where the two differ
+    "s3": {
+        "CompleteMultipartUpload": "PutObject",
+        "CopyObject": "PutObject",
+        "CreateMultipartUpload": "PutObject",
+        "DeleteBucketAnalyticsConfiguration": "PutAnalyticsConfiguration",
+        "DeleteBucketCors": "PutBucketCORS",
+        "DeleteBucketEncryption": "PutEncryptionConfiguration",
+        "DeleteBucketIntelligentTieringConfiguration": "PutIntelligentTieringConfiguration",
+        "DeleteBucketInventoryConfiguration": "PutInventoryConfiguration",
+        "DeleteBucketLifecycle": "PutLifecycleConfiguration",
+        "DeleteBucketMetricsConfiguration": "PutMetricsConfiguration",
+        "DeleteBucketOwnershipControls": "PutBucketOwnershipControls",
+        "DeleteBucketReplication": "PutReplicationConfiguration",
+        "DeleteBucketTagging": "PutBucketTagging",
+        "DeleteObjects": "DeleteObject",
+        "DeletePublicAccessBlock": "PutBucketPublicAccessBlock",
+        "GetBucketAccelerateConfiguration": "GetAccelerateConfiguration",
+        "GetBucketAnalyticsConfiguration": "GetAnalyticsConfiguration",
+        "GetBucketCors": "GetBucketCORS",
+        "GetBucketEncryption": "GetEncryptionConfiguration",
+        "GetBucketIntelligentTieringConfiguration": "GetIntelligentTieringConfiguration",
+        "GetBucketInventoryConfiguration": "GetInventoryConfiguration",
+        "GetBucketLifecycleConfiguration": "GetLifecycleConfiguration",
+        "GetBucketMetricsConfiguration": "GetMetricsConfiguration",
+        "GetBucketNotificationConfiguration": "GetBucketNotification",
+        "GetBucketReplication": "GetReplicationConfiguration",
+        "GetObjectLockConfiguration": "GetBucketObjectLockConfiguration",
+        "GetPublicAccessBlock": "GetBucketPublicAccessBlock",
+        "HeadBucket": "ListBucket",
+        "HeadObject": "GetObject",
+        "ListBucketAnalyticsConfigurations": "GetAnalyticsConfiguration",
+        "ListBucketIntelligentTieringConfigurations": "GetIntelligentTieringConfiguration",
+        "ListBucketInventoryConfigurations": "GetInventoryConfiguration",
+        "ListBucketMetricsConfigurations": "GetMetricsConfiguration",
+        "ListBuckets": "ListAllMyBuckets",
+        "ListMultipartUploads": "ListBucketMultipartUploads",
+        "ListObjectVersions": "ListBucketVersions",
+        "ListObjects": "ListBucket",
+        "ListObjectsV2": "ListBucket",
+        "ListParts": "ListMultipartUploadParts",
+        "PostObject": "PutObject",
+        "PutBucketAccelerateConfiguration": "PutAccelerateConfiguration",
+        "PutBucketAnalyticsConfiguration": "PutAnalyticsConfiguration",
+        "PutBucketCors": "PutBucketCORS",
+        "PutBucketEncryption": "PutEncryptionConfiguration",
+        "PutBucketIntelligentTieringConfiguration": "PutIntelligentTieringConfiguration",
+        "PutBucketInventoryConfiguration": "PutInventoryConfiguration",
+        "PutBucketLifecycleConfiguration": "PutLifecycleConfiguration",
+        "PutBucketMetricsConfiguration": "PutMetricsConfiguration",
+        "PutBucketNotificationConfiguration": "PutBucketNotification",
+        "PutBucketReplication": "PutReplicationConfiguration",
+        "PutObjectLockConfiguration": "PutBucketObjectLockConfiguration",
+        "PutPublicAccessBlock": "PutBucketPublicAccessBlock",
+        "UploadPart": "PutObject",
+        "UploadPartCopy": "PutObject",
+    },
+    "sqs": {
+        "ChangeMessageVisibilityBatch": "ChangeMessageVisibility",
+        "DeleteMessageBatch": "DeleteMessage",
+        "SendMessageBatch": "SendMessage",
+    },
+}

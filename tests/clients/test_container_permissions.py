@@ -1,0 +1,412 @@
+"""What a program in a container may do: data is open, everything else needs a policy of its role."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import urllib.error
+import urllib.request
+from base64 import b64decode
+from pathlib import Path
+from typing import Any
+
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.config import Config
+from botocore.credentials import Credentials
+from botocore.exceptions import ClientError
+
+from corral.decide.policy import check_identity_policy, read_policy
+from corral.services import SERVICES, sessions
+from corral.services.iam import aws_policies
+from harness import MAKING_A_CLIENT, REGION, SESSION, Corral, container, eventually
+
+ACCOUNT = "123456789012"
+LATER_S = 4_000_000_000
+TRUST_TASKS = {"Effect": "Allow", "Principal": {"Service": "ecs-tasks.amazonaws.com"}, "Action": "sts:AssumeRole"}
+OPEN = {  # change it knowingly: every container may do this without a policy
+    "cloudwatch": "GetMetricData GetMetricStatistics ListMetrics PutMetricData",
+    "ec2": "",
+    "ecr": "",
+    "ecs": "",
+    "iam": "",
+    "logs": "CreateLogStream DescribeLogGroups DescribeLogStreams FilterLogEvents GetLogEvents ListLogGroups PutLogEvents",
+    "s3": (
+        "AbortMultipartUpload CompleteMultipartUpload CopyObject CreateMultipartUpload DeleteObject DeleteObjectTagging "
+        "DeleteObjects GetBucketLocation GetObject GetObjectAttributes GetObjectTagging HeadBucket HeadObject "
+        "ListBuckets ListMultipartUploads ListObjectVersions ListObjects ListObjectsV2 ListParts PostObject PutObject "
+        "PutObjectTagging UploadPart UploadPartCopy"
+    ),
+    "sqs": (
+        "ChangeMessageVisibility ChangeMessageVisibilityBatch DeleteMessage DeleteMessageBatch GetQueueAttributes GetQueueUrl "
+        "ListQueues ReceiveMessage SendMessage SendMessageBatch"
+    ),
+    "ssm": "",
+    "sts": "GetCallerIdentity",
+}
+
+
+def policy(*statements: dict[str, Any]) -> str:
+    return json.dumps({"Version": "2012-10-17", "Statement": list(statements)})
+
+
+def allow(action: Any, resource: Any = "*", **more: Any) -> dict[str, Any]:
+    return {"Effect": "Allow", "Action": action, "Resource": resource, **more}
+
+
+def deny(action: Any, resource: Any = "*", **more: Any) -> dict[str, Any]:
+    return {**allow(action, resource, **more), "Effect": "Deny"}
+
+
+class Inside:
+    """Clients with the credentials of a task that runs in containers."""
+
+    def __init__(self, corral: Corral, role: str, task_id: str) -> None:
+        key = bytes.fromhex(json.loads((corral.data / "sessions.json").read_text())["key"])
+        principal = sessions.role_session(ACCOUNT, role, task_id)
+        self.principal = principal
+        made = sessions.issue(key, b"inside", principal, LATER_S, task_id, confined=True)
+        self.use(corral, made.session.access_key_id, made.secret_key, made.token)
+
+    def use(self, corral: Corral, access_key_id: str, secret_key: str, token: str) -> None:
+        self.corral, self.keys = corral, (access_key_id, secret_key, token)
+
+    def client(self, service: str, **config: Any) -> Any:
+        access_key_id, secret_key, token = self.keys
+        with MAKING_A_CLIENT:
+            return SESSION.client(
+                service,
+                region_name=REGION,
+                endpoint_url=self.corral.url,
+                aws_access_key_id=access_key_id,
+                aws_secret_access_key=secret_key,
+                aws_session_token=token,
+                config=Config(retries={"max_attempts": 0}, **config),
+            )
+
+    def __getattr__(self, service: str) -> Any:
+        return self.client(service)
+
+
+@pytest.fixture(scope="module")
+def task_id(corral: Corral) -> str:
+    """A running task, to which the credentials belong."""
+    ecs = corral.client("ecs")
+    ecs.register_task_definition(family="holder", containerDefinitions=[container(["sleep", "600"])])
+    arn = ecs.run_task(taskDefinition="holder")["tasks"][0]["taskArn"]
+    eventually(lambda: ecs.describe_tasks(tasks=[arn])["tasks"][0]["lastStatus"] == "RUNNING", "running")
+    return str(arn.rpartition("/")[2])
+
+
+@pytest.fixture
+def role(corral: Corral, task_id: str, request: pytest.FixtureRequest) -> Any:
+    """Creates a role with inline policies, and returns clients of a container task with it."""
+    iam = corral.client("iam")
+    name = request.node.name[:60].replace("[", ".").replace("]", "").rstrip("-")
+
+    def make(*statements: dict[str, Any], **more: Any) -> Inside:
+        iam.create_role(RoleName=name, AssumeRolePolicyDocument=policy(TRUST_TASKS), **more)
+        if statements:
+            iam.put_role_policy(RoleName=name, PolicyName="own", PolicyDocument=policy(*statements))
+        return Inside(corral, name, task_id)
+
+    make.name = name  # type: ignore[attr-defined]
+    return make
+
+
+@pytest.fixture
+def bucket(corral: Corral) -> str:
+    s3 = corral.client("s3")
+    s3.create_bucket(Bucket="data")
+    for key in ("open/one", "secret/one", "secret/two"):
+        s3.put_object(Bucket="data", Key=key, Body=b"x")
+    return "data"
+
+
+def refused(call: Any, **params: Any) -> tuple[str, str, int]:
+    with pytest.raises(ClientError) as caught:
+        call(**params)
+    response = caught.value.response
+    return response["Error"]["Code"], response["Error"]["Message"], response["ResponseMetadata"]["HTTPStatusCode"]
+
+
+def test_the_operations_that_are_open_to_containers() -> None:
+    assert {name: sorted(service.open_to_containers) for name, service in SERVICES.items()} == {
+        name: sorted(listed.split()) for name, listed in OPEN.items()
+    }
+    assert all(service.open_to_containers <= service.operations.keys() for service in SERVICES.values())
+
+
+def test_a_container_cannot_become_the_host(corral: Corral, task_id: str) -> None:
+    inside = Inside(corral, "corral-host", task_id)
+    evil = {"name": "x", "image": "corral/host", "memory": 64, "command": ["cat", str(corral.data / "credentials.json")]}
+    code, text, status = refused(inside.ecs.register_task_definition, family="evil", containerDefinitions=[evil])
+    assert (code, status) == ("AccessDeniedException", 400)
+    resource = f"arn:aws:ecs:us-east-1:{ACCOUNT}:task-definition/evil:*"
+    assert text == (
+        f"User: {inside.principal} is not authorized to perform: ecs:RegisterTaskDefinition on resource: {resource} "
+        "because no identity-based policy allows the ecs:RegisterTaskDefinition action"
+    )
+    assert refused(inside.ecs.run_task, taskDefinition="holder")[0] == "AccessDeniedException"
+    assert refused(inside.ecs.execute_command, task=task_id, command="sh", interactive=True)[0] == "AccessDeniedException"
+
+
+def test_data_is_open_without_a_role(corral: Corral, task_id: str, bucket: str) -> None:
+    queue = corral.client("sqs").create_queue(QueueName="open")["QueueUrl"]
+    corral.client("logs").create_log_group(logGroupName="/open")
+    inside = Inside(corral, "corral-host", task_id)
+    assert inside.sts.get_caller_identity()["Arn"] == inside.principal
+    inside.s3.put_object(Bucket=bucket, Key="a", Body=b"1")
+    inside.s3.copy_object(Bucket=bucket, Key="b", CopySource={"Bucket": bucket, "Key": "a"})
+    assert inside.s3.get_object(Bucket=bucket, Key="b")["Body"].read() == b"1"
+    assert len(inside.s3.list_objects_v2(Bucket=bucket)["Contents"]) >= 2
+    inside.s3.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": "a"}, {"Key": "b"}]})
+    inside.sqs.send_message(QueueUrl=queue, MessageBody="1")
+    [message] = inside.sqs.receive_message(QueueUrl=queue)["Messages"]
+    inside.sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+    inside.cloudwatch.put_metric_data(Namespace="Mine", MetricData=[{"MetricName": "m", "Value": 1}])
+    inside.logs.create_log_stream(logGroupName="/open", logStreamName="s")
+    inside.logs.put_log_events(logGroupName="/open", logStreamName="s", logEvents=[{"timestamp": 1, "message": "m"}])
+
+
+@pytest.mark.parametrize(
+    ("service", "operation", "params", "code", "status"),
+    [
+        ("ssm", "get_parameter", {"Name": "/secret"}, "AccessDeniedException", 400),
+        ("ecr", "get_authorization_token", {}, "AccessDeniedException", 400),
+        ("logs", "delete_log_group", {"logGroupName": "/x"}, "AccessDeniedException", 400),
+        ("sqs", "create_queue", {"QueueName": "x"}, "AccessDenied", 400),
+        ("s3", "create_bucket", {"Bucket": "mine"}, "AccessDenied", 403),
+        ("iam", "attach_role_policy", {"RoleName": "r", "PolicyArn": "arn:aws:iam::aws:policy/X"}, "AccessDenied", 403),
+        ("sts", "assume_role", {"RoleArn": f"arn:aws:iam::{ACCOUNT}:role/r", "RoleSessionName": "me"}, "AccessDenied", 403),
+        ("ec2", "describe_vpcs", {}, "UnauthorizedOperation", 403),
+        ("cloudwatch", "delete_alarms", {"AlarmNames": ["a"]}, "AccessDenied", 400),
+    ],
+)
+def test_the_code_of_a_refusal_is_that_of_the_protocol(
+    corral: Corral, task_id: str, service: str, operation: str, params: dict[str, Any], code: str, status: int
+) -> None:
+    inside = Inside(corral, "corral-host", task_id)
+    got, text, got_status = refused(getattr(inside.client(service), operation), **params)
+    assert (got.removesuffix("Exception"), got_status) == (code.removesuffix("Exception"), status)
+    assert f"User: {inside.principal} is not authorized to perform: {service}:" in text
+    assert text.startswith("You are not authorized to perform this operation.") == (service == "ec2")
+
+
+def test_the_pages_of_corral_are_closed(corral: Corral, task_id: str) -> None:
+    inside = Inside(corral, "corral-host", task_id)
+    for path, method, body in (("status", "GET", None), ("revoke", "POST", b'{"all": true}')):
+        signed = AWSRequest(method, f"{corral.url}/_corral/{path}", data=body)
+        SigV4Auth(Credentials(*inside.keys), "corral", REGION).add_auth(signed)
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(urllib.request.Request(signed.url, body, dict(signed.headers), method=method))
+        assert caught.value.code == 403 and b"is not authorized to perform: corral:" in caught.value.read()
+
+
+def test_a_policy_opens_an_operation_on_its_resources(corral: Corral, role: Any) -> None:
+    for name in ("/app/key", "/other/key"):
+        corral.client("ssm").put_parameter(Name=name, Value="v", Type="String")
+    inside = role(allow(["ssm:GetParameter", "ssm:GetParameters"], f"arn:aws:ssm:us-east-1:{ACCOUNT}:parameter/app/*"))
+    assert inside.ssm.get_parameter(Name="/app/key")["Parameter"]["Value"] == "v"
+    assert inside.ssm.get_parameter(Name=f"arn:aws:ssm:us-east-1:{ACCOUNT}:parameter/app/key:1")["Parameter"]["Value"] == "v"
+    assert inside.ssm.get_parameters(Names=["/app/key"])["Parameters"]
+    assert refused(inside.ssm.get_parameter, Name="/other/key")[0] == "AccessDeniedException"
+    assert refused(inside.ssm.get_parameters, Names=["/app/key", "/other/key"])[0] == "AccessDeniedException"
+    assert (
+        refused(inside.ssm.put_parameter, Name="/app/key", Value="w", Type="String", Overwrite=True)[0] == "AccessDeniedException"
+    )
+    corral.client("iam").delete_role_policy(RoleName=role.name, PolicyName="own")
+    assert refused(inside.ssm.get_parameter, Name="/app/key")[0] == "AccessDeniedException"
+
+
+def test_an_explicit_deny_closes_what_is_open(role: Any, bucket: str) -> None:
+    inside = role(allow("*"), deny("s3:*Object*", f"arn:aws:s3:::{bucket}/secret/*"))
+    s3 = inside.s3
+    assert s3.get_object(Bucket=bucket, Key="open/one")["Body"].read() == b"x"
+    code, text, status = refused(s3.get_object, Bucket=bucket, Key="secret/one")
+    assert (code, status) == ("AccessDenied", 403) and text.endswith("with an explicit deny in an identity-based policy")
+    assert refused(s3.get_object, Bucket=bucket, Key="secret/one", VersionId="null")[0] == "AccessDenied"
+    assert refused(s3.put_object, Bucket=bucket, Key="secret/new", Body=b"")[0] == "AccessDenied"
+    assert refused(s3.create_multipart_upload, Bucket=bucket, Key="secret/new")[0] == "AccessDenied"
+    assert refused(s3.copy_object, Bucket=bucket, Key="open/two", CopySource=f"{bucket}/secret/one")[0] == "AccessDenied"
+    done = s3.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": "open/one"}, {"Key": "secret/one"}]})
+    assert [each["Key"] for each in done["Deleted"]] == ["open/one"]
+    assert [(each["Key"], each["Code"]) for each in done["Errors"]] == [("secret/one", "AccessDenied")]
+    url = s3.generate_presigned_url("get_object", Params={"Bucket": bucket, "Key": "secret/one"})
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(url)
+
+
+def test_managed_policies_and_their_versions(corral: Corral, role: Any) -> None:
+    iam, inside = corral.client("iam"), role()
+    arn = iam.create_policy(PolicyName="managed", PolicyDocument=policy(allow("sqs:CreateQueue")))["Policy"]["Arn"]
+    iam.attach_role_policy(RoleName=role.name, PolicyArn=arn)
+    inside.sqs.create_queue(QueueName="made")
+    iam.create_policy_version(PolicyArn=arn, PolicyDocument=policy(allow("sqs:DeleteQueue")), SetAsDefault=True)
+    assert refused(inside.sqs.create_queue, QueueName="made")[0].startswith("AccessDenied")
+    iam.attach_role_policy(RoleName=role.name, PolicyArn="arn:aws:iam::aws:policy/AmazonSQSFullAccess")
+    inside.sqs.create_queue(QueueName="made")
+
+
+def test_a_container_that_starts_tasks(corral: Corral, role: Any) -> None:
+    """AmazonECS_FullAccess includes PassRole, and does not include the host."""
+    inside = role()
+    corral.client("iam").attach_role_policy(RoleName=role.name, PolicyArn="arn:aws:iam::aws:policy/AmazonECS_FullAccess")
+    plain = {"name": "main", "image": "busybox", "memory": 64, "command": ["true"]}
+    inside.ecs.register_task_definition(family="child", containerDefinitions=[plain], taskRoleArn=role.name)
+    assert inside.ecs.run_task(taskDefinition="child")["tasks"]
+    code, text, _ = refused(
+        inside.ecs.register_task_definition, family="child", containerDefinitions=[plain | {"image": "corral/host"}]
+    )
+    assert code == "AccessDeniedException" and "corral:RunOnHost" in text
+    for setting in (
+        {"networkMode": "host"}, {"pidMode": "host"}, {"ipcMode": "host"},
+        {"volumes": [{"name": "v", "host": {"sourcePath": "/"}}]},
+        {"containerDefinitions": [plain | {"privileged": True}]},
+    ):  # fmt: skip
+        params = {"family": "child", "containerDefinitions": [plain], **setting}
+        assert "corral:RunOnHost" in refused(inside.ecs.register_task_definition, **params)[1], setting
+    corral.client("ecs").register_task_definition(family="on-host", containerDefinitions=[plain | {"image": "corral/host"}])
+    assert "corral:RunOnHost" in refused(inside.ecs.run_task, taskDefinition="on-host")[1]
+    corral.client("iam").put_role_policy(RoleName=role.name, PolicyName="host", PolicyDocument=policy(allow("corral:RunOnHost")))
+    assert inside.ecs.run_task(taskDefinition="on-host")["tasks"]
+
+
+def test_roles_must_be_passed(corral: Corral, role: Any) -> None:
+    corral.client("iam").create_role(RoleName="admin", Path="/strong/", AssumeRolePolicyDocument=policy(TRUST_TASKS))
+    inside = role(allow("ecs:*"), allow("iam:PassRole", f"arn:aws:iam::{ACCOUNT}:role/weak/*"))
+    plain = [{"name": "main", "image": "busybox", "memory": 64, "command": ["true"]}]
+    for given in ("admin", f"arn:aws:iam::{ACCOUNT}:role/strong/admin", f"arn:aws:iam::{ACCOUNT}:role/weak/admin"):
+        code, text, _ = refused(inside.ecs.register_task_definition, family="p", containerDefinitions=plain, taskRoleArn=given)
+        assert code == "AccessDeniedException" and f"iam:PassRole on resource: arn:aws:iam::{ACCOUNT}:role/strong/admin" in text
+    inside.ecs.register_task_definition(family="p", containerDefinitions=plain)
+    overrides = {"taskRoleArn": f"arn:aws:iam::{ACCOUNT}:role/strong/admin"}
+    assert "iam:PassRole" in refused(inside.ecs.run_task, taskDefinition="p", overrides=overrides)[1]
+
+
+def test_the_cluster_and_the_definition_that_a_policy_names(corral: Corral, role: Any, task_id: str) -> None:
+    """The resource is what the handler finds, not what an ARN in the request says."""
+    corral.client("ecs").create_cluster(clusterName="theirs")
+    inside = role(
+        allow("ecs:DescribeTasks", "arn:aws:ecs:*:*:task/theirs/*"),
+        allow("ecs:ListTasks", Condition={"ArnEquals": {"ecs:cluster": f"arn:aws:ecs:us-east-1:{ACCOUNT}:cluster/theirs"}}),
+    )
+    assert inside.ecs.list_tasks(cluster="theirs")["taskArns"] == []
+    assert refused(inside.ecs.list_tasks)[0] == "AccessDeniedException"
+    assert inside.ecs.describe_tasks(cluster="theirs", tasks=[task_id])["failures"]
+    spoofed = f"arn:aws:ecs:us-east-1:{ACCOUNT}:task/theirs/{task_id}"
+    assert refused(inside.ecs.describe_tasks, cluster="default", tasks=[spoofed])[0] == "AccessDeniedException"
+
+
+def test_a_session_of_another_role_is_confined_by_that_role(corral: Corral, role: Any, task_id: str) -> None:
+    iam = corral.client("iam")
+    inside = role(allow("sts:AssumeRole", f"arn:aws:iam::{ACCOUNT}:role/team/*"))
+    me = f"arn:aws:iam::{ACCOUNT}:role/{role.name}"
+    trust = {"Effect": "Allow", "Principal": {"AWS": me}, "Action": "sts:AssumeRole",
+             "Condition": {"StringEquals": {"sts:ExternalId": "us"}}}  # fmt: skip
+    iam.create_role(RoleName="other", Path="/team/", AssumeRolePolicyDocument=policy(trust))
+    iam.create_role(RoleName="chief", AssumeRolePolicyDocument=policy(trust))
+    iam.put_role_policy(RoleName="other", PolicyName="p", PolicyDocument=policy(allow("ssm:DescribeParameters")))
+    given = {"RoleArn": f"arn:aws:iam::{ACCOUNT}:role/team/other", "RoleSessionName": "me"}
+    assert refused(inside.sts.assume_role, **given)[0] == "AccessDenied"  # the trust policy wants the external id
+    made = inside.sts.assume_role(**given, ExternalId="us")["Credentials"]
+    session = Inside(corral, "unused", task_id)
+    session.use(corral, made["AccessKeyId"], made["SecretAccessKey"], made["SessionToken"])
+    assert session.sts.get_caller_identity()["Arn"].endswith("assumed-role/other/me")
+    assert "Parameters" in session.ssm.describe_parameters()
+    assert refused(inside.ssm.describe_parameters)[0] == "AccessDeniedException"
+    assert refused(session.ecs.list_clusters)[0] == "AccessDeniedException"
+    assert refused(session.sts.assume_role, **given, ExternalId="us")[0] == "AccessDenied"
+    for arn in (f"arn:aws:iam::{ACCOUNT}:role/chief", f"arn:aws:iam::{ACCOUNT}:role/team/chief"):
+        assert "role/chief" in refused(inside.sts.assume_role, RoleArn=arn, RoleSessionName="me", ExternalId="us")[1]
+    missing = f"arn:aws:iam::{ACCOUNT}:role/team/missing"
+    assert refused(inside.sts.assume_role, RoleArn=missing, RoleSessionName="me", ExternalId="us")[0] == "AccessDenied"
+
+
+def test_conditions_and_variables(corral: Corral, role: Any, bucket: str) -> None:
+    inside = role(
+        allow("ssm:DescribeParameters", Condition={"IpAddress": {"aws:SourceIp": "127.0.0.0/8"}}),
+        allow("iam:ListRoles", Condition={"StringEquals": {"aws:RequestedRegion": "eu-west-1"}}),
+        allow("sqs:CreateQueue", "arn:aws:sqs:*:*:${aws:PrincipalTag/team}-*"),
+        allow("ecs:ListClusters", Condition={"DateLessThan": {"aws:CurrentTime": "2020-01-01T00:00:00Z"}}),
+        deny("s3:ListBucket", Condition={"StringLike": {"s3:prefix": "secret/*"}}),
+        Tags=[{"Key": "team", "Value": "blue"}],
+    )
+    assert "Parameters" in inside.ssm.describe_parameters()
+    assert refused(inside.iam.list_roles)[0] == "AccessDenied"
+    inside.sqs.create_queue(QueueName="blue-1")
+    assert refused(inside.sqs.create_queue, QueueName="red-1")[0].startswith("AccessDenied")
+    assert refused(inside.ecs.list_clusters)[0] == "AccessDeniedException"
+    assert inside.s3.list_objects_v2(Bucket=bucket, Prefix="open/")["KeyCount"] >= 0
+    assert refused(inside.s3.list_objects_v2, Bucket=bucket, Prefix="secret/one")[0] == "AccessDenied"
+
+
+def test_a_permissions_boundary_limits_the_policies(corral: Corral, role: Any) -> None:
+    inside = role(allow("*"), PermissionsBoundary="arn:aws:iam::aws:policy/AmazonSQSFullAccess")
+    inside.sqs.create_queue(QueueName="bounded")
+    assert "because no permissions boundary allows the ecs:ListClusters action" in refused(inside.ecs.list_clusters)[1]
+
+
+def test_a_registry_password_has_the_permissions_of_its_task(corral: Corral, role: Any) -> None:
+    for name in ("mine", "theirs"):
+        corral.client("ecr").create_repository(repositoryName=name)
+    mine = f"arn:aws:ecr:us-east-1:{ACCOUNT}:repository/mine"
+    inside = role(allow("ecr:GetAuthorizationToken"), allow(["ecr:BatchGetImage", "ecr:ListImages"], mine))
+    token = inside.ecr.get_authorization_token()["authorizationData"][0]["authorizationToken"]
+    assert b64decode(token).startswith(b"AWS:")
+
+    def status(path: str, method: str = "GET") -> int:
+        request = urllib.request.Request(f"{corral.url}/v2/{path}", headers={"Authorization": f"Basic {token}"}, method=method)
+        try:
+            return int(urllib.request.urlopen(request).status)
+        except urllib.error.HTTPError as error:
+            return int(error.code)
+
+    assert status("") == 200 and status("mine/tags/list") == 200
+    assert status("theirs/tags/list") == 403 and status("mine/blobs/uploads/", "POST") == 403
+
+
+def test_credentials_of_process_tasks_are_not_confined(corral: Corral) -> None:
+    """They can read the root key anyway."""
+    ecs = corral.client("ecs")
+    program = "import boto3; print(len(boto3.client('iam').list_roles()['Roles']) >= 0)"
+    ecs.register_task_definition(family="process", containerDefinitions=[container([sys.executable, "-c", program])])
+    arn = ecs.run_task(taskDefinition="process")["tasks"][0]["taskArn"]
+    task = eventually(
+        lambda: (found := ecs.describe_tasks(tasks=[arn])["tasks"][0])["lastStatus"] == "STOPPED" and found, "stopped"
+    )
+    assert task["containers"][0]["exitCode"] == 0
+
+
+def test_documents_of_aws_policies(corral: Corral) -> None:
+    iam = corral.client("iam")
+    arn = "arn:aws:iam::aws:policy/service-role/AmazonECSTaskExecutionRolePolicy"
+    found = iam.get_policy(PolicyArn=arn)["Policy"]
+    version = iam.get_policy_version(PolicyArn=arn, VersionId=found["DefaultVersionId"])["PolicyVersion"]
+    assert "ecr:GetAuthorizationToken" in version["Document"]["Statement"][0]["Action"] and version["IsDefaultVersion"]
+    assert [each["VersionId"] for each in iam.list_policy_versions(PolicyArn=arn)["Versions"]] == [found["DefaultVersionId"]]
+    assert refused(iam.get_policy_version, PolicyArn=arn, VersionId="v999")[0] == "NoSuchEntity"
+
+
+@pytest.mark.parametrize(
+    ("document", "word"),
+    [
+        ({"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*"}]}, "resources"),
+        ({"Version": "2012-10-17", "Statement": [{**TRUST_TASKS, "Resource": "*"}]}, "principal"),
+        ({"Version": "2012-10-17", "Statement": [{"Effect": "Maybe", "Action": "*", "Resource": "*"}]}, "effect"),
+        ({"Version": "2012-10-17", "Statement": [allow("*", Condition={"Nearly": {"aws:SourceIp": "1"}})]}, "Condition"),
+    ],
+)
+def test_policies_that_could_not_be_enforced_are_refused(corral: Corral, document: dict[str, Any], word: str) -> None:
+    code, text, _ = refused(corral.client("iam").create_policy, PolicyName="bad", PolicyDocument=json.dumps(document))
+    assert code == "MalformedPolicyDocument" and word in text
+
+
+def test_the_file_of_aws_policies_is_readable() -> None:
+    """Every document is a policy that can be evaluated."""
+    lines = gzip.decompress(Path(aws_policies._FILE).read_bytes()).splitlines()
+    assert {"source", "generated"} <= json.loads(lines[0]).keys() and len(lines) > 500
+    for line in lines[1:]:
+        check_identity_policy(read_policy.__wrapped__(json.dumps(json.loads(line)[4])))

@@ -1,0 +1,53 @@
+"""A program in a real container: its own credentials let it use data, and not become the host."""
+
+from __future__ import annotations
+
+import json
+from uuid import uuid4
+
+import pytest
+
+from containers.running import Containers, python
+from harness import Corral
+
+pytestmark = pytest.mark.xdist_group("docker")
+
+PROGRAM = """
+import boto3, json, os
+from botocore.exceptions import ClientError
+
+def attempt(call, **params):
+    try:
+        call(**params)
+        return "done"
+    except ClientError as error:
+        return error.response["Error"]["Code"]
+
+evil = {"name": "x", "image": "corral/host", "memory": 64, "command": ["id"]}
+ecs, s3 = boto3.client("ecs"), boto3.client("s3")
+print(json.dumps([
+    attempt(s3.put_object, Bucket=os.environ["BUCKET"], Key="from-inside", Body=b"1"),
+    attempt(ecs.register_task_definition, family="evil", containerDefinitions=[evil]),
+    attempt(boto3.client("iam").list_roles),
+    attempt(boto3.client("ssm").describe_parameters),
+]))
+"""
+TRUST = {"Effect": "Allow", "Principal": {"Service": "ecs-tasks.amazonaws.com"}, "Action": "sts:AssumeRole"}
+ALLOW = {"Effect": "Allow", "Action": "ssm:DescribeParameters", "Resource": "*"}
+
+
+def document(statement: dict[str, object]) -> str:
+    return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+
+
+def test_a_container_reads_and_writes_data_and_needs_policies_for_the_rest(corral: Corral, run: Containers) -> None:
+    iam, bucket = corral.client("iam"), f"b{uuid4().hex}"
+    corral.client("s3").create_bucket(Bucket=bucket)
+    iam.create_role(RoleName="describer", AssumeRolePolicyDocument=document(TRUST))
+    iam.put_role_policy(RoleName="describer", PolicyName="p", PolicyDocument=document(ALLOW))
+    container, volumes = python(PROGRAM)
+    container["environment"].append({"name": "BUCKET", "value": bucket})
+    refused = ["done", "AccessDeniedException", "AccessDenied"]
+    for role, last in (("describer", "done"), (None, "AccessDeniedException")):
+        task = run(container, volumes=volumes, **({"taskRoleArn": role} if role else {}))
+        assert json.loads(run.printed(task)[-1]) == [*refused, last]

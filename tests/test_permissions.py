@@ -1,0 +1,88 @@
+"""The permissions that operations need: every operation that is served names its action, whatever its parameters are."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from corral.core import Tx
+from corral.errors import ApiError
+from corral.ids import SeededIds
+from corral.model.settings import Settings
+from corral.services import SERVICES
+from corral.services.caller import Caller
+from corral.services.permissions import ACTIONS, Permission, permissions
+from corral.store import Store
+from wire.generate import Generator
+from wire.oracle import model_of
+
+CALLER = Caller("123456789012", "us-east-1", "arn:aws:sts::123456789012:assumed-role/train/me", confined=True)
+HERE = "us-east-1:123456789012"
+
+
+@pytest.fixture(scope="module")
+def tx() -> Tx[Store]:
+    return Tx(Store(None), 1_700_000_000.0, SeededIds(Random(0)), Settings())
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_every_operation_needs_an_action(tx: Tx[Store], service: str) -> None:
+    model = model_of(service)
+    for operation in SERVICES[service].operations:
+        if operation not in model.operation_names:
+            continue  # PostObject is a form
+        for seed in range(3):
+            shape = model.operation_model(operation).input_shape
+            params = Generator(f"permissions {operation} {seed}").value(shape) if shape is not None else {}
+            try:
+                needed = permissions(tx, CALLER, service, operation, params)
+            except ApiError:
+                continue
+            assert needed and all(each.action.partition(":")[2] for each in needed), operation
+            assert needed[0].action.startswith(f"{service}:")
+
+
+def test_actions_are_those_of_served_operations() -> None:
+    assert all(operations.keys() <= SERVICES[service].operations.keys() for service, operations in ACTIONS.items())
+
+
+@pytest.mark.parametrize(
+    ("service", "operation", "params", "expected"),
+    [
+        ("ecs", "StopTask", {"task": "abc"}, [("ecs:StopTask", f"arn:aws:ecs:{HERE}:task/default/abc")]),
+        ("ecs", "StopTask", {"task": f"arn:aws:ecs:{HERE}:task/x/abc", "cluster": "c"},
+         [("ecs:StopTask", f"arn:aws:ecs:{HERE}:task/c/abc")]),
+        ("ecs", "ListClusters", {}, [("ecs:ListClusters", "*")]),
+        ("ecs", "RunTask", {"taskDefinition": "f:3"}, [("ecs:RunTask", f"arn:aws:ecs:{HERE}:task-definition/f:3")]),
+        (
+            "ecs", "RegisterTaskDefinition", {"family": "f", "taskRoleArn": "r", "executionRoleArn": "e"},
+            [
+                ("ecs:RegisterTaskDefinition", f"arn:aws:ecs:{HERE}:task-definition/f:*"),
+                ("iam:PassRole", "arn:aws:iam::123456789012:role/r"),
+                ("iam:PassRole", "arn:aws:iam::123456789012:role/e"),
+            ],
+        ),
+        ("s3", "ListObjectsV2", {"Bucket": "b"}, [("s3:ListBucket", "arn:aws:s3:::b")]),
+        ("s3", "GetObject", {"Bucket": "b", "Key": "k", "VersionId": "v"}, [("s3:GetObjectVersion", "arn:aws:s3:::b/k")]),
+        (
+            "s3", "CopyObject", {"Bucket": "b", "Key": "k", "CopySource": "/c/a%20b?versionId=v"},
+            [("s3:PutObject", "arn:aws:s3:::b/k"), ("s3:GetObjectVersion", "arn:aws:s3:::c/a b")],
+        ),
+        ("sqs", "SendMessageBatch", {"QueueUrl": "http://h/123456789012/q"}, [("sqs:SendMessage", f"arn:aws:sqs:{HERE}:q")]),
+        ("logs", "PutLogEvents", {"logGroupName": "/g", "logStreamName": "s"},
+         [("logs:PutLogEvents", f"arn:aws:logs:{HERE}:log-group:/g:log-stream:s")]),
+        ("logs", "DeleteLogGroup", {"logGroupName": "/g"}, [("logs:DeleteLogGroup", f"arn:aws:logs:{HERE}:log-group:/g:*")]),
+        ("ssm", "GetParameter", {"Name": "/a/b:3"}, [("ssm:GetParameter", f"arn:aws:ssm:{HERE}:parameter/a/b")]),
+        ("ssm", "GetParametersByPath", {"Path": "/a/"}, [("ssm:GetParametersByPath", f"arn:aws:ssm:{HERE}:parameter/a")]),
+        ("ecr", "DescribeRepositories", {}, [("ecr:DescribeRepositories", f"arn:aws:ecr:{HERE}:repository/*")]),
+        ("ec2", "DescribeVpcs", {}, [("ec2:DescribeVpcs", "")]),
+        ("sts", "AssumeRole", {"RoleArn": "arn:aws:iam::123456789012:role/p/r"},
+         [("sts:AssumeRole", "arn:aws:iam::123456789012:role/p/r")]),
+        ("events", "PutEvents", {}, [("events:PutEvents", "")]),
+    ],
+)  # fmt: skip
+def test_actions_and_resources(tx: Tx[Store], service: str, operation: str, params: Any, expected: Any) -> None:
+    found: list[Permission] = permissions(tx, CALLER, service, operation, params)
+    assert [(each.action, each.resource) for each in found] == expected
