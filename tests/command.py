@@ -50,8 +50,12 @@ class Cli:
         assert "Traceback" not in done.stderr
         return done
 
-    def json(self, *words: str) -> Any:
-        return json.loads(self(*words, "--json").stdout)
+    def json(self, *words: str, code: int = 0) -> Any:
+        return json.loads(self(*words, "--json", code=code).stdout)
+
+    def pid(self, lock: str) -> int:
+        """The process that holds a lock of the node folder: agent.lock or spawner.lock."""
+        return int((self.data / "node" / lock).read_text())
 
     def begin(self, *words: str, stdin: int | None = None) -> Running:
         return Running([str(forkserver().program("corral")), *words], self.environment, self.home, stdin)

@@ -31,6 +31,7 @@ from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import conflicting_variables, endpoint_of_folder, status_page
 from corral.cli.errors import CliError, error_line
 from corral.cli.output import console, count, format_bytes, parsed_date, print_json
+from corral.cli.status import problem_line
 
 PORT = 4566
 PYTHON_MIN = (3, 11)
@@ -179,6 +180,10 @@ def _server(data: DataFolder) -> Iterator[Finding]:
     if not hosts or silent:
         agent_log = data.path / "node" / "agent.log"
         yield fail(f"not connected: {', '.join(silent) or 'this machine'}", f"no new task starts there; see {agent_log}.")
+    for problem in page.get("problems", ()):
+        node = data.path / "node"
+        advice = f"tasks there neither start nor end meanwhile; see {node / 'agent.log'} and {node / 'spawner.log'}."
+        yield fail(problem_line(problem).removeprefix("PROBLEM: "), advice)
     yield from _skew(date)
 
 

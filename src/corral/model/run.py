@@ -31,6 +31,7 @@ from corral.model.blob import Slice
 HEARTBEAT_S = 5.0
 SILENT_S = 3 * HEARTBEAT_S  # then a host gets no new tasks; it keeps its leases, because its runs may be alive
 STOP_GRACE_S = 30.0  # ECS_CONTAINER_STOP_TIMEOUT's default
+START_MAX_BYTES = 8 * 1024 * 1024  # of an order to start, as JSON; Linux accepts about 2 MiB of arguments and environment
 LOG_EVENT_MAX_BYTES = 262_118  # CloudWatch Logs: 256 KiB less 26 bytes of overhead
 assert SILENT_S > 2 * HEARTBEAT_S
 
@@ -176,6 +177,7 @@ class Report(Struct, frozen=True):
     runs: list[Observed] = field(default_factory=list)
     logs: list[LogChunk] = field(default_factory=list)
     gpus: list[GpuSample] = field(default_factory=list)
+    problem: str = ""  # why runs of this host can neither start nor end now; empty: they can
 
 
 class Ack(Struct, frozen=True):

@@ -48,6 +48,14 @@ def try_lock(path: Path) -> int | None:
     return fd
 
 
+def lock_owner(path: Path) -> int | None:
+    """The pid in a lock file: that of the process which holds the lock, or of the last one that did."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
 def listen(folder: Path, name: str) -> socket.socket:
     """Listen on `folder/name`. An existing socket is stale and is replaced: the caller holds the lock that guards it."""
     (folder / name).unlink(missing_ok=True)

@@ -63,6 +63,22 @@ def started_boot_s(pid: int) -> float | None:
     return int(fields[19]) / _CLOCK_TICKS_PER_S
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger has stopped the process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] in b"Tt"
+    except OSError:
+        return False
+
+
+def why_silent(pid: int | None) -> str:
+    """What to do about a process of Corral that does not respond."""
+    if pid is None:
+        return ""
+    return f": process {pid} is stopped; continue it with `kill -CONT {pid}`" if is_stopped(pid) else f" (process {pid})"
+
+
 def read_and_written(pid: int) -> tuple[int, int]:
     """Bytes that a process and its ended children read from disk and wrote to disk; zeros if /proc does not show them."""
     counters: dict[bytes, int] = {}

@@ -17,7 +17,6 @@ import contextlib
 import gc
 import heapq
 import os
-import re
 import select
 import signal
 import socket
@@ -29,6 +28,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from getopt import getopt
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -38,7 +38,7 @@ from corral.model.stop_reasons import HOST_RESTARTED, STOPPED_BEFORE_START
 from corral.node import lock_files, node_folder, process_launch, procfs
 from corral.node.file_recycler import FileRecycler
 from corral.node.host import kernel_boot_id
-from corral.node.run_journal import Replay, RunJournal, replay
+from corral.node.run_journal import RUN_ID, Replay, RunJournal, replay
 from corral.node.spawner_protocol import Launch, SpawnedRun, SpawnerClient
 
 STARTS_PER_TURN = 16  # so that exits, stops and timers do not wait for a long queue of starts
@@ -49,9 +49,10 @@ LINGER_FIRST_S = 0.001  # the delay until the lock of a run is checked again; it
 LINGER_MAX_S = 1.0
 LINGER_KILL_S = 0.004  # from this delay on, search /proc for the holders of the lock and kill them
 JOURNAL_RETRY_S = 1.0
+STOP_GRACE_S = 30.0  # of a run that the journal does not have
 BAD_TURN_S = 0.05
+PONG = b'{"pong":true}\n'
 
-RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")  # becomes a file name
 EXIT_STATUS_LOST = "the exit status was lost: the spawner died while the run was alive"
 NEVER_STARTED = "CannotStartContainerError: never started: the spawner died while starting it"
 
@@ -83,8 +84,8 @@ class Spawner:
         self._poll = select.epoll()
         self._recycler = FileRecycler(str(data))
         self._recover(left, same_boot=left.boot_id == boot_id)
-        self._journal.rewrite(self._runs)
         self._remove_orphans()
+        self._journal.rewrite(self._runs)
 
     # -- after a restart -----------------------------------------------------------------------------------------
 
@@ -146,10 +147,19 @@ class Spawner:
             self._main_ended(run_id, None, EXIT_STATUS_LOST)
 
     def _remove_orphans(self) -> None:
-        """Remove the files of runs that were forgotten just before a crash. A file whose lock is held stays."""
+        """Remove the files of runs that were forgotten just before a crash.
+
+        A run whose lock is held is alive: its journal was moved away. It is taken over, because its GPUs are in use.
+        """
         left = {*os.listdir(self._data / "output"), *os.listdir(self._data / "work")} - self._runs.keys()
+        alive = [name for name in left if lock_files.is_held(self._output(name))]
+        found = lock_files.holders([self._output(name) for name in alive]) if alive else {}
         for name in left:
-            if not lock_files.is_held(self._output(name)):
+            if name in alive:
+                self._runs[name] = SpawnedRun(name, STOP_GRACE_S, ships_logs=True, gpu_ids=[])
+                self._alive += 1
+                self._adopt(self._runs[name], found.get(self._output(name), []))
+            else:
                 self._remove_files(name)
         self._recycler.remove_trash()
 
@@ -239,10 +249,13 @@ class Spawner:
                 self._receive(client)
 
     def _receive(self, client: SpawnerClient) -> None:
+        reply = b""
         for message in client.receive():
             match message:
-                case {"start": dict() as launch}:
-                    self._order(Launch(**launch))
+                case {"start": {"run_id": str() as run_id} as launch}:
+                    self._order(_launch(run_id, launch))
+                case {"ping": _}:
+                    reply = PONG
                 case {"stop": str() as run_id}:
                     self._stop(run_id)
                 case {"forget": list() as run_ids}:
@@ -251,7 +264,7 @@ class Spawner:
                     self._quit()
                 case _:
                     _log(f"unknown message: {str(message)[:200]}")
-        self._send(client, b"")
+        self._send(client, reply)
 
     def _send(self, client: SpawnerClient, data: bytes) -> None:
         client.send(data)
@@ -298,11 +311,16 @@ class Spawner:
                     self._put(self._start(launch, run))
                 except process_launch.CannotSpawn as why:
                     self._ended(replace(run, reason=str(why)))
+                except Exception as error:  # whatever is wrong with a launch, it fails its own run only
+                    _log(traceback.format_exc())
+                    self._ended(replace(run, reason=f"CannotStartContainerError: {error}"))
         if not self._starts:
             os.fchdir(self._home)  # do not keep the last run's folder in use
 
     def _start(self, launch: Launch, run: SpawnedRun) -> SpawnedRun:
         """Start a run. It is journaled first, so that a run that may have been started is never started again."""
+        if launch.fault is not None:
+            raise process_launch.CannotSpawn(launch.fault)
         if not self._journal.put(run):
             raise process_launch.CannotSpawn("CannotStartContainerError: the journal cannot be written; is the disk full?")
         try:
@@ -448,6 +466,14 @@ class Spawner:
 
     def _output(self, run_id: str) -> str:
         return f"{self._data}/output/{run_id}"
+
+
+def _launch(run_id: str, fields: dict[str, Any]) -> Launch:
+    try:
+        return Launch(**fields)
+    except TypeError as error:  # from an agent of another version
+        fault = f"CannotStartContainerError: the spawner does not understand the order: {error}"
+        return Launch(run_id, [], {}, None, 0.0, ships_logs=bool(fields.get("ships_logs")), gpu_ids=[], fault=fault)
 
 
 def _session(pid: int) -> int | None:

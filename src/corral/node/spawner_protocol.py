@@ -3,6 +3,7 @@
 agent → spawner     {"start": Launch}       idempotent by run id, until the run is forgotten
                     {"stop": "run id"}      SIGTERM, the run's grace period, SIGKILL; unknown runs are ignored
                     {"forget": ["run id"]}  remove ended runs with their output and work folder
+                    {"ping": true}          answered by {"pong": true}
                     {"quit": true}          end as soon as no run is alive
 spawner → agent     {"runs": [SpawnedRun], "all": bool}     first every known run, the last of these lines with all=true;
                                                             later the present state of each run that changed
@@ -17,7 +18,8 @@ from typing import Any
 
 import orjson
 
-SPAWNER_MESSAGE_MAX_BYTES = 8 * 1024 * 1024  # one Launch; Linux accepts about 2 MiB of arguments and environment
+LAUNCH_MAX_BYTES = 8 * 1024 * 1024  # one Launch as JSON; Linux accepts about 2 MiB of arguments and environment
+SPAWNER_MESSAGE_MAX_BYTES = 2 * LAUNCH_MAX_BYTES
 READ_BYTES = 256 * 1024
 UNSENT_MAX_BYTES = 64 * 1024 * 1024  # an agent that does not read is disconnected; it receives every run when it reconnects
 
@@ -33,6 +35,7 @@ class Launch:
     stop_grace_s: float
     ships_logs: bool  # remembered for later agents, which did not receive the order
     gpu_ids: list[str]
+    fault: str | None = None  # why it cannot start: the run ends at once with this reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class FromSpawner:
 
     runs: list[SpawnedRun] = field(default_factory=list)
     all: bool = False
+    pong: bool = False
 
 
 class SpawnerClient:
@@ -101,13 +105,8 @@ class SpawnerClient:
             self.broken = True
             return []
         *lines, self._unread = (self._unread + data).split(b"\n")
-        try:
-            messages = [orjson.loads(line) for line in lines]
-        except ValueError:
-            self.broken = True
-            return []
         self.broken = len(self._unread) > SPAWNER_MESSAGE_MAX_BYTES
-        return messages
+        return [_decoded(line) for line in lines]
 
     def send(self, data: bytes) -> None:
         self._unsent += data
@@ -121,3 +120,11 @@ class SpawnerClient:
         except OSError:
             self.broken = True
         self.broken = self.broken or len(self._unsent) > UNSENT_MAX_BYTES
+
+
+def _decoded(line: bytes) -> Any:
+    """The message in a line. A line that is not JSON must not cost the messages after it."""
+    try:
+        return orjson.loads(line)
+    except ValueError as error:
+        return f"not JSON ({error})"
