@@ -16,6 +16,7 @@ from typing import Any
 
 import boto3
 
+from engines.nodes import remove_cgroups
 from eventually import eventually
 from forkserver import forkserver
 
@@ -97,6 +98,7 @@ class Cli:
         for pid in (*processes_about(self.data), *living_in(self.home)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        remove_cgroups(self.data / "node")
 
 
 def processes_about(folder: Path) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -59,7 +60,8 @@ def test_a_spawner_that_dies_again_and_again_is_restarted_later_and_later() -> N
     waits = [0.0]
     while waits[-1] < RESTART_MAX_S:
         waits.append(restart_wait_s(waits[-1], lived_s=0.1))
-    assert waits[1] == RESTART_MIN_S and all(after >= 2 * before or after == RESTART_MAX_S for before, after in zip(waits, waits[1:]))
+    assert waits[1] == RESTART_MIN_S
+    assert all(after >= 2 * before or after == RESTART_MAX_S for before, after in pairwise(waits))
     assert restart_wait_s(RESTART_MAX_S, lived_s=0.1) == RESTART_MAX_S
     assert restart_wait_s(RESTART_MAX_S, lived_s=3600.0) == 0.0
 

@@ -88,6 +88,8 @@ class RunSpec(Struct, frozen=True):
     pull_always: bool = False  # pull although the engine has the image: its tag may have moved
     registry_auth: str = ""  # Docker's X-Registry-Auth for the registry of the image
     image_may_ask: bool = False  # the image may set NVIDIA_VISIBLE_DEVICES: then the host reports it before the start
+    memory_mib: int | None = None  # the hard limit; None: no limit
+    cpu_units: int = 0  # the run's share of busy CPUs
     environment_files: list[tuple[Slice, ...]] = field(default_factory=list)  # their bytes; read before the order is sent
 
 

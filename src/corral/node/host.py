@@ -53,7 +53,8 @@ def stored_host_id(path: Path) -> str:
     except (OSError, ValueError, TypeError) as error:
         why = str(error)
     raise Refused(
-        f"{path} is damaged ({why}). Restore it from a backup. If you remove it, this machine becomes a new host: its tasks are lost."
+        f"{path} is damaged ({why}). Restore it from a backup. If you remove it, this machine becomes a new host, and its "
+        "tasks are lost."
     )
 
 

@@ -11,6 +11,8 @@ spawner.lock    held by the spawner; contains its pid
 spawner.log     the spawner's log
 spawner.sock    the spawner accepts agents here
 journal         the spawner's journal: JSON lines
+starting        an empty file: its modification time says whether the last run in the journal without a pid was started
+cgroups         the folders of the cgroups of this host's runs, one per line; empty: there are none
 output/<run>    the output of a process run, and the lock file that is held while any process of the run is alive
 work/<run>      the default working directory of a run
 containers/     <run>.run: the labels of an unfinished container; <run>.mark: how much of its log has been copied to its output

@@ -25,7 +25,7 @@ from corral.node import node_folder, procfs
 from corral.node.engine import CannotExecute, Changed, Known
 from corral.node.exec_sessions import ExecSessions
 from corral.node.json_lines import JsonLines, attach
-from corral.node.spawner_protocol import LAUNCH_MAX_BYTES, FromSpawner, Launch, SpawnedRun
+from corral.node.spawner_protocol import LAUNCH_MAX_BYTES, RUN_ID_VARIABLE, FromSpawner, Launch, SpawnedRun
 
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SHELL")
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -50,6 +50,7 @@ def environment_for(spec: RunSpec, ours: Mapping[str, str]) -> dict[str, str]:
     if "AWS_CONTAINER_CREDENTIALS_FULL_URI" in environment and not environment.keys() & OWN_AWS_FILES:
         # HOME is that of a person, and an AWS SDK would prefer that person's keys to the role of the task.
         environment |= {"AWS_SHARED_CREDENTIALS_FILE": os.devnull, "AWS_CONFIG_FILE": os.devnull}
+    environment[RUN_ID_VARIABLE] = spec.run_id
     gpu_ids = ",".join(spec.gpu_ids)
     environment["NVIDIA_VISIBLE_DEVICES"] = gpu_ids or "void"
     environment["CUDA_VISIBLE_DEVICES"] = gpu_ids
@@ -65,6 +66,8 @@ def launch_of(spec: RunSpec, ours: Mapping[str, str]) -> Launch:
         stop_grace_s=spec.stop_grace_s,
         ships_logs=spec.ships_logs,
         gpu_ids=spec.gpu_ids,
+        memory_mib=spec.memory_mib,
+        cpu_units=spec.cpu_units,
     )
 
 

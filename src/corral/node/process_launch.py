@@ -21,8 +21,10 @@ class CannotSpawn(Exception):
     """The message is the container's `reason`, in the words of ECS."""
 
 
-def spawn(launch: Launch, working_directory: str, output_fd: int, null_fd: int) -> int:
+def spawn(launch: Launch, working_directory: str, output_fd: int, null_fd: int, mark: str) -> int:
     """Start the command as the leader of a new session, in `working_directory`, and return its pid.
+
+    The child truncates the file `mark` before anything else: its modification time proves that there was a child.
 
     posix_spawn cannot change the directory, so the spawner changes its own first. That is safe: it has one thread.
     """
@@ -38,6 +40,7 @@ def spawn(launch: Launch, working_directory: str, output_fd: int, null_fd: int) 
             [word.encode() for word in launch.command],
             environment,
             file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, mark, os.O_WRONLY | os.O_TRUNC | os.O_CREAT, 0o600),
                 (os.POSIX_SPAWN_DUP2, null_fd, 0),
                 (os.POSIX_SPAWN_DUP2, output_fd, 1),
                 (os.POSIX_SPAWN_DUP2, output_fd, 2),

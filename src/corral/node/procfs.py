@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+import signal
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -61,6 +63,56 @@ def started_boot_s(pid: int) -> float | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return int(fields[19]) / _CLOCK_TICKS_PER_S
+
+
+def children(pid: int) -> list[int]:
+    """The direct children of a process."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
+            return [int(child) for child in file.read().split()]
+    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
+        return [child for child in _pids() if _parent(child) == pid]
+
+
+def with_variable(name: str, among: Iterable[int] | None = None) -> dict[int, str]:
+    """The processes that were started with this environment variable, and its value; `among`: only these are examined."""
+    found, prefix = {}, name.encode() + b"="
+    for pid in _pids() if among is None else among:
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                pairs = file.read().split(b"\0")
+        except OSError:
+            continue  # it has just ended, or another user owns it
+        value = next((pair[len(prefix) :] for pair in pairs if pair.startswith(prefix)), None)
+        if value is not None:
+            found[pid] = value.decode(errors="replace")
+    return found
+
+
+def kill_with_variable(name: str, value: str, among: Iterable[int] | None = None) -> bool:
+    """Send SIGKILL to the processes that were started with this variable. Return whether there were any."""
+    found = [pid for pid, its in with_variable(name, among).items() if its == value]
+    for pid in found:
+        with suppress(OSError):  # it has just ended
+            handle = os.pidfd_open(pid)
+            try:
+                if with_variable(name, [pid]).get(pid) == value:  # check again: from here on the pid cannot be reused
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+            finally:
+                os.close(handle)
+    return bool(found)
+
+
+def _pids() -> list[int]:
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except OSError:
+        return None
 
 
 def is_stopped(pid: int) -> bool:

@@ -20,6 +20,7 @@ import orjson
 
 LAUNCH_MAX_BYTES = 8 * 1024 * 1024  # one Launch as JSON; Linux accepts about 2 MiB of arguments and environment
 SPAWNER_MESSAGE_MAX_BYTES = 2 * LAUNCH_MAX_BYTES
+RUN_ID_VARIABLE = "CORRAL_RUN_ID"  # in the environment of every run
 READ_BYTES = 256 * 1024
 UNSENT_MAX_BYTES = 64 * 1024 * 1024  # an agent that does not read is disconnected; it receives every run when it reconnects
 
@@ -35,6 +36,8 @@ class Launch:
     stop_grace_s: float
     ships_logs: bool  # remembered for later agents, which did not receive the order
     gpu_ids: list[str]
+    memory_mib: int | None = None  # the hard limit
+    cpu_units: int = 0
     fault: str | None = None  # why it cannot start: the run ends at once with this reason
 
 
@@ -54,6 +57,7 @@ class SpawnedRun:
     stopped_at_s: float | None = None
     exit_code: int | None = None
     reason: str | None = None
+    group: str | None = None  # its cgroup, while it is alive
 
     @property
     def alive(self) -> bool:
