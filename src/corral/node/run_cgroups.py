@@ -3,12 +3,12 @@
 A process can leave its process group and its session, close every descriptor and clear its environment; it stays in its cgroup.
 
 The spawner joins the cgroup of a run, starts the run's main process, and leaves. A child is born in the cgroup of its parent, so no
-process of a run was ever outside. The limits are set after the spawner has left: they must not slow it down, and if the run exceeds
-its memory at once, the kernel must not choose the spawner as the process to kill.
+process of a run was ever outside. The memory limit is set after the spawner has left: if the run exceeds it at once, the kernel
+must not choose the spawner as the process to kill. The share of the CPUs is set a little later: short runs do not need one.
 
 With version 2, a run has one folder; if memory and cpu are not delegated to this user, the cgroup lists the processes and limits
-nothing. With version 1 it has a folder of the same name in the hierarchies of memory and cpu. Its processes are listed by version 2
-if that is mounted too, which is faster, else by the hierarchy of memory.
+nothing. With version 1 it has a folder of the same name in the hierarchy of memory, and later in that of cpu. Its processes are
+listed by version 2 if that is mounted too, which is faster, else by the hierarchy of memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ CPU_SHARES_MIN = 2  # ECS's own minimum: a container without cpu units gets thes
 CPU_SHARES_DEFAULT = 1024
 SPARE_MAX = 500
 SPARE_MAX_BYTES = 4 * 2**20  # a cgroup that is charged for more, such as files in /dev/shm, is not used again
-OPEN_MAX = 200  # opening a file of a cgroup takes longer than using it, so this many stay open
+OPEN_MAX = 250  # opening a file of a cgroup takes longer than using it, so this many stay open
+MOVED_MAX = 10_000  # processes of a run that are moved; a run that forks faster than that keeps the rest outside
 MIB = 2**20
 
 
@@ -35,6 +36,8 @@ class RunCgroups:
         """`listing`, `memory`, `cpu`: the folders of this spawner that list processes, limit memory and share CPUs."""
         self.folders = list(dict.fromkeys(folder for folder in (listing, memory, cpu) if folder is not None))
         self._listing = listing
+        self._joined = list(dict.fromkeys((listing, memory or listing)))
+        self._shared: set[str] = set()  # cgroups whose share of the CPUs was set
         self._spare: list[str] = []
         self._limited: set[str] = set()
         self._count = 0
@@ -45,7 +48,7 @@ class RunCgroups:
                     os.mkdir(each)
                 if each == folder:
                     _enable_controllers(folder)
-        self._homes = [os.open(f"{folder}/{HOME}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for folder in self.folders]
+        self._homes = [os.open(f"{folder}/{HOME}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for folder in self._joined]
         self.leave()
         self._has_events = os.path.exists(f"{listing}/{HOME}/cgroup.events")
         self._memory_of_v1 = os.path.exists(f"{memory}/{HOME}/memory.limit_in_bytes")
@@ -54,7 +57,7 @@ class RunCgroups:
         self._cpu = cpu if self._cpu_of_v1 or os.path.exists(f"{cpu}/{HOME}/cpu.weight") else None
         if self._cpu is not None:  # all runs together compete with the rest of the machine as its cores would
             with contextlib.suppress(OSError):
-                self._share_cpu(self._cpu, CPU_SHARES_DEFAULT * (os.cpu_count() or 1))
+                self._write_shares(self._cpu, CPU_SHARES_DEFAULT * (os.cpu_count() or 1))
 
     def reserve(self) -> str:
         """A cgroup without processes and limits. Raises OSError if no more can be created."""
@@ -62,33 +65,48 @@ class RunCgroups:
             return f"{self._listing}/{self._spare.pop()}"
         self._count += 1
         name = f"{os.getpid()}-{self._count}"
-        for folder in self.folders:
+        for folder in self._joined:
             os.mkdir(f"{folder}/{name}")
         return f"{self._listing}/{name}"
 
     def enter(self, group: str) -> None:
         """Move the spawner into a cgroup: the processes that it starts are born there."""
         name = os.path.basename(group)
-        for folder in self.folders:
+        for folder in self._joined:
             self._write(f"{folder}/{name}/cgroup.procs", b"0")
 
     def leave(self) -> None:
         for home in self._homes:
             os.write(home, b"0")
 
-    def limit(self, group: str, memory_mib: int | None, cpu_units: int) -> bool:
-        """Set the limits of a run that has just started. False: it already uses more memory than it may."""
-        name = os.path.basename(group)
-        self._limited.add(name)
-        if self._cpu is not None:
-            self._share_cpu(f"{self._cpu}/{name}", max(CPU_SHARES_MIN, cpu_units))
+    def limit_memory(self, group: str, memory_mib: int | None) -> bool:
+        """Set the limit of a run that has just started. False: it already uses more."""
         if memory_mib is None or self._memory is None:
             return True
+        name = os.path.basename(group)
+        self._limited.add(name)
         try:
             self._write_memory_limit(name, b"%d" % (memory_mib * MIB))
         except OSError as error:
             return error.errno != errno.EBUSY
         return True
+
+    def share_cpu(self, group: str, cpu_units: int) -> None:
+        """Give a run its share of busy CPUs. With version 1, move its processes: each has its later children with it."""
+        if self._cpu is None:
+            return
+        name = os.path.basename(group)
+        self._shared.add(name)
+        with contextlib.suppress(OSError):
+            if self._cpu_of_v1:
+                os.mkdir(f"{self._cpu}/{name}")
+            self._write_shares(f"{self._cpu}/{name}", max(CPU_SHARES_MIN, cpu_units))
+        moved = set[int]()
+        while self._cpu_of_v1 and (left := {*pids(group)} - moved) and len(moved) < MOVED_MAX:
+            for pid in left:
+                with contextlib.suppress(OSError):  # it has just ended
+                    _write(f"{self._cpu}/{name}/cgroup.procs", b"%d" % pid)
+            moved |= left
 
     def is_empty(self, group: str) -> bool:
         if self._has_events and group.startswith(self._listing):
@@ -114,8 +132,8 @@ class RunCgroups:
     def _is_clean(self, group: str, name: str) -> bool:
         """Lift the limits. Return whether another run could use the cgroup without a trace of this one."""
         try:
-            if name in self._limited and self._cpu is not None:
-                self._share_cpu(f"{self._cpu}/{name}", CPU_SHARES_DEFAULT)
+            if name in self._shared:
+                self._unshare_cpu(name)
             if self._memory is not None:
                 usage = self._read(f"{self._memory}/{name}/{'memory.usage_in_bytes' if self._memory_of_v1 else 'memory.current'}")
                 if int(usage) > SPARE_MAX_BYTES or self.ran_out_of_memory(group):
@@ -153,18 +171,25 @@ class RunCgroups:
     def _remove(self, group: str) -> None:
         name = os.path.basename(group)
         self._limited.discard(name)
+        self._shared.discard(name)
         for path in [path for path in self._open if f"/{name}/" in path]:
             os.close(self._open.pop(path))
         remove(group)
         for folder in self.folders:
             remove(f"{folder}/{name}")
 
-    def _share_cpu(self, folder: str, shares: int) -> None:
-        with contextlib.suppress(OSError):  # a wrong share is no reason to fail
-            if self._cpu_of_v1:
-                self._write(f"{folder}/cpu.shares", b"%d" % shares)
-            else:
-                self._write(f"{folder}/cpu.weight", b"%d" % (1 + (shares - 2) * 9999 // 262142))
+    def _unshare_cpu(self, name: str) -> None:
+        self._shared.discard(name)
+        if self._cpu_of_v1:
+            remove(f"{self._cpu}/{name}")
+        else:
+            self._write_shares(f"{self._cpu}/{name}", CPU_SHARES_DEFAULT)
+
+    def _write_shares(self, folder: str, shares: int) -> None:
+        if self._cpu_of_v1:
+            _write(f"{folder}/cpu.shares", b"%d" % shares)
+        else:
+            _write(f"{folder}/cpu.weight", b"%d" % (1 + (shares - 2) * 9999 // 262142))
 
     def _write_memory_limit(self, name: str, text: bytes) -> None:
         self._write(f"{self._memory}/{name}/{'memory.limit_in_bytes' if self._memory_of_v1 else 'memory.max'}", text)
@@ -191,7 +216,7 @@ class RunCgroups:
 def open_cgroups(name: str, root: str = ROOT) -> RunCgroups | None:
     """The cgroups of the spawner with this name; None: this machine does not let this user create cgroups."""
     for folders in _places(root):
-        listing, memory, cpu = (f"{folder}/{name}" if folder is not None else None for folder in folders)
+        listing, memory, cpu = (f"{os.path.realpath(folder)}/{name}" if folder is not None else None for folder in folders)
         assert listing is not None
         try:
             return RunCgroups(listing, memory, cpu)
@@ -203,7 +228,7 @@ def open_cgroups(name: str, root: str = ROOT) -> RunCgroups | None:
 
 def _places(root: str) -> list[tuple[str, str | None, str | None]]:
     """The folders for listing, memory and cpu in which cgroups could be created, the best first: where this process is."""
-    own = {}
+    own = dict[str, str]()
     for line in _read("/proc/self/cgroup").decode().splitlines():
         _, controllers, path = line.split(":", 2)
         own |= {controller: path.rstrip("/") for controller in controllers.split(",")}

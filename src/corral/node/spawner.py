@@ -29,7 +29,6 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from getopt import getopt
 from pathlib import Path
 from typing import Any
@@ -54,6 +53,7 @@ LINGER_FIRST_S = 0.001  # the delay until the lock of a run is checked again; it
 LINGER_MAX_S = 1.0
 LINGER_KILL_S = 0.004  # from this delay on, search /proc for the holders of the lock and kill them
 JOURNAL_RETRY_S = 1.0
+CPU_SHARE_S = 0.2  # a run gets its share of busy CPUs after this time: most runs that end earlier need none
 STOP_GRACE_S = 30.0  # of a run that the journal does not have
 BAD_TURN_S = 0.05
 PONG = b'{"pong":true}\n'
@@ -77,7 +77,10 @@ class Spawner:
         self._watched: dict[str, int] = {}  # run id → pidfd of an adopted run, which is not a child of this process
         self._adopted: set[str] = set()  # runs of an earlier spawner: their processes are not descendants of this one
         self._cgroups = cgroups
+        self._inside: str | None = None  # the run in whose cgroup the spawner is
+        self._unlimited: tuple[str, Launch] | None = None  # the last run that was started, until its memory limit is set
         self._over_limit: set[str] = set()  # runs that were killed because they used too much memory at once
+        self._children = procfs.OwnChildren()
         self._mark = str(data / "starting")
         self._mark_fd = os.open(self._mark, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._alive = 0
@@ -115,13 +118,13 @@ class Spawner:
                 continue
             self._alive += 1
             if not same_boot:
-                self._ended(replace(run, reason=run.reason or HOST_RESTARTED))
+                self._ended(run.but(reason=run.reason or HOST_RESTARTED))
             elif run.run_id in held:
                 self._adopt(run, found.get(run.run_id, []))
             elif run.pid is None:
                 self._ended(self._lost_at_start(run, alone=len(starting) == 1))
             elif run.main_ended_at_s is None:
-                self._ended(replace(run, reason=EXIT_STATUS_LOST))
+                self._ended(run.but(reason=EXIT_STATUS_LOST))
             else:
                 self._ended(run)
 
@@ -129,10 +132,10 @@ class Spawner:
         """A run that a dead spawner was about to start, and that has no process now. Did it run? The mark says so."""
         started_ns = os.fstat(self._mark_fd).st_mtime_ns
         if started_ns:
-            return replace(run, started_at_s=started_ns / 1e9, reason=EXIT_STATUS_LOST)
+            return run.but(started_at_s=started_ns / 1e9, reason=EXIT_STATUS_LOST)
         if alone:
-            return replace(run, reason=NEVER_STARTED)
-        return replace(run, started_at_s=self._clock.now_s(), reason=MAY_HAVE_RUN)  # the journal could not be written for a while
+            return run.but(reason=NEVER_STARTED)
+        return run.but(started_at_s=self._clock.now_s(), reason=MAY_HAVE_RUN)  # the journal could not be written for a while
 
     def _find_processes(self, runs: list[SpawnedRun]) -> dict[str, list[int]]:
         """The processes of unfinished runs of an earlier spawner, by run."""
@@ -155,7 +158,7 @@ class Spawner:
             since = procfs.started_boot_s(pid)
             now_s = self._clock.now_s()
             started_at_s = now_s if since is None else now_s - (boot_s() - since)
-            run = replace(run, pid=pid, started_at_s=started_at_s, started_boot_s=since)
+            run = run.but(pid=pid, started_at_s=started_at_s, started_boot_s=since)
             self._runs[run.run_id] = run
         if run.main_ended_at_s is None and _is_same_process(run):
             self._watch(run)
@@ -353,10 +356,11 @@ class Spawner:
                 try:
                     self._put(self._start(launch, run))
                 except process_launch.CannotSpawn as why:
-                    self._ended(replace(self._runs[launch.run_id], reason=str(why)))
+                    self._ended(self._runs[launch.run_id].but(reason=str(why)))
                 except Exception as error:  # whatever is wrong with a launch, it fails its own run only
                     _log(traceback.format_exc())
-                    self._ended(replace(self._runs[launch.run_id], reason=f"CannotStartContainerError: {error}"))
+                    self._ended(self._runs[launch.run_id].but(reason=f"CannotStartContainerError: {error}"))
+        self._leave_group()
         if not self._starts:
             os.fchdir(self._home)  # do not keep the last run's folder in use
 
@@ -365,7 +369,7 @@ class Spawner:
         if launch.fault is not None:
             raise process_launch.CannotSpawn(launch.fault)
         if self._cgroups is not None:
-            run = self._runs[run.run_id] = replace(run, group=self._reserve_group())
+            run = self._runs[run.run_id] = run.but(group=self._reserve_group())
         os.utime(self._mark_fd, ns=(0, 0))
         if not self._journal.put(run):
             raise process_launch.CannotSpawn("CannotStartContainerError: the journal cannot be written; is the disk full?")
@@ -378,16 +382,14 @@ class Spawner:
         try:
             directory = self._directory(launch)
             run = self._enter_group(run)
-            try:
-                pid = process_launch.spawn(launch, directory, output, self._null, self._mark)
-            finally:
-                run = self._leave_group(run)
+            pid = process_launch.spawn(launch, directory, output, self._null, self._mark)
         finally:
             os.close(output)  # from now on only processes of the run hold the lock
         self._by_pid[pid] = run.run_id
         if run.group is not None:
-            self._limit(run, launch)
-        return replace(run, pid=pid, started_at_s=now_s, started_boot_s=since_boot_s)
+            self._unlimited = (run.run_id, launch)
+            self._at(since_boot_s + CPU_SHARE_S, lambda: self._share_cpu(run.run_id, launch.cpu_units))
+        return run.but(pid=pid, started_at_s=now_s, started_boot_s=since_boot_s)
 
     def _reserve_group(self) -> str | None:
         assert self._cgroups is not None
@@ -397,32 +399,49 @@ class Spawner:
             _log(f"no cgroup for a run: {error}")
             return None
 
-    def _limit(self, run: SpawnedRun, launch: Launch) -> None:
-        assert self._cgroups is not None and run.group is not None
-        if not self._cgroups.limit(run.group, launch.memory_mib, launch.cpu_units):
-            self._over_limit.add(run.run_id)
-            run_cgroups.kill(run.group)
+    def _limit_last(self) -> None:
+        """Set the memory limit of the last run that was started: the spawner is not in its cgroup any more."""
+        if self._unlimited is None or self._cgroups is None:
+            return
+        run_id, launch = self._unlimited
+        self._unlimited, group = None, self._runs[run_id].group
+        if group is not None and not self._cgroups.limit_memory(group, launch.memory_mib):
+            self._over_limit.add(run_id)
+            run_cgroups.kill(group)
+
+    def _share_cpu(self, run_id: str, cpu_units: int) -> None:
+        run = self._runs.get(run_id)
+        if run is not None and run.group is not None and self._cgroups is not None:
+            self._cgroups.share_cpu(run.group, cpu_units)
 
     def _enter_group(self, run: SpawnedRun) -> SpawnedRun:
-        """Join the cgroup of a run. If that fails, the run has none."""
-        if self._cgroups is not None and run.group is not None:
-            try:
-                self._cgroups.enter(run.group)
-            except OSError as error:
-                _log(f"no cgroup for {run.run_id}: {error}")
-                return replace(self._leave_group(run), group=None)
+        """Join the cgroup of a run, and leave that of the run before. If that fails, the run has no cgroup."""
+        if self._cgroups is None or run.group is None:
+            self._leave_group()
+            return run
+        try:
+            self._cgroups.enter(run.group)
+            self._inside = run.run_id
+        except OSError as error:
+            _log(f"no cgroup for {run.run_id}: {error}")
+            self._inside = self._inside or run.run_id
+            self._leave_group()
+            return run.but(group=None)
+        self._limit_last()
         return run
 
-    def _leave_group(self, run: SpawnedRun) -> SpawnedRun:
-        """Leave the cgroup of a run. If that fails, use no cgroup from now on: killing a run must not kill the spawner."""
-        if self._cgroups is not None and run.group is not None:
-            try:
-                self._cgroups.leave()
-            except OSError as error:
-                _log(f"the spawner cannot leave a cgroup, so it uses none: {error}")
-                self._cgroups = None
-                run = self._runs[run.run_id] = replace(run, group=None)
-        return run
+    def _leave_group(self) -> None:
+        """Return to the spawner's own cgroup. If that fails, use no cgroups: killing a run must not kill the spawner."""
+        if self._cgroups is None or self._inside is None:
+            return
+        run_id, self._inside = self._inside, None
+        try:
+            self._cgroups.leave()
+        except OSError as error:
+            _log(f"the spawner cannot leave a cgroup, so it uses none: {error}")
+            self._cgroups = None
+            self._runs[run_id] = self._runs[run_id].but(group=None)
+        self._limit_last()
 
     def _directory(self, launch: Launch) -> str:
         if launch.working_directory is not None:
@@ -441,9 +460,9 @@ class Spawner:
         if run is None or not run.alive or run.main_ended_at_s is not None or run.kill_at_boot_s is not None:
             return
         if run.pid is None:
-            self._ended(replace(run, reason=STOPPED_BEFORE_START))  # still queued; the queue skips ended runs
+            self._ended(run.but(reason=STOPPED_BEFORE_START))  # still queued; the queue skips ended runs
             return
-        self._put(replace(run, kill_at_boot_s=boot_s() + run.stop_grace_s))
+        self._put(run.but(kill_at_boot_s=boot_s() + run.stop_grace_s))
         self._signal(run, signal.SIGTERM)
         self._at(boot_s() + run.stop_grace_s, lambda: self._kill(run_id))
 
@@ -493,7 +512,7 @@ class Spawner:
         run = self._runs[run_id]
         if reason is None and exit_code and self._ran_out_of_memory(run):
             reason = OUT_OF_MEMORY
-        run = replace(run, main_ended_at_s=self._clock.now_s(), exit_code=exit_code, reason=reason)
+        run = run.but(main_ended_at_s=self._clock.now_s(), exit_code=exit_code, reason=reason)
         if self._kill_others(run) or lock_files.is_held(self._output(run_id)):
             self._put(run)
             self._linger(run_id, LINGER_FIRST_S)
@@ -514,7 +533,7 @@ class Spawner:
             return True
         if run.run_id in self._adopted:
             return procfs.kill_with_variable(RUN_ID_VARIABLE, run.run_id)
-        strangers = [pid for pid in procfs.children(os.getpid()) if pid not in self._by_pid and pid != self._recycler.pid]
+        strangers = [pid for pid in self._children.pids() if pid not in self._by_pid and pid != self._recycler.pid]
         return bool(strangers) and procfs.kill_with_variable(RUN_ID_VARIABLE, run.run_id, strangers)
 
     def _linger(self, run_id: str, wait_s: float) -> None:
@@ -539,7 +558,7 @@ class Spawner:
             self._cgroups.release(run.group)
         self._adopted.discard(run.run_id)
         self._over_limit.discard(run.run_id)
-        self._put(replace(run, stopped_at_s=self._clock.now_s(), group=None))
+        self._put(run.but(stopped_at_s=self._clock.now_s(), group=None))
 
     def _put(self, run: SpawnedRun) -> None:
         """Store the run, journal it and queue it for the clients. If the journal cannot be written, retry until it can."""
