@@ -16,6 +16,7 @@ from typing import Any
 
 import boto3
 
+from engines.nodes import remove_cgroups
 from eventually import eventually
 from forkserver import forkserver
 
@@ -50,8 +51,12 @@ class Cli:
         assert "Traceback" not in done.stderr
         return done
 
-    def json(self, *words: str) -> Any:
-        return json.loads(self(*words, "--json").stdout)
+    def json(self, *words: str, code: int = 0) -> Any:
+        return json.loads(self(*words, "--json", code=code).stdout)
+
+    def pid(self, lock: str) -> int:
+        """The process that holds a lock of the node folder: agent.lock or spawner.lock."""
+        return int((self.data / "node" / lock).read_text())
 
     def begin(self, *words: str, stdin: int | None = None) -> Running:
         return Running([str(forkserver().program("corral")), *words], self.environment, self.home, stdin)
@@ -93,6 +98,7 @@ class Cli:
         for pid in (*processes_about(self.data), *living_in(self.home)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        remove_cgroups(self.data / "node")
 
 
 def processes_about(folder: Path) -> list[int]:

@@ -17,6 +17,7 @@ import boto3
 from botocore.config import Config
 
 from command import living_in
+from engines.nodes import remove_cgroups
 from eventually import eventually
 from forkserver import forkserver
 
@@ -138,6 +139,7 @@ class Corral:
         for pid in living_in(self.data):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        remove_cgroups(self.data / "node")
 
 
 def _commands() -> Iterator[tuple[int, list[str]]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from corral.model.run import RunSpec
-from corral.node import lock_files, node_folder
+from corral.node import lock_files, node_folder, run_cgroups
 from eventually import eventually
 
 
@@ -75,6 +75,17 @@ class NodeFolder:
         for pid in self.holders():
             kill(pid)
         assert not self.holders()
+        remove_cgroups(self.node)
+
+
+def remove_cgroups(node: Path) -> None:
+    """Remove the cgroups of a spawner that was killed, and kill the processes in them."""
+    with contextlib.suppress(FileNotFoundError):
+        for folder in (node / "cgroups").read_text().splitlines():
+            for path in Path(folder).glob("*/cgroup.procs"):
+                for pid in path.read_text().split():
+                    kill(int(pid))
+            eventually(lambda folder=folder: run_cgroups.remove_empty(folder) or not Path(folder).exists(), "no cgroups")
 
 
 def is_locked(path: Path) -> bool:

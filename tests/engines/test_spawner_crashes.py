@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -100,8 +101,9 @@ def test_adopted_runs_can_be_stopped(driver):
 def test_remaining_processes_of_a_run_that_ended_meanwhile_are_killed(driver):
     driver.engine.start([shell("one", "setsid sleep 300 & echo up; exec sleep 300")])
     driver.printed("one", "up")
+    pid = driver.started("one").observed.pid
     kill(driver.node.spawner_pid())
-    kill(driver.engine.observe()["one"].observed.pid)
+    kill(pid)
     assert driver.ended("one").observed.reason == spawner.EXIT_STATUS_LOST
     assert not driver.node.holders()
 
@@ -117,7 +119,7 @@ def test_orders_that_were_lost_with_it_are_sent_again(driver, tmp_path):
     for i in range(300):
         observed = driver.engine.observe()[f"r{i}"].observed
         assert observed.exit_code == 0 or observed.reason in (spawner.EXIT_STATUS_LOST, spawner.NEVER_STARTED)
-        assert (str(i) in starts) or observed.reason == spawner.NEVER_STARTED
+        assert (str(i) in starts) == (observed.reason != spawner.NEVER_STARTED)
 
 
 def test_a_torn_last_line_is_dropped(node):
@@ -164,11 +166,27 @@ def test_a_boot_id_handed_in_ends_what_ran_under_another(node):
     second.close()
 
 
-def test_a_run_that_was_being_started_is_never_started_again(node, tmp_path):
+def test_a_run_that_has_killed_the_spawner_has_started(driver, tmp_path):
+    """The spawner runs only while no other process wants its CPU, so it dies before it has journaled the pid of its child."""
+    pid, cpu = driver.node.spawner_pid(), min(os.sched_getaffinity(0))
+    os.sched_setaffinity(pid, {cpu})
+    os.sched_setscheduler(pid, os.SCHED_IDLE | os.SCHED_RESET_ON_FORK, os.sched_param(0))
+    driver.engine.start([shell("one", f"kill -9 $PPID; echo x >> {tmp_path}/starts")])
+    observed = driver.ended("one").observed
+    assert (observed.exit_code, observed.reason) == (None, spawner.EXIT_STATUS_LOST)
+    assert observed.started_at_s is not None
+    assert (tmp_path / "starts").read_text() == "x\n"
+
+
+@pytest.mark.parametrize("mark_s, reason", [(0, spawner.NEVER_STARTED), (1000, spawner.EXIT_STATUS_LOST)])
+def test_a_run_that_was_being_started_is_never_started_again(node, tmp_path, mark_s, reason):
+    """A child changes the time of the mark before anything else: so it says whether there was one."""
     write_journal(node, run_record("one"))
+    (node.node / "starting").touch()
+    os.utime(node.node / "starting", (mark_s, mark_s))
     driver = Driver(process_engine, node)
     observed = driver.engine.observe()["one"].observed
-    assert (observed.started_at_s, observed.exit_code, observed.reason) == (None, None, spawner.NEVER_STARTED)
+    assert (observed.started_at_s, observed.exit_code, observed.reason) == (mark_s or None, None, reason)
     driver.engine.start([shell("one", f"touch {tmp_path}/started")])
     driver.run(shell("two", "true"))
     assert not (tmp_path / "started").exists()

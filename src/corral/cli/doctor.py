@@ -32,6 +32,7 @@ from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import conflicting_variables, endpoint_of_folder, status_page
 from corral.cli.errors import CliError, error_line
 from corral.cli.output import console, count, format_bytes, parsed_date, print_json
+from corral.cli.status import problem_line
 
 PORT = 4566
 PYTHON_MIN = (3, 11)
@@ -184,6 +185,10 @@ def _server(data: DataFolder) -> Iterator[Finding]:
     if not hosts or silent:
         agent_log = data.path / "node" / "agent.log"
         yield fail(f"not connected: {', '.join(silent) or 'this machine'}", f"no new task starts there; see {agent_log}.")
+    for problem in page.get("problems", ()):
+        node = data.path / "node"
+        advice = f"tasks there neither start nor end meanwhile; see {node / 'agent.log'} and {node / 'spawner.log'}."
+        yield fail(problem_line(problem).removeprefix("PROBLEM: "), advice)
     yield from _skew(date)
 
 
@@ -340,12 +345,37 @@ def _docker_get(path: str, what: str) -> Any:
 
 
 def _cgroups(data: DataFolder) -> Iterator[Finding]:
-    if not os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
-        yield ok("version 1; tasks are process groups without their own cgroup")
-        return
-    own = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2]
-    writable = os.access(f"/sys/fs/cgroup{own}", os.W_OK)
-    yield ok(f"version 2, {'writable' if writable else 'not writable by you'}; tasks are process groups without their own cgroup")
+    """Report how the processes of a task are found and limited. The spawner notes which folders it uses."""
+    version, parent = _own_cgroup()
+    note = data.path / "node" / "cgroups"
+    folders = note.read_text().splitlines() if note.exists() else []
+    used = [folder for folder in folders if os.path.isdir(folder)]
+    if not used and not os.access(parent, os.W_OK):
+        yield warn(
+            f"version {version}, not writable by you: the processes of a task are found by a lock and by their environment, and "
+            "memory and CPU limits of process tasks are not enforced",
+            "run Corral as root, or where systemd delegates cgroups to you: systemd-run --user --scope corral up --detach",
+        )
+    elif not used:
+        yield ok(f"version {version}, writable: each process task gets a cgroup")
+    elif any(glob.glob(f"{folder}/spawner/memory.*") for folder in used):
+        yield ok(f"version {version}: each process task has a cgroup, which enforces its memory and CPU limits")
+    else:
+        yield warn(
+            f"version {version}: each process task has a cgroup without limits, because memory is not delegated to you",
+            "start Corral where systemd delegates memory to you: systemd-run --user --scope corral up --detach",
+        )
+
+
+def _own_cgroup() -> tuple[int, str]:
+    """Return the version of cgroups that has the memory controller, and the folder of this process."""
+    unified = ""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            return 1, f"/sys/fs/cgroup/memory{path}"
+        unified = path if not controllers else unified
+    return 2, f"/sys/fs/cgroup{unified}"
 
 
 def _limits(data: DataFolder) -> Iterator[Finding]:

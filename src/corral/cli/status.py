@@ -35,6 +35,8 @@ def status(data: DataFolder, as_json: bool) -> None:
     for failing in page["failingHandovers"]:
         text = f"Delivery to {failing['to']} is retried: {failing['kind']} (failures: {failing['tries']}; {failing['error']})"
         out.print(text, soft_wrap=True)
+    for problem in page.get("problems", ()):
+        out.print(problem_line(problem), style="bold red", soft_wrap=True, markup=False)
     for host in page["hosts"]:
         out.print()
         out.print(_host(host), soft_wrap=True)
@@ -45,6 +47,11 @@ def status(data: DataFolder, as_json: bool) -> None:
     if page["waiting"]:
         out.print()
         out.print(_waiting(page, parsed_date(date)))
+
+
+def problem_line(problem: dict[str, str]) -> str:
+    """`PROBLEM: the spawner of host a has not responded for 12 s: ...`"""
+    return f"PROBLEM: the {problem['part']} of {problem['host'] or 'this machine'} {problem['problem']}"
 
 
 def tasks_line(counts: dict[str, int]) -> str:

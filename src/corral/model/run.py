@@ -31,6 +31,7 @@ from corral.model.blob import Slice
 HEARTBEAT_S = 5.0
 SILENT_S = 3 * HEARTBEAT_S  # then a host gets no new tasks; it keeps its leases, because its runs may be alive
 STOP_GRACE_S = 30.0  # ECS_CONTAINER_STOP_TIMEOUT's default
+START_MAX_BYTES = 8 * 1024 * 1024  # of an order to start, as JSON; Linux accepts about 2 MiB of arguments and environment
 LOG_EVENT_MAX_BYTES = 262_118  # CloudWatch Logs: 256 KiB less 26 bytes of overhead
 assert SILENT_S > 2 * HEARTBEAT_S
 
@@ -87,6 +88,8 @@ class RunSpec(Struct, frozen=True):
     pull_always: bool = False  # pull although the engine has the image: its tag may have moved
     registry_auth: str = ""  # Docker's X-Registry-Auth for the registry of the image
     image_may_ask: bool = False  # the image may set NVIDIA_VISIBLE_DEVICES: then the host reports it before the start
+    memory_mib: int | None = None  # the hard limit; None: no limit
+    cpu_units: int = 0  # the run's share of busy CPUs
     environment_files: list[tuple[Slice, ...]] = field(default_factory=list)  # their bytes; read before the order is sent
 
 
@@ -177,6 +180,7 @@ class Report(Struct, frozen=True):
     runs: list[Observed] = field(default_factory=list)
     logs: list[LogChunk] = field(default_factory=list)
     gpus: list[GpuSample] = field(default_factory=list)
+    problem: str = ""  # why runs of this host can neither start nor end now; empty: they can
 
 
 class Ack(Struct, frozen=True):

@@ -81,6 +81,7 @@ class Agent:
         self._core: JsonLines[ToAgent] | None = None
         self._response: asyncio.Future[Ack | None] | None = None  # for the pending hello or report
         self._welcomed = False
+        self._problem = ""  # as last reported
         self._quit_reason: str | None = None
 
     async def run(self) -> None:
@@ -151,14 +152,14 @@ class Agent:
             foreign=self._foreign,
         )
         await self._request({"hello": hello})
-        self._reported_at = time.monotonic()
+        self._reported_at, self._problem = time.monotonic(), ""
         self._engine.forget([run.run_id for run in runs if run.stopped_at_s is not None])
 
     async def _until_due(self) -> None:
         """Wait until a report is due: at once for a change, after a pause for logs, and for every heartbeat."""
         while True:
             due_at = self._reported_at + HEARTBEAT_S
-            if self._reports.urgent:
+            if self._reports.urgent or self._engine.problem != self._problem:
                 return
             if self._written or self._shipper.has_work:
                 due_at = min(due_at, self._logs_at + LOG_PAUSE_S)
@@ -175,13 +176,17 @@ class Agent:
     async def _report(self) -> None:
         self._read_written()
         report = self._reports.report()
-        now = time.monotonic()
-        if report == Report() and now < self._reported_at + HEARTBEAT_S:
+        now, problem = time.monotonic(), self._engine.problem
+        if problem != self._problem:
+            log.warning("the spawner %s", problem or "responds again")
+        if problem:
+            report = replace(report, problem=problem)
+        if report == Report() and problem == self._problem and now < self._reported_at + HEARTBEAT_S:
             self._logs_at = now
             return
         ack = await self._request({"report": report})
         assert ack is not None
-        self._reported_at = now
+        self._reported_at, self._problem = now, problem
         stored = all(ack.shipped.get(chunk.run_id, chunk.end) == chunk.end for chunk in report.logs)
         if report.logs and not (stored and self._shipper.has_work):
             self._logs_at = now  # only a backlog that the core accepts continues without a pause

@@ -101,6 +101,10 @@ class DockerEngine:
         return True
 
     @property
+    def problem(self) -> str:
+        return ""
+
+    @property
     def docker(self) -> str:
         return self.about or f"Docker at {self.host}"
 

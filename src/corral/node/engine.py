@@ -44,6 +44,11 @@ class Engine(Protocol):
         """The name and version of the Docker engine; empty: this engine runs no containers."""
         ...
 
+    @property
+    def problem(self) -> str:
+        """Why runs can neither start nor end now; empty: they can."""
+        ...
+
     async def open(self, changed: Changed) -> None:
         """Connect, and start helper processes if necessary. After it returns, `observe` is complete and `changed` is called."""
         ...

@@ -31,6 +31,10 @@ class EngineRouter:
         """The name and version of the Docker engine; empty: Docker is not in use."""
         return self._docker.docker if self._uses_docker else ""
 
+    @property
+    def problem(self) -> str:
+        return self._process.problem
+
     async def open(self, changed: Changed) -> None:
         await self._process.open(changed)
         wanted = self._runtime == "docker" or self._docker.has_runs

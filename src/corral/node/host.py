@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from corral.errors import Refused
 from corral.ids import Ids
 from corral.model.units import CPU_UNITS_PER_CORE
+
+HOST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +39,29 @@ def this_host(data: Path, boot_id: str, ids: Ids) -> Host:
     )
 
 
-def _host_id(path: Path, ids: Ids) -> str:
-    """The id is created once. The ids of simulated GPUs are derived from it, so it is on disk before it is used."""
+def stored_host_id(path: Path) -> str:
+    """The id in the file. A file that cannot be read is refused: another id would make this machine another host."""
     try:
         stored = json.loads(path.read_bytes())
-        if isinstance(stored["host_id"], str) and stored["host_id"]:
-            return stored["host_id"]
-        raise ValueError("no host id")
+        if HOST_ID.fullmatch(stored["host_id"]):
+            return str(stored["host_id"])
+        raise ValueError("the host id is not valid")
     except FileNotFoundError:
-        pass
-    except (ValueError, TypeError, KeyError) as error:
-        raise Refused(f"{path} is damaged ({error}): restore it, or remove it to register this machine as a new host") from None
+        raise
+    except KeyError:
+        why = "it has no host_id"
+    except (OSError, ValueError, TypeError) as error:
+        why = str(error)
+    raise Refused(
+        f"{path} is damaged ({why}). Restore it from a backup. If you remove it, this machine becomes a new host, and its "
+        "tasks are lost."
+    )
+
+
+def _host_id(path: Path, ids: Ids) -> str:
+    """The id is created once. The ids of simulated GPUs are derived from it, so it is on disk before it is used."""
+    with suppress(FileNotFoundError):
+        return stored_host_id(path)
     host_id = ids.hex32()
     fresh = path.with_suffix(".new")
     with open(fresh, "wb") as file:

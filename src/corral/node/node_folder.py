@@ -11,6 +11,8 @@ spawner.lock    held by the spawner; contains its pid
 spawner.log     the spawner's log
 spawner.sock    the spawner accepts agents here
 journal         the spawner's journal: JSON lines
+starting        an empty file: its modification time says whether the last run in the journal without a pid was started
+cgroups         the folders of the cgroups of this host's runs, one per line; empty: there are none
 output/<run>    the output of a process run, and the lock file that is held while any process of the run is alive
 work/<run>      the default working directory of a run
 containers/     <run>.run: the labels of an unfinished container; <run>.mark: how much of its log has been copied to its output
@@ -48,6 +50,14 @@ def try_lock(path: Path) -> int | None:
         return None
     os.pwrite(fd, b"%-10d\n" % os.getpid(), 0)  # always of the same length, so that a reader never sees a partial pid
     return fd
+
+
+def lock_owner(path: Path) -> int | None:
+    """The pid in a lock file: that of the process which holds the lock, or of the last one that did."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def listen(folder: Path, name: str) -> socket.socket:

@@ -13,22 +13,30 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from corral.errors import Refused
 from corral.model.run import Execute, Observed, RunSpec
-from corral.node import node_folder
+from corral.node import node_folder, procfs
 from corral.node.engine import CannotExecute, Changed, Known
 from corral.node.exec_sessions import ExecSessions
 from corral.node.json_lines import JsonLines, attach
-from corral.node.spawner_protocol import FromSpawner, Launch, SpawnedRun
+from corral.node.spawner_protocol import LAUNCH_MAX_BYTES, RUN_ID_VARIABLE, FromSpawner, Launch, SpawnedRun
 
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SHELL")
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 OWN_AWS_FILES = frozenset({"AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"})  # a task may set these
 SPAWNER_START_MAX_S = 10.0
-SPAWNER_RETRY_S = 0.005
+SPAWNER_RETRY_S = 0.005  # the first wait for a connection; each further one is longer by half
+SPAWNER_RETRY_MAX_S = 0.2
+RESTART_MIN_S = 0.05  # the wait before another spawner is started if the last one died early; it doubles each time
+RESTART_MAX_S = 5.0
+PING_S = 2.5
+SILENT_S = 10.0  # then the spawner does not respond
 READ_MAX_BYTES = 64 * 1024 * 1024
 
 log = logging.getLogger("corral.node")
@@ -42,6 +50,7 @@ def environment_for(spec: RunSpec, ours: Mapping[str, str]) -> dict[str, str]:
     if "AWS_CONTAINER_CREDENTIALS_FULL_URI" in environment and not environment.keys() & OWN_AWS_FILES:
         # HOME is that of a person, and an AWS SDK would prefer that person's keys to the role of the task.
         environment |= {"AWS_SHARED_CREDENTIALS_FILE": os.devnull, "AWS_CONFIG_FILE": os.devnull}
+    environment[RUN_ID_VARIABLE] = spec.run_id
     gpu_ids = ",".join(spec.gpu_ids)
     environment["NVIDIA_VISIBLE_DEVICES"] = gpu_ids or "void"
     environment["CUDA_VISIBLE_DEVICES"] = gpu_ids
@@ -57,7 +66,27 @@ def launch_of(spec: RunSpec, ours: Mapping[str, str]) -> Launch:
         stop_grace_s=spec.stop_grace_s,
         ships_logs=spec.ships_logs,
         gpu_ids=spec.gpu_ids,
+        memory_mib=spec.memory_mib,
+        cpu_units=spec.cpu_units,
     )
+
+
+def encode_launch(launch: Launch) -> msgspec.Raw:
+    """The launch as JSON. If it cannot be sent, the spawner gets a launch that fails with the reason: its state stays complete."""
+    try:
+        text = msgspec.json.encode(launch)
+        if len(text) <= LAUNCH_MAX_BYTES:
+            return msgspec.Raw(text)
+        why = f"command and environment have {len(text)} bytes; at most {LAUNCH_MAX_BYTES} are possible"
+    except (ValueError, TypeError) as error:
+        why = str(error)
+    fault = f"CannotStartContainerError: {why}"
+    return msgspec.Raw(msgspec.json.encode(replace(launch, command=[], environment={}, working_directory=None, fault=fault)))
+
+
+def restart_wait_s(last_s: float, lived_s: float) -> float:
+    """How long to wait before another spawner is started: not at all, unless the last one died early."""
+    return 0.0 if lived_s > RESTART_MAX_S else min(max(2 * last_s, RESTART_MIN_S), RESTART_MAX_S)
 
 
 def known_of(run: SpawnedRun) -> Known:
@@ -89,6 +118,12 @@ class ProcessEngine:
         self._changed: Changed = lambda _: None
         self._reconnecting: asyncio.Task[None] | None = None
         self._closed = False
+        self._connected_at = 0.0
+        self._wait_s = 0.0
+        self._pinging: asyncio.Task[None] | None = None
+        self._pinged_at: float | None = None  # when the ping was sent that is not answered yet
+        self._answers_pings = False
+        self.problem = ""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -98,13 +133,14 @@ class ProcessEngine:
     async def open(self, changed: Changed) -> None:
         self._changed = changed
         await self._connect()
+        self._pinging = asyncio.get_running_loop().create_task(self._ping())
 
     def start(self, specs: Iterable[RunSpec]) -> None:
         launches = [launch_of(spec, self._environment) for spec in specs if spec.run_id not in self._known]
         for launch in launches:
             self._ordered[launch.run_id] = launch
             self._known[launch.run_id] = Known(Observed(launch.run_id), launch.ships_logs, tuple(launch.gpu_ids))
-        self._send([{"start": launch} for launch in launches])
+        self._send([{"start": encode_launch(launch)} for launch in launches])
 
     def stop(self, run_ids: Iterable[str]) -> None:
         stopping = [run_id for run_id in run_ids if run_id in self._known and self._known[run_id].alive]
@@ -124,11 +160,8 @@ class ProcessEngine:
         return self._known
 
     def roots(self) -> set[int]:
-        try:
-            spawner = {int((self._data / "spawner.lock").read_text())}
-        except (FileNotFoundError, ValueError):
-            spawner = set()
-        return spawner | self._sessions.pids()
+        spawner = self._spawner_pid()
+        return self._sessions.pids() | ({spawner} if spawner is not None else set())
 
     def forget(self, run_ids: Iterable[str]) -> None:
         """If the spawner misses the message, it lists these runs again, and they are reported and forgotten again."""
@@ -140,8 +173,9 @@ class ProcessEngine:
 
     async def close(self, *, quit: bool) -> None:
         self._closed = True
-        if self._reconnecting is not None:
-            self._reconnecting.cancel()
+        for task in (self._reconnecting, self._pinging):
+            if task is not None:
+                task.cancel()
         await self._sessions.close()
         if self._lines is not None:
             if quit:
@@ -154,7 +188,7 @@ class ProcessEngine:
 
     async def _connect(self) -> None:
         """Connect to the spawner; start one if none is running."""
-        give_up_at = time.monotonic() + SPAWNER_START_MAX_S
+        give_up_at, wait_s = time.monotonic() + SPAWNER_START_MAX_S, SPAWNER_RETRY_S
         while True:
             self._complete = asyncio.get_running_loop().create_future()
             self._first = []
@@ -163,18 +197,45 @@ class ProcessEngine:
                 self._lines = await attach(connection, FromSpawner, self._received, self._lost, READ_MAX_BYTES)
                 await asyncio.wait_for(self._complete, SPAWNER_START_MAX_S)
                 # Not earlier: its first messages may have arrived before `attach` returned.
-                self._send([{"start": launch} for launch in self._ordered.values()])
+                self._send([{"start": encode_launch(launch)} for launch in self._ordered.values()])
                 self._send([{"stop": run_id} for run_id in self._stopping])
+                self._connected_at = time.monotonic()
+                self._pinged_at, self._answers_pings = None, False
                 return
             except OSError:
                 pass
             if time.monotonic() > give_up_at:
-                raise Refused(f"the spawner does not respond; see {self._data / 'spawner.log'}")
+                why = procfs.why_silent(self._spawner_pid())
+                raise Refused(f"the spawner does not respond{why}; see {self._data / 'spawner.log'}")
             if self._spawner is None or self._spawner.poll() is not None:
                 if self._spawner is not None and self._spawner.returncode not in (0, -9):
                     raise Refused(f"the spawner does not start: {_last_line(self._data / 'spawner.log')}")
                 self._spawner = self._start_spawner()
-            await asyncio.sleep(SPAWNER_RETRY_S)
+            await asyncio.sleep(wait_s)
+            wait_s = min(1.5 * wait_s, SPAWNER_RETRY_MAX_S)
+
+    def _spawner_pid(self) -> int | None:
+        return node_folder.lock_owner(self._data / "spawner.lock")
+
+    async def _ping(self) -> None:
+        """Find out whether the spawner responds. A stopped one accepts orders and does nothing."""
+        while True:
+            await asyncio.sleep(PING_S)
+            pid, now = self._spawner_pid(), time.monotonic()
+            silent_s = now - self._pinged_at if self._pinged_at is not None else 0.0
+            silent = self._answers_pings and silent_s > SILENT_S
+            if silent or (pid is not None and self._lines is not None and procfs.is_stopped(pid)):
+                self._set_problem(f"does not respond{procfs.why_silent(pid)}")
+            elif self._pinged_at is None:
+                self._set_problem("")
+            if self._pinged_at is None and self._lines is not None:
+                self._pinged_at = now
+                self._send([{"ping": True}])
+
+    def _set_problem(self, problem: str) -> None:
+        if problem != self.problem:
+            self.problem = problem
+            self._changed([])
 
     def _start_spawner(self) -> subprocess.Popen[bytes]:
         """Start the spawner in a new session without inherited descriptors: it must outlive this process."""
@@ -189,6 +250,9 @@ class ProcessEngine:
 
     def _received(self, message: FromSpawner) -> None:
         assert self._complete is not None
+        if message.pong:
+            self._pinged_at, self._answers_pings = None, True
+            self._set_problem("")
         if self._complete.done():
             self._update(message.runs)
             return
@@ -227,7 +291,9 @@ class ProcessEngine:
             self._reconnecting = asyncio.get_running_loop().create_task(self._reconnect())
 
     async def _reconnect(self) -> None:
+        self._wait_s = restart_wait_s(self._wait_s, time.monotonic() - self._connected_at)
         try:
+            await asyncio.sleep(self._wait_s)
             await self._connect()
         except Exception as error:
             if not self.failed.done():

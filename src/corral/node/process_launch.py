@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import stat
@@ -11,6 +12,7 @@ from corral.node.spawner_protocol import Launch
 # The child gets the locked output a third time, as this descriptor, so that a program which redirects stdout and stderr still
 # holds the lock. Shells do not use this number themselves.
 LOCK_FD = 199
+SHOWN_NAME_MAX = 200  # characters of a program's name in a reason
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 _RESET_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM]
 
@@ -19,23 +21,26 @@ class CannotSpawn(Exception):
     """The message is the container's `reason`, in the words of ECS."""
 
 
-def spawn(launch: Launch, working_directory: str, output_fd: int, null_fd: int) -> int:
+def spawn(launch: Launch, working_directory: str, output_fd: int, null_fd: int, mark: str) -> int:
     """Start the command as the leader of a new session, in `working_directory`, and return its pid.
+
+    The child truncates the file `mark` before anything else: its modification time proves that there was a child.
 
     posix_spawn cannot change the directory, so the spawner changes its own first. That is safe: it has one thread.
     """
     try:
         os.chdir(working_directory)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a NUL byte
         raise CannotSpawn(_bad_directory(working_directory, error)) from None
+    name = launch.command[0] if launch.command else ""
     try:
-        name = launch.command[0] if launch.command else ""
         environment = {key.encode(): value.encode() for key, value in launch.environment.items()}
         return os.posix_spawn(
             _executable(name, launch.environment.get("PATH", SEARCH_PATH)),
             [word.encode() for word in launch.command],
             environment,
             file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, mark, os.O_WRONLY | os.O_TRUNC | os.O_CREAT, 0o600),
                 (os.POSIX_SPAWN_DUP2, null_fd, 0),
                 (os.POSIX_SPAWN_DUP2, output_fd, 1),
                 (os.POSIX_SPAWN_DUP2, output_fd, 2),
@@ -47,15 +52,22 @@ def spawn(launch: Launch, working_directory: str, output_fd: int, null_fd: int) 
         )
     except OSError as error:
         why = (error.strerror or str(error)).lower()
-        raise CannotSpawn(f'CannotStartContainerError: exec: "{name}": {why}') from None
+        if error.errno == errno.E2BIG:
+            why += ": command and environment may have about 2 MiB together and 128 KiB each"
+        raise CannotSpawn(f'CannotStartContainerError: exec: "{_short(name)}": {why}') from None
     except ValueError as error:  # a NUL byte, or "=" in the name of a variable
-        raise CannotSpawn(f'CannotStartContainerError: exec: "{name}": {error}') from None
+        raise CannotSpawn(f'CannotStartContainerError: exec: "{_short(name)}": {error}') from None
 
 
-def _bad_directory(path: str, error: OSError) -> str:
+def _bad_directory(path: str, error: OSError | ValueError) -> str:
     if isinstance(error, FileNotFoundError):
-        return f'CannotStartContainerError: working directory "{path}" does not exist'
-    return f'CannotStartContainerError: working directory "{path}": {(error.strerror or str(error)).lower()}'
+        return f'CannotStartContainerError: working directory "{_short(path)}" does not exist'
+    why = (isinstance(error, OSError) and error.strerror) or str(error)
+    return f'CannotStartContainerError: working directory "{_short(path)}": {why.lower()}'
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= SHOWN_NAME_MAX else name[:SHOWN_NAME_MAX] + "..."
 
 
 def _executable(name: str, search_path: str) -> str:
@@ -74,8 +86,8 @@ def _executable(name: str, search_path: str) -> str:
             return candidate
         not_executable = True
     if not_executable:
-        raise CannotSpawn(f'CannotStartContainerError: exec: "{name}": permission denied')
-    raise CannotSpawn(f'CannotStartContainerError: exec: "{name}": executable file not found in $PATH')
+        raise CannotSpawn(f'CannotStartContainerError: exec: "{_short(name)}": permission denied')
+    raise CannotSpawn(f'CannotStartContainerError: exec: "{_short(name)}": executable file not found in $PATH')
 
 
 def exit_code(status: int) -> int:

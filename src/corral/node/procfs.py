@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+import signal
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 _CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -61,6 +63,82 @@ def started_boot_s(pid: int) -> float | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return int(fields[19]) / _CLOCK_TICKS_PER_S
+
+
+class OwnChildren:
+    """The direct children of this process, which has one thread. The file stays open, because opening it takes longest."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        try:
+            self._fd = os.open(f"/proc/{self._pid}/task/{self._pid}/children", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
+            self._fd = -1
+
+    def pids(self) -> list[int]:
+        if self._fd < 0:
+            return [child for child in _pids() if _parent(child) == self._pid]
+        text, at = b"", 0
+        while part := os.pread(self._fd, 65_536, at):
+            text, at = text + part, at + len(part)
+        return [int(child) for child in text.split()]
+
+
+def with_variable(name: str, among: Iterable[int] | None = None) -> dict[int, str]:
+    """The processes that were started with this environment variable, and its value; `among`: only these are examined."""
+    found, prefix = {}, name.encode() + b"="
+    for pid in _pids() if among is None else among:
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                pairs = file.read().split(b"\0")
+        except OSError:
+            continue  # it has just ended, or another user owns it
+        value = next((pair[len(prefix) :] for pair in pairs if pair.startswith(prefix)), None)
+        if value is not None:
+            found[pid] = value.decode(errors="replace")
+    return found
+
+
+def kill_with_variable(name: str, value: str, among: Iterable[int] | None = None) -> bool:
+    """Send SIGKILL to the processes that were started with this variable. Return whether there were any."""
+    found = [pid for pid, its in with_variable(name, among).items() if its == value]
+    for pid in found:
+        with suppress(OSError):  # it has just ended
+            handle = os.pidfd_open(pid)
+            try:
+                if with_variable(name, [pid]).get(pid) == value:  # check again: from here on the pid cannot be reused
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+            finally:
+                os.close(handle)
+    return bool(found)
+
+
+def _pids() -> list[int]:
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+
+
+def _parent(pid: int) -> int | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except OSError:
+        return None
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger has stopped the process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] in b"Tt"
+    except OSError:
+        return False
+
+
+def why_silent(pid: int | None) -> str:
+    """What to do about a process of Corral that does not respond."""
+    if pid is None:
+        return ""
+    return f": process {pid} is stopped; continue it with `kill -CONT {pid}`" if is_stopped(pid) else f" (process {pid})"
 
 
 def read_and_written(pid: int) -> tuple[int, int]:

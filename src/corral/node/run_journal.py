@@ -7,6 +7,7 @@ id in the first line differs from that of the machine, and every unfinished run 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from corral.errors import Refused
 from corral.node.spawner_protocol import SpawnedRun
 
 VERSION = 1
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")  # becomes a file name
+ADVICE = "Restore it, or move it away: runs that are alive are found again, and exit codes that were not reported are lost."
 COMPACT_MIN_BYTES = 4 * 1024 * 1024
 COMPACT_GROWTH = 4  # the file is rewritten when it has grown to this many times its size after the last rewrite
 
@@ -33,6 +36,8 @@ def replay(path: Path, boot_id: str) -> Replay:
         text = path.read_bytes()
     except FileNotFoundError:
         return Replay(None, {})
+    except OSError as error:
+        raise Refused(f"{path} cannot be read ({error.strerror}). {ADVICE}") from None
     lines = text.split(b"\n")[:-1]
     if not lines or not lines[0].strip(b"\0"):
         return Replay(None, {})  # created but not yet written, or zeroed by a power failure
@@ -43,7 +48,7 @@ def replay(path: Path, boot_id: str) -> Replay:
             _apply(orjson.loads(line), runs)
         except (ValueError, TypeError, KeyError) as error:
             if written_by == boot_id:
-                raise Refused(f"{path}: line {number} cannot be read ({error}); move the file away to continue") from None
+                raise Refused(f"{path}: line {number} cannot be read ({error}). {ADVICE}") from None
             # a power failure may leave such lines, and it ended the runs that they describe
     return Replay(written_by, runs)
 
@@ -53,14 +58,22 @@ def _boot_id_of(path: Path, line: bytes) -> str:
         header = orjson.loads(line)
         if header["corral_journal"] == VERSION:
             return str(header["boot_id"])
-        raise Refused(f"{path} has version {header['corral_journal']}, but this Corral reads version {VERSION}")
+        raise Refused(
+            f"{path} has version {header['corral_journal']}, but this Corral reads version {VERSION}. Start the version that wrote "
+            "it and wait until its tasks have ended."
+        )
     except (ValueError, TypeError, KeyError):
-        raise Refused(f"{path} is not a journal of Corral; move the file away to continue") from None
+        raise Refused(f"{path} is not a journal of Corral. {ADVICE}") from None
 
 
 def _apply(record: dict[str, Any], runs: dict[str, SpawnedRun]) -> None:
     if "run" in record:
         run = SpawnedRun(**record["run"])
+        if not RUN_ID.fullmatch(run.run_id):
+            raise ValueError("not a run id")
+        times = (run.stop_grace_s, run.started_at_s, run.started_boot_s, run.kill_at_boot_s, run.main_ended_at_s, run.stopped_at_s)
+        if not all(isinstance(each, int | float | None) for each in (run.pid, run.exit_code, *times)):
+            raise ValueError("not a number")
         runs[run.run_id] = run
     else:
         for run_id in record["forget"]:

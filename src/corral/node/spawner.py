@@ -7,17 +7,20 @@ nothing blocks: a start takes a third of a millisecond, everything else is a tim
 one runs on every host all the time.
 
 The life of a run: journaled as starting → spawned, with a lock on its output file that only its processes hold → its main process
-ends: the rest of its process group is killed and the exit code is journaled → no process holds the lock: ended. So no process of an
-ended run is alive, and its GPUs are free.
+ends: the rest of its process group is killed and the exit code is journaled → no process is left: ended. So no process of an ended
+run is alive, and its GPUs are free.
+
+A process of a run is found by the run's cgroup (`run_cgroups.py`). Without cgroups it is found by the lock, or as a child of the
+spawner with the run's id in its environment: a process whose parent has ended becomes a child of the spawner.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import heapq
 import os
-import re
 import select
 import signal
 import socket
@@ -26,21 +29,22 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from getopt import getopt
 from pathlib import Path
+from typing import Any
 
 import orjson
 
 from corral.clock import Clock, WallClock
 from corral.errors import Refused
-from corral.model.stop_reasons import HOST_RESTARTED, STOPPED_BEFORE_START
-from corral.node import lock_files, node_folder, process_launch, procfs
+from corral.model.stop_reasons import HOST_RESTARTED, OUT_OF_MEMORY, STOPPED_BEFORE_START
+from corral.node import lock_files, node_folder, process_launch, procfs, run_cgroups
 from corral.node.file_recycler import FileRecycler
 from corral.node.host import kernel_boot_id
 from corral.node.output_bounds import bound_output
-from corral.node.run_journal import Replay, RunJournal, replay
-from corral.node.spawner_protocol import Launch, SpawnedRun, SpawnerClient
+from corral.node.run_cgroups import RunCgroups, open_cgroups
+from corral.node.run_journal import RUN_ID, Replay, RunJournal, replay
+from corral.node.spawner_protocol import RUN_ID_VARIABLE, Launch, SpawnedRun, SpawnerClient
 
 STARTS_PER_TURN = 16  # so that exits, stops and timers do not wait for a long queue of starts
 RUNS_PER_MESSAGE = 1_000
@@ -50,13 +54,16 @@ LINGER_FIRST_S = 0.001  # the delay until the lock of a run is checked again; it
 LINGER_MAX_S = 1.0
 LINGER_KILL_S = 0.004  # from this delay on, search /proc for the holders of the lock and kill them
 JOURNAL_RETRY_S = 1.0
+CPU_SHARE_S = 0.2  # a run gets its share of busy CPUs after this time: most runs that end earlier need none
+STOP_GRACE_S = 30.0  # of a run that the journal does not have
 BAD_TURN_S = 0.05
 OUTPUT_CHECK_S = 0.25  # between two checks of the size of output files
 OUTPUT_CHECK_NOISY_S = 0.05  # while output is being dropped
 OUTPUT_CHECK_MAX = 500  # files that one check examines
+PONG = b'{"pong":true}\n'
 
-RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")  # becomes a file name
 EXIT_STATUS_LOST = "the exit status was lost: the spawner died while the run was alive"
+MAY_HAVE_RUN = "the exit status was lost: the spawner died while it started the run, which may have run"
 NEVER_STARTED = "CannotStartContainerError: never started: the spawner died while starting it"
 
 
@@ -66,12 +73,20 @@ def boot_s() -> float:
 
 
 class Spawner:
-    def __init__(self, data: Path, boot_id: str, clock: Clock) -> None:
+    def __init__(self, data: Path, boot_id: str, clock: Clock, cgroups: RunCgroups | None = None) -> None:
         self._data = data
         self._clock = clock
         self._runs: dict[str, SpawnedRun] = {}
         self._by_pid: dict[int, str] = {}  # children that have not been waited for
         self._watched: dict[str, int] = {}  # run id → pidfd of an adopted run, which is not a child of this process
+        self._adopted: set[str] = set()  # runs of an earlier spawner: their processes are not descendants of this one
+        self._cgroups = cgroups
+        self._inside: str | None = None  # the run in whose cgroup the spawner is
+        self._unlimited: tuple[str, Launch] | None = None  # the last run that was started, until its memory limit is set
+        self._over_limit: set[str] = set()  # runs that were killed because they used too much memory at once
+        self._children = procfs.OwnChildren()
+        self._mark = str(data / "starting")
+        self._mark_fd = os.open(self._mark, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._alive = 0
         self._starts: deque[Launch] = deque()
         self._changed: dict[str, None] = {}
@@ -90,31 +105,58 @@ class Spawner:
         self._poll = select.epoll()
         self._recycler = FileRecycler(str(data))
         self._recover(left, same_boot=left.boot_id == boot_id)
-        self._journal.rewrite(self._runs)
         self._remove_orphans()
+        self._journal.rewrite(self._runs)
+        if cgroups is not None:
+            cgroups.remove_unused({run.group for run in self._runs.values() if run.group is not None})
 
     # -- after a restart -----------------------------------------------------------------------------------------
 
     def _recover(self, left: Replay, *, same_boot: bool) -> None:
         """Find out what became of every run whose end an earlier spawner did not observe."""
-        held = {run.run_id: same_boot and lock_files.is_held(self._output(run.run_id)) for run in left.runs.values()}
-        without_pid = [self._output(run.run_id) for run in left.runs.values() if held[run.run_id] and run.pid is None]
-        found = lock_files.holders(without_pid) if without_pid else {}
+        unfinished = [run for run in left.runs.values() if run.alive]
+        self._adopted = {run.run_id for run in unfinished} if same_boot else set()
+        starting = [run for run in unfinished if run.pid is None]
+        found = self._find_processes(unfinished) if same_boot else {}
+        held = {run.run_id for run in unfinished if found.get(run.run_id) or lock_files.is_held(self._output(run.run_id))}
         for run in left.runs.values():
             self._runs[run.run_id] = run
             if not run.alive:
                 continue
             self._alive += 1
-            if held[run.run_id]:
-                self._adopt(run, found.get(self._output(run.run_id), []))
-            elif not same_boot:
-                self._ended(replace(run, reason=run.reason or HOST_RESTARTED))
+            if not same_boot:
+                self._ended(run.but(reason=run.reason or HOST_RESTARTED))
+            elif run.run_id in held:
+                self._adopt(run, found.get(run.run_id, []))
             elif run.pid is None:
-                self._ended(replace(run, reason=NEVER_STARTED))
+                self._ended(self._lost_at_start(run, alone=len(starting) == 1))
             elif run.main_ended_at_s is None:
-                self._ended(replace(run, reason=EXIT_STATUS_LOST))
+                self._ended(run.but(reason=EXIT_STATUS_LOST))
             else:
                 self._ended(run)
+
+    def _lost_at_start(self, run: SpawnedRun, *, alone: bool) -> SpawnedRun:
+        """A run that a dead spawner was about to start, and that has no process now. Did it run? The mark says so."""
+        started_ns = os.fstat(self._mark_fd).st_mtime_ns
+        if started_ns:
+            return run.but(started_at_s=started_ns / 1e9, reason=EXIT_STATUS_LOST)
+        if alone:
+            return run.but(reason=NEVER_STARTED)
+        return run.but(started_at_s=self._clock.now_s(), reason=MAY_HAVE_RUN)  # the journal could not be written for a while
+
+    def _find_processes(self, runs: list[SpawnedRun]) -> dict[str, list[int]]:
+        """The processes of unfinished runs of an earlier spawner, by run."""
+        if not runs:
+            return {}
+        outputs = {self._output(run.run_id): run.run_id for run in runs}
+        found = {outputs[path]: pids for path, pids in lock_files.holders(outputs).items()}
+        for pid, run_id in procfs.with_variable(RUN_ID_VARIABLE).items():
+            if run_id in self._adopted and pid not in found.setdefault(run_id, []):
+                found[run_id].append(pid)
+        for run in runs:
+            if run.group is not None:
+                found[run.run_id] = sorted({*found.get(run.run_id, ()), *run_cgroups.pids(run.group)})
+        return found
 
     def _adopt(self, run: SpawnedRun, found: list[int]) -> None:
         """Take over a run that has a live process. Watch its main process if that is alive, else end the other processes."""
@@ -123,7 +165,7 @@ class Spawner:
             since = procfs.started_boot_s(pid)
             now_s = self._clock.now_s()
             started_at_s = now_s if since is None else now_s - (boot_s() - since)
-            run = replace(run, pid=pid, started_at_s=started_at_s, started_boot_s=since)
+            run = run.but(pid=pid, started_at_s=started_at_s, started_boot_s=since)
             self._runs[run.run_id] = run
         if run.main_ended_at_s is None and _is_same_process(run):
             self._watch(run)
@@ -153,10 +195,22 @@ class Spawner:
             self._main_ended(run_id, None, EXIT_STATUS_LOST)
 
     def _remove_orphans(self) -> None:
-        """Remove the files of runs that were forgotten just before a crash. A file whose lock is held stays."""
+        """Remove the files of runs that were forgotten just before a crash.
+
+        A run whose lock is held is alive: its journal was moved away. It is taken over, because its GPUs are in use.
+        """
         left = {*os.listdir(self._data / "output"), *os.listdir(self._data / "work")} - self._runs.keys()
+        alive = [name for name in left if lock_files.is_held(self._output(name))]
+        found = lock_files.holders([self._output(name) for name in alive]) if alive else {}
         for name in left:
-            if not lock_files.is_held(self._output(name)):
+            if name in alive:
+                holders = found.get(self._output(name), [])
+                group = self._cgroups.group_of(holders[0]) if self._cgroups is not None and holders else None
+                self._runs[name] = SpawnedRun(name, STOP_GRACE_S, ships_logs=True, gpu_ids=[], group=group)
+                self._adopted.add(name)
+                self._alive += 1
+                self._adopt(self._runs[name], holders)
+            else:
                 self._remove_files(name)
         self._recycler.remove_trash()
 
@@ -194,6 +248,8 @@ class Spawner:
                 _log(traceback.format_exc())
                 time.sleep(BAD_TURN_S)  # a permanent error must not use a whole core
         (self._data / "spawner.sock").unlink(missing_ok=True)
+        if self._cgroups is not None:
+            self._cgroups.close()
 
     def _timeout_s(self) -> float | None:
         if self._starts:
@@ -247,10 +303,13 @@ class Spawner:
                 self._receive(client)
 
     def _receive(self, client: SpawnerClient) -> None:
+        reply = b""
         for message in client.receive():
             match message:
-                case {"start": dict() as launch}:
-                    self._order(Launch(**launch))
+                case {"start": {"run_id": str() as run_id} as launch}:
+                    self._order(_launch(run_id, launch))
+                case {"ping": _}:
+                    reply = PONG
                 case {"stop": str() as run_id}:
                     self._stop(run_id)
                 case {"forget": list() as run_ids}:
@@ -259,7 +318,7 @@ class Spawner:
                     self._quit()
                 case _:
                     _log(f"unknown message: {str(message)[:200]}")
-        self._send(client, b"")
+        self._send(client, reply)
 
     def _send(self, client: SpawnerClient, data: bytes) -> None:
         client.send(data)
@@ -306,12 +365,21 @@ class Spawner:
                 try:
                     self._put(self._start(launch, run))
                 except process_launch.CannotSpawn as why:
-                    self._ended(replace(run, reason=str(why)))
+                    self._ended(self._runs[launch.run_id].but(reason=str(why)))
+                except Exception as error:  # whatever is wrong with a launch, it fails its own run only
+                    _log(traceback.format_exc())
+                    self._ended(self._runs[launch.run_id].but(reason=f"CannotStartContainerError: {error}"))
+        self._leave_group()
         if not self._starts:
             os.fchdir(self._home)  # do not keep the last run's folder in use
 
     def _start(self, launch: Launch, run: SpawnedRun) -> SpawnedRun:
         """Start a run. It is journaled first, so that a run that may have been started is never started again."""
+        if launch.fault is not None:
+            raise process_launch.CannotSpawn(launch.fault)
+        if self._cgroups is not None:
+            run = self._runs[run.run_id] = run.but(group=self._reserve_group())
+        os.utime(self._mark_fd, ns=(0, 0))
         if not self._journal.put(run):
             raise process_launch.CannotSpawn("CannotStartContainerError: the journal cannot be written; is the disk full?")
         try:
@@ -321,11 +389,68 @@ class Spawner:
             raise process_launch.CannotSpawn(f"CannotStartContainerError: {error}") from None
         since_boot_s, now_s = boot_s(), self._clock.now_s()
         try:
-            pid = process_launch.spawn(launch, self._directory(launch), output, self._null)
+            directory = self._directory(launch)
+            run = self._enter_group(run)
+            pid = process_launch.spawn(launch, directory, output, self._null, self._mark)
         finally:
             os.close(output)  # from now on only processes of the run hold the lock
         self._by_pid[pid] = run.run_id
-        return replace(run, pid=pid, started_at_s=now_s, started_boot_s=since_boot_s)
+        if run.group is not None:
+            self._unlimited = (run.run_id, launch)
+            self._at(since_boot_s + CPU_SHARE_S, lambda: self._share_cpu(run.run_id, launch.cpu_units))
+        return run.but(pid=pid, started_at_s=now_s, started_boot_s=since_boot_s)
+
+    def _reserve_group(self) -> str | None:
+        assert self._cgroups is not None
+        try:
+            return self._cgroups.reserve()
+        except OSError as error:
+            _log(f"no cgroup for a run: {error}")
+            return None
+
+    def _limit_last(self) -> None:
+        """Set the memory limit of the last run that was started: the spawner is not in its cgroup any more."""
+        if self._unlimited is None or self._cgroups is None:
+            return
+        run_id, launch = self._unlimited
+        self._unlimited, group = None, self._runs[run_id].group
+        if group is not None and not self._cgroups.limit_memory(group, launch.memory_mib):
+            self._over_limit.add(run_id)
+            run_cgroups.kill(group)
+
+    def _share_cpu(self, run_id: str, cpu_units: int) -> None:
+        run = self._runs.get(run_id)
+        if run is not None and run.group is not None and self._cgroups is not None:
+            self._cgroups.share_cpu(run.group, cpu_units)
+
+    def _enter_group(self, run: SpawnedRun) -> SpawnedRun:
+        """Join the cgroup of a run, and leave that of the run before. If that fails, the run has no cgroup."""
+        if self._cgroups is None or run.group is None:
+            self._leave_group()
+            return run
+        try:
+            self._cgroups.enter(run.group)
+            self._inside = run.run_id
+        except OSError as error:
+            _log(f"no cgroup for {run.run_id}: {error}")
+            self._inside = self._inside or run.run_id
+            self._leave_group()
+            return run.but(group=None)
+        self._limit_last()
+        return run
+
+    def _leave_group(self) -> None:
+        """Return to the spawner's own cgroup. If that fails, use no cgroups: killing a run must not kill the spawner."""
+        if self._cgroups is None or self._inside is None:
+            return
+        run_id, self._inside = self._inside, None
+        try:
+            self._cgroups.leave()
+        except OSError as error:
+            _log(f"the spawner cannot leave a cgroup, so it uses none: {error}")
+            self._cgroups = None
+            self._runs[run_id] = self._runs[run_id].but(group=None)
+        self._limit_last()
 
     def _directory(self, launch: Launch) -> str:
         if launch.working_directory is not None:
@@ -360,9 +485,9 @@ class Spawner:
         if run is None or not run.alive or run.main_ended_at_s is not None or run.kill_at_boot_s is not None:
             return
         if run.pid is None:
-            self._ended(replace(run, reason=STOPPED_BEFORE_START))  # still queued; the queue skips ended runs
+            self._ended(run.but(reason=STOPPED_BEFORE_START))  # still queued; the queue skips ended runs
             return
-        self._put(replace(run, kill_at_boot_s=boot_s() + run.stop_grace_s))
+        self._put(run.but(kill_at_boot_s=boot_s() + run.stop_grace_s))
         self._signal(run, signal.SIGTERM)
         self._at(boot_s() + run.stop_grace_s, lambda: self._kill(run_id))
 
@@ -409,23 +534,44 @@ class Spawner:
                 return
 
     def _main_ended(self, run_id: str, exit_code: int | None, reason: str | None) -> None:
-        run = replace(self._runs[run_id], main_ended_at_s=self._clock.now_s(), exit_code=exit_code, reason=reason)
-        if lock_files.is_held(self._output(run_id)):
+        run = self._runs[run_id]
+        if reason is None and exit_code and self._ran_out_of_memory(run):
+            reason = OUT_OF_MEMORY
+        run = run.but(main_ended_at_s=self._clock.now_s(), exit_code=exit_code, reason=reason)
+        if self._kill_others(run) or lock_files.is_held(self._output(run_id)):
             self._put(run)
             self._linger(run_id, LINGER_FIRST_S)
         else:
             self._ended(run)
 
+    def _ran_out_of_memory(self, run: SpawnedRun) -> bool:
+        if self._cgroups is None or run.group is None:
+            return False
+        return run.run_id in self._over_limit or self._cgroups.ran_out_of_memory(run.group)
+
+    def _kill_others(self, run: SpawnedRun) -> bool:
+        """Kill the processes that a run has left. Return whether there were any."""
+        if run.group is not None:
+            if self._cgroups.is_empty(run.group) if self._cgroups is not None else not run_cgroups.pids(run.group):
+                return False
+            run_cgroups.kill(run.group)
+            return True
+        if run.run_id in self._adopted:
+            return procfs.kill_with_variable(RUN_ID_VARIABLE, run.run_id)
+        strangers = [pid for pid in self._children.pids() if pid not in self._by_pid and pid != self._recycler.pid]
+        return bool(strangers) and procfs.kill_with_variable(RUN_ID_VARIABLE, run.run_id, strangers)
+
     def _linger(self, run_id: str, wait_s: float) -> None:
-        """Check the lock again later: a process of the run is still alive, killed but not yet dead, or in another group."""
+        """Check again later: a process of the run is still alive, killed but not yet dead, or in another process group."""
         self._at(boot_s() + wait_s, lambda: self._still_held(run_id, wait_s))
 
     def _still_held(self, run_id: str, waited_s: float) -> None:
-        path = self._output(run_id)
-        if not lock_files.is_held(path):
+        path, left = self._output(run_id), self._kill_others(self._runs[run_id])
+        held = lock_files.is_held(path)
+        if not left and not held:
             self._ended(self._runs[run_id])
             return
-        if waited_s >= LINGER_KILL_S:
+        if held and waited_s >= LINGER_KILL_S:
             lock_files.kill_holders([path])
         self._linger(run_id, min(2 * waited_s, LINGER_MAX_S))
 
@@ -433,7 +579,11 @@ class Spawner:
         self._alive -= 1
         if not self._alive:
             self._idle_since = boot_s()
-        self._put(replace(run, stopped_at_s=self._clock.now_s()))
+        if run.group is not None and self._cgroups is not None:
+            self._cgroups.release(run.group)
+        self._adopted.discard(run.run_id)
+        self._over_limit.discard(run.run_id)
+        self._put(run.but(stopped_at_s=self._clock.now_s(), group=None))
 
     def _put(self, run: SpawnedRun) -> None:
         """Store the run, journal it and queue it for the clients. If the journal cannot be written, retry until it can."""
@@ -475,6 +625,14 @@ class Spawner:
         return f"{self._data}/output/{run_id}"
 
 
+def _launch(run_id: str, fields: dict[str, Any]) -> Launch:
+    try:
+        return Launch(**fields)
+    except TypeError as error:  # from an agent of another version
+        fault = f"CannotStartContainerError: the spawner does not understand the order: {error}"
+        return Launch(run_id, [], {}, None, 0.0, ships_logs=bool(fields.get("ships_logs")), gpu_ids=[], fault=fault)
+
+
 def _session(pid: int) -> int | None:
     try:
         return os.getsid(pid)
@@ -494,8 +652,27 @@ def _log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def _become_subreaper() -> None:
+    """A process whose parent has ended becomes a child of this one, and not of init: so it can be found."""
+    pr_set_child_subreaper = 36
+    ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
+
+
+def _cgroups(data: Path, root: str) -> RunCgroups | None:
+    """The cgroups of this spawner. Their folders are noted in a file, so that a later spawner removes what is left in them."""
+    about, note = os.stat(data), data / "cgroups"
+    cgroups = open_cgroups(f"corral-{about.st_dev:x}-{about.st_ino:x}", root)
+    folders = cgroups.folders if cgroups is not None else []
+    for old in note.read_text().splitlines() if note.exists() else ():
+        if old not in folders:
+            run_cgroups.remove_empty(old)
+            folders += [old] if os.path.exists(old) else []
+    note.write_text("".join(f"{folder}\n" for folder in folders))
+    return cgroups
+
+
 def main(arguments: list[str] | None = None) -> int:
-    options = dict(getopt(sys.argv[1:] if arguments is None else arguments, "", ["dir=", "boot-id="])[0])
+    options = dict(getopt(sys.argv[1:] if arguments is None else arguments, "", ["dir=", "boot-id=", "cgroup-root="])[0])
     data = Path(options["--dir"]).resolve()
     node_folder.make(data)
     lock = node_folder.try_lock(data / "spawner.lock")  # held for as long as this process lives
@@ -503,9 +680,11 @@ def main(arguments: list[str] | None = None) -> int:
         _log(f"another spawner is running in {data}")
         return 0
     os.chdir(data)
+    _become_subreaper()
     gc.set_threshold(50_000)  # this process creates no reference cycles, and a collection would walk thousands of queued starts
     try:
-        spawner = Spawner(data, options.get("--boot-id") or kernel_boot_id(), WallClock())
+        cgroups = _cgroups(data, options.get("--cgroup-root", run_cgroups.ROOT))
+        spawner = Spawner(data, options.get("--boot-id") or kernel_boot_id(), WallClock(), cgroups)
     except Refused as why:
         _log(f"refused: {why}")
         return 2

@@ -3,6 +3,7 @@
 agent → spawner     {"start": Launch}       idempotent by run id, until the run is forgotten
                     {"stop": "run id"}      SIGTERM, the run's grace period, SIGKILL; unknown runs are ignored
                     {"forget": ["run id"]}  remove ended runs with their output and work folder
+                    {"ping": true}          answered by {"pong": true}
                     {"quit": true}          end as soon as no run is alive
 spawner → agent     {"runs": [SpawnedRun], "all": bool}     first every known run, the last of these lines with all=true;
                                                             later the present state of each run that changed
@@ -12,12 +13,15 @@ from __future__ import annotations
 
 import select
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any
 
 import orjson
 
-SPAWNER_MESSAGE_MAX_BYTES = 8 * 1024 * 1024  # one Launch; Linux accepts about 2 MiB of arguments and environment
+LAUNCH_MAX_BYTES = 8 * 1024 * 1024  # one Launch as JSON; Linux accepts about 2 MiB of arguments and environment
+SPAWNER_MESSAGE_MAX_BYTES = 2 * LAUNCH_MAX_BYTES
+RUN_ID_VARIABLE = "CORRAL_RUN_ID"  # in the environment of every run
 READ_BYTES = 256 * 1024
 UNSENT_MAX_BYTES = 64 * 1024 * 1024  # an agent that does not read is disconnected; it receives every run when it reconnects
 
@@ -33,11 +37,17 @@ class Launch:
     stop_grace_s: float
     ships_logs: bool  # remembered for later agents, which did not receive the order
     gpu_ids: list[str]
+    memory_mib: int | None = None  # the hard limit
+    cpu_units: int = 0
+    fault: str | None = None  # why it cannot start: the run ends at once with this reason
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SpawnedRun:
-    """What the spawner remembers about a run. Not its environment, which may contain secrets."""
+    """What the spawner remembers about a run. Not its environment, which may contain secrets.
+
+    It is not changed in place: `but` returns a copy. It is not frozen, because copying a frozen one takes five times as long.
+    """
 
     run_id: str
     stop_grace_s: float
@@ -51,10 +61,20 @@ class SpawnedRun:
     stopped_at_s: float | None = None
     exit_code: int | None = None
     reason: str | None = None
+    group: str | None = None  # its cgroup, while it is alive
 
     @property
     def alive(self) -> bool:
         return self.stopped_at_s is None
+
+    def but(self, **changes: Any) -> SpawnedRun:
+        copy = SpawnedRun(*_FIELDS(self))
+        for name, value in changes.items():
+            setattr(copy, name, value)
+        return copy
+
+
+_FIELDS = attrgetter(*(each.name for each in fields(SpawnedRun)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +83,7 @@ class FromSpawner:
 
     runs: list[SpawnedRun] = field(default_factory=list)
     all: bool = False
+    pong: bool = False
 
 
 class SpawnerClient:
@@ -101,13 +122,8 @@ class SpawnerClient:
             self.broken = True
             return []
         *lines, self._unread = (self._unread + data).split(b"\n")
-        try:
-            messages = [orjson.loads(line) for line in lines]
-        except ValueError:
-            self.broken = True
-            return []
         self.broken = len(self._unread) > SPAWNER_MESSAGE_MAX_BYTES
-        return messages
+        return [_decoded(line) for line in lines]
 
     def send(self, data: bytes) -> None:
         self._unsent += data
@@ -121,3 +137,11 @@ class SpawnerClient:
         except OSError:
             self.broken = True
         self.broken = self.broken or len(self._unsent) > UNSENT_MAX_BYTES
+
+
+def _decoded(line: bytes) -> Any:
+    """The message in a line. A line that is not JSON must not cost the messages after it."""
+    try:
+        return orjson.loads(line)
+    except ValueError as error:
+        return f"not JSON ({error})"

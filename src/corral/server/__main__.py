@@ -32,6 +32,7 @@ from corral.data_folder import (
     CREDENTIALS,
     RESTORING,
     SECRETS,
+    SESSIONS,
     close_to_others,
     lock_folder,
     require_unused,
@@ -46,6 +47,7 @@ from corral.model.session import SessionValidity
 from corral.model.settings import Settings
 from corral.node.docker_settings import GATEWAY as CONTAINERS_GATEWAY
 from corral.node.gpus import parse_gpus_flag
+from corral.node.host import kernel_boot_id, stored_host_id
 from corral.options import parse_options
 from corral.reconcile import LOGS, METRICS, STATE
 from corral.reconcile.receivers import RECEIVERS
@@ -115,6 +117,7 @@ async def _serve(options: ServerOptions) -> None:
     close_to_others(data)
     if options.log is not None:
         _redirect_output(Path(options.log))
+    _check_node(data / "node")
     excluded_gpus = _find_gpus(data, options.gpus, options.exclude_gpus)
     keys = _root_keys(data, options.access_key, options.secret_key)
     address, port = listeners[0].getsockname()[:2]
@@ -183,7 +186,7 @@ async def _serve(options: ServerOptions) -> None:
         Authentication(keys["access_key"], root, settings.session_key, store.tasks.live, clock, settings.sessions),
         names,
         BodyReceiver(blobs),
-        lambda tx: status_of(tx, agents.samples, about, agents.history, failing()),
+        lambda tx: status_of(tx, agents.samples, about, agents.history, failing(), agents.problems()),
         TaskEndpoints(state, agents),
         SessionRevocation(settings.sessions, store.tasks.live, partial(_store_members, sessions_file)),
     )
@@ -264,6 +267,16 @@ def _reset_host_timeouts(tx: Tx[Store]) -> None:
         if host["connected"]:
             tx.store.hosts.seen(host["id"], tx.now_s)
             tx.due(f"host:{host['id']}", tx.now_s)
+
+
+def _check_node(folder: Path) -> None:
+    """Refuse damaged files of this host, which its agent and its spawner could not read. Nothing is changed."""
+    if (folder / "host.json").exists():
+        stored_host_id(folder / "host.json")
+    if (folder / "journal").exists():
+        from corral.node.run_journal import replay  # imported here because most data folders have no journal when they are opened
+
+        replay(folder / "journal", kernel_boot_id())
 
 
 def _find_gpus(data: Path, gpus_flag: str, names: str) -> str:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -22,6 +23,8 @@ from corral.clock import Clock
 from corral.core import HostOrders
 from corral.model.run import (
     HEARTBEAT_S,
+    SILENT_S,
+    START_MAX_BYTES,
     Ack,
     Declined,
     Execute,
@@ -30,11 +33,11 @@ from corral.model.run import (
     Measure,
     Measured,
     Observed,
-    Orders,
+    RunSpec,
     StartOrder,
     ToCore,
 )
-from corral.node import node_folder
+from corral.node import node_folder, procfs
 from corral.server.environment_files import with_files
 from corral.server.lanes import Lane
 from corral.services import hosts
@@ -43,10 +46,16 @@ from corral.store import Store
 from corral.telemetry import LogStore
 
 AGENT_MESSAGE_MAX_BYTES = 64 * 1024 * 1024
+ORDERS_BYTES = 4 * 1024 * 1024  # more orders are sent as several messages
 MEASURE_MAX_S = 5.0
 RESTART_MIN_S = 0.05
 RESTART_MAX_S = 5.0
 SAMPLES_KEPT = 120
+LOG_TAIL_BYTES = 4096
+
+TOO_LONG = "CannotStartContainerError: the order to start has {} bytes (command, environment, files); at most {} are possible"
+NOT_ENCODED = "CannotStartContainerError: the order to start cannot be sent: {}"
+NO_FILE = "ResourceInitializationError: failed to download env files: {}"
 
 _MESSAGES = msgspec.json.Decoder(ToCore)
 
@@ -56,8 +65,11 @@ log = logging.getLogger("corral")
 class AgentConnection:
     """The connection to one agent. Orders are sent in the order of their commits, after their log streams are open."""
 
-    def __init__(self, writer: asyncio.StreamWriter, hello: Hello) -> None:
+    def __init__(self, writer: asyncio.StreamWriter, hello: Hello, heard_s: float) -> None:
         self.hello = hello
+        self.heard_s = heard_s
+        self.problem = ""  # as the agent reported it
+        self.ordered_again: set[str] = set()  # runs whose environment files were replaced before the order was sent
         self.orders: asyncio.Queue[HostOrders] = asyncio.Queue()
         self._writer = writer
         self._measuring: dict[int, asyncio.Future[Measured]] = {}
@@ -120,6 +132,7 @@ class Agents:
         self.history: dict[str, deque[tuple[float, GpuSample]]] = {}  # GPU → its samples of the last minutes, for `corral top`
         self._lost = asyncio.Event()  # a connection was lost: its agent may be dead
         self.joined = asyncio.Event()  # this machine's agent has sent hello
+        self._agent_error = ""  # why this machine's last agent ended, until another one has sent hello
 
     async def listen(self) -> None:
         node_folder.make(self._folder)
@@ -134,6 +147,22 @@ class Agents:
                 while of_host.replaces_earlier and not connection.orders.empty():
                     connection.orders.get_nowait()  # these orders precede its hello and may be for runs that were given up
                 connection.orders.put_nowait(of_host)
+
+    def problems(self) -> list[dict[str, Any]]:
+        """The agents and spawners that do not respond, for the status page. Any thread may call this."""
+        now_s, pid = self._clock.now_s(), node_folder.lock_owner(self._folder / "agent.lock")
+        connections = list(self._connections.values())
+        found = []
+        for connection in connections:
+            name, silent_s = connection.hello.name, now_s - connection.heard_s
+            if silent_s > SILENT_S or (pid is not None and procfs.is_stopped(pid)):
+                text = f"has not reported for {silent_s:.0f} s{procfs.why_silent(pid)}"
+                found.append({"part": "agent", "host": f"host {name}", "problem": text})
+            if connection.problem:
+                found.append({"part": "spawner", "host": f"host {name}", "problem": connection.problem})
+        if not connections:
+            found.append({"part": "agent", "host": "", "problem": self._agent_error or "is not connected"})
+        return found
 
     async def measure(self, host_id: str, run_ids: list[str]) -> Measured | None:
         """The present usage of these runs of a host; None: the host is not connected or does not respond."""
@@ -194,7 +223,7 @@ class Agents:
         hello = _MESSAGES.decode(line).hello
         if hello is None:
             return None
-        connection = AgentConnection(writer, hello)
+        connection = AgentConnection(writer, hello, self._clock.now_s())
         if hello.gpus_flag != self._gpus_flag:
             connection.send({"quit": f"this Corral was started with --gpus {self._gpus_flag}"})
             return None
@@ -214,6 +243,7 @@ class Agents:
         await self._state.submit(lambda tx: hosts.hello(tx, hello))
         connection.send({"welcome": {}})
         self.joined.set()
+        self._agent_error = ""
         return connection
 
     async def _send_orders(self, connection: AgentConnection) -> None:
@@ -224,15 +254,18 @@ class Agents:
                     batch.append(connection.orders.get_nowait())
                 starts = await self._with_open_streams([start for orders in batch for start in orders.start], connection)
                 stops = [run_id for orders in batch for run_id in orders.stop]
-                checks = [await with_files(spec, self._blobs) for orders in batch for spec in orders.check]
-                connection.send({"orders": Orders(starts, stops, checks)})
+                checks = [await self._check_with_files(spec) for orders in batch for spec in orders.check]
+                encoded, refused = encode_starts(await self._with_files(starts, connection))
+                await self._refuse(refused, connection)
+                for message in order_messages(encoded, stops, checks):
+                    connection.send({"orders": message})
         except OSError:
             connection.close()
         except Exception:
             log.exception("orders for %s could not be sent; its agent will request them again", connection.hello.name)
             connection.close()
 
-    async def _with_open_streams(self, starts: list[StartOrder], connection: AgentConnection) -> list[Any]:
+    async def _with_open_streams(self, starts: list[StartOrder], connection: AgentConnection) -> list[RunSpec]:
         """The runs whose log streams could be opened. The others are reported to the core as failed to start."""
         refused = {start.spec.run_id: start.fault for start in starts if start.fault is not None}
         logged = [start for start in starts if start.log is not None and start.fault is None]
@@ -241,17 +274,45 @@ class Agents:
             refused |= await self._logs.submit_now(lambda tx: open_streams(tx, logged, as_containers=as_containers))
         if self._connections.get(connection.hello.host_id) is not connection:
             raise ConnectionResetError  # a later hello requests all orders again, and these runs may start then
+        await self._refuse(refused, connection)
+        return [start.spec for start in starts if start.spec.run_id not in refused]
+
+    async def _refuse(self, refused: Mapping[str, str], connection: AgentConnection) -> None:
+        """Report runs to the core that cannot be ordered: run id → the reason. Each fails alone."""
         if refused:
             now_s = self._clock.now_s()
             seen = [Observed(run_id, stopped_at_s=now_s, reason=reason) for run_id, reason in refused.items()]
             await self._state.submit(lambda tx: hosts.report(tx, connection.hello.host_id, seen))
-        return [await with_files(start.spec, self._blobs) for start in starts if start.spec.run_id not in refused]
+
+    async def _with_files(self, starts: list[RunSpec], connection: AgentConnection) -> list[RunSpec]:
+        """The runs with the variables of their environment files. A run whose files were replaced meanwhile is ordered again."""
+        whole, again, refused = list[RunSpec](), set[str](), dict[str, str]()
+        for spec in starts:
+            try:
+                whole.append(await with_files(spec, self._blobs) if spec.environment_files else spec)
+            except OSError as error:
+                if isinstance(error, FileNotFoundError) and spec.run_id not in connection.ordered_again:
+                    again.add(spec.run_id)
+                else:  # not replaced, but lost or unreadable
+                    refused[spec.run_id] = NO_FILE.format(error)
+        await self._refuse(refused, connection)
+        if again:
+            connection.ordered_again |= again
+            await self._state.submit(lambda tx: hosts.order_again(tx, connection.hello.host_id, again))
+        return whole
+
+    async def _check_with_files(self, spec: RunSpec) -> RunSpec:
+        try:
+            return await with_files(spec, self._blobs)
+        except OSError:
+            return replace(spec, environment_files=[])  # the run is alive: check it without the variables of a lost file
 
     async def _read_reports(self, reader: asyncio.StreamReader, connection: AgentConnection) -> None:
         host_id, seen_s = connection.hello.host_id, self._clock.now_s()
         foreign = connection.hello.foreign
         while line := await reader.readline():
             message = _MESSAGES.decode(line)
+            connection.heard_s = self._clock.now_s()
             if message.measured is not None:
                 connection.measured(message.measured)
                 continue
@@ -261,6 +322,7 @@ class Agents:
             report = message.report
             if report is None:
                 raise ValueError("the agent sent an unknown message")
+            connection.problem = report.problem
             for sample in report.gpus:
                 self.samples[sample.gpu_id] = sample
                 past = self.history.setdefault(sample.gpu_id, deque(maxlen=SAMPLES_KEPT))
@@ -296,6 +358,7 @@ class Agents:
             began_s = self._clock.now_s()
             await _ended(process)
             log.warning("the agent ended with exit code %s; starting another", process.returncode)
+            self._agent_error = f"ended with exit code {process.returncode}: {_last_line(self._folder / 'agent.log')}"
             lived = self._clock.now_s() - began_s > RESTART_MAX_S
             wait_s = RESTART_MIN_S if lived else min(wait_s * 2, RESTART_MAX_S)
             await asyncio.sleep(wait_s if not lived else 0)
@@ -305,6 +368,44 @@ class Agents:
         command += ["--exclude-gpus", self._excluded_gpus, "--runtime", self._runtime]
         with open(self._folder / "agent.log", "ab") as output:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+
+
+def encode_starts(specs: Iterable[RunSpec]) -> tuple[list[msgspec.Raw], dict[str, str]]:
+    """(orders as JSON, run id → why its order cannot be sent). One such order would break the connection for all."""
+    encoded, refused = list[msgspec.Raw](), dict[str, str]()
+    for spec in specs:
+        try:
+            text = msgspec.json.encode(spec)
+        except (ValueError, TypeError, OverflowError) as error:
+            refused[spec.run_id] = NOT_ENCODED.format(error)
+            continue
+        if len(text) > START_MAX_BYTES:
+            refused[spec.run_id] = TOO_LONG.format(len(text), START_MAX_BYTES)
+        else:
+            encoded.append(msgspec.Raw(text))
+    return encoded, refused
+
+
+def order_messages(starts: Sequence[msgspec.Raw], stops: list[str], checks: list[RunSpec]) -> Iterator[dict[str, Any]]:
+    """Split orders into messages of bounded size. Stops come last, because they may concern runs of the same batch."""
+    part, size = list[msgspec.Raw](), 0
+    for start in starts:
+        if part and size + len(start) > ORDERS_BYTES:
+            yield {"start": part}
+            part, size = [], 0
+        part.append(start)
+        size += len(start)
+    yield {"start": part, "stop": stops, "check": checks}
+
+
+def _last_line(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_TAIL_BYTES))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    return lines[-1].removeprefix("corral node: ") if lines else f"see {path}"
 
 
 async def _ended(process: subprocess.Popen[bytes]) -> None:

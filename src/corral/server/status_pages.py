@@ -85,11 +85,12 @@ async def _health() -> dict[str, Any]:
 
 def status_of(
     tx: Tx[Store], samples: dict[str, GpuSample], about: dict[str, Any], history: GpuHistory | None = None,
-    failing: Sequence[dict[str, Any]] = (),
+    failing: Sequence[dict[str, Any]] = (), problems: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Return the status page: hosts, their GPUs, and the running and waiting tasks.
 
-    `failing` lists the hand-overs between lanes that have failed and will be retried.
+    `failing` lists the hand-overs between lanes that have failed and will be retried, `problems` the agents and spawners that do
+    not respond.
     """
     hosts = []
     for host in tx.store.hosts.all():
@@ -115,7 +116,7 @@ def status_of(
     counts = tx.store.tasks.counts()
     return {
         "version": corral.__version__, **about, "tasks": counts, "hosts": hosts, "running": running, "waiting": waiting,
-        "failingHandovers": list(failing),
+        "failingHandovers": list(failing), "problems": list(problems),
     }  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import is_not
 
 from corral.core import Tx
@@ -65,6 +65,16 @@ def report(tx: Tx[Store], host_id: str, runs: Iterable[Observed]) -> None:
                 given = give_spare_gpus(tx, task.id, observed.run_id, observed.asks_gpus)
                 if given is not None:
                     start_run(tx, *given, spec_of(tx, given[0]))
+
+
+def order_again(tx: Tx[Store], host_id: str, attempt_ids: Collection[str]) -> None:
+    """Order runs to start once more, with the present environment files: those of the first order have been replaced since."""
+    for attempt_id in attempt_ids:
+        task = tx.store.tasks.of_run(run_of_attempt(attempt_id))
+        if task is not None and task.desired is TaskState.RUNNING and task.instance_id is not None:
+            runs = tuple(run for run in task.runs if run.attempt_id == attempt_id)
+            if host_of(tx, task) == host_id:
+                start_runs(tx, task.but(runs=runs), spec_of(tx, task))
 
 
 def heartbeat(tx: Tx[Store], host_id: str) -> None:

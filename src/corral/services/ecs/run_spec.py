@@ -61,6 +61,8 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
         and run.gpus == 0
         and task.launch_type == "EC2"
         and not sets_visible_devices(container.definition),
+        memory_mib=container.definition.get("memory") or (task.demand.memory_mib if spec.memory else None),
+        cpu_units=container.definition["cpu"],
         environment_files=files,
     )
     return StartOrder(run_spec, log, _not_isolated(tx, spec) or no_secrets or no_files)

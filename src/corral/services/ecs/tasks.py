@@ -26,10 +26,12 @@ from corral.store import Store
 CLIENT_TOKEN_S = 24 * 3600.0
 STOPPED_BY_USER = "Task stopped by user"
 WAIT_MAX_S = 60.0
+OVERRIDES_MAX = 8_192  # characters, including those of JSON itself
 REFUSED_IN_REQUEST = ("volumeConfigurations",)  # these would change what a task does, so they are refused and not ignored
 
 
 def run_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    _check_overrides(params)
     cluster, about = find_cluster(tx, caller, params.get("cluster"))
     scope = f"{caller.region}/{cluster}/RunTask"
     if (previous := _previous_response(tx, scope, params)) is not None:
@@ -54,6 +56,7 @@ def run_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str,
 
 def start_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     """Start one task on each of the given container instances. A task that does not fit now fails."""
+    _check_overrides(params)
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     instances = params["containerInstances"]
     launched = launch(
@@ -89,6 +92,16 @@ def _common(tx: Tx[Store], params: dict[str, Any], caller: Caller, cluster: str)
         "reference_id": params.get("referenceId"),
         "enable_execute_command": params.get("enableExecuteCommand", False),
     }
+
+
+def _check_overrides(params: dict[str, Any]) -> None:
+    """ECS bounds the overrides of a request by the length of their JSON text."""
+    text = orjson.dumps(params["overrides"]) if "overrides" in params else b""
+    if len(text) > OVERRIDES_MAX and (length := len(text.decode())) > OVERRIDES_MAX:
+        raise InvalidParameterException(
+            f"Container Overrides length must be at most {OVERRIDES_MAX}: these overrides have {length} characters as JSON. "
+            "Move large values to the task definition, to an environment file or to S3."
+        )
 
 
 def _failure(caller: Caller, cluster: str, failure: LaunchFailure) -> dict[str, str]:
