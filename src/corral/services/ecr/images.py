@@ -8,6 +8,7 @@ from typing import Any
 from corral.core import Tx
 from corral.decide.manifest import DIGEST
 from corral.model.image import TAG_PATTERN, RegistryImage, Repository
+from corral.model.numbers import whole_number
 from corral.services.caller import Caller
 from corral.services.ecr import image_storage
 from corral.services.ecr.repository_names import (
@@ -23,7 +24,6 @@ from corral.store import Store
 
 TAG = re.compile(TAG_PATTERN)
 TAGGED = {"ANY": None, "TAGGED": True, "UNTAGGED": False}
-DIGITS_MAX = 18  # of an integer in SQLite
 ACTIVE = "ACTIVE"  # the status of every image: Corral has no archive
 
 
@@ -225,6 +225,7 @@ def _includes_active(params: dict[str, Any]) -> bool:
 
 
 def _number(token: str) -> int:
-    if token and not (token.isdecimal() and len(token) < DIGITS_MAX):
+    number = whole_number(token or "0")
+    if number is None:
         raise PAGES.wrong_token()
-    return int(token or 0)
+    return number

@@ -6,11 +6,10 @@ import re
 from base64 import b32encode
 from collections.abc import Callable
 
-import orjson
-
 from corral.core import Tx
 from corral.errors import api_error
 from corral.model.iam_rules import INVALID_NAME, NAME_CHARACTERS, SESSION_MAX_S, SESSION_MIN_S
+from corral.model.json_documents import read_json
 from corral.services.caller import Caller
 from corral.services.pagination import Pagination
 from corral.services.stored_resources import Document, Params, Selects, ServiceStyle
@@ -58,7 +57,7 @@ def check(params: Params) -> None:
 
 def _check_policy(text: str) -> None:
     try:
-        document = orjson.loads(text)
+        document = read_json(text)
     except ValueError:
         raise MalformedPolicyDocumentException("Syntax errors in policy.") from None
     if not isinstance(document, dict) or "Statement" not in document:

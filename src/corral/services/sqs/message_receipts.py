@@ -21,7 +21,7 @@ from corral.services.sqs.queue_names import (
 )
 from corral.store import Store
 
-HANDLE = struct.Struct(">QQQI")  # queue, pile, message, receive count
+HANDLE = struct.Struct(">qqqI")  # queue, pile, message, receive count
 NO_QUEUE = (1 << 64) - 1
 
 
