@@ -120,8 +120,8 @@ async def _read(reader: asyncio.StreamReader, is_head: bool) -> Answer:
     headers = {}
     for line in lines:
         name, colon, value = line.partition(":")
-        assert colon and re.fullmatch(r"[a-z0-9-]+", name), f"not a header: {line!r}"
-        headers[name] = value.strip()
+        assert colon and re.fullmatch(r"[A-Za-z0-9-]+", name), f"not a header: {line!r}"
+        headers[name.lower()] = value.strip()
     has_body = not is_head and status not in (204, 304)
     assert not has_body or "content-length" in headers, f"{first} without a length"
     return Answer(status, headers, await reader.readexactly(int(headers["content-length"])) if has_body else b"")

@@ -167,4 +167,5 @@ def _wait_s(headers: Mapping[str, str]) -> float:
 
 def _seen(headers: Mapping[str, str]) -> int | None:
     """X-Corral-Seen: the version of the resource that the client has."""
-    return whole_number(headers.get("x-corral-seen", ""))
+    text = headers.get("x-corral-seen")
+    return whole_number(text) if text is not None else None

@@ -95,11 +95,18 @@ def header_members(version: ObjectVersion) -> dict[str, Any]:
 
 def _check_header_values(details: Mapping[str, Any]) -> None:
     """Refuse what could not be sent as a header later. A presigned URL and a form can contain any character."""
-    metadata = {f"x-amz-meta-{name}": value for name, value in details.get("Metadata", {}).items()}
-    for name, value in [*details.items(), *metadata.items()]:
-        if isinstance(value, str) and not value.isprintable() and _CONTROL.search(value):
-            message = f"The value of {name} contains a line break or another control character, which a header cannot have."
-            raise InvalidArgument(message, ArgumentName=name, ArgumentValue=value)
+    for name, value in details.items():
+        if isinstance(value, str) and not value.isprintable():
+            _check_header_value(name, value)
+    for name, value in details.get("Metadata", {}).items():
+        if not value.isprintable():
+            _check_header_value(f"x-amz-meta-{name}", value)
+
+
+def _check_header_value(name: str, value: str) -> None:
+    if _CONTROL.search(value):
+        message = f"The value of {name} contains a line break or another control character, which a header cannot have."
+        raise InvalidArgument(message, ArgumentName=name, ArgumentValue=value)
 
 
 def _check_metadata(metadata: Mapping[str, str]) -> None:
