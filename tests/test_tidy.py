@@ -125,6 +125,20 @@ def test_commands_print_through_one_module() -> None:
             assert all(path.name in logs and text.endswith("write(") for text in found), (path, found)
 
 
+def test_text_becomes_a_number_in_one_place() -> None:
+    """`isdigit` accepts digits that `int` refuses, and `int` accepts more than a column holds: use `model/numbers.py`."""
+    own = {"cli", "channel", "node"}  # they read arguments and /proc, not requests
+    checked = {"request_body.py"}  # of a header that the HTTP parser has checked
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in FILES
+        if room_of(path) not in own and path.name not in checked
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(r"\.is(digit|decimal|numeric)\(\)", line) and ".isascii()" not in line
+    ]
+    assert found == []
+
+
 def test_every_room_has_rules() -> None:
     assert {room_of(path) for path in FILES} - {"__init__"} == set(MAY_IMPORT)
 

@@ -29,6 +29,9 @@ def api_error(code: str, status: int = 400) -> type[ApiError]:
 
 # Texts of S3 errors that both its constraint table (aws/) and its handlers (services/) raise.
 S3_FILTER_RULE_NAME = "filter rule name must be either prefix or suffix"
+S3_INVALID_ENCRYPTION = "The encryption method specified is not supported"
+S3_INVALID_STORAGE_CLASS = "The storage class you specified is not valid"
+S3_INVALID_TAG_KEY = "The TagKey you have provided is invalid"
 S3_MALFORMED_XML = "The XML you provided was not well-formed or did not validate against our published schema"
 S3_UNKNOWN_ACL = "The canned ACL is unknown."
 

@@ -46,6 +46,13 @@ Client = Callable[..., Any]
             "Member must satisfy enum value set: [EC2, FARGATE, EXTERNAL, MANAGED_INSTANCES]",
         ),
         (
+            "ecs",
+            "run_task",
+            {"cluster": "none", "taskDefinition": "none", "launchType": "bogus"},
+            "InvalidParameterException",
+            "Value 'bogus' at 'launchType' failed to satisfy constraint: Member must satisfy enum value set: [EC2, FARGATE, ",
+        ),
+        (
             "ecr",
             "describe_images",
             {"repositoryName": "Upper"},
@@ -102,6 +109,28 @@ Client = Callable[..., Any]
             {"Bucket": "none", "EncodingType": "rot13"},
             "InvalidArgument",
             "Invalid Encoding Method specified in Request",
+        ),
+        (
+            "s3",
+            "put_object",
+            {"Bucket": "none", "Key": "a", "StorageClass": "ATTIC"},
+            "InvalidStorageClass",
+            "The storage class you specified is not valid",
+        ),
+        ("s3", "put_object", {"Bucket": "none", "Key": "a", "ACL": "friends"}, "InvalidArgument", "The canned ACL is unknown."),
+        (
+            "s3",
+            "create_multipart_upload",
+            {"Bucket": "none", "Key": "a", "ServerSideEncryption": "rot13"},
+            "InvalidArgument",
+            "The encryption method specified is not supported",
+        ),
+        (
+            "s3",
+            "put_bucket_tagging",
+            {"Bucket": "none", "Tagging": {"TagSet": [{"Key": "", "Value": "b"}]}},
+            "InvalidTag",
+            "The TagKey you have provided is invalid",
         ),
         (
             "s3",

@@ -40,27 +40,25 @@ def valid(shape: Shape, node: ConstraintNode | None) -> Any:
     return {"boolean": True, "blob": b"x" * _least(node), "timestamp": 0.0}[kind]
 
 
-def placed(shape: Shape, node: ConstraintNode, path: Path, value: Any) -> Any:
-    """Return a valid value of the shape that has `value` at the path."""
+def placed(shape: Shape, node: ConstraintNode | None, path: Path, value: Any) -> Any:
+    """Return a valid value of the shape that has `value` at the path. `node` is None where a shape has no constraints."""
     if not path:
         return value
-    part, *rest = path
+    part, rest = path[0], path[1:]
     if part == "[]":
-        assert node.element is not None
-        element = placed(shape.member, node.element, tuple(rest), value)
+        element = placed(shape.member, node.element if node is not None else None, rest, value)
         return [*valid(shape, node)[1:], element]
     if part == "<key>":
-        assert node.key is not None
         inner = valid(shape, node)
         for key in list(inner)[:1]:
             del inner[key]
-        return {**inner, placed(shape.key, node.key, tuple(rest), value): valid(shape.value, node.value)}
+        key = placed(shape.key, node.key if node is not None else None, rest, value)
+        return {**inner, key: valid(shape.value, node.value if node is not None else None)}
     if part == "<value>":
-        assert node.value is not None
         inner = valid(shape, node) or {_keys(node, 1)[0]: None}
-        return {**inner, next(iter(inner)): placed(shape.value, node.value, tuple(rest), value)}
-    base = valid(shape, node)
-    return {**base, part: placed(shape.members[part], node.members[part], tuple(rest), value)}
+        return {**inner, next(iter(inner)): placed(shape.value, node.value if node is not None else None, rest, value)}
+    base, members = valid(shape, node), node.members if node is not None else {}
+    return {**base, part: placed(shape.members[part], members.get(part), rest, value)}
 
 
 def wrong(node: ConstraintNode, limit: Limit) -> Iterator[tuple[str, Any]]:

@@ -27,7 +27,7 @@ def seconds_from_text(text: str, form: str) -> float:
         if form == "unixtimestamp":
             return seconds_from_number(float(text))
         stamp = parsedate_to_datetime(text) if form == "rfc822" else datetime.fromisoformat(text)
-        return (stamp if stamp.tzinfo is not None else stamp.replace(tzinfo=UTC)).timestamp()
+        return seconds_from_number((stamp if stamp.tzinfo is not None else stamp.replace(tzinfo=UTC)).timestamp())
     except (ValueError, TypeError, OverflowError, IndexError):  # the email package raises all of these
         raise ParseError.wrong_type(f"not a timestamp in the format {form}") from None
 

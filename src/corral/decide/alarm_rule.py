@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from msgspec import Struct
 
 from corral.model.alarm import AlarmState
+from corral.model.numbers import whole_number
 
 ELEMENTS_MAX = 500  # alarm names, TRUE, FALSE and parentheses
 ALARMS_MAX = 100
@@ -203,10 +204,10 @@ def _tokens(text: str) -> list[str]:
 
 def _number(amount: str, among: int) -> int:
     """The number of alarms that `2` or `50%` means."""
-    digits = amount.removesuffix("%")
-    if not digits.isascii() or not digits.isdigit() or int(digits) < 1:
+    given = whole_number(amount.removesuffix("%"))
+    if not given:
         raise AlarmRuleError(f"at '{amount}': expected a number or a percentage of at least 1")
-    number = math.ceil(int(digits) * among / 100) if amount.endswith("%") else int(digits)
+    number = math.ceil(given * among / 100) if amount.endswith("%") else given
     if number > among:
         raise AlarmRuleError(f"at '{amount}': the rule lists only {among} alarms")
     return number

@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 from corral.model.metric import DIMENSION_VALUE_MAX, LARGEST_VALUE, UNITS, Dimensions, Metric, Point, Sample
+from corral.model.numbers import whole_number
 
 MARK = "CloudWatchMetrics"  # every event in this format contains it
 NAME_MAX = 255
@@ -93,8 +94,8 @@ def _sample(value: Any) -> Sample | None:
 
 def _time_ms(timestamp: Any, event_ms: int) -> float:
     """The older form writes the timestamp as a string of digits."""
-    if isinstance(timestamp, str) and timestamp.isascii() and timestamp.isdigit():
-        timestamp = int(timestamp)
+    if isinstance(timestamp, str):
+        timestamp = whole_number(timestamp)
     return timestamp if isinstance(timestamp, int | float) and not isinstance(timestamp, bool) else event_ms
 
 

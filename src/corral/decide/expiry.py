@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 DAY_S = 86_400.0
+LAST_MIDNIGHT_S = 253_402_214_400.0  # of the year 9999: the last one that a date can name
 
 
 class LifecycleFilter(Struct, frozen=True):
@@ -49,7 +50,7 @@ class ExpiryDecision(Struct, frozen=True):
 
 
 def midnight_after(at_s: float) -> float:
-    return (at_s // DAY_S + 1) * DAY_S
+    return min((at_s // DAY_S + 1) * DAY_S, LAST_MIDNIGHT_S)
 
 
 def evaluate_key(

@@ -294,7 +294,15 @@ def _ordered_versions(operator: str, argument: str) -> Callable[[str], bool]:
 
 
 def _version(text: str) -> tuple[tuple[int, str], ...]:
-    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.findall(r"[0-9]+|[^0-9.]+", text))
+    return tuple(_ordered_part(part) for part in re.findall(r"[0-9]+|[^0-9.]+", text))
+
+
+def _ordered_part(part: str) -> tuple[int, str]:
+    """Numbers in their order, without a limit on their digits; any other text is before them."""
+    if not "0" <= part[0] <= "9":
+        return -1, part
+    digits = part.lstrip("0")
+    return len(digits), digits
 
 
 def _compares(operator: str, left: object, right: object) -> bool:

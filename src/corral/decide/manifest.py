@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import orjson
-
 from corral.model.image import Manifest
+from corral.model.json_documents import read_json
 
 DOCKER_IMAGE = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_LIST = "application/vnd.docker.distribution.manifest.list.v2+json"
@@ -26,8 +25,8 @@ class NotAManifest(ValueError):
 def read_manifest(body: bytes, media_type: str | None) -> Manifest:
     """Parse a manifest. `media_type` is that of the request; None if only the manifest has one."""
     try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        document = read_json(body)
+    except ValueError as error:
         raise NotAManifest(f"The manifest is not JSON: {error}") from None
     if not isinstance(document, dict):
         raise NotAManifest("The manifest is not a JSON object")

@@ -7,6 +7,7 @@ import re
 from msgspec import Struct
 
 from corral.model.metric import Metric
+from corral.model.numbers import whole_number
 
 FUNCTIONS = {"AVG": "Average", "COUNT": "SampleCount", "MAX": "Maximum", "MIN": "Minimum", "SUM": "Sum"}
 SERIES_MAX = 500  # series that one query or search returns
@@ -170,7 +171,8 @@ class _Parser:
 
     def _limit(self) -> int:
         kind, text = self._peek()
-        if kind != "word" or not text.isdigit() or not 1 <= int(text) <= SERIES_MAX:
+        limit = whole_number(text, SERIES_MAX)
+        if kind != "word" or not limit:
             raise self._unexpected(f"a number from 1 to {SERIES_MAX}")
         self._at += 1
-        return int(text)
+        return limit

@@ -15,10 +15,10 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-import orjson
 from msgspec import Struct, field
 
 from corral.decide.policy_conditions import Context, PolicyCondition, fill, holds, read_condition
+from corral.model.json_documents import read_json
 
 VERSIONS = ("2012-10-17", "2008-10-17")
 EFFECTS = ("Allow", "Deny")
@@ -140,8 +140,8 @@ def is_public(policy: Policy) -> bool:
 def read_policy(text: str) -> Policy:
     """Parse a policy; PolicyError if AWS would reject it."""
     try:
-        document = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        document = read_json(text)
+    except ValueError:
         raise PolicyError("Policies must be valid JSON and the first byte must be '{'") from None
     if not isinstance(document, dict):
         raise PolicyError("Policies must be valid JSON and the first byte must be '{'")

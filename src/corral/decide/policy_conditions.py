@@ -52,7 +52,7 @@ def _seconds(text: str) -> float:
     if found is None:
         return _number(text)
     year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
-    if not 1 <= month <= 12:
+    if not (1 <= month <= 12 and year):
         return float("nan")
     zone = (int(found[8]) * 3600 + int(found[9]) * 60) * (-1 if found[7] == "-" else 1) if found[7] else 0
     return float(timegm((year, month, day, hour, minute, second)) - zone)

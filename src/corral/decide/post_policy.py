@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from corral.model.numbers import whole_number
+
 # Fields that need no condition: the signature and the file.
 UNCONDITIONED_FIELDS = frozenset({"policy", "x-amz-signature", "signature", "awsaccesskeyid", "file"})
 IGNORED_PREFIX = "x-ignore-"
@@ -57,9 +59,10 @@ def _read(condition: Any) -> tuple[str, Any, Any]:
 
 
 def _size(value: Any) -> int:
-    if isinstance(value, bool) or not (isinstance(value, int) or (isinstance(value, str) and value.isdecimal())):
+    size = value if isinstance(value, int) else whole_number(value) if isinstance(value, str) else None
+    if size is None or isinstance(value, bool):
         raise MalformedCondition(f"Invalid Condition: {LENGTH_RANGE} takes a minimum and a maximum size in bytes.")
-    return int(value)
+    return size
 
 
 def _meets(operator: str, given: str, value: str) -> bool:

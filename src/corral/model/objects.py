@@ -15,6 +15,11 @@ SUSPENDED = "Suspended"
 BUCKET_ENCRYPTION = "BucketEncryption"
 BUCKET_LIFECYCLE = "BucketLifecycleConfiguration"
 BUCKET_NOTIFICATION = "BucketNotificationConfiguration"
+STORAGE_CLASSES = (
+    "STANDARD", "REDUCED_REDUNDANCY", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER", "DEEP_ARCHIVE", "GLACIER_IR",
+    "EXPRESS_ONEZONE",
+)  # fmt: skip
+SSE_METHODS = ("AES256", "aws:kms", "aws:kms:dsse")
 
 
 class Bucket(Struct, frozen=True):

@@ -23,6 +23,7 @@ from corral.channel.messages import NotAMessage, unpack
 from corral.clock import Clock
 from corral.errors import ApiError
 from corral.ids import Ids
+from corral.model.json_documents import read_json
 from corral.model.run import Execute
 from corral.model.settings import Settings
 from corral.node import node_folder
@@ -100,7 +101,7 @@ class DataChannel:
         """Return the permit in the token of the first message. A token is valid once."""
         try:
             message = await asyncio.wait_for(receive(), TOKEN_WITHIN_S)
-            token = str(json.loads(message["text"])["TokenValue"])
+            token = str(read_json(message["text"])["TokenValue"])
         except (TimeoutError, ValueError, TypeError, KeyError):
             return None
         now_s = self._clock.now_s()

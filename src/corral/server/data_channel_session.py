@@ -21,6 +21,7 @@ from corral.channel.command_relay import CODE, END_OF_INPUT, ERRORS, EXIT, HEAD,
 from corral.channel.messages import CORRAL_CLIENT, ChannelMessage, NotAMessage, PayloadKind, pack
 from corral.clock import Clock
 from corral.ids import Ids
+from corral.model.json_documents import read_json
 
 AGENT_VERSION = "3.0.0.0"  # the version of an SSM agent, from which clients derive its features
 PAYLOAD_MAX_BYTES = 16 * 1024
@@ -262,7 +263,7 @@ class DataChannelSession:
 
 def _object(payload: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(payload)
+        value = read_json(payload)
     except ValueError:
         value = None
     if not isinstance(value, dict):

@@ -19,6 +19,7 @@ from corral import aws
 from corral.core import Tx
 from corral.errors import ApiError, api_error, internal_failure
 from corral.ids import Ids
+from corral.model.numbers import whole_number
 from corral.model.settings import Settings
 from corral.server.authentication import ANONYMOUS, Authentication
 from corral.server.cors import BucketCors, Preflight
@@ -180,5 +181,5 @@ def _wait_s(headers: Mapping[str, str]) -> float:
 
 def _seen(headers: Mapping[str, str]) -> int | None:
     """X-Corral-Seen: the version of the resource that the client has."""
-    text = headers.get("x-corral-seen", "")
-    return int(text) if text.isascii() and text.isdigit() else None
+    text = headers.get("x-corral-seen")
+    return whole_number(text) if text is not None else None

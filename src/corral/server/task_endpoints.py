@@ -18,6 +18,7 @@ from corral import aws
 from corral.core import Tx
 from corral.errors import ApiError, api_error
 from corral.model.instance import Instance
+from corral.model.json_documents import read_json
 from corral.model.task import Task
 from corral.server.agents import Agents
 from corral.server.authentication import Authentication
@@ -190,7 +191,7 @@ def _must_be_get(request: aws.Request) -> None:
 
 def _object(body: bytes) -> dict[str, Any]:
     try:
-        value = orjson.loads(body)
+        value = read_json(body)
     except ValueError:
         value = None
     if not isinstance(value, dict):

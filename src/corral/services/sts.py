@@ -10,11 +10,10 @@ import math
 import re
 from typing import Any
 
-import orjson
-
 from corral.core import Tx
 from corral.errors import api_error
 from corral.model.iam_rules import SESSION_MAX_S
+from corral.model.json_documents import read_json
 from corral.model.session import Credentials
 from corral.services import sessions
 from corral.services.caller import Caller
@@ -169,7 +168,7 @@ def _packed_size(params: dict[str, Any]) -> dict[str, int]:
     policy, tags, arns = params.get("Policy"), params.get("Tags", ()), params.get("PolicyArns", ())
     if policy is not None:
         try:
-            document = orjson.loads(policy)
+            document = read_json(policy)
         except ValueError:
             document = None
         if not isinstance(document, dict):

@@ -21,7 +21,7 @@ def _wording(operation: str, violations: list[Violation]) -> ApiError:
 def _older_text(violation: Violation) -> str:
     limit, value = violation.limit, violation.value
     parts = [part.removesuffix(".member") for part in reversed(violation.path)]
-    path = ".".join(f"member.{part}" if part.isdecimal() else part for part in parts)
+    path = ".".join(f"member.{part}" if part.isascii() and part.isdigit() else part for part in parts)
     if violation.index:
         path += f".member.{violation.index}"
     if violation.kind == "enum":

@@ -27,6 +27,7 @@ def _entries(most: int, name: str = "{name}") -> Limit:
     return Limit(min=1, max=most, text=f"{name} must contain from {{min}} to {{max}} entries.")
 
 
+CPU = Limit(min=0, code=CLIENT, text="Invalid 'cpu' setting for container: {value}.")
 MEMORY = Limit(min=6, code=CLIENT, text="'memory' and 'memoryReservation' of a container must be at least {min} MiB.")
 STRATEGY = Limit(max=20, text="A capacity provider strategy can contain at most {max} capacity providers.")
 STARTED_BY = Limit(max=128, text="startedBy can have up to {max} characters.")
@@ -83,6 +84,9 @@ TABLE = ConstraintTable(
         "UpdateTaskProtection.tasks": _entries(10, "Tasks"),
         "UpdateTaskProtection.expiresInMinutes": Limit(min=1, max=2880, text="expiresInMinutes must be between {min} and {max}."),
         "ExecuteCommand.command": Limit(max=16 * 1024, in_bytes=True, text="A command can have up to {max} bytes."),
+        "ContainerOverride.cpu": CPU,
+        "ContainerOverride.memory": MEMORY,
+        "ContainerOverride.memoryReservation": MEMORY,
         "ContainerOverride.environmentFiles": ENVIRONMENT_FILES,
         "EnvironmentFile.type": Limit(code=CLIENT, text="The type of an environment file must be s3, not '{value}'."),
         "EnvironmentFile.value": (
@@ -118,7 +122,7 @@ TABLE = ConstraintTable(
         "ContainerDefinition.name": _named("Container.name"),
         "ContainerDefinition.memory": MEMORY,
         "ContainerDefinition.memoryReservation": MEMORY,
-        "ContainerDefinition.cpu": Limit(min=0, code=CLIENT, text="Invalid 'cpu' setting for container: {value}."),
+        "ContainerDefinition.cpu": CPU,
         "ContainerDefinition.startTimeout": _setting(1, 86_400),
         "ContainerDefinition.stopTimeout": _setting(0, 86_400),
         "ContainerDefinition.environmentFiles": ENVIRONMENT_FILES,

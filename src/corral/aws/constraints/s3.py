@@ -1,13 +1,20 @@
 """The constraints of S3: an invalid document is MalformedXML; an invalid header or query parameter is InvalidArgument.
 
-The fields of a form upload are not members of an input shape, so services/s3 checks the members that forms share with PutObject.
+The fields of a form upload are not members of an input shape, so services/s3 also checks those that forms share with PutObject.
 """
 
 from corral.aws.constraints.tables import ConstraintTable, Limit, Unchecked, Violation, displayed
 from corral.aws.wire_errors import error_class
-from corral.errors import S3_FILTER_RULE_NAME, S3_MALFORMED_XML, S3_UNKNOWN_ACL, ApiError
-
-FORMS = Unchecked("checked together with the fields of form uploads")
+from corral.errors import (
+    S3_FILTER_RULE_NAME,
+    S3_INVALID_ENCRYPTION,
+    S3_INVALID_STORAGE_CLASS,
+    S3_INVALID_TAG_KEY,
+    S3_MALFORMED_XML,
+    S3_UNKNOWN_ACL,
+    ApiError,
+)
+from corral.model.objects import SSE_METHODS, STORAGE_CLASSES
 
 
 def _wording(operation: str, violations: list[Violation]) -> ApiError:
@@ -20,8 +27,9 @@ def _wording(operation: str, violations: list[Violation]) -> ApiError:
     )
 
 
-def _argument(text: str, name: str, min: float | None = None, max: float | None = None, code: str = "InvalidArgument") -> Limit:
-    return Limit(min=min, max=max, code=code, text=text, members={"ArgumentName": name, "ArgumentValue": "{value}"})
+def _argument(text: str, name: str, min: float | None = None, max: float | None = None, pattern: str | None = None) -> Limit:
+    members = {"ArgumentName": name, "ArgumentValue": "{value}"}
+    return Limit(min=min, max=max, pattern=pattern, code="InvalidArgument", text=text, members=members)
 
 
 def _page(name: str) -> Limit:
@@ -32,6 +40,12 @@ def _days(action: str) -> Limit:
     return Limit(min=1, code="InvalidArgument", text=f"'{{name}}' for {action} action must be a positive integer")
 
 
+# The characters of a value that becomes a header of a response.
+HEADER_TEXT = r"[^\x00-\x08\x0a-\x1f\x7f]*"
+HEADER_VALUE = Limit(
+    pattern=HEADER_TEXT, code="InvalidArgument", text="{name} contains a line break or another control character: '{value}'"
+)
+RESPONSE_HEADERS = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentLanguage", "ContentType")
 PART_NUMBER = _argument("Part number must be an integer between {min} and {max}, inclusive", "partNumber", 1, 10_000)
 TARGET_ARN = Limit(
     pattern=r"arn:aws[a-z-]*:(sqs|sns|lambda):[a-z0-9-]+:\d{12}:.+",
@@ -43,10 +57,6 @@ TARGET_ARN = Limit(
 TABLE = ConstraintTable(
     _wording,
     {
-        ":ObjectCannedACL": FORMS,
-        "*.StorageClass": FORMS,
-        "*.ServerSideEncryption": FORMS,
-        "Tag.Key": FORMS,
         ":BucketLocationConstraint": Unchecked("S3 answers InvalidLocationConstraint, and AWS adds regions"),
         ":ChecksumAlgorithm": Unchecked("checked together with the checksums"),
         ":ChecksumMode": Unchecked("any other value means that the response has no checksum"),
@@ -54,9 +64,25 @@ TABLE = ConstraintTable(
         "*.CopySource": Unchecked("parsed by CopyObject, whose error says which part is wrong"),
         "ObjectIdentifier.Key": Unchecked("a wrong key of DeleteObjects does not fail the other keys"),
         ":BucketCannedACL": _argument(S3_UNKNOWN_ACL, "x-amz-acl"),
+        ":ObjectCannedACL": _argument(S3_UNKNOWN_ACL, "x-amz-acl"),
+        "*.StorageClass": Limit(
+            enum=STORAGE_CLASSES,
+            code="InvalidStorageClass",
+            text=S3_INVALID_STORAGE_CLASS,
+            members={"StorageClassRequested": "{value}"},
+        ),
+        "*.ServerSideEncryption": Limit(
+            enum=SSE_METHODS,
+            code="InvalidArgument",
+            text=S3_INVALID_ENCRYPTION,
+            members={"ArgumentName": "x-amz-server-side-encryption", "ArgumentValue": "{value}"},
+        ),
+        "Tag.Key": Limit(code="InvalidTag", text=S3_INVALID_TAG_KEY, members={"TagKey": "{value}"}),
         ":EncodingType": _argument("Invalid Encoding Method specified in Request", "encoding-type"),
         ":MetadataDirective": _argument("Unknown {name}.", "{name}"),
         ":TaggingDirective": _argument("Unknown {name}.", "{name}"),
+        "*.VersionId": _argument("Invalid version id specified", "versionId", pattern=HEADER_TEXT),
+        **{f"*.Response{name}": HEADER_VALUE for name in RESPONSE_HEADERS},
         "ListBuckets.MaxBuckets": _argument("max-buckets must be between {min} and {max}", "max-buckets"),
         "*.MaxKeys": _page("max-keys"),
         "*.MaxParts": _page("max-parts"),
@@ -71,6 +97,10 @@ TABLE = ConstraintTable(
             code="InvalidRequest",
             text="Found unsupported HTTP method in CORS config. Unsupported method is {value}",
         ),
+        "CORSRule.AllowedOrigins[]": HEADER_VALUE,
+        "CORSRule.AllowedHeaders[]": HEADER_VALUE,
+        "CORSRule.ExposeHeaders[]": HEADER_VALUE,
+        "ServerSideEncryptionByDefault.KMSMasterKeyID": HEADER_VALUE,
         "ServerSideEncryptionByDefault.SSEAlgorithm": Limit(enum=("AES256", "aws:kms", "aws:kms:dsse")),
         ":Event": Limit(
             code="InvalidArgument",
@@ -89,7 +119,10 @@ TABLE = ConstraintTable(
             text=S3_FILTER_RULE_NAME,
         ),
         "BucketLifecycleConfiguration.Rules": Limit(max=1000),
-        "LifecycleRule.ID": Limit(max=255, code="InvalidArgument", text="ID length should not exceed allowed limit of {max}"),
+        "LifecycleRule.ID": (
+            Limit(max=255, code="InvalidArgument", text="ID length should not exceed allowed limit of {max}"),
+            HEADER_VALUE,
+        ),
         "LifecycleExpiration.Days": _days("Expiration"),
         "AbortIncompleteMultipartUpload.DaysAfterInitiation": _days("AbortIncompleteMultipartUpload"),
         "NoncurrentVersionExpiration.NoncurrentDays": _days("NoncurrentVersionExpiration"),

@@ -12,6 +12,7 @@ from msgspec import Struct
 from corral.decide.metric_math.parse import InvalidExpression, Keyword
 from corral.decide.metric_math.series import ExpressionScope, Series, SeriesValues, Value
 from corral.model.durations import DAY_S, HOUR_S
+from corral.model.numbers import INT64_MAX
 
 UNSUPPORTED = ("ANOMALY_DETECTION_BAND", "DB_PERF_INSIGHTS", "INSIGHT_RULE_METRIC", "LAMBDA", "SERVICE_QUOTA")
 CYCLE_DAYS = 146_097  # the calendar repeats after 400 years
@@ -60,7 +61,7 @@ def _number(name: str, value: Any) -> float:
 
 def _whole(name: str, value: Any) -> int:
     number = _number(name, value)
-    if number != floor(number) or number < 0:
+    if not 0 <= number <= INT64_MAX or number != floor(number):
         raise InvalidExpression(f"{name} needs an integer that is 0 or greater")
     return int(number)
 

@@ -15,6 +15,7 @@ from corral.core import Tx
 from corral.decide.manifest import OCI_INDEX
 from corral.ids import Ids
 from corral.model.image import RegistryImage
+from corral.model.numbers import whole_number
 from corral.model.settings import Settings
 from corral.server.lanes import Lane
 from corral.server.registry.errors import VERSION, Denied, ManifestInvalid, SizeInvalid, TagInvalid
@@ -96,8 +97,8 @@ class Manifests:
 
     def _list(self, request: RegistryRequest, what: str, names_after: Any, more: dict[str, Any]) -> aws.Response:
         """One page of names in order, with a link to the next page."""
-        given = request.query.get("n", "")
-        limit = min(int(given), PAGE_MAX) if given.isascii() and given.isdigit() else PAGE_MAX
+        given = whole_number(request.query.get("n", ""), PAGE_MAX)
+        limit = PAGE_MAX if given is None else given
         names: Sequence[str] = self._state.read_now(
             partial(names_after, request.query.get("last", ""), limit + 1), self._settings, self._ids
         )

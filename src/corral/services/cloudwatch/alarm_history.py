@@ -7,6 +7,8 @@ from typing import Any
 
 from corral.core import Tx
 from corral.model.alarm import METRIC, Alarm, HistoryItem
+from corral.model.json_documents import read_json
+from corral.model.numbers import whole_number
 from corral.services.caller import Caller
 from corral.services.cloudwatch.common import ALARM_PAGES
 from corral.telemetry import MetricStore
@@ -37,8 +39,12 @@ def describe_alarm_history(tx: Tx[MetricStore], params: dict[str, Any], caller: 
 
 
 def _position(token: str) -> tuple[float, int] | None:
-    at, _, number = token.partition(" ")
-    return (float(at), int(number)) if token else None
+    at, _, digits = token.partition(" ")
+    if not token:
+        return None
+    if (number := whole_number(digits)) is None:
+        raise ValueError(digits)
+    return float(at), number
 
 
 def _described(item: HistoryItem) -> dict[str, Any]:
@@ -77,6 +83,6 @@ def _state(alarm: Alarm) -> dict[str, Any]:
 def _json_or_text(text: str) -> Any:
     """SetAlarmState accepts any text as StateReasonData."""
     try:
-        return json.loads(text)
+        return read_json(text)
     except ValueError:
         return text

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
 from corral.core import Tx
 from corral.model.alarm import COMPOSITE, METRIC, Alarm, AlarmState
+from corral.model.json_documents import read_json
 from corral.model.metric import Metric
 from corral.services.caller import Caller
 from corral.services.cloudwatch.alarm_actions import ACTION_MEMBERS, request_scaling, withdraw_requests
@@ -120,14 +120,14 @@ def _set_enabled(tx: Tx[MetricStore], params: dict[str, Any], caller: Caller, *,
 
 def _is_object(text: str) -> bool:
     try:
-        return isinstance(json.loads(text), dict)
+        return isinstance(read_json(text), dict)
     except ValueError:
         return False
 
 
 def _last_datapoint(data: str) -> float | None:
     """The value that scaling policies use after SetAlarmState: the last of `recentDatapoints` in StateReasonData."""
-    recent = json.loads(data).get("recentDatapoints") if data else None
+    recent = read_json(data).get("recentDatapoints") if data else None
     last = recent[-1] if isinstance(recent, list) and recent else None
     return float(last) if isinstance(last, int | float) else None
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from corral.core import Tx
+from corral.model.json_documents import read_json
 from corral.services.caller import Caller
 from corral.services.cloudwatch.common import dashboard_arn
 from corral.services.cloudwatch.errors import DashboardInvalidInputError, DashboardNotFoundError, InvalidParameterValueException
@@ -92,8 +92,8 @@ def _faults(body: str) -> tuple[list[Fault], list[Fault]]:
     if len(body.encode()) > BODY_MAX_BYTES:
         return [("/", f"The field DashboardBody must not be larger than {BODY_MAX_BYTES} bytes")], []
     try:
-        content = json.loads(body)
-    except (ValueError, RecursionError):
+        content = read_json(body)
+    except ValueError:
         return [("/", "The field DashboardBody must be a valid JSON object")], []
     if not isinstance(content, dict):
         return [("/", "The field DashboardBody must be a valid JSON object")], []

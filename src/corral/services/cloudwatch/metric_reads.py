@@ -15,6 +15,7 @@ from corral.decide.metric_math import Series
 from corral.decide.periods import first_period, is_stored_for
 from corral.decide.statistics import SIMPLE, Statistic, parse_statistic, value_of
 from corral.model.durations import HOUR_S, MINUTE_S
+from corral.model.json_documents import read_json
 from corral.model.metric import Metric, Summary
 from corral.services.caller import Caller
 from corral.services.cloudwatch.common import dimension_faults, dimensions_of
@@ -246,7 +247,7 @@ def _metric(region: str, token: str) -> Metric | None:
     if not token:
         return None
     try:
-        namespace, name, dimensions = json.loads(token)
+        namespace, name, dimensions = read_json(token)
         return Metric(region, str(namespace), str(name), tuple((str(key), str(value)) for key, value in dimensions))
     except TypeError as error:
         raise ValueError(error) from None

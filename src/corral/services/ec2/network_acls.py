@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from corral.core import Tx
+from corral.model.numbers import whole_number
 from corral.services.caller import Caller
 from corral.services.ec2.cidr import ipv4, ipv6
 from corral.services.ec2.errors import (
@@ -125,7 +126,7 @@ def _checked_entry(params: Params) -> Document:
         raise invalid_value(params["RuleNumber"], "ruleNumber", f"It must be between 1 and {RULE_NUMBER_MAX}.")
     given: str = params["Protocol"]
     protocol = PROTOCOLS.get(given.lower(), given)
-    if protocol != "-1" and not (protocol.isdigit() and int(protocol) <= 255):
+    if protocol != "-1" and whole_number(protocol, 255) is None:
         raise invalid_value(given, "protocol", "Unknown protocol.")
     entry: Document = {
         "RuleNumber": params["RuleNumber"],

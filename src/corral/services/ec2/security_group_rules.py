@@ -7,6 +7,7 @@ from typing import Any
 
 from corral.core import Tx
 from corral.errors import ApiError
+from corral.model.numbers import whole_number
 from corral.services.caller import Caller
 from corral.services.ec2.cidr import ipv4, ipv6
 from corral.services.ec2.errors import (
@@ -218,7 +219,7 @@ def _ports(permission: Document) -> tuple[str, int, int]:
     if "IpProtocol" not in permission:
         raise MissingParameter("The request must contain the parameter ipProtocol")
     protocol = NAMES.get(permission["IpProtocol"].lower(), permission["IpProtocol"].lower())
-    if protocol not in NAMES.values() and not (protocol.isdigit() and int(protocol) <= 255):
+    if protocol not in NAMES.values() and whole_number(protocol, 255) is None:
         raise InvalidParameterValue(f"Invalid value '{permission['IpProtocol']}' for IP protocol. Unknown protocol.")
     low, high = permission.get("FromPort", -1), permission.get("ToPort", -1)
     if protocol not in ("tcp", "udp"):

@@ -9,6 +9,7 @@ import orjson
 
 from corral.core import Tx
 from corral.errors import ApiError
+from corral.model.json_documents import read_json
 from corral.services.caller import Caller
 from corral.services.ec2.errors import InvalidParameterValue, InvalidPolicyDocument, InvalidServiceName, UnsupportedOperation
 from corral.services.ec2.filters import filtered
@@ -53,7 +54,7 @@ def _new(tx: Tx[Store], params: Params, caller: Caller) -> Document:
 def _policy(params: Params) -> str:
     text: str = params.get("PolicyDocument") or orjson.dumps(EVERYTHING).decode()
     try:
-        orjson.loads(text)
+        read_json(text)
     except ValueError:
         raise InvalidPolicyDocument("This policy contains invalid Json") from None
     return text

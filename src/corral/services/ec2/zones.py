@@ -46,7 +46,7 @@ def zone_names(region: str) -> list[str]:
 def zone_id(zone: str) -> str:
     """us-east-1a → use1-az1, ap-southeast-2b → apse2-az2"""
     area, *parts = zone[:-1].split("-")
-    words = "".join(word[0] if not word.isdigit() else word for part in parts for word in WORDS.findall(part))
+    words = "".join(word[0] if word.isalpha() else word for part in parts for word in WORDS.findall(part))
     return f"{area}{words}-az{LETTERS.index(zone[-1]) + 1}"
 
 

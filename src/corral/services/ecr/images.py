@@ -8,6 +8,7 @@ from typing import Any
 from corral.core import Tx
 from corral.decide.manifest import DIGEST
 from corral.model.image import TAG_PATTERN, RegistryImage, Repository
+from corral.model.numbers import whole_number
 from corral.services.caller import Caller
 from corral.services.ecr import image_storage
 from corral.services.ecr.errors import ImageAlreadyExistsException, ImageNotFoundException, InvalidParameterException
@@ -16,7 +17,6 @@ from corral.store import Store
 
 TAG = re.compile(TAG_PATTERN)
 TAGGED = {"ANY": None, "TAGGED": True, "UNTAGGED": False}
-DIGITS_MAX = 18  # of an integer in SQLite
 ACTIVE = "ACTIVE"  # the status of every image: Corral has no archive
 
 
@@ -218,6 +218,7 @@ def _includes_active(params: dict[str, Any]) -> bool:
 
 
 def _number(token: str) -> int:
-    if token and not (token.isdecimal() and len(token) < DIGITS_MAX):
+    number = whole_number(token or "0")
+    if number is None:
         raise PAGES.wrong_token()
-    return int(token or 0)
+    return number

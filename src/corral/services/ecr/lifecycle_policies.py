@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 
 from corral.errors import ApiError
+from corral.model.json_documents import read_json
 from corral.services.ecr.repository_names import violated
 
 RULES_MAX = 50
@@ -23,8 +24,8 @@ ACTIONS = ("expire", "transition")
 def check_lifecycle_policy(text: str) -> None:
     """Raise the error that ECR would raise for this policy."""
     try:
-        policy = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        policy = read_json(text)
+    except ValueError:
         policy = None
     if not isinstance(policy, dict):
         raise _failed("Could not map policyString into LifecyclePolicy.")

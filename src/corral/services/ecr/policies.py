@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import orjson
 from msgspec import Struct
 from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.errors import ApiError
+from corral.model.json_documents import read_json
 from corral.services.caller import Caller
 from corral.services.ecr.errors import LifecyclePolicyNotFoundException, RepositoryPolicyNotFoundException
 from corral.services.ecr.lifecycle_policies import check_lifecycle_policy
@@ -35,8 +35,8 @@ class PolicyKind(Struct, frozen=True):
 def check_policy(text: str, owner: str) -> None:
     """Raise an error if the policy of a repository or of the registry is not a JSON object with a Statement."""
     try:
-        policy = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        policy = read_json(text)
+    except ValueError:
         policy = None
     if not isinstance(policy, dict) or "Statement" not in policy:
         raise violated("PolicyText", f"Invalid {owner} policy provided")

@@ -54,10 +54,13 @@ def registry_address(tx: Tx[Store], caller: Caller) -> str:
     Docker trusts a registry without TLS on localhost only, and stores a login under the address that was given. So every name of
     this machine becomes `localhost`. The port is always included: Docker would look for "box/name" on Docker Hub.
     """
-    address = urlsplit(caller.endpoint_url or tx.settings.endpoint_url)
-    host = address.hostname or "localhost"
+    try:
+        address = urlsplit(caller.endpoint_url or tx.settings.endpoint_url)
+        host, port = address.hostname or "localhost", address.port or 80
+    except ValueError:  # the Host header of the request is not an address
+        return urlsplit(tx.settings.endpoint_url).netloc
     host = "localhost" if THIS_MACHINE.fullmatch(host) else f"[{host}]" if ":" in host else host
-    return f"{host}:{address.port or 80}"
+    return f"{host}:{port}"
 
 
 def check_unpaged(params: dict[str, Any], named: str, *others: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from corral.core import Tx
+from corral.model.numbers import whole_number
 from corral.services.caller import Caller
 from corral.services.ecs.definition_rules import check_definition, compatibilities
 from corral.services.ecs.errors import ClientException, InvalidParameterException
@@ -98,13 +99,14 @@ def list_task_definitions(tx: Tx[Store], params: dict[str, Any], caller: Caller)
 
     def listed(after: str, limit: int) -> list[str]:
         family, _, revision = after.partition(":")
-        if after and not revision.isdigit():
+        number = whole_number(revision)
+        if after and number is None:
             raise PAGES.wrong_token()
         found = tx.store.definitions.listed(
             caller.region,
             status,
             family=params.get("familyPrefix"),
-            after=(family, int(revision)) if after else None,
+            after=(family, number) if number is not None else None,
             limit=limit,
             descending=params.get("sort") == "DESC",
         )

@@ -66,7 +66,7 @@ class LaunchResult(Struct, frozen=True):
 
 def launch(tx: Tx[Store], request: LaunchRequest) -> LaunchResult:
     """Launch the tasks of a request. Each is placed and ordered to start in this transaction, or waits as a claim, or fails."""
-    _check_override_names(request)
+    _check_container_overrides(request)
     spec = task_spec(request.definition, request.overrides)
     _check_spec(tx, spec)
     _check_network(request)
@@ -210,13 +210,17 @@ def _details(request: LaunchRequest, spec: TaskSpec) -> dict[str, Any]:
 # Checks of a request
 
 
-def _check_override_names(request: LaunchRequest) -> None:
+def _check_container_overrides(request: LaunchRequest) -> None:
     overrides = request.overrides.get("containerOverrides", ())
     names = {container["name"] for container in request.definition["containerDefinitions"]} if overrides else ()
     for override in overrides:
         if override.get("name") not in names:
             raise InvalidParameterException(
                 f"Override for container named {override.get('name')} is not a container in the TaskDefinition."
+            )
+        if not all(pair.get("name") for pair in override.get("environment", ())):
+            raise InvalidParameterException(
+                f"Environment variable names should not be null or empty in the override for container {override['name']}."
             )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from corral.core import Tx
 from corral.model.instance import DEFAULT_CLUSTER, HOST_POOL, cluster_pool
+from corral.model.numbers import whole_number
 from corral.model.placement import Slot
 from corral.services.caller import Caller
 from corral.services.ecs.errors import (
@@ -93,6 +94,8 @@ def find_slot(tx: Tx[Store], region: str, cluster: str, slot_id: str) -> tuple[s
 
 # Task definitions
 
+REVISION_MAX = 2**31 - 1
+
 
 @lru_cache(maxsize=1024)  # every started or described task splits the ARN of its definition
 def split_definition(given: str) -> tuple[str, int | None]:
@@ -101,9 +104,10 @@ def split_definition(given: str) -> tuple[str, int | None]:
     family, colon, revision = name.partition(":")
     if not colon:
         return family, None
-    if not revision.isdigit() or int(revision) < 1:
+    number = whole_number(revision, REVISION_MAX)
+    if not number:
         raise ClientException(f"Invalid revision number. Number: {revision}")
-    return family, int(revision)
+    return family, number
 
 
 def find_definition(tx: Tx[Store], caller: Caller, given: str) -> tuple[int, str, dict[str, Any]]:

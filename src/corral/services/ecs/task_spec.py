@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from corral.core import Tx
 from corral.decide.task_lifecycle import NO_RULES
+from corral.model.numbers import whole_number
 from corral.model.run import STOP_GRACE_S, HealthCheck, RunState
 from corral.model.task import ALL_GPUS, FREE_GPUS, ContainerRules, Demand, RestartPolicy, Run, Task
 from corral.model.units import CPU_UNITS_PER_CORE
@@ -35,6 +36,7 @@ SIZE_FIELDS = frozenset({"cpu", "memory", "memoryReservation", "resourceRequirem
 LIFECYCLE_FIELDS = frozenset({"dependsOn", "healthCheck", "restartPolicy"})
 ONLY_IN_CONTAINERS = ("links", "volumesFrom", "mountPoints")
 DECIMAL = re.compile(r"\d*\.\d+")
+QUANTITY_MAX = 2**31 - 1
 QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 
 
@@ -284,7 +286,9 @@ def _quantity(setting: str, text: str) -> tuple[float, str]:
     found = QUANTITY.fullmatch(text if not text.strip().startswith(".") else f"0{text.strip()}")
     if found is None:
         raise ClientException(f"Invalid '{setting}' setting for task: {text}.")
-    return float(found[1]), found[2].lower()
+    if (number := float(found[1])) > QUANTITY_MAX:
+        raise ClientException(f"Invalid '{setting}' setting for task: {text[:100]}. It must be {QUANTITY_MAX} or less.")
+    return number, found[2].lower()
 
 
 def gpu_count(container: dict[str, Any]) -> int:
@@ -304,11 +308,12 @@ def gpu_count(container: dict[str, Any]) -> int:
             f"Invalid GPU value '{value}' for container {container['name']}: Corral does not serve parts of a GPU yet; "
             "a container gets whole GPUs."
         )
-    if not value.isdigit() or not 1 <= int(value) <= GPUS_MAX:
+    count = whole_number(value, GPUS_MAX)
+    if not count:
         raise ClientException(
             f"Invalid GPU value '{value}' for container {container['name']}: give a whole number from 1 to {GPUS_MAX}, or ALL."
         )
-    return int(value)
+    return count
 
 
 def gpus_required(containers: Iterable[dict[str, Any]]) -> int:

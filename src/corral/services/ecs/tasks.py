@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from corral.core import Tx, Wait
+from corral.model.numbers import whole_number
 from corral.model.task import StopCode, Task, TaskState
 from corral.services.caller import Caller
 from corral.services.ecs.capacity_providers import Capacity, capacity_of
@@ -194,7 +195,10 @@ def list_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
     def listed(after: str, limit: int) -> list[tuple[str, str]]:
         if nothing:
             return []
-        family, _, number = after.rpartition(" ")[0].partition(" ")
+        family, _, digits = after.rpartition(" ")[0].partition(" ")
+        number = whole_number(digits or "0")
+        if number is None:
+            raise PAGES.wrong_token()
         found = tx.store.tasks.listed(
             caller.region,
             cluster,
@@ -203,7 +207,7 @@ def list_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
             started_by=params.get("startedBy"),
             instance_id=short(host) if host else None,
             launch_type=launch_type,
-            after=(family, int(number or 0)),
+            after=(family, number),
             limit=limit,
         )
         return [(f"{family} {number} {task_id}", task_id) for family, number, task_id in found]

@@ -6,6 +6,7 @@ from typing import Any
 
 from corral.core import Tx
 from corral.decide import log_pattern
+from corral.model.numbers import whole_number
 from corral.services.caller import Caller
 from corral.services.logs.common import PAGES, existing_group, no_such_stream, requested_group_name, retention_start_ms
 from corral.services.logs.errors import InvalidParameterException
@@ -75,10 +76,11 @@ def _token(place: EventPlace, *, backwards: bool) -> str:
 
 
 def _place(token: str) -> tuple[EventPlace, bool]:
-    direction, *numbers = token.split("/")
-    if direction not in ("f", "b") or len(numbers) != 3 or not all(number.isascii() and number.isdigit() for number in numbers):
+    direction, *texts = token.split("/")
+    numbers = [number for number in map(whole_number, texts) if number is not None]
+    if direction not in ("f", "b") or len(texts) != 3 or len(numbers) != 3:
         raise PAGES.wrong_token()
-    at_ms, stream_id, number = (min(int(number), LAST[0]) for number in numbers)
+    at_ms, stream_id, number = (min(number, LAST[0]) for number in numbers)
     return (at_ms, stream_id, number), direction == "b"
 
 

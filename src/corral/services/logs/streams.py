@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from corral.core import Tx
+from corral.model.numbers import whole_number
 from corral.services.caller import Caller
 from corral.services.logs.common import PAGES, existing_group, existing_stream, group_arn, now_ms, requested_group_name
 from corral.services.logs.errors import InvalidParameterException, ResourceAlreadyExistsException
@@ -59,10 +60,11 @@ def sequence_token(events: int) -> str:
 def _time_and_name(after: str) -> tuple[int, str] | None:
     if not after:
         return None
-    at_ms, colon, name = after.partition(":")
-    if not colon or not at_ms.isdecimal():
+    digits, colon, name = after.partition(":")
+    at_ms = whole_number(digits)
+    if not colon or at_ms is None:
         raise InvalidParameterException("The specified nextToken is invalid: it belongs to a request with another orderBy.")
-    return int(at_ms), name
+    return at_ms, name
 
 
 def _described(caller: Caller, stream: LogStream) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from corral.core import Tx
+from corral.model.numbers import whole_number
 from corral.model.objects import NULL, ListingPage, ObjectVersion
 from corral.services.caller import Caller
 from corral.services.pagination import Pagination
@@ -160,8 +161,8 @@ def _marker(version: ObjectVersion) -> str:
 
 def _number(tx: Tx[Store], bucket_id: int, key: str, marker: str) -> int:
     name, _, digits = marker.partition(".")
-    if name == NULL and digits.isdecimal():
-        return int(digits)
+    if name == NULL and (number_of_null := whole_number(digits)) is not None:
+        return number_of_null
     found = tx.store.objects.version(bucket_id, key, marker)
     number = found.number if found is not None else number_in(marker)
     if number is None:

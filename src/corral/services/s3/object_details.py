@@ -13,8 +13,9 @@ from urllib.parse import parse_qsl
 from msgspec.structs import replace
 
 from corral.core import Tx
+from corral.errors import S3_INVALID_ENCRYPTION, S3_INVALID_STORAGE_CLASS, S3_INVALID_TAG_KEY
 from corral.model.blob import MD5, StoredBlob
-from corral.model.objects import Bucket, ObjectVersion
+from corral.model.objects import SSE_METHODS, STORAGE_CLASSES, Bucket, ObjectVersion
 from corral.services.caller import Caller
 from corral.services.s3 import acl
 from corral.services.s3.errors import (
@@ -34,11 +35,8 @@ HEADER_MEMBERS = ("CacheControl", "ContentDisposition", "ContentEncoding", "Cont
 STORED_MEMBERS = (*HEADER_MEMBERS, "Metadata", "WebsiteRedirectLocation", "StorageClass")
 DEFAULT_CONTENT_TYPE = "binary/octet-stream"
 STANDARD = "STANDARD"
-STORAGE_CLASSES = frozenset(
-    {"STANDARD", "REDUCED_REDUNDANCY", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER", "DEEP_ARCHIVE", "GLACIER_IR",
-     "EXPRESS_ONEZONE"}
-)  # fmt: skip
 METADATA_MAX_BYTES = 2048
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _METADATA_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 TAGS = "Tags"  # the tags among the details: name → value
@@ -47,7 +45,7 @@ OBJECT_TAGS = TagRules(
     texts={
         "count": "Object tags cannot be greater than {max}",
         "duplicate": "Cannot provide multiple Tags with the same key",
-        "key": "The TagKey you have provided is invalid",
+        "key": S3_INVALID_TAG_KEY,
         "value": "The TagValue you have provided is invalid",
         "reserved": "System tags cannot be added/updated by requester",
     },
@@ -60,8 +58,7 @@ BUCKET_TAGS = replace(OBJECT_TAGS, max=50)
 SSE_METHOD = "ServerSideEncryption"
 SSE_KEY_ID = "SSEKMSKeyId"
 ENCRYPTION_MEMBERS = (SSE_METHOD, SSE_KEY_ID, "BucketKeyEnabled")
-SSE_S3 = "AES256"
-SSE_METHODS = (SSE_S3, "aws:kms", "aws:kms:dsse")
+SSE_S3 = SSE_METHODS[0]
 
 
 def details_from_request(bucket: Bucket, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,9 +71,10 @@ def details_from_request(bucket: Bucket, params: Mapping[str, Any]) -> dict[str,
     _check_metadata(params.get("Metadata", {}))
     storage_class = params.get("StorageClass", STANDARD)
     if storage_class not in STORAGE_CLASSES:
-        raise InvalidStorageClass("The storage class you specified is not valid", StorageClassRequested=storage_class)
+        raise InvalidStorageClass(S3_INVALID_STORAGE_CLASS, StorageClassRequested=storage_class)
     details = {name: params[name] for name in STORED_MEMBERS if name in params}
     details |= _requested_encryption(bucket, params) | acl.requested_acl(params)
+    _check_header_values(details)
     if "Tagging" in params and isinstance(params["Tagging"], str):
         tags = tags_from_header(params["Tagging"])
         details |= {TAGS: tags} if tags else {}
@@ -93,6 +91,22 @@ def header_members(version: ObjectVersion) -> dict[str, Any]:
     if tags := version.details.get(TAGS):
         members["TagCount"] = len(tags)
     return members
+
+
+def _check_header_values(details: Mapping[str, Any]) -> None:
+    """Refuse what could not be sent as a header later. A presigned URL and a form can contain any character."""
+    for name, value in details.items():
+        if isinstance(value, str) and not value.isprintable():
+            _check_header_value(name, value)
+    for name, value in details.get("Metadata", {}).items():
+        if not value.isprintable():
+            _check_header_value(f"x-amz-meta-{name}", value)
+
+
+def _check_header_value(name: str, value: str) -> None:
+    if _CONTROL.search(value):
+        message = f"The value of {name} contains a line break or another control character, which a header cannot have."
+        raise InvalidArgument(message, ArgumentName=name, ArgumentValue=value)
 
 
 def _check_metadata(metadata: Mapping[str, str]) -> None:
@@ -113,9 +127,7 @@ def _requested_encryption(bucket: Bucket, params: Mapping[str, Any]) -> dict[str
     """The encryption members of a new object: the request's, or else the bucket's default."""
     method = params.get(SSE_METHOD, SSE_S3)
     if method not in SSE_METHODS:
-        raise InvalidArgument(
-            "The encryption method specified is not supported", ArgumentName="x-amz-server-side-encryption", ArgumentValue=method
-        )
+        raise InvalidArgument(S3_INVALID_ENCRYPTION, ArgumentName="x-amz-server-side-encryption", ArgumentValue=method)
     if SSE_KEY_ID in params and method == SSE_S3:
         raise InvalidArgument(
             "Server Side Encryption with AWS KMS managed key requires HTTP header x-amz-server-side-encryption : aws:kms",

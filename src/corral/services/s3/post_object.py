@@ -68,7 +68,7 @@ def post_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
     etag, url = quoted(version.etag), location(tx, bucket, version.key)
     response: dict[str, Any] = {"ETagHeader": etag, **version_id_member(bucket, version)}
     redirect = fields.get("success_action_redirect") or fields.get("redirect", "")
-    if urlsplit(redirect).scheme in ("http", "https"):
+    if _is_web_address(redirect):
         separator = "&" if "?" in redirect else "?"
         query = urlencode({"bucket": bucket.name, "key": version.key, "etag": etag})
         return {**response, "StatusCode": 303, "LocationHeader": f"{redirect}{separator}{query}"}
@@ -77,6 +77,14 @@ def post_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
     if status == "201":
         response |= {"Location": url, "Bucket": bucket.name, "Key": version.key, "ETag": etag}
     return response
+
+
+def _is_web_address(text: str) -> bool:
+    """S3 ignores a redirect to anything else."""
+    try:
+        return text.isprintable() and urlsplit(text).scheme in ("http", "https")
+    except ValueError:  # brackets without an IPv6 address
+        return False
 
 
 def _put_object_params(fields: dict[str, str]) -> dict[str, Any]:
@@ -90,7 +98,7 @@ def _put_object_params(fields: dict[str, str]) -> dict[str, Any]:
     if fields.get("expires"):
         try:
             found["Expires"] = parsedate_to_datetime(fields["expires"]).timestamp()
-        except ValueError:
+        except (ValueError, TypeError, OverflowError, IndexError):  # the email package raises all of these
             message = "The field Expires is not an HTTP date, such as Wed, 21 Oct 2026 07:28:00 GMT"
             raise InvalidArgument(message, ArgumentName="Expires", ArgumentValue=fields["expires"]) from None
     return found

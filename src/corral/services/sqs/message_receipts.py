@@ -14,7 +14,7 @@ from corral.services.sqs.errors import InvalidParameterValue, MessageNotInflight
 from corral.services.sqs.queue_names import now_ms, queue_at, wait_key
 from corral.store import Store
 
-HANDLE = struct.Struct(">QQQI")  # queue, pile, message, receive count
+HANDLE = struct.Struct(">qqqI")  # queue, pile, message, receive count
 NO_QUEUE = (1 << 64) - 1
 
 

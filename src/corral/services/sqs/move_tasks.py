@@ -9,6 +9,7 @@ import orjson
 from msgspec.structs import replace
 
 from corral.core import Tx
+from corral.model.json_documents import read_json
 from corral.model.queue import MoveTask, Queue
 from corral.services.caller import Caller
 from corral.services.sqs.errors import InvalidParameterValue, ResourceNotFoundException, UnsupportedOperation
@@ -53,7 +54,7 @@ def start_message_move_task(tx: Tx[Store], params: dict[str, Any], caller: Calle
 
 def cancel_message_move_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     try:
-        handle = orjson.loads(urlsafe_b64decode(params["TaskHandle"].encode()))
+        handle = read_json(urlsafe_b64decode(params["TaskHandle"].encode()))
         task_id, source_arn = str(handle["taskId"]), str(handle["sourceArn"])
     except (ValueError, KeyError, TypeError):
         raise InvalidParameterValue("Value for parameter TaskHandle is invalid.") from None

@@ -9,6 +9,8 @@ import orjson
 
 from corral.core import Tx
 from corral.errors import ApiError
+from corral.model.json_documents import read_json
+from corral.model.numbers import whole_number
 from corral.model.queue import Queue
 from corral.model.queue_limits import (
     DELAY_MAX_S,
@@ -99,7 +101,8 @@ def check_attributes(tx: Tx[Store], given: Mapping[str, str], *, fifo: bool, arn
             raise InvalidAttributeName(f"Unknown Attribute {name}.")
         if name in RANGES:
             least, most = RANGES[name]
-            if not (value.isascii() and value.isdigit() and least <= int(value[:9]) <= most):
+            number = whole_number(value, most)
+            if number is None or number < least:
                 raise InvalidAttributeValue(f"Invalid value for the parameter {name}.")
         elif name in CHOICES and value not in CHOICES[name]:
             raise InvalidAttributeValue(f"Invalid value for the parameter {name}.")
@@ -139,7 +142,7 @@ def _check_redrive(tx: Tx[Store], text: str, *, fifo: bool, arn: str) -> None:
         raise invalid(text, "RedrivePolicy", "Redrive policy does not contain mandatory attribute: deadLetterTargetArn.")
     if most is None:
         raise invalid(text, "RedrivePolicy", "Redrive policy does not contain mandatory attribute: maxReceiveCount.")
-    if isinstance(most, bool) or not str(most).isdigit() or not 1 <= int(str(most)[:9]) <= RECEIVE_COUNT_MAX:
+    if isinstance(most, bool) or not whole_number(str(most), RECEIVE_COUNT_MAX):
         raise invalid(
             text,
             "RedrivePolicy",
@@ -183,7 +186,7 @@ def _invalid_allow_policy(text: str, reason: str) -> ApiError:
 
 def _json_object(text: str) -> dict[str, Any] | None:
     try:
-        found = orjson.loads(text)
+        found = read_json(text)
     except ValueError:
         return None
     return found if isinstance(found, dict) else None

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from corral.core import Tx
 from corral.errors import ApiError
+from corral.model.numbers import whole_number
 from corral.model.parameter import Parameter
 from corral.services.caller import Caller
 from corral.services.pagination import Pagination
@@ -88,8 +89,8 @@ def find(tx: Tx[Store], caller: Caller, given: str) -> tuple[Parameter, str]:
     if not selector:
         return found, ""
     selected = selector[1:]
-    if selected.isdecimal():
-        number = int(selected)
+    number = whole_number(selected)
+    if number is not None:
         kind, version = "version", found if found.version == number else tx.store.parameters.version(region, found.name, number)
     else:
         kind, version = "label", tx.store.parameters.labelled(region, found.name, selected)

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from corral.decide.pattern import Pattern, PatternError
+from corral.model.json_documents import read_json
 from corral.model.parameter import Parameter
 from corral.services.ssm.errors import (
     HierarchyTypeMismatchException,
@@ -85,7 +86,7 @@ def _policies(text: str | None) -> list[tuple[str, str]]:
     if not text or text == "{}":
         return []
     try:
-        given = orjson.loads(text)
+        given = read_json(text)
     except ValueError:
         given = None
     if not isinstance(given, list) or not all(isinstance(policy, dict) for policy in given):

@@ -7,6 +7,7 @@ from typing import Any
 
 from corral.core import Tx
 from corral.errors import ApiError
+from corral.model.numbers import whole_number
 from corral.model.parameter import SECURE, Parameter
 from corral.services.caller import Caller
 from corral.services.ssm import parameter_rules, public_parameters
@@ -90,9 +91,10 @@ def get_parameter_history(tx: Tx[Store], params: dict[str, Any], caller: Caller)
     name = find_own(tx, caller, params["Name"]).name
 
     def listed(after: str, limit: int) -> list[tuple[str, Parameter]]:
-        if not (after or "0").isdecimal():
+        number = whole_number(after or "0")
+        if number is None:
             raise PAGES.wrong_token()
-        found = tx.store.parameters.history(caller.region, name, int(after or 0), limit)
+        found = tx.store.parameters.history(caller.region, name, number, limit)
         return [(str(version.version), version) for version in found]
 
     page, token = PAGES.page(params, listed)
