@@ -39,6 +39,7 @@ from corral.reconcile.receivers import RECEIVERS
 from corral.server.agents import Agents
 from corral.server.authentication import Authentication
 from corral.server.blob_gc import BlobGc
+from corral.server.connection_limits import ConnectionLimits, connections_allowed, raise_open_files_limit
 from corral.server.data_channel import DataChannel
 from corral.server.front_door import FrontDoor
 from corral.server.http_server import AsgiApp, HttpServer
@@ -85,6 +86,7 @@ def main() -> None:
 
 async def _serve(options: ServerOptions) -> None:
     parse_gpus_flag(options.gpus)
+    files_limit = raise_open_files_limit()
     data = Path(options.data).resolve()
     for kind, path in ((Store, data / "state.db"), (LogStore, data / "logs.db"), (MetricStore, data / "metrics.db")):
         validate_file(path, 1 + len(kind.MIGRATIONS))  # check all of them before writing anything
@@ -126,7 +128,7 @@ async def _serve(options: ServerOptions) -> None:
     metrics = Lane("metrics", metrics_core, clock, loop, lanes=lanes, receivers=RECEIVERS["metrics"])
     lanes |= {"state": state, "logs": logs, "metrics": metrics}
     blobs = Blobs(data / "blobs", names)
-    agents = Agents(data, options.gpus, state, logs, blobs, clock, excluded_gpus, options.runtime)
+    agents = Agents(data, options.gpus, state, logs, blobs, clock, excluded_gpus, options.runtime, files_limit)
     state_core.batch([Command(_reset_host_timeouts, lambda answer: None)])  # before any due work runs
     forget_finished((store, log_store, metric_store))
     for lane in lanes.values():
@@ -147,6 +149,7 @@ async def _serve(options: ServerOptions) -> None:
     def failing() -> list[dict[str, Any]]:
         return [each for lane in lanes.values() for each in lane.failing_handovers()]
 
+    limits = ConnectionLimits(connections_allowed())
     front_door = FrontDoor(
         settings,
         lanes,
@@ -155,8 +158,9 @@ async def _serve(options: ServerOptions) -> None:
         BodyReceiver(blobs),
         lambda tx: status_of(tx, agents.samples, about, agents.history, failing()),
         TaskEndpoints(state, agents),
+        limits.memory,
     )
-    server = HttpServer(AsgiApp(front_door, channel, blobs), clock)
+    server = HttpServer(AsgiApp(front_door, channel, blobs), limits, clock)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _request_exit, server, *lanes.values())
     serving = asyncio.create_task(server.serve(sockets=listeners))
