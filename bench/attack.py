@@ -1,8 +1,8 @@
 """`bench/attack.py [NAME…] [--seconds N]`: attack a Corral under normal load, and print what other callers notice.
 
 Each attack runs in a process of its own. Meanwhile four callers with valid credentials send requests at a steady pace. The table
-has the 99th percentile of their latency, counted from the time at which a request was due, the memory of the server, and how long after
-the attack the memory takes to return to normal.
+has the 99th percentile of their latency, counted from the time at which a request was due, the memory of the server, and how long
+after the attack the memory takes to return to normal.
 
 To add an attack, write a function of an `Arena` that attacks until `arena.is_over()`, and list it in ATTACKS.
 """

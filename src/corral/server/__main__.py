@@ -160,7 +160,7 @@ async def _serve(options: ServerOptions) -> None:
         TaskEndpoints(state, agents),
         limits.memory,
     )
-    server = HttpServer(AsgiApp(front_door, channel, blobs), limits, clock)
+    server = HttpServer(AsgiApp(front_door, channel, blobs, limits), limits, clock)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _request_exit, server, *lanes.values())
     serving = asyncio.create_task(server.serve(sockets=listeners))

@@ -20,6 +20,7 @@ FILES_MAX = 1 << 20  # the limit of open files is not raised above this
 UNVERIFIED_MAX_BYTES = 64 * 1024 * 1024  # of bodies and incomplete heads, over all connections
 WAITING_MAX = 64  # requests whose bodies wait for memory
 WAIT_MAX_S = 20.0
+UNVERIFIED_BYTES_PER_S = 100 * 1024 * 1024  # received of large unverified bodies, over all connections
 TRIM_MIN_BYTES = 16 * 1024 * 1024  # after a use of this size, free memory is returned to the system
 TRIM_AFTER_S = 1.0
 
@@ -31,6 +32,13 @@ class UnverifiedMemory:
         self._free = self._max_bytes = max_bytes
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._is_trim_due = False
+        self._next_at_s = 0.0
+
+    async def pace(self, size: int) -> None:
+        """Wait after the receipt of so many bytes: without a limit, clients that send fast would keep the event loop busy."""
+        now_s = asyncio.get_running_loop().time()
+        self._next_at_s = max(self._next_at_s, now_s) + size / UNVERIFIED_BYTES_PER_S
+        await asyncio.sleep(self._next_at_s - now_s)
 
     def try_take(self, size: int) -> bool:
         """Take memory if some is free and no request waits for it."""

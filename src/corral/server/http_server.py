@@ -28,10 +28,11 @@ AsgiScope = dict[str, Any]
 class AsgiApp:
     """The ASGI application."""
 
-    def __init__(self, front_door: FrontDoor, channel: DataChannel, blobs: Blobs) -> None:
+    def __init__(self, front_door: FrontDoor, channel: DataChannel, blobs: Blobs, limits: ConnectionLimits) -> None:
         self._front_door = front_door
         self._channel = channel
         self._sender = Sender(blobs)
+        self._memory = limits.memory
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -48,7 +49,7 @@ class AsgiApp:
         )
         try:
             response = await self._front_door.respond(request, receive, connection)
-            await end_body(request, receive, connection, response)
+            await end_body(request, receive, connection, self._memory, response)
             await self._sender.send(send, response, connection)
         except ClientGone:
             return

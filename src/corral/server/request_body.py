@@ -31,6 +31,7 @@ SKIPPED_MAX_BYTES = 64 * 1024 * 1024  # the rest of a body that is refused durin
 IDLE_MAX_S = 60.0  # then a client that sends nothing gets RequestTimeout
 UNVERIFIED_IDLE_MAX_S = 20.0  # the same, while an unverified body takes memory
 UNVERIFIED_MIN_BYTES_PER_S = 64 * 1024  # of such a body, after UNVERIFIED_IDLE_MAX_S
+UNPACED_MAX_BYTES = 1024 * 1024  # the rest of such a body, and a refused body, is received at a limited rate
 UNCOUNTED_MAX_BYTES = 16 * 1024  # a body up to this size does not wait for memory; the number of connections bounds these
 WRITE_THREADS = 8
 DIGEST_THREADS = 4  # they never block, and the other threads wait for them
@@ -314,18 +315,18 @@ async def whole_body(
         return body, 0
     size = int(declared) if declared.isdigit() else max_bytes
     if size <= UNCOUNTED_MAX_BYTES:
-        return await _unverified_body(receive, max_bytes), 0
+        return await _unverified_body(receive, memory, max_bytes), 0
     if not memory.try_take(size):
         connection.hold()
         await memory.take(size)
     try:
-        return await _unverified_body(receive, max_bytes), size
+        return await _unverified_body(receive, memory, max_bytes), size
     except BaseException:
         memory.give_back(size)
         raise
 
 
-async def _unverified_body(receive: Receive, max_bytes: int) -> bytes:
+async def _unverified_body(receive: Receive, memory: UnverifiedMemory, max_bytes: int) -> bytes:
     loop = asyncio.get_running_loop()
     until_s = loop.time() + UNVERIFIED_IDLE_MAX_S
     body, more = bytearray(), True
@@ -335,6 +336,8 @@ async def _unverified_body(receive: Receive, max_bytes: int) -> bytes:
         body += data
         if len(body) > max_bytes:
             raise _too_large(max_bytes)
+        if more and len(body) > UNPACED_MAX_BYTES:
+            await memory.pace(len(data))
     return bytes(body)
 
 
@@ -364,7 +367,9 @@ async def next_piece(
     return message.get("body", b""), message.get("more_body", False)
 
 
-async def end_body(head: aws.Request, receive: Receive, connection: HttpConnection, response: aws.Response) -> None:
+async def end_body(
+    head: aws.Request, receive: Receive, connection: HttpConnection, memory: UnverifiedMemory, response: aws.Response
+) -> None:
     """Read the rest of the body before the response is sent, or close the connection: the next request follows the body.
 
     The connection is also closed after a response that precedes `100 Continue`, even if the body is empty: botocore 1.42 would wait
@@ -384,7 +389,9 @@ async def end_body(head: aws.Request, receive: Receive, connection: HttpConnecti
         async with asyncio.timeout(REST_MAX_S):
             more = True
             while more:
-                _, more = await next_piece(receive, within_s=REST_MAX_S)
+                data, more = await next_piece(receive, within_s=REST_MAX_S)
+                if more:
+                    await memory.pace(len(data))
     except (RequestTimeout, TimeoutError):
         response.headers.append(("Connection", "close"))
 
