@@ -24,7 +24,8 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from corral.server.http_connection import BoundedHttpProtocol, CorkedTransport, HttpConnection
+from corral.server.connection_limits import ConnectionLimits
+from corral.server.http_connection import HEAD_MAX_S, IDLE_MAX_S, BoundedHttpProtocol, CorkedTransport, HttpConnection
 from corral.server.http_server import HttpServer
 
 ROOT = Path(__file__).parent.parent
@@ -34,12 +35,14 @@ CHECK = "server/ uses this internal of uvicorn: see the head of tests/test_uvico
 
 # Attributes of uvicorn's objects, and methods of its classes that Corral overrides or calls. `logger` belongs to WSProtocol.
 OF_PROTOCOL = {
-    "connection_made", "cycle", "data_received", "flow", "on_headers_complete", "on_message_begin", "on_message_complete",
-    "parser", "scope", "transport",
+    "app", "connection_lost", "connection_made", "connections", "cycle", "data_received", "flow", "handle_websocket_upgrade",
+    "headers", "on_headers_complete", "on_message_begin", "on_message_complete", "parser", "scope", "transport",
 }  # fmt: skip
 OF_FLOW = {"drain", "pause_reading"}
-OF_CYCLE = {"body", "expected_content_length", "message_event", "more_body", "scope", "waiting_for_100_continue"}
-OF_SERVER = {"capture_signals", "main_loop", "on_tick", "should_exit"}
+OF_CYCLE = {
+    "body", "expected_content_length", "message_event", "more_body", "response_complete", "scope", "waiting_for_100_continue",
+}  # fmt: skip
+OF_SERVER = {"capture_signals", "main_loop", "on_tick", "server_state", "should_exit"}
 
 
 def test_the_installed_version_is_pinned():
@@ -61,7 +64,7 @@ def test_every_internal_that_is_used_is_listed():
     connection = ast.parse((SERVER / "http_connection.py").read_text())
     assert _inherited(connection, "BoundedHttpProtocol", BoundedHttpProtocol) == OF_PROTOCOL
     assert _attributes_of(connection, "_flow") == OF_FLOW
-    assert _attributes_of(connection, "_cycle") == OF_CYCLE
+    assert _attributes_of(connection, "_cycle") | _attributes_of(connection, "cycle") == OF_CYCLE
     assert _inherited(ast.parse((SERVER / "http_server.py").read_text()), "HttpServer", HttpServer) == OF_SERVER
     assert _attributes_of(ast.parse((SERVER / "data_channel.py").read_text()), "protocol") == {"logger"}
 
@@ -116,10 +119,10 @@ class Wire:
 
     async def open(self) -> None:
         ours, theirs = socket.socketpair()
-        config = uvicorn.Config(self.app, loop="none", http=BoundedHttpProtocol, lifespan="off", interface="asgi3", log_config=None)
+        config = uvicorn.Config(self.app, loop="none", lifespan="off", interface="asgi3", log_config=None)
         config.load()
         loop = asyncio.get_running_loop()
-        make = lambda: BoundedHttpProtocol(config, ServerState(), {}, _loop=loop)  # noqa: E731
+        make = lambda: BoundedHttpProtocol(ConnectionLimits(), config, ServerState(), {}, _loop=loop)  # noqa: E731
         _, self.protocol = await loop.connect_accepted_socket(make, ours)
         self.reader, self.writer = await asyncio.open_connection(sock=theirs)
 
@@ -237,6 +240,48 @@ def test_headers_that_never_end(runner):
         await wire.open()
         wire.writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n" + b"x-many: yes\r\n" * 100_000)
         assert (await asyncio.wait_for(wire.reader.readline(), 10)).startswith(b"HTTP/1.1 431"), f"data_received: {CHECK}"
+        wire.close()
+
+    runner.run(check())
+
+
+def test_a_head_that_takes_too_long(runner):
+    async def check() -> None:
+        wire = Wire()
+        await wire.open()
+        wire.writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n")
+        await wire.until(lambda: wire.protocol._in_head)
+        for second in range(HEAD_MAX_S + 1):
+            assert not wire.protocol.transport.is_closing(), f"closed after {second} s"
+            wire.protocol.tick()
+        refusal = await asyncio.wait_for(wire.reader.read(), 10)
+        assert refusal.startswith(b"HTTP/1.1 408") and b"20 seconds" in refusal
+        assert wire.protocol._limits.memory.try_take(64 * 1024 * 1024), f"connection_lost: {CHECK}"
+        wire.close()
+
+    runner.run(check())
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"GET / HTTP/1.1\r\nhost: x\r\n\r\n\r\n"])
+def test_a_connection_without_a_request_is_closed_and_one_with_a_request_is_not(runner, sent):
+    async def respond(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def check() -> None:
+        wire = Wire()
+        wire.respond = respond
+        await wire.open()
+        if sent:
+            await wire.ask(sent)
+            for _ in range(1000):
+                wire.protocol.tick()
+            wire.go.set()
+            assert (await wire.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200"), f"response_complete: {CHECK}"
+        for second in range(IDLE_MAX_S + 1):
+            assert not wire.protocol.transport.is_closing(), f"closed after {second} s"
+            wire.protocol.tick()
+        assert await asyncio.wait_for(wire.reader.read(), 10) == b""
         wire.close()
 
     runner.run(check())

@@ -7,13 +7,28 @@ import json
 import random
 import time
 import tracemalloc
+from hashlib import sha256
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from corral.aws import BODY_MAX_BYTES, PARAMETERS_MAX, Request, recognise, recognise_head, serialize_refusal, verify, verify_head
+from corral.aws import (
+    BODY_MAX_BYTES,
+    PARAMETERS_MAX,
+    Request,
+    begin_verification,
+    recognise,
+    recognise_head,
+    serialize_refusal,
+    sigv4,
+    verify,
+    verify_head,
+)
+from corral.aws.form_encoding import decoded_in_pieces, percent_decoded
 from corral.errors import ApiError
 from wire.generate import EXAMPLES, Generator
 from wire.oracle import as_datetimes, every_operation, lookup, model_of, sent_by_botocore
@@ -343,3 +358,63 @@ def mutated(rng: random.Random, text: str) -> str:
                 to = rng.randrange(len(text) + 1)
                 text = text[at:to] + text[:at] + text[to:]
     return text
+
+
+# --- requests that are refused by their heads --------------------------------------------------------------------------
+
+
+def test_only_a_known_key_is_asked_for_its_body() -> None:
+    request = sent_by_botocore("sts", "query", "GetCallerIdentity", {})
+    head = replace(request, body=b"")
+    assert begin_verification(head, lookup, time.time()).finish(sha256(request.body).hexdigest()).service == "sts"
+    unknown = request.headers["authorization"].replace("Credential=", "Credential=X")
+    wrong = {"authorization": ("", unknown), "x-amz-date": ("20200101T000000Z",), "x-amz-unsigned": ("1",)}
+    for name, value in [(name, value) for name, values in wrong.items() for value in values]:
+        with pytest.raises(ApiError):
+            begin_verification(replace(head, headers={**head.headers, name: value}), lookup, time.time())
+
+
+def test_a_stated_hash_is_verified_before_the_body() -> None:
+    request = sent_by_botocore("sts", "query", "GetCallerIdentity", {})
+    with pytest.raises(ApiError, match="signature we calculated does not match"):
+        begin_verification(replace(request, headers=_stating(request, "0" * 64)), lookup, time.time())
+
+
+def _stating(request: Request, sha: str) -> dict[str, str]:
+    signed = request.headers["authorization"].replace("SignedHeaders=", "SignedHeaders=x-amz-content-sha256;")
+    return {**request.headers, "authorization": signed, "x-amz-content-sha256": sha}
+
+
+def test_signatures_that_are_not_valid_leave_no_large_text_in_memory() -> None:
+    """Parsed credential scopes are cached. Anyone may send them, so large ones are not."""
+    cached = sigv4._header_scope.cache_info().currsize
+    names = ";".join(f"name-{number}" for number in range(1000))
+    scope = f"AWS4-HMAC-SHA256 Credential=AK/20260101/eu-west-1/sts/aws4_request, SignedHeaders=host;{names}, Signature=0"
+    with pytest.raises(ApiError):
+        verify(Request("POST", "/", "", {"authorization": scope, "x-amz-date": "20260101T000000Z"}, b""), lookup, time.time())
+    assert sigv4._header_scope.cache_info().currsize == cached
+    region = "r" * 2000
+    with pytest.raises(ApiError, match="longer than"):
+        credential = f"AWS4-HMAC-SHA256 Credential=AK/20260101/{region}/sts/aws4_request, SignedHeaders=host, Signature=0"
+        verify(Request("POST", "/", "", {"authorization": credential, "x-amz-date": "20260101T000000Z"}, b""), lookup, time.time())
+
+
+@given(st.text(alphabet=["%", "4", "1", "C", "3", "A", "9", "é", "x"], max_size=40), st.integers(3, 9))
+def test_a_long_text_is_decoded_in_pieces_as_at_once(text: str, piece_chars: int) -> None:
+    try:
+        expected = unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        with pytest.raises(UnicodeDecodeError):
+            decoded_in_pieces(text, piece_chars)
+        return
+    assert decoded_in_pieces(text, piece_chars) == expected
+
+
+def test_decoding_takes_little_more_memory_than_the_text() -> None:
+    text = "%41" * 200_000
+    tracemalloc.start()
+    try:
+        assert percent_decoded(text) == "A" * 200_000
+        assert tracemalloc.get_traced_memory()[1] < 8_000_000, "unquote alone would take more than 20 MB"
+    finally:
+        tracemalloc.stop()

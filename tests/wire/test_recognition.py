@@ -9,7 +9,7 @@ from botocore import xform_name
 from botocore.loaders import Loader
 from botocore.model import ServiceModel
 
-from corral.aws import Request, Response, catalogue, not_served, recognise, verify
+from corral.aws import Request, Response, catalogue, not_served, recognise, recognise_unless_form, verify
 from corral.errors import ApiError, api_error
 from wire.oracle import client, lookup, sent_by_botocore
 
@@ -139,6 +139,32 @@ def test_the_error_names_what_is_not_recognised(request_: Request, code: str, sa
         recognise(request_)
     assert (caught.value.code, caught.value.status) == (code, 400)
     assert said in caught.value.message
+
+
+SCOPE = "AWS4-HMAC-SHA256 Credential=AK/20260101/eu-west-1/{}/aws4_request, SignedHeaders=host, Signature=0"
+
+
+@pytest.mark.parametrize(
+    "head, operation",
+    [
+        (Request("POST", "/", "", {"x-amz-target": "AmazonSQS.ListQueues"}, b""), "ListQueues"),
+        (Request("POST", "/v1/describejobs", "", {"authorization": SCOPE.format("batch")}, b""), "DescribeJobs"),
+        (Request("POST", "/v1/describejobs", "", {}, b""), "DescribeJobs"),
+        (
+            Request("POST", "/service/GraniteServiceVersion20100801/operation/DescribeAlarms", "",
+                    {"smithy-protocol": "rpc-v2-cbor", "authorization": SCOPE.format("monitoring")}, b""),
+            "DescribeAlarms",
+        ),
+        (Request("POST", "/", "", FORM, b""), None),
+        (Request("GET", "/", "Action=GetCallerIdentity&Version=2011-06-15", {}, b""), None),
+        (Request("POST", "/", "", {"authorization": SCOPE.format("sts")}, b""), None),
+        (Request("POST", "/", "", {"authorization": SCOPE.format("ec2")}, b""), None),
+        (Request("POST", "/", "", {"authorization": SCOPE.format("monitoring")}, b""), None),
+    ],
+)  # fmt: skip
+def test_all_but_forms_are_recognised_by_their_heads(head: Request, operation: str | None) -> None:
+    call = recognise_unless_form(head)
+    assert (call.operation if call is not None else None) == operation
 
 
 def test_unknown_targets_are_not_cached() -> None:

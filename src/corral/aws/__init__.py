@@ -2,14 +2,16 @@
 
 The server handles a request like this:
 
-    call = recognise(request)                      # on ApiError respond with serialize_refusal
-    identity = verify(request, lookup, now_s)      # on ApiError respond with serialize_refusal or call.serialize_error
+    call = recognise_unless_form(head)             # None for a form; on ApiError respond with serialize_refusal
+    pending = begin_verification(head, lookup, now_s)   # then receive the body
+    identity = pending.finish()                    # on ApiError respond with serialize_refusal or call.serialize_error
+    call = call or recognise(request)              # decodes the form, and never before the signature is verified
     result = handler(call.params())                # on ApiError respond with call.serialize_error
     response = call.serialize(result, request_id)
 
 The body of an S3 request may be too large for memory. So S3 requests are recognised and verified from their heads:
 
-    call = recognise_head(head)                    # None if the request is not for S3: read the body and continue as above
+    call = recognise_head(head)                    # None if the request is not for S3: continue as above
     identity, body = verify_head(head, lookup, now_s)   # for PostObject: verify_post_policy, after its form is read
     payload = body.feed(data)                      # for every chunk received; write it to a file if call.streams_in is set
     trailers = body.finish()                       # raises if the body does not match its signature
@@ -19,11 +21,19 @@ The body of an S3 request may be too large for memory. So S3 requests are recogn
 
 from corral.aws.form_encoding import PARAMETERS_MAX
 from corral.aws.http import BODY_MAX_BYTES, Request, Response
-from corral.aws.recognition import ApiCall, not_served, presumed_protocol, recognise, recognise_head, serialize_refusal
+from corral.aws.recognition import (
+    ApiCall,
+    not_served,
+    presumed_protocol,
+    recognise,
+    recognise_head,
+    recognise_unless_form,
+    serialize_refusal,
+)
 from corral.aws.request_body import PlainBody, RequestBody
 from corral.aws.s3 import normalize_s3_request
 from corral.aws.s3_signatures import PostPolicy, verify_head, verify_post_policy
-from corral.aws.sigv4 import Identity, Secret, SecretLookup, verify
+from corral.aws.sigv4 import Identity, PendingVerification, Secret, SecretLookup, begin_verification, verify, wrong_service
 from corral.aws.wire_errors import NESTING_MAX, WrongResult
 
 __all__ = [
@@ -32,6 +42,7 @@ __all__ = [
     "PARAMETERS_MAX",
     "ApiCall",
     "Identity",
+    "PendingVerification",
     "PlainBody",
     "PostPolicy",
     "Request",
@@ -40,13 +51,16 @@ __all__ = [
     "Secret",
     "SecretLookup",
     "WrongResult",
+    "begin_verification",
     "normalize_s3_request",
     "not_served",
     "presumed_protocol",
     "recognise",
     "recognise_head",
+    "recognise_unless_form",
     "serialize_refusal",
     "verify",
     "verify_head",
     "verify_post_policy",
+    "wrong_service",
 ]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, unquote_to_bytes
 
 from corral.aws.wire_errors import NESTING_MAX, ParseError
 
 PARAMETERS_MAX = 20_000
 SEGMENTS_MAX = 3 * NESTING_MAX  # of one dotted name: a list takes three, its name, "member" and an index
 INDEX_MAX_DIGITS = 9
+DECODED_AT_ONCE_CHARS = 64 * 1024  # `unquote` takes up to 40 times the memory of its text
 
 FormTree = dict[str, Any]  # name -> text or FormTree
 
@@ -44,9 +45,23 @@ def percent_decoded(text: str, *, plus: bool = False) -> str:
     if "%" not in text:
         return text
     try:
+        if len(text) > DECODED_AT_ONCE_CHARS:
+            return decoded_in_pieces(text, DECODED_AT_ONCE_CHARS)
         return unquote(text, errors="strict")
     except UnicodeDecodeError:
         raise ParseError.syntax("percent-encoded text is not valid UTF-8") from None
+
+
+def decoded_in_pieces(text: str, piece_chars: int) -> str:
+    """Percent-decode a long text piece by piece, which bounds the memory. Raises UnicodeDecodeError."""
+    pieces, start = [], 0
+    while start < len(text):
+        end = start + piece_chars
+        cut = text.rfind("%", end - 2, end)  # an escape has three characters, which stay together
+        end = cut if cut > start else end
+        pieces.append(unquote_to_bytes(text[start:end]))
+        start = end
+    return b"".join(pieces).decode()
 
 
 def form_tree(pairs: Iterable[tuple[str, str]]) -> FormTree:

@@ -167,6 +167,27 @@ def recognise_head(head: Request) -> ApiCall | None:
         raise to_api_error(error, service.name, "rest-xml") from None
 
 
+def recognise_unless_form(head: Request) -> ApiCall | None:
+    """Return the API call of a request to a service other than S3, if its head identifies it.
+
+    None if the operation may be a parameter of a form: verify the signature, then `recognise` the complete request. To decompress
+    and decode a form takes much more time than to verify its signature.
+    """
+    target = head.headers.get("x-amz-target")
+    if target is not None:
+        return _call(_from_target(target), head, NO_PARAMS)
+    return None if _may_be_form(head) else recognise(head)
+
+
+def _may_be_form(head: Request) -> bool:
+    if "smithy-protocol" in head.headers:
+        return False
+    service = _service(head, scope_service(head))
+    if service is not None:
+        return "query" in service.protocols or "ec2" in service.protocols
+    return head.headers.get("content-type", "").startswith(FORM_TYPE) or "Action=" in head.query
+
+
 def not_served(call: ApiCall) -> ApiError:
     """Return the error for an operation that Corral does not implement."""
     return unserved_operation(call.service, call.operation, call.protocol)

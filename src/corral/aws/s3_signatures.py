@@ -73,7 +73,7 @@ def verify_head(head: Request, lookup: SecretLookup, now_s: float, *, signing_na
             message = "The authorization mechanism you have provided is not supported. Please use AWS4-HMAC-SHA256."
             raise error_class("InvalidRequest", 400)(message)
         stated = _stated_hash(head)
-        identity, claim, secret = check_signature(head, lookup, now_s, signing_name, lambda claim: stated)
+        identity, claim, secret = check_signature(head, lookup, now_s, signing_name, stated)
         return identity, _body(stated, head.headers, claim, secret)
     except SignatureRefused as refused:
         raise signature_error("rest-xml", refused) from None

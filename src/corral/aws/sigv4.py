@@ -29,6 +29,8 @@ SKEW_MAX_S = 15 * 60
 EXPIRES_MAX_S = 7 * 24 * 3600
 SIGNING_KEYS_MAX = 1024
 SCOPES_MAX = 1024
+SCOPE_CACHED_MAX_CHARS = 2048  # the cache also holds what unknown callers have sent
+CREDENTIAL_MAX_CHARS = 1024
 ALGORITHM = "AWS4-HMAC-SHA256"
 UNSIGNED_PAYLOAD = "UNSIGNED-PAYLOAD"
 
@@ -155,31 +157,83 @@ class SignatureRefused(Exception):
 def verify(
     request: Request, lookup: SecretLookup, now_s: float, *, body_sha256: str | None = None, signing_name: str | None = None
 ) -> Identity:
-    """Return the identity that signed the request, or raise an ApiError.
+    """Return the identity that signed a complete request, or raise an ApiError.
 
     `body_sha256` is the hash of a streamed body. `signing_name` is the service that the signature must name.
     """
+    return begin_verification(request, lookup, now_s, signing_name).finish(body_sha256)
+
+
+def begin_verification(head: Request, lookup: SecretLookup, now_s: float, signing_name: str | None = None) -> PendingVerification:
+    """Check everything about a signature that needs no body: its key is known, its date is current, all headers are signed.
+
+    A signature that states the hash of the body is also compared. Raises an ApiError.
+    """
     try:
-        return check_signature(request, lookup, now_s, signing_name, lambda claim: _payload_hash(claim, request, body_sha256))[0]
-    except SignatureRefused as refused:
-        raise signature_error(presumed_protocol(request), refused) from None
-    except ParseError as error:
-        raise signature_error(presumed_protocol(request), SignatureRefused("incomplete", error.detail)) from None
+        claim, secret = check_claim(head, lookup, now_s, signing_name)
+        stated = head.headers.get("x-amz-content-sha256")
+        if stated is None or stated.startswith("STREAMING-"):
+            return PendingVerification(head, claim, secret, is_compared=False)
+        _compare(claim, secret, head, stated)
+        return PendingVerification(head, claim, secret, is_compared=True)
+    except (SignatureRefused, ParseError) as error:
+        raise _api_error(head, error) from None
+
+
+class PendingVerification(Struct, frozen=True):
+    """The signature of a request whose head was checked. `finish` compares it with the body."""
+
+    request: Request
+    claim: SignatureClaim
+    secret: Secret
+    is_compared: bool  # the signature matches the stated hash of the body
+
+    def finish(self, body_sha256: str | None = None) -> Identity:
+        """Return the identity that signed the request, whose body has arrived. Raises an ApiError."""
+        claim, secret, scope = self.claim, self.secret, self.claim.scope
+        try:
+            payload_hash = _payload_hash(claim, self.request, body_sha256)
+            if not self.is_compared:
+                _compare(claim, secret, self.request, payload_hash)
+        except (SignatureRefused, ParseError) as error:
+            raise _api_error(self.request, error) from None
+        return identity_of(scope.access_key_id, secret, scope.region, scope.service)
+
+
+def wrong_service(request: Request, signing_name: str) -> ApiError:
+    """Return the error for a signature that names another service than the request."""
+    return signature_error(presumed_protocol(request), _wrong_service(signing_name))
 
 
 def check_signature(
-    request: Request, lookup: SecretLookup, now_s: float, signing_name: str | None, payload_hash: Callable[[SignatureClaim], str]
+    head: Request, lookup: SecretLookup, now_s: float, signing_name: str | None, payload_hash: str
 ) -> tuple[Identity, SignatureClaim, Secret]:
-    """Verify a signature; `payload_hash` returns the hash that must have been signed. Raises `SignatureRefused`."""
-    claim = _claim(request)
+    """Verify a signature from the head of a request; `payload_hash` must have been signed. Raises `SignatureRefused`."""
+    claim, secret = check_claim(head, lookup, now_s, signing_name)
+    _compare(claim, secret, head, payload_hash)
+    scope = claim.scope
+    return identity_of(scope.access_key_id, secret, scope.region, scope.service), claim, secret
+
+
+def check_claim(head: Request, lookup: SecretLookup, now_s: float, signing_name: str | None) -> tuple[SignatureClaim, Secret]:
+    """Return what a request states about its signature, and the secret of its key. Raises `SignatureRefused`."""
+    claim = _claim(head)
     scope = claim.scope
     if signing_name is not None and scope.service != signing_name:
-        raise SignatureRefused("mismatch", f"Credential should be scoped to correct service: '{signing_name}'.")
+        raise _wrong_service(signing_name)
     secret = known_secret(scope.access_key_id, claim.token, lookup, now_s)
     _check_time(claim, now_s)
-    _check_signed(claim, request.headers)
-    _compare(claim, secret, request, payload_hash(claim))
-    return identity_of(scope.access_key_id, secret, scope.region, scope.service), claim, secret
+    _check_signed(claim, head.headers)
+    return claim, secret
+
+
+def _wrong_service(signing_name: str) -> SignatureRefused:
+    return SignatureRefused("mismatch", f"Credential should be scoped to correct service: '{signing_name}'.")
+
+
+def _api_error(request: Request, error: SignatureRefused | ParseError) -> ApiError:
+    refused = SignatureRefused("incomplete", error.detail) if isinstance(error, ParseError) else error
+    return signature_error(presumed_protocol(request), refused)
 
 
 def identity_of(access_key_id: str, secret: Secret, region: str, service: str) -> Identity:
@@ -209,7 +263,9 @@ def _header_claim(authorization: str, headers: Mapping[str, str]) -> SignatureCl
     before, _, after = authorization.partition("Signature=")
     signature, _, rest = after.partition(",")
     timestamp = headers.get("x-amz-date") or _iso_basic(headers.get("date"))
-    return SignatureClaim(_header_scope(before + rest), signature.strip(), timestamp, headers.get("x-amz-security-token"), None)
+    text = before + rest
+    scope = _header_scope(text) if len(text) <= SCOPE_CACHED_MAX_CHARS else _header_scope.__wrapped__(text)
+    return SignatureClaim(scope, signature.strip(), timestamp, headers.get("x-amz-security-token"), None)
 
 
 @lru_cache(maxsize=SCOPES_MAX)
@@ -244,6 +300,8 @@ def _presigned_claim(query: Mapping[str, str]) -> SignatureClaim:
 
 def scope_of(credential: str, signed_headers: str) -> CredentialScope:
     """Parse a credential and the list of signed headers."""
+    if len(credential) > CREDENTIAL_MAX_CHARS:
+        raise SignatureRefused("incomplete", f"Credential must not be longer than {CREDENTIAL_MAX_CHARS} characters")
     parts = credential.rsplit("/", 4)  # an access key that a user has chosen may contain a slash
     if len(parts) != 5 or parts[4] != "aws4_request" or not all(parts):
         raise SignatureRefused("incomplete", "Credential must have the form KEY/DATE/REGION/SERVICE/aws4_request")

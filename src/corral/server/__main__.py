@@ -54,6 +54,7 @@ from corral.reconcile.receivers import RECEIVERS
 from corral.server.agents import Agents
 from corral.server.authentication import Authentication
 from corral.server.blob_gc import ERASED_ORPHANS_MAX, BlobGc, take_back_quarantined
+from corral.server.connection_limits import ConnectionLimits, connections_allowed, raise_open_files_limit
 from corral.server.data_channel import DataChannel
 from corral.server.front_door import FrontDoor
 from corral.server.http_server import AsgiApp, HttpServer
@@ -110,6 +111,7 @@ async def _serve(options: ServerOptions) -> None:
     if options.isolate and options.runtime == "process":
         raise Refused("--isolate runs every task in a container, so it excludes --runtime process.")
     runtime = "docker" if options.isolate else options.runtime
+    files_limit = raise_open_files_limit()
     data = Path(options.data).resolve()
     _validate_data(data, options)
     listeners = [_listen(options.host, options.port)]  # nothing is written before the port is bound
@@ -159,7 +161,7 @@ async def _serve(options: ServerOptions) -> None:
     lanes |= {"state": state, "logs": logs, "metrics": metrics}
     blobs = Blobs(data / "blobs", names)
     take_back_quarantined(blobs, store)
-    agents = Agents(data, options.gpus, state, logs, blobs, clock, excluded_gpus, runtime)
+    agents = Agents(data, options.gpus, state, logs, blobs, clock, excluded_gpus, runtime, files_limit)
     state_core.batch([Command(_reset_host_timeouts, lambda answer: None)])  # before any due work runs
     forget_finished((store, log_store, metric_store))
     for lane in lanes.values():
@@ -180,6 +182,7 @@ async def _serve(options: ServerOptions) -> None:
     def failing() -> list[dict[str, Any]]:
         return [each for lane in lanes.values() for each in lane.failing_handovers()]
 
+    limits = ConnectionLimits(connections_allowed())
     front_door = FrontDoor(
         settings,
         lanes,
@@ -189,8 +192,9 @@ async def _serve(options: ServerOptions) -> None:
         lambda tx: status_of(tx, agents.samples, about, agents.history, failing(), agents.problems()),
         TaskEndpoints(state, agents),
         SessionRevocation(settings.sessions, store.tasks.live, partial(_store_members, sessions_file)),
+        limits.memory,
     )
-    server = HttpServer(AsgiApp(front_door, channel, blobs), clock)
+    server = HttpServer(AsgiApp(front_door, channel, blobs, limits), limits, clock)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _request_exit, server, *lanes.values())
     serving = asyncio.create_task(server.serve(sockets=listeners))

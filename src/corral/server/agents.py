@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import subprocess
 import sys
 from collections import deque
@@ -115,14 +116,16 @@ class AgentConnection:
 class Agents:
     def __init__(
         self, data: Path, gpus_flag: str, state: Lane[Store], logs_lane: Lane[LogStore], blobs: Blobs, clock: Clock,
-        excluded_gpus: str = "", runtime: str = "auto",
+        excluded_gpus: str = "", runtime: str = "auto", files_limit: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
+        """`files_limit` is the limit of open files, soft and hard, that the agent and its tasks get."""
         self._folder = data / "node"
         self._blobs = blobs
         self._data = data
         self._gpus_flag = gpus_flag
         self._excluded_gpus = excluded_gpus
         self._runtime = runtime
+        self._files_limit = files_limit
         self._state = state
         self._logs = logs_lane
         self._clock = clock
@@ -367,7 +370,11 @@ class Agents:
         command = [sys.executable, "-m", "corral.node", "--data", str(self._data), "--gpus", self._gpus_flag]
         command += ["--exclude-gpus", self._excluded_gpus, "--runtime", self._runtime]
         with open(self._folder / "agent.log", "ab") as output:
-            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+            agent = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True)
+        if self._files_limit is not None:
+            with suppress(OSError):  # the agent has ended already
+                resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, self._files_limit)
+        return agent
 
 
 def encode_starts(specs: Iterable[RunSpec]) -> tuple[list[msgspec.Raw], dict[str, str]]:

@@ -49,6 +49,10 @@ class Authentication:
         """Verify the signature of a request whose body is complete."""
         return aws.verify(request, self.secret, self._clock.now_s(), signing_name=signing_name)
 
+    def begin_signature(self, head: aws.Request, signing_name: str | None) -> aws.PendingVerification:
+        """Check the signature of a request as far as its head allows. `finish` of the result needs the body."""
+        return aws.begin_verification(head, self.secret, self._clock.now_s(), signing_name)
+
     def head_signature(self, head: aws.Request, signing_name: str) -> tuple[aws.Identity, aws.RequestBody]:
         """Verify the signature of an S3 request, and return the decoder that verifies its body, too."""
         return aws.verify_head(head, self.secret, self._clock.now_s(), signing_name=signing_name)

@@ -22,6 +22,7 @@ from corral.ids import Ids
 from corral.model.numbers import whole_number
 from corral.model.settings import Settings
 from corral.server.authentication import ANONYMOUS, Authentication
+from corral.server.connection_limits import UnverifiedMemory
 from corral.server.cors import BucketCors, Preflight
 from corral.server.http_connection import HEADERS_MAX_BYTES, HttpConnection, headers_too_large
 from corral.server.lanes import Lane
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 PUBLIC_ACTIONS = frozenset({"corral:Health", "s3:Preflight"})  # these requests have no signature
 WAIT_MAX_S = 60.0
+PAGE_BODY_MAX_BYTES = 64 * 1024  # of requests to status pages and task endpoints
 
 log = logging.getLogger("corral")
 AccessDenied = api_error("AccessDenied", 403)
@@ -91,13 +93,15 @@ class FrontDoor:
         status: Callable[[Tx[Any]], dict[str, Any]],
         task_endpoints: TaskEndpoints,
         revocation: SessionRevocation,
+        memory: UnverifiedMemory,
     ) -> None:
         self._settings = settings
         self._state = lanes["state"]
         self._authentication = authentication
         self._ids = ids
         self._intake = intake
-        self._calls = CallRunner(settings, lanes, ids)
+        self._memory = memory
+        self._calls = CallRunner(settings, lanes, ids, memory)
         self._origins = BucketCors(lanes["state"], settings, ids)
         self._s3 = S3Requests(settings, lanes, ids, intake, self._calls, self._origins)
         self._task_endpoints = task_endpoints
@@ -111,6 +115,8 @@ class FrontDoor:
         try:
             exchange = await self._recognise(request, request_id, receive, connection)
             identity = await exchange.authenticate(self._authentication)
+            if identity is not ANONYMOUS:
+                connection.authenticated()
             caller = self._caller(identity, request, request_id)
             if caller.confined:
                 await self._permissions.check(caller, exchange)
@@ -124,10 +130,11 @@ class FrontDoor:
             error = raised if isinstance(raised, ApiError) else internal_failure()
             if error is not raised:
                 log.exception("request %s failed: %s", request_id, exchange.action if exchange is not None else request)
+            error.__traceback__ = None  # its frames hold the body, and the error is a local variable of the last of them: a cycle
             return exchange.refuse(error) if exchange is not None else aws.serialize_refusal(request, error, request_id)
 
     async def _recognise(self, request: aws.Request, request_id: str, receive: Receive, connection: HttpConnection) -> Exchange:
-        """Return the exchange of a request. Except for S3 and the registry, this waits for the whole body."""
+        """Return the exchange of a request, from its head. Only pages need their body, which is small, at once."""
         headers = request.headers
         if sum(map(len, headers)) + sum(map(len, headers.values())) > HEADERS_MAX_BYTES:
             raise headers_too_large()
@@ -138,13 +145,21 @@ class FrontDoor:
         call = aws.recognise_head(request)
         if call is not None:
             return S3Request(call, request, request_id, receive, connection, self._s3)
-        request.body = await whole_body(headers, receive)
-        if request.path != "/":
-            if request.path.startswith("/_corral/"):
-                return self._status_pages.exchange(request, request_id)
-            if (page := self._task_endpoints.exchange(request)) is not None:
-                return page
-        return ServiceCall(aws.recognise(request), request_id, receive, self._calls)
+        if request.path != "/" and (page := await self._page(request, request_id, receive, connection)) is not None:
+            return page
+        return ServiceCall(request, aws.recognise_unless_form(request), request_id, receive, connection, self._calls)
+
+    async def _page(self, request: aws.Request, request_id: str, receive: Receive, connection: HttpConnection) -> Exchange | None:
+        """Return the exchange of a status page or of an endpoint of tasks; None: the path belongs to neither."""
+        page: Exchange | None
+        if request.path.startswith("/_corral/"):
+            page = self._status_pages.exchange(request, request_id)
+        else:
+            page = self._task_endpoints.exchange(request)
+        if page is not None:
+            request.body, taken = await whole_body(request.headers, receive, connection, self._memory, PAGE_BODY_MAX_BYTES)
+            self._memory.give_back(taken)
+        return page
 
     @cached_property
     def _registry(self) -> Registry:

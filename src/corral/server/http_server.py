@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -13,9 +14,10 @@ import uvicorn
 from corral import aws
 from corral.blobs import Blobs
 from corral.clock import Clock
+from corral.server.connection_limits import ConnectionLimits
 from corral.server.data_channel import WEBSOCKET_MAX_BYTES, DataChannel, websocket
 from corral.server.front_door import FrontDoor
-from corral.server.http_connection import BoundedHttpProtocol
+from corral.server.http_connection import IDLE_MAX_S, BoundedHttpProtocol
 from corral.server.request_body import ClientGone, Receive, end_body
 from corral.server.response_sender import Send, Sender
 
@@ -28,10 +30,11 @@ INVALID_REQUEST = "Invalid HTTP request received."
 class AsgiApp:
     """The ASGI application."""
 
-    def __init__(self, front_door: FrontDoor, channel: DataChannel, blobs: Blobs) -> None:
+    def __init__(self, front_door: FrontDoor, channel: DataChannel, blobs: Blobs, limits: ConnectionLimits) -> None:
         self._front_door = front_door
         self._channel = channel
         self._sender = Sender(blobs)
+        self._memory = limits.memory
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
@@ -48,7 +51,7 @@ class AsgiApp:
         )
         try:
             response = await self._front_door.respond(request, receive, connection)
-            await end_body(request, receive, connection, response)
+            await end_body(request, receive, connection, self._memory, response)
             await self._sender.send(send, response, connection)
         except ClientGone:
             return
@@ -61,10 +64,11 @@ class AsgiApp:
 class HttpServer(uvicorn.Server):
     """uvicorn without its signal handlers and without its ten wake-ups a second."""
 
-    def __init__(self, app: AsgiApp, clock: Clock) -> None:
+    def __init__(self, app: AsgiApp, limits: ConnectionLimits, clock: Clock) -> None:
         config = uvicorn.Config(
-            app, loop="none", http=BoundedHttpProtocol, lifespan="off", interface="asgi3", access_log=False, log_config=None,
-            server_header=False, proxy_headers=False, timeout_keep_alive=75, timeout_graceful_shutdown=3,
+            app, loop="none", http=partial(BoundedHttpProtocol, limits),  # type: ignore[arg-type]  # it returns one
+            lifespan="off", interface="asgi3", access_log=False, log_config=None,
+            server_header=False, proxy_headers=False, timeout_keep_alive=IDLE_MAX_S, timeout_graceful_shutdown=3,
             ws=websocket, ws_max_size=WEBSOCKET_MAX_BYTES, ws_per_message_deflate=False,  # type: ignore[arg-type]  # it returns one
         )  # fmt: skip
         super().__init__(config)
@@ -78,8 +82,11 @@ class HttpServer(uvicorn.Server):
         self._exit_requested.set()
 
     async def main_loop(self) -> None:
-        """Update the Date header once a second, and otherwise sleep until `exit`."""
+        """Update the Date header and find slow clients once a second, and otherwise sleep until `exit`."""
         while not await self.on_tick(0):  # computes the header
+            for connection in tuple(self.server_state.connections):
+                if isinstance(connection, BoundedHttpProtocol):
+                    connection.tick()
             with suppress(TimeoutError):
                 async with asyncio.timeout(DATE_S - self._clock.now_s() % DATE_S):
                     await self._exit_requested.wait()

@@ -15,6 +15,7 @@ from corral.blobs import Blobs, BlobWriter
 from corral.core import Tx
 from corral.errors import ApiError, ServiceUnavailable, api_error
 from corral.model.blob import Slice, StoredBlob
+from corral.server.connection_limits import UnverifiedMemory
 from corral.server.http_connection import HttpConnection
 from corral.server.lanes import Lane
 from corral.server.small_blob_writer import CommitBlob, SmallBlobWriter
@@ -23,9 +24,15 @@ from corral.server.socket_reader import SocketReader
 SMALL_MAX_BYTES = 64 * 1024  # a body up to this size that arrived at once is written together with others
 BATCH_BYTES = 512 * 1024  # approximate size of a batch for the threads
 AHEAD_MAX_BYTES = 2 * 1024 * 1024  # received while the threads are busy
-REST_MAX_BYTES = 1024 * 1024  # a refused body up to this size is read to its end; threads read a longer one from the socket
+PULLED_MIN_BYTES = 1024 * 1024  # threads read a longer body from the socket
+REST_MAX_BYTES = aws.BODY_MAX_BYTES  # a refused body up to this size is read to its end
+REST_MAX_S = 30.0  # and the client has this time to send it
 SKIPPED_MAX_BYTES = 64 * 1024 * 1024  # the rest of a body that is refused during reading is discarded up to this size
 IDLE_MAX_S = 60.0  # then a client that sends nothing gets RequestTimeout
+UNVERIFIED_IDLE_MAX_S = 20.0  # the same, while an unverified body takes memory
+UNVERIFIED_MIN_BYTES_PER_S = 64 * 1024  # of such a body, after UNVERIFIED_IDLE_MAX_S
+UNPACED_MAX_BYTES = 1024 * 1024  # the rest of such a body, and a refused body, is received at a limited rate
+UNCOUNTED_MAX_BYTES = 16 * 1024  # a body up to this size does not wait for memory; the number of connections bounds these
 WRITE_THREADS = 8
 DIGEST_THREADS = 4  # they never block, and the other threads wait for them
 TOO_SLOW = "Your socket connection to the server was not read from or written to within the timeout period."
@@ -80,7 +87,7 @@ class BodyReceiver:
             data, more = await next_piece(receive, connection)
             waiting.append(data)
             size += len(data)
-            if more and connection is not None and (length := connection.length or 0) > REST_MAX_BYTES:
+            if more and connection is not None and (length := connection.length or 0) > PULLED_MIN_BYTES:
                 left = length - size
         if not more and size <= SMALL_MAX_BYTES:
             payload = b"".join([body.feed(piece) for piece in waiting])
@@ -287,31 +294,55 @@ async def _readable(source: int) -> None:
         loop.remove_reader(source)
 
 
-async def whole_body(headers: Mapping[str, str], receive: Receive) -> bytes:
-    """The whole body of a request to a service other than S3, up to BODY_MAX_BYTES. A timeout would cost too much time."""
-    declared = headers.get("content-length", "0")
-    if declared.isdigit() and int(declared) > aws.BODY_MAX_BYTES:
-        raise _too_large()
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        raise ClientGone
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body"):
-        return body
-    parts, size = [body], len(body)
-    while message.get("more_body"):
+async def whole_body(
+    headers: Mapping[str, str], receive: Receive, connection: HttpConnection, memory: UnverifiedMemory, max_bytes: int
+) -> tuple[bytes, int]:
+    """The whole body of a request that cannot be verified without it, up to `max_bytes`.
+
+    The second value is the memory that the body has taken, which the caller gives back after it has verified the request. A small
+    body, and one that has arrived with its head, take none.
+    """
+    declared = headers.get("content-length", "")
+    if declared.isdigit() and (len(declared) > 18 or int(declared) > max_bytes):
+        raise _too_large(max_bytes)
+    if not connection.has_more:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > aws.BODY_MAX_BYTES:
-            raise _too_large()
-    return b"".join(parts)
+        body: bytes = message.get("body", b"")
+        if len(body) > max_bytes:
+            raise _too_large(max_bytes)
+        return body, 0
+    size = int(declared) if declared.isdigit() else max_bytes
+    if size <= UNCOUNTED_MAX_BYTES:
+        return await _unverified_body(receive, memory, max_bytes), 0
+    if not memory.try_take(size):
+        connection.hold()
+        await memory.take(size)
+    try:
+        return await _unverified_body(receive, memory, max_bytes), size
+    except BaseException:
+        memory.give_back(size)
+        raise
 
 
-def _too_large() -> ApiError:
-    return RequestTooLarge(f"The body is larger than the maximum of {aws.BODY_MAX_BYTES} bytes.")
+async def _unverified_body(receive: Receive, memory: UnverifiedMemory, max_bytes: int) -> bytes:
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + UNVERIFIED_IDLE_MAX_S
+    body, more = bytearray(), True
+    while more:
+        left_s = until_s + len(body) / UNVERIFIED_MIN_BYTES_PER_S - loop.time()
+        data, more = await next_piece(receive, within_s=min(UNVERIFIED_IDLE_MAX_S, left_s))
+        body += data
+        if len(body) > max_bytes:
+            raise _too_large(max_bytes)
+        if more and len(body) > UNPACED_MAX_BYTES:
+            await memory.pace(len(data))
+    return bytes(body)
+
+
+def _too_large(max_bytes: int) -> ApiError:
+    return RequestTooLarge(f"The body is larger than the maximum of {max_bytes} bytes.")
 
 
 def not_written(error: OSError) -> ApiError:
@@ -319,13 +350,15 @@ def not_written(error: OSError) -> ApiError:
     return ServiceUnavailable(f"Nothing was stored: the bytes could not be written ({error.strerror or error}).")
 
 
-async def next_piece(receive: Receive, connection: HttpConnection | None = None) -> tuple[bytes, bool]:
+async def next_piece(
+    receive: Receive, connection: HttpConnection | None = None, within_s: float = IDLE_MAX_S
+) -> tuple[bytes, bool]:
     """The next bytes of a body, and whether more follow."""
     try:
         if connection is not None and connection.has_news:
             message = await receive()  # without a timeout, which would cost more than the rest of this function
         else:
-            async with asyncio.timeout(IDLE_MAX_S):
+            async with asyncio.timeout(within_s):
                 message = await receive()
     except TimeoutError:
         raise RequestTimeout(TOO_SLOW) from None
@@ -334,19 +367,32 @@ async def next_piece(receive: Receive, connection: HttpConnection | None = None)
     return message.get("body", b""), message.get("more_body", False)
 
 
-async def end_body(head: aws.Request, receive: Receive, connection: HttpConnection, response: aws.Response) -> None:
-    """Read the rest of the body before the response is sent, or close the connection: the next request follows the body."""
+async def end_body(
+    head: aws.Request, receive: Receive, connection: HttpConnection, memory: UnverifiedMemory, response: aws.Response
+) -> None:
+    """Read the rest of the body before the response is sent, or close the connection: the next request follows the body.
+
+    The connection is also closed after a response that precedes `100 Continue`, even if the body is empty: botocore 1.42 would wait
+    in vain on the next request of the connection.
+    """
+    if connection.awaits_continue:
+        response.headers.append(("Connection", "close"))
+        return
     if not connection.has_more:
         return
     length = head.headers.get("content-length", "")
-    if connection.awaits_continue or not length.isdigit() or int(length) > REST_MAX_BYTES:
+    max_bytes = PULLED_MIN_BYTES if connection.is_taken_over else REST_MAX_BYTES
+    if not length.isdigit() or len(length) > 18 or int(length) > max_bytes:
         response.headers.append(("Connection", "close"))
         return
     try:
-        more = True
-        while more:
-            _, more = await next_piece(receive)
-    except RequestTimeout:
+        async with asyncio.timeout(REST_MAX_S):
+            more = True
+            while more:
+                data, more = await next_piece(receive, within_s=REST_MAX_S)
+                if more:
+                    await memory.pace(len(data))
+    except (RequestTimeout, TimeoutError):
         response.headers.append(("Connection", "close"))
 
 

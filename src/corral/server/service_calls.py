@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from hashlib import sha256
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -15,23 +17,47 @@ from corral.errors import ApiError
 from corral.ids import Ids
 from corral.model.settings import Settings
 from corral.server.authentication import Authentication
+from corral.server.connection_limits import UnverifiedMemory
+from corral.server.http_connection import HttpConnection
 from corral.server.lanes import Lane
-from corral.server.request_body import Receive
+from corral.server.request_body import Receive, whole_body
 from corral.server.task_permissions import RequiredOperation
 from corral.services import SERVICES, Handler, Service
 from corral.services.caller import Caller
 
+LARGE_BODY_BYTES = 256 * 1024  # a larger body is hashed and decoded in a thread
+DECODERS = 2
+
+T = TypeVar("T")
+
 
 class CallRunner:
-    def __init__(self, settings: Settings, lanes: Mapping[str, Lane[Any]], ids: Ids) -> None:
+    def __init__(self, settings: Settings, lanes: Mapping[str, Lane[Any]], ids: Ids, memory: UnverifiedMemory) -> None:
         self._settings = settings
         self._lanes = lanes
         self._ids = ids
+        self.memory = memory
+        self._decoders: ThreadPoolExecutor | None = None
+
+    async def off_loop(self, function: Callable[[], T]) -> T:
+        """Run a function that takes time in a thread, so that the event loop serves other requests meanwhile."""
+        if self._decoders is None:
+            self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="decoding")
+        return await asyncio.get_running_loop().run_in_executor(self._decoders, function)
+
+    async def decode(self, request: aws.Request, function: Callable[[], T]) -> T:
+        """Run a function that decodes the body of a verified request, in a thread if the body is large or compressed."""
+        if len(request.body) <= LARGE_BODY_BYTES and "content-encoding" not in request.headers:
+            return function()
+        try:
+            return await self.off_loop(function)
+        finally:
+            self.memory.trim_soon()
 
     async def run(self, call: aws.ApiCall, caller: Caller, receive: Receive) -> aws.Response:
         """Run a call whose body is complete, and return its response."""
         service, operation = served(call)
-        params = call.params()
+        params = await self.decode(call.request, call.params)
         if call.operation in service.prepare:
             params = await asyncio.to_thread(service.prepare[call.operation], params)
         lane = self._lanes[service.lane]
@@ -61,31 +87,57 @@ class CallRunner:
 
 
 class ServiceCall(Struct, eq=False):
-    """The exchange of a service other than S3. Its operation and its signature are determined from the whole request."""
+    """The exchange of a service other than S3.
 
-    call: aws.ApiCall
+    Its signature is verified over the body as it was sent. Only then is the body decompressed and decoded.
+    """
+
+    request: aws.Request  # its body arrives during `authenticate`
+    call: aws.ApiCall | None  # None: the operation is in the form, which is decoded after its signature is verified
     request_id: str
     receive: Receive
+    connection: HttpConnection
     calls: CallRunner
 
     @property
     def action(self) -> str:
-        return f"{self.call.service}:{self.call.operation}"
+        return f"{self.call.service}:{self.call.operation}" if self.call is not None else "unknown"
 
     async def authenticate(self, authentication: Authentication) -> aws.Identity:
-        return authentication.signature(self.call.request, self.call.signing_name)
+        request, call, calls = self.request, self.call, self.calls
+        pending = authentication.begin_signature(request, call.signing_name if call is not None else None)
+        body, taken = await whole_body(request.headers, self.receive, self.connection, calls.memory, aws.BODY_MAX_BYTES)
+        request.body = body
+        try:
+            body_sha256 = (await calls.off_loop(lambda: sha256(body).hexdigest())) if len(body) > LARGE_BODY_BYTES else None
+            identity = pending.finish(body_sha256)
+        finally:
+            if taken:
+                calls.memory.give_back(taken)
+        if call is None:
+            call = self.call = await calls.decode(request, partial(aws.recognise, request))
+            if call.signing_name != identity.service:
+                raise aws.wrong_service(request, call.signing_name)
+        return identity
 
     def required(self, caller: Caller) -> RequiredOperation:
-        served(self.call)  # refuse an operation that is not served as such
-        return RequiredOperation(self.call.service, self.call.operation, self.call.params, len(self.call.request.body))
+        call = self._recognised()
+        served(call)  # refuse an operation that is not served as such
+        return RequiredOperation(call.service, call.operation, call.params, len(call.request.body))
 
     def denied(self, message: str) -> ApiError:
-        return self.call.denied(message)
+        return self._recognised().denied(message)
 
     async def run(self, caller: Caller) -> aws.Response:
-        return await self.calls.run(self.call, caller, self.receive)
+        return await self.calls.run(self._recognised(), caller, self.receive)
+
+    def _recognised(self) -> aws.ApiCall:
+        assert self.call is not None, "authenticate comes first"
+        return self.call
 
     def refuse(self, error: ApiError) -> aws.Response:
+        if self.call is None:
+            return aws.serialize_refusal(self.request, error, self.request_id)
         return self.call.serialize_error(error, self.request_id)
 
 
