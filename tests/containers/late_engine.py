@@ -11,7 +11,7 @@ from engines.dockerd import Dockerd
 
 
 class LateEngine:
-    """A socket in front of an engine. Its events never say `oom`, and the first description of a killed container neither."""
+    """A socket in front of an engine. It hides `oom` events, and OOMKilled in the first description of a killed container."""
 
     def __init__(self, dockerd: Dockerd, path: Path) -> None:
         self.host = f"unix://{path}"

@@ -1,4 +1,4 @@
-"""Pause containers and volumes: wherever an agent dies, its task still runs, and nothing is left when it has ended."""
+"""Pause containers and volumes: whichever step an agent dies at, its task still runs, and nothing is left after the task."""
 
 from __future__ import annotations
 

@@ -134,3 +134,13 @@ def test_a_pause_container_is_adopted_and_removed_with_its_task(node: NodeFolder
 
     driver.until(gone, "the container that held the network is removed")
     driver.close()
+
+
+def test_a_damaged_file_of_a_run_is_ignored(node: NodeFolder, dockerd: Dockerd):
+    """An agent or a machine that dies while it writes the file must not keep every later agent from starting."""
+    (node.node / "containers").mkdir(exist_ok=True)
+    (node.node / "containers" / "one.run").write_bytes(b'{"corral.')
+    driver = Driver(lambda *_: DockerEngine(node.node, node.host_id, {"DOCKER_HOST": dockerd.host}, WallClock()), node)
+    assert not driver.engine.observe()
+    assert driver.run(RUN).observed.exit_code == 0
+    driver.close()

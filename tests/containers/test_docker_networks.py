@@ -93,7 +93,7 @@ def test_removed_networks_are_created_again(run: Containers, dockerd: Dockerd):
         dockerd("network", "prune", "-f")
         assert "corral" not in dockerd("network", "ls")
         task = run(shell("wget -qO- $ECS_CONTAINER_METADATA_URI_V4 | grep -c DockerId"), networkMode=mode, **more)
-        assert run.printed(task) == ["1"], task
+        assert run.printed(task) == ["1"], (mode, task["stoppedReason"], task["containers"])
 
 
 def reaches_corral(dockerd: Dockerd, container: str) -> bool:

@@ -75,7 +75,11 @@ class DockerRuns:
 
     def load(self) -> None:
         for run_id in list(self.unfinished()):
-            self.add(run_id, msgspec.json.decode((self._folder / f"{run_id}.run").read_bytes()))
+            path = self._folder / f"{run_id}.run"
+            try:
+                self.add(run_id, msgspec.json.decode(path.read_bytes()))
+            except (msgspec.DecodeError, KeyError):  # damaged by a crash; the labels of its container say the same
+                path.unlink()
 
     def add(self, run_id: str, labels: Mapping[str, str], *, ordered: bool = False) -> DockerRun:
         """Add a run by the labels of its container."""
@@ -87,7 +91,9 @@ class DockerRuns:
         return run
 
     def write(self, run_id: str, labels: Mapping[str, str]) -> None:
-        (self._folder / f"{run_id}.run").write_bytes(msgspec.json.encode(labels))
+        fresh = self._folder / f"{run_id}.new"
+        fresh.write_bytes(msgspec.json.encode(labels))
+        fresh.rename(self._folder / f"{run_id}.run")  # at once: an agent that is killed leaves no half of a file
 
     def update(self, run: DockerRun, observed: Observed) -> None:
         """Store a new observation and report it if it differs from the last."""
