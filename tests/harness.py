@@ -150,8 +150,9 @@ def _commands() -> Iterator[tuple[int, list[str]]]:
 
 
 def container(command: list[str], gpus: int = 0, log_prefix: str | None = None, **more: Any) -> dict[str, Any]:
-    """A container definition as people write it."""
-    definition: dict[str, Any] = {"name": "main", "image": "corral/host", "command": command, "memory": 16, **more}
+    """A container definition as people write it. `memory` is a hard limit, which Python programs would exceed."""
+    size = {"memoryReservation": 16} if command and "python" in command[0] else {"memory": 16}
+    definition: dict[str, Any] = {"name": "main", "image": "corral/host", "command": command, **size, **more}
     if gpus:
         definition["resourceRequirements"] = [{"type": "GPU", "value": str(gpus)}]
     if log_prefix:
