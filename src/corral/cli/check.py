@@ -10,7 +10,7 @@ import click
 
 from corral.cli.backup_process import run_backup
 from corral.cli.data_folder import DataFolder, data_option
-from corral.cli.output import count, print_json
+from corral.cli.output import count, print_json, print_line
 
 SIGNS = {"ok": "✓", "warning": "!", "failure": "✗"}
 
@@ -38,8 +38,8 @@ def check(data: DataFolder, deep: bool, as_json: bool, backup: Path | None) -> N
 
 def _print(results: list[dict[str, Any]], failures: int) -> None:
     for result in results:
-        click.echo(f"{SIGNS[result['level']]} {result['check']}: {result['found']}")
+        print_line(f"{SIGNS[result['level']]} {result['check']}: {result['found']}")
         if result["advice"]:
-            click.echo(f"  → {result['advice']}")
+            print_line(f"  → {result['advice']}")
     warnings = sum(result["level"] == "warning" for result in results)
-    click.echo(f"{count(failures, 'failure')}, {count(warnings, 'warning')}")
+    print_line(f"{count(failures, 'failure')}, {count(warnings, 'warning')}")

@@ -8,7 +8,7 @@ from corral.cli import tasks
 from corral.cli.completion import complete_task_ids
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import client, cluster_option, find_endpoint, own_page
-from corral.cli.output import print_json
+from corral.cli.output import print_json, print_line
 
 
 @click.command(short_help="End sessions and credentials of tasks.")
@@ -37,6 +37,6 @@ def revoke(data: DataFolder, task: str | None, everything: bool, cluster: str | 
     if as_json:
         print_json(revoked)
     elif task is not None:
-        click.echo(f"{tasks.short(str(wanted['task']))} has no credentials any more")
+        print_line(f"{tasks.short(str(wanted['task']))} has no credentials any more")
     else:
-        click.echo("All sessions have ended. Tasks get new credentials when they request them.")
+        print_line("All sessions have ended. Tasks get new credentials when they request them.")
