@@ -130,7 +130,8 @@ def test_networks_removed_under_running_tasks(run: Containers, corral: Corral, d
 
 def test_doctor_reports_removed_networks(run: Containers, corral: Corral, dockerd: Dockerd, own: Cli):
     def told() -> str:
-        return own("doctor", "--json", env={"DOCKER_HOST": dockerd.host, "CORRAL_DATA": str(corral.data)}).stdout
+        where = {"DOCKER_HOST": dockerd.host, "CORRAL_DATA": str(corral.data)}
+        return own("doctor", "--json", env=where, code=1).stdout  # 1: the agent is stopped
 
     [arn] = run.start(shell("sleep 3000"), networkMode="bridge")
     container = run.until(arn)["containers"][0]["runtimeId"]

@@ -156,10 +156,11 @@ def test_environment(node):
         driver.run(spec("two", "env", "-0", environment=given, gpu_ids=["GPU-a", "GPU-b"]))
         common = {"PATH": ours["PATH"], "HOME": "/home/x", "LANG": "de_DE", "A": "1", "EMPTY": "", "TEXT": "ü\n2"}
         assert _variables(node.output("none")) == {
-            **common, "NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": "", "CORRAL_RUN_ID": "none",
+            **common, "NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": "", "CORRAL_RUN": f"{node.node}/none",
         }  # fmt: skip
         assert _variables(node.output("two")) == {
-            **common, "NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b", "CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b", "CORRAL_RUN_ID": "two",
+            **common, "NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b", "CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b",
+            "CORRAL_RUN": f"{node.node}/two",
         }  # fmt: skip
         driver.close()
     assert "AWS_PROFILE" not in INHERITED

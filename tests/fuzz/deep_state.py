@@ -34,6 +34,7 @@ POLICY = json.dumps(
         ],
     }
 )
+ROLE_POLICY = POLICY.replace('"Principal": "*", ', "")  # a role's policy names no principal
 TRUST = json.dumps(
     {
         "Version": "2012-10-17",
@@ -475,21 +476,21 @@ class DeepState:
             AvailabilityZone="us-east-1a",
             ServiceName="com.amazonaws.us-east-1.s3",
             CidrIp="10.0.0.0/8",
-            PolicyDocument=POLICY,
+            PolicyDocument=ROLE_POLICY,
         )
 
     async def _roles(self) -> None:
         call, name = self._caller("iam"), f"fuzz-{self._mark}"
         await call("CreateRole", RoleName=name, AssumeRolePolicyDocument=TRUST)
-        await call("PutRolePolicy", RoleName=name, PolicyName="p", PolicyDocument=POLICY)
-        arn = (await call("CreatePolicy", PolicyName=name, PolicyDocument=POLICY))["Policy"]["Arn"]
-        await call("CreatePolicyVersion", PolicyArn=arn, PolicyDocument=POLICY, SetAsDefault=True)
+        await call("PutRolePolicy", RoleName=name, PolicyName="p", PolicyDocument=ROLE_POLICY)
+        arn = (await call("CreatePolicy", PolicyName=name, PolicyDocument=ROLE_POLICY))["Policy"]["Arn"]
+        await call("CreatePolicyVersion", PolicyArn=arn, PolicyDocument=ROLE_POLICY, SetAsDefault=True)
         await call("AttachRolePolicy", RoleName=name, PolicyArn=arn)
         await call("CreateInstanceProfile", InstanceProfileName=name)
         await call("AddRoleToInstanceProfile", InstanceProfileName=name, RoleName=name)
         self._knows("iam", RoleName=name, PolicyArn=arn, PolicyName=["p", name], InstanceProfileName=name, VersionId=["v1", "v2"])
         self._knows(
-            "iam", PolicyDocument=POLICY, AssumeRolePolicyDocument=TRUST, AWSServiceName="ecs.amazonaws.com", PathPrefix="/"
+            "iam", PolicyDocument=ROLE_POLICY, AssumeRolePolicyDocument=TRUST, AWSServiceName="ecs.amazonaws.com", PathPrefix="/"
         )
         role = f"arn:aws:iam::{self._account}:role/{name}"
         self._example("sts", "AssumeRole", {"RoleArn": role, "RoleSessionName": "fuzz", "DurationSeconds": 900, "Policy": POLICY})

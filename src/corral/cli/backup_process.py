@@ -7,11 +7,9 @@ import subprocess
 import sys
 from typing import Any
 
-import click
-
 from corral.cli.data_folder import DataFolder
 from corral.cli.errors import CliError
-from corral.cli.output import format_bytes
+from corral.cli.output import format_bytes, print_progress
 
 
 def run_backup(do: str, data: DataFolder, *options: str, quiet: bool) -> Any:
@@ -29,7 +27,7 @@ def run_backup(do: str, data: DataFolder, *options: str, quiet: bool) -> Any:
                 _show(message)
         errors = process.stderr.read()
     if shows:
-        click.echo("\r\x1b[K", nl=False, err=True)
+        print_progress()
     if process.returncode:
         lines = errors.strip().splitlines() or [f"corral.backup ended with {process.returncode}"]
         raise CliError(lines[-1].removeprefix("corral: "))
@@ -39,4 +37,4 @@ def run_backup(do: str, data: DataFolder, *options: str, quiet: bool) -> Any:
 def _show(message: dict[str, Any]) -> None:
     done, total = message["done"], message["total"]
     percent = 100 * done // total if total else 100
-    click.echo(f"\r\x1b[K{message['step']}: {format_bytes(done)} of {format_bytes(total)} ({percent}%)", nl=False, err=True)
+    print_progress(f"{message['step']}: {format_bytes(done)} of {format_bytes(total)} ({percent}%)")

@@ -53,6 +53,11 @@ def print_line(text: str) -> None:
     click.echo(escape_controls(text))
 
 
+def print_progress(text: str = "") -> None:
+    """Replace the progress line on stderr; without a text, clear it."""
+    click.echo(f"\r\x1b[K{escape_controls(text)}", nl=False, err=True)
+
+
 def json_text(value: Any, indent: int | None = None) -> str:
     """Return JSON in ASCII without control characters. `json.dumps` escapes all of them but DEL."""
     return json.dumps(value, indent=indent, default=_plain).replace("\x7f", "\\u007f")

@@ -497,7 +497,8 @@ class DockerEngine:
         """Create the networks again when they were removed under running tasks, and connect their containers again."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._networks_changed.wait(), CHECK_NETWORKS_S)
+                async with asyncio.timeout(CHECK_NETWORKS_S):  # wait_for would lose a cancellation that comes with an event
+                    await self._networks_changed.wait()
             self._networks_changed.clear()
             await self._available.wait()
             if any(run.is_alive and run.network != "host" for run in self._runs.by_id.values()):

@@ -25,7 +25,7 @@ from corral.node import node_folder, procfs
 from corral.node.engine import CannotExecute, Changed, Known
 from corral.node.exec_sessions import ExecSessions
 from corral.node.json_lines import JsonLines, attach
-from corral.node.spawner_protocol import LAUNCH_MAX_BYTES, RUN_ID_VARIABLE, FromSpawner, Launch, SpawnedRun
+from corral.node.spawner_protocol import LAUNCH_MAX_BYTES, RUN_VARIABLE, FromSpawner, Launch, SpawnedRun
 
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SHELL")
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -50,18 +50,17 @@ def environment_for(spec: RunSpec, ours: Mapping[str, str]) -> dict[str, str]:
     if "AWS_CONTAINER_CREDENTIALS_FULL_URI" in environment and not environment.keys() & OWN_AWS_FILES:
         # HOME is that of a person, and an AWS SDK would prefer that person's keys to the role of the task.
         environment |= {"AWS_SHARED_CREDENTIALS_FILE": os.devnull, "AWS_CONFIG_FILE": os.devnull}
-    environment[RUN_ID_VARIABLE] = spec.run_id
     gpu_ids = ",".join(spec.gpu_ids)
     environment["NVIDIA_VISIBLE_DEVICES"] = gpu_ids or "void"
     environment["CUDA_VISIBLE_DEVICES"] = gpu_ids
     return environment
 
 
-def launch_of(spec: RunSpec, ours: Mapping[str, str]) -> Launch:
+def launch_of(spec: RunSpec, ours: Mapping[str, str], folder: str) -> Launch:
     return Launch(
         run_id=spec.run_id,
         command=spec.command,
-        environment=environment_for(spec, ours),
+        environment={**environment_for(spec, ours), RUN_VARIABLE: f"{folder}/{spec.run_id}"},
         working_directory=spec.working_directory,
         stop_grace_s=spec.stop_grace_s,
         ships_logs=spec.ships_logs,
@@ -136,7 +135,7 @@ class ProcessEngine:
         self._pinging = asyncio.get_running_loop().create_task(self._ping())
 
     def start(self, specs: Iterable[RunSpec]) -> None:
-        launches = [launch_of(spec, self._environment) for spec in specs if spec.run_id not in self._known]
+        launches = [launch_of(spec, self._environment, str(self._data)) for spec in specs if spec.run_id not in self._known]
         for launch in launches:
             self._ordered[launch.run_id] = launch
             self._known[launch.run_id] = Known(Observed(launch.run_id), launch.ships_logs, tuple(launch.gpu_ids))

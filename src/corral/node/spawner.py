@@ -44,7 +44,7 @@ from corral.node.host import kernel_boot_id
 from corral.node.output_bounds import bound_output
 from corral.node.run_cgroups import RunCgroups, open_cgroups
 from corral.node.run_journal import RUN_ID, Replay, RunJournal, replay
-from corral.node.spawner_protocol import RUN_ID_VARIABLE, Launch, SpawnedRun, SpawnerClient
+from corral.node.spawner_protocol import RUN_VARIABLE, Launch, SpawnedRun, SpawnerClient
 
 STARTS_PER_TURN = 16  # so that exits, stops and timers do not wait for a long queue of starts
 RUNS_PER_MESSAGE = 1_000
@@ -150,8 +150,9 @@ class Spawner:
             return {}
         outputs = {self._output(run.run_id): run.run_id for run in runs}
         found = {outputs[path]: pids for path, pids in lock_files.holders(outputs).items()}
-        for pid, run_id in procfs.with_variable(RUN_ID_VARIABLE).items():
-            if run_id in self._adopted and pid not in found.setdefault(run_id, []):
+        for pid, value in procfs.with_variable(RUN_VARIABLE).items():
+            run_id = value.removeprefix(f"{self._data}/")
+            if value != run_id and run_id in self._adopted and pid not in found.setdefault(run_id, []):
                 found[run_id].append(pid)
         for run in runs:
             if run.group is not None:
@@ -557,9 +558,9 @@ class Spawner:
             run_cgroups.kill(run.group)
             return True
         if run.run_id in self._adopted:
-            return procfs.kill_with_variable(RUN_ID_VARIABLE, run.run_id)
+            return procfs.kill_with_variable(RUN_VARIABLE, f"{self._data}/{run.run_id}")
         strangers = [pid for pid in self._children.pids() if pid not in self._by_pid and pid != self._recycler.pid]
-        return bool(strangers) and procfs.kill_with_variable(RUN_ID_VARIABLE, run.run_id, strangers)
+        return bool(strangers) and procfs.kill_with_variable(RUN_VARIABLE, f"{self._data}/{run.run_id}", strangers)
 
     def _linger(self, run_id: str, wait_s: float) -> None:
         """Check again later: a process of the run is still alive, killed but not yet dead, or in another process group."""
@@ -667,6 +668,7 @@ def _cgroups(data: Path, root: str) -> RunCgroups | None:
         if old not in folders:
             run_cgroups.remove_empty(old)
             folders += [old] if os.path.exists(old) else []
+    note.touch(0o600)
     note.write_text("".join(f"{folder}\n" for folder in folders))
     return cgroups
 

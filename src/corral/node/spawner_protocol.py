@@ -21,7 +21,7 @@ import orjson
 
 LAUNCH_MAX_BYTES = 8 * 1024 * 1024  # one Launch as JSON; Linux accepts about 2 MiB of arguments and environment
 SPAWNER_MESSAGE_MAX_BYTES = 2 * LAUNCH_MAX_BYTES
-RUN_ID_VARIABLE = "CORRAL_RUN_ID"  # in the environment of every run
+RUN_VARIABLE = "CORRAL_RUN"  # in the environment of every run: FOLDER/RUN_ID, because several Corrals may run on a machine
 READ_BYTES = 256 * 1024
 UNSENT_MAX_BYTES = 64 * 1024 * 1024  # an agent that does not read is disconnected; it receives every run when it reconnects
 
