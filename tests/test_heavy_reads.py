@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from corral.server import heavy_reads
 from corral.server.heavy_reads import HeavyReads, ReadCancelled, Step, ThrottlingException
 
 
@@ -37,8 +36,8 @@ class Endless:
 
 
 @asynccontextmanager
-async def reading() -> AsyncIterator[Callable[..., Any]]:
-    reads = HeavyReads(asyncio.get_running_loop())
+async def reading(**limits: int) -> AsyncIterator[Callable[..., Any]]:
+    reads = HeavyReads(asyncio.get_running_loop(), **limits)
     futures: list[asyncio.Future[Any]] = []
 
     def start(read: Callable[[Step], Any], caller: str) -> asyncio.Task[Any]:
@@ -96,7 +95,7 @@ def test_a_read_ends_when_its_client_disconnects() -> None:
     asyncio.run(scenario())
 
 
-def test_errors_reach_the_caller_and_too_many_slow_reads_are_throttled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_reach_the_caller_and_too_many_slow_reads_are_throttled() -> None:
     def fails(step: Step) -> None:
         if not threading.current_thread().name.startswith("slow"):
             while True:
@@ -104,7 +103,7 @@ def test_errors_reach_the_caller_and_too_many_slow_reads_are_throttled(monkeypat
         raise ValueError("broken")
 
     async def scenario() -> None:
-        async with reading() as start:
+        async with reading(waiting_max=2) as start:
             with pytest.raises(ValueError, match="broken"):
                 await start(fails, "a")
             read = Endless()
@@ -119,5 +118,4 @@ def test_errors_reach_the_caller_and_too_many_slow_reads_are_throttled(monkeypat
                 future.cancel()
             await asyncio.wait([running, *waiting])
 
-    monkeypatch.setattr(heavy_reads, "WAITING_MAX", 2)
     asyncio.run(scenario())

@@ -63,8 +63,9 @@ class SlowRead(Struct, eq=False):
 class HeavyReads:
     """All methods are called from the event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, waiting_max: int = WAITING_MAX) -> None:
         self._loop = loop
+        self._waiting_max = waiting_max
         self._quick: ThreadPoolExecutor | None = None
         self._slow: ThreadPoolExecutor | None = None
         self._waiting: dict[str, deque[SlowRead]] = {}  # by caller, in the order of their turns
@@ -95,7 +96,7 @@ class HeavyReads:
                 pool.shutdown()
 
     def _queue(self, read: Read, caller: str) -> asyncio.Future[Any]:
-        if sum(map(len, self._waiting.values())) >= WAITING_MAX:
+        if sum(map(len, self._waiting.values())) >= self._waiting_max:
             raise ThrottlingException("Rate exceeded: too many long reads are waiting. Retry later.")
         slow = SlowRead(read, self._loop.create_future())
         slow.answer.add_done_callback(lambda answer: self._cancel(slow, caller) if answer.cancelled() else None)
