@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # More test processes than cores, because many tests wait for tasks and timers.
 JOBS ?= 3
 
-.PHONY: demo test check check-wire check-others bench picture lint test-packages bench-packages clean
+.PHONY: demo test check check-pure check-others bench picture lint test-packages bench-packages clean
 demo: .venv/.run
 	$(BIN)/python bench/demo.py
 
@@ -16,14 +16,14 @@ test: test-packages .venv/.test lint
 
 # The inner loop: lint, and the tests that need neither a server nor an engine, at the same time.
 check: .venv/.test
-	@$(MAKE) --no-print-directory -j lint check-wire check-others
+	@$(MAKE) --no-print-directory -j lint check-pure check-others
 
 FEW := CORRAL_EXAMPLES=1 CORRAL_SIM_SEEDS=10
-check-wire: .venv/.test
-	$(FEW) $(BIN)/python -m pytest -n 0 tests/wire
+check-pure: .venv/.test
+	$(FEW) $(BIN)/python -m pytest -n 0 tests/wire tests/decide
 
 check-others: .venv/.test
-	$(FEW) $(BIN)/python -m pytest -n 0 tests/decide tests/store tests/queues tests/blobs \
+	$(FEW) $(BIN)/python -m pytest -n 0 tests/store tests/queues tests/blobs \
 	  tests/simulation/test_simulation.py::test_nothing_bad_happens_and_everything_ends \
 	  $(filter-out tests/test_docs.py tests/test_ec2_requests.py,$(wildcard tests/test_*.py))
 

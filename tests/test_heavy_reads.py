@@ -58,8 +58,9 @@ def test_quick_reads_and_other_callers_do_not_wait_for_a_slow_caller() -> None:
     async def scenario() -> None:
         async with reading() as start:
             first, others = Endless(), [Endless() for _ in range(5)]
-            running = [start(first, "greedy"), *(start(other, "greedy") for other in others)]
+            running = [start(first, "greedy")]
             await happened(first.slow)
+            running += [start(other, "greedy") for other in others]
             for _ in range(20):
                 assert await start(lambda step: "quick", "greedy") == "quick"
             fair = Endless()
