@@ -25,7 +25,7 @@ from corral.node import node_folder, procfs
 from corral.node.engine import CannotExecute, Changed, Known
 from corral.node.exec_sessions import ExecSessions
 from corral.node.json_lines import JsonLines, attach
-from corral.node.spawner_protocol import LAUNCH_MAX_BYTES, RUN_VARIABLE, FromSpawner, Launch, SpawnedRun
+from corral.node.spawner_protocol import LAUNCH_MAX_BYTES, RUN_VARIABLE, FromSpawner, Launch, SpawnedRun, run_mark
 
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SHELL")
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -56,11 +56,11 @@ def environment_for(spec: RunSpec, ours: Mapping[str, str]) -> dict[str, str]:
     return environment
 
 
-def launch_of(spec: RunSpec, ours: Mapping[str, str], folder: str) -> Launch:
+def launch_of(spec: RunSpec, ours: Mapping[str, str], data: Path) -> Launch:
     return Launch(
         run_id=spec.run_id,
         command=spec.command,
-        environment={**environment_for(spec, ours), RUN_VARIABLE: f"{folder}/{spec.run_id}"},
+        environment={**environment_for(spec, ours), RUN_VARIABLE: run_mark(data, spec.run_id)},
         working_directory=spec.working_directory,
         stop_grace_s=spec.stop_grace_s,
         ships_logs=spec.ships_logs,
@@ -135,7 +135,7 @@ class ProcessEngine:
         self._pinging = asyncio.get_running_loop().create_task(self._ping())
 
     def start(self, specs: Iterable[RunSpec]) -> None:
-        launches = [launch_of(spec, self._environment, str(self._data)) for spec in specs if spec.run_id not in self._known]
+        launches = [launch_of(spec, self._environment, self._data) for spec in specs if spec.run_id not in self._known]
         for launch in launches:
             self._ordered[launch.run_id] = launch
             self._known[launch.run_id] = Known(Observed(launch.run_id), launch.ships_logs, tuple(launch.gpu_ids))

@@ -182,3 +182,11 @@ def process_name(pid: int) -> str:
             return file.read().strip()
     except OSError:
         return "?"
+
+
+def become_subreaper() -> None:
+    """A process whose parent has ended becomes a child of this one, and not of init: so it can be found."""
+    import ctypes  # here: only the spawner needs it
+
+    pr_set_child_subreaper = 36
+    ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)

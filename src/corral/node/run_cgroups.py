@@ -17,6 +17,7 @@ import contextlib
 import errno
 import os
 import signal
+from pathlib import Path
 
 ROOT = "/sys/fs/cgroup"
 HOME = "spawner"  # the cgroup of the spawner itself
@@ -213,8 +214,24 @@ class RunCgroups:
         return fd
 
 
-def open_cgroups(name: str, root: str = ROOT) -> RunCgroups | None:
-    """The cgroups of the spawner with this name; None: this machine does not let this user create cgroups."""
+def open_cgroups(data: Path, root: str = ROOT) -> RunCgroups | None:
+    """The cgroups of the spawner of a node folder; None: this user may not create cgroups.
+
+    Their folders are noted in a file, so that a later spawner removes what is left in them.
+    """
+    about, note = os.stat(data), data / "cgroups"
+    cgroups = _open(f"corral-{about.st_dev:x}-{about.st_ino:x}", root)
+    folders = cgroups.folders if cgroups is not None else []
+    for old in note.read_text().splitlines() if note.exists() else ():
+        if old not in folders:
+            remove_empty(old)
+            folders += [old] if os.path.exists(old) else []
+    note.touch(0o600)
+    note.write_text("".join(f"{folder}\n" for folder in folders))
+    return cgroups
+
+
+def _open(name: str, root: str) -> RunCgroups | None:
     for folders in _places(root):
         listing, memory, cpu = (f"{os.path.realpath(folder)}/{name}" if folder is not None else None for folder in folders)
         assert listing is not None

@@ -17,7 +17,6 @@ spawner with the run's id in its environment: a process whose parent has ended b
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import heapq
 import os
@@ -41,10 +40,11 @@ from corral.model.stop_reasons import HOST_RESTARTED, OUT_OF_MEMORY, STOPPED_BEF
 from corral.node import lock_files, node_folder, process_launch, procfs, run_cgroups
 from corral.node.file_recycler import FileRecycler
 from corral.node.host import kernel_boot_id
-from corral.node.output_bounds import bound_output
+from corral.node.output_bounds import OutputChecks
 from corral.node.run_cgroups import RunCgroups, open_cgroups
 from corral.node.run_journal import RUN_ID, Replay, RunJournal, replay
-from corral.node.spawner_protocol import RUN_VARIABLE, Launch, SpawnedRun, SpawnerClient
+from corral.node.run_processes import find_processes, is_same_process, main_process
+from corral.node.spawner_protocol import RUN_VARIABLE, Launch, SpawnedRun, SpawnerClient, run_mark
 
 STARTS_PER_TURN = 16  # so that exits, stops and timers do not wait for a long queue of starts
 RUNS_PER_MESSAGE = 1_000
@@ -57,9 +57,6 @@ JOURNAL_RETRY_S = 1.0
 CPU_SHARE_S = 0.2  # a run gets its share of busy CPUs after this time: most runs that end earlier need none
 STOP_GRACE_S = 30.0  # of a run that the journal does not have
 BAD_TURN_S = 0.05
-OUTPUT_CHECK_S = 0.25  # between two checks of the size of output files
-OUTPUT_CHECK_NOISY_S = 0.05  # while output is being dropped
-OUTPUT_CHECK_MAX = 500  # files that one check examines
 PONG = b'{"pong":true}\n'
 
 EXIT_STATUS_LOST = "the exit status was lost: the spawner died while the run was alive"
@@ -95,8 +92,7 @@ class Spawner:
         self._clients: dict[int, SpawnerClient] = {}
         self._quitting = False
         self._idle_since = boot_s()
-        self._unchecked: list[str] = []  # live runs whose output file has not been checked in this round
-        self._noisy: list[str] = []  # runs whose output was dropped in the last check
+        self._output_checks = OutputChecks(self._output)
         self._checks_output = False
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._home = os.open(data, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -117,7 +113,7 @@ class Spawner:
         unfinished = [run for run in left.runs.values() if run.alive]
         self._adopted = {run.run_id for run in unfinished} if same_boot else set()
         starting = [run for run in unfinished if run.pid is None]
-        found = self._find_processes(unfinished) if same_boot else {}
+        found = find_processes(self._data, {self._output(run.run_id): run for run in unfinished}) if same_boot else {}
         held = {run.run_id for run in unfinished if found.get(run.run_id) or lock_files.is_held(self._output(run.run_id))}
         for run in left.runs.values():
             self._runs[run.run_id] = run
@@ -144,31 +140,16 @@ class Spawner:
             return run.but(reason=NEVER_STARTED)
         return run.but(started_at_s=self._clock.now_s(), reason=MAY_HAVE_RUN)  # the journal could not be written for a while
 
-    def _find_processes(self, runs: list[SpawnedRun]) -> dict[str, list[int]]:
-        """The processes of unfinished runs of an earlier spawner, by run."""
-        if not runs:
-            return {}
-        outputs = {self._output(run.run_id): run.run_id for run in runs}
-        found = {outputs[path]: pids for path, pids in lock_files.holders(outputs).items()}
-        for pid, value in procfs.with_variable(RUN_VARIABLE).items():
-            run_id = value.removeprefix(f"{self._data}/")
-            if value != run_id and run_id in self._adopted and pid not in found.setdefault(run_id, []):
-                found[run_id].append(pid)
-        for run in runs:
-            if run.group is not None:
-                found[run.run_id] = sorted({*found.get(run.run_id, ()), *run_cgroups.pids(run.group)})
-        return found
-
     def _adopt(self, run: SpawnedRun, found: list[int]) -> None:
         """Take over a run that has a live process. Watch its main process if that is alive, else end the other processes."""
         if run.pid is None and found:  # the spawner died after the spawn, before it journaled the pid
-            pid = next((pid for pid in found if _session(pid) == pid), min(found))
+            pid = main_process(found)
             since = procfs.started_boot_s(pid)
             now_s = self._clock.now_s()
             started_at_s = now_s if since is None else now_s - (boot_s() - since)
             run = run.but(pid=pid, started_at_s=started_at_s, started_boot_s=since)
             self._runs[run.run_id] = run
-        if run.main_ended_at_s is None and _is_same_process(run):
+        if run.main_ended_at_s is None and is_same_process(run):
             self._watch(run)
             if run.kill_at_boot_s is not None:
                 self._at(run.kill_at_boot_s, lambda: self._kill(run.run_id))
@@ -190,7 +171,7 @@ class Spawner:
 
     def _poll_main_process(self, run_id: str) -> None:
         run = self._runs[run_id]
-        if _is_same_process(run):
+        if is_same_process(run):
             self._at(boot_s() + LINGER_MAX_S, lambda: self._poll_main_process(run_id))
         else:
             self._main_ended(run_id, None, EXIT_STATUS_LOST)
@@ -465,19 +446,15 @@ class Spawner:
 
     # -- output --------------------------------------------------------------------------------------------------
 
-    def _check_output_later(self, wait_s: float = OUTPUT_CHECK_S) -> None:
+    def _check_output_later(self) -> None:
         if self._alive and not self._checks_output:
             self._checks_output = True
-            self._at(boot_s() + wait_s, self._check_output)
+            self._at(boot_s() + self._output_checks.interval_s, self._check_output)
 
     def _check_output(self) -> None:
-        """Bound the output files of live runs, a part of them each time. With an agent, the agent does this sooner."""
-        if not self._unchecked:
-            self._unchecked = [run.run_id for run in self._runs.values() if run.alive]
-        part, self._unchecked = self._unchecked[:OUTPUT_CHECK_MAX], self._unchecked[OUTPUT_CHECK_MAX:]
-        self._noisy = [run_id for run_id in dict.fromkeys([*self._noisy, *part]) if bound_output(self._output(run_id))]
+        self._output_checks.check(lambda: [run.run_id for run in self._runs.values() if run.alive])
         self._checks_output = False
-        self._check_output_later(OUTPUT_CHECK_NOISY_S if self._noisy else OUTPUT_CHECK_S)
+        self._check_output_later()
 
     # -- stopping ------------------------------------------------------------------------------------------------
 
@@ -500,7 +477,7 @@ class Spawner:
     def _signal(self, run: SpawnedRun, number: signal.Signals) -> None:
         """Signal the whole process group. Its leader has not been waited for, so the pid cannot have been reused."""
         assert run.pid is not None
-        if run.pid in self._by_pid or _is_same_process(run):
+        if run.pid in self._by_pid or is_same_process(run):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(run.pid, number)
 
@@ -558,9 +535,9 @@ class Spawner:
             run_cgroups.kill(run.group)
             return True
         if run.run_id in self._adopted:
-            return procfs.kill_with_variable(RUN_VARIABLE, f"{self._data}/{run.run_id}")
+            return procfs.kill_with_variable(RUN_VARIABLE, run_mark(self._data, run.run_id))
         strangers = [pid for pid in self._children.pids() if pid not in self._by_pid and pid != self._recycler.pid]
-        return bool(strangers) and procfs.kill_with_variable(RUN_VARIABLE, f"{self._data}/{run.run_id}", strangers)
+        return bool(strangers) and procfs.kill_with_variable(RUN_VARIABLE, run_mark(self._data, run.run_id), strangers)
 
     def _linger(self, run_id: str, wait_s: float) -> None:
         """Check again later: a process of the run is still alive, killed but not yet dead, or in another process group."""
@@ -634,43 +611,8 @@ def _launch(run_id: str, fields: dict[str, Any]) -> Launch:
         return Launch(run_id, [], {}, None, 0.0, ships_logs=bool(fields.get("ships_logs")), gpu_ids=[], fault=fault)
 
 
-def _session(pid: int) -> int | None:
-    try:
-        return os.getsid(pid)
-    except ProcessLookupError:
-        return None
-
-
-def _is_same_process(run: SpawnedRun) -> bool:
-    """Whether the pid still belongs to the run's main process. A process that reuses the pid has another start time."""
-    if run.pid is None or run.started_boot_s is None:
-        return False
-    since = procfs.started_boot_s(run.pid)
-    return since is not None and -0.02 <= since - run.started_boot_s < 1.0  # the kernel counts in hundredths of a second
-
-
 def _log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def _become_subreaper() -> None:
-    """A process whose parent has ended becomes a child of this one, and not of init: so it can be found."""
-    pr_set_child_subreaper = 36
-    ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
-
-
-def _cgroups(data: Path, root: str) -> RunCgroups | None:
-    """The cgroups of this spawner. Their folders are noted in a file, so that a later spawner removes what is left in them."""
-    about, note = os.stat(data), data / "cgroups"
-    cgroups = open_cgroups(f"corral-{about.st_dev:x}-{about.st_ino:x}", root)
-    folders = cgroups.folders if cgroups is not None else []
-    for old in note.read_text().splitlines() if note.exists() else ():
-        if old not in folders:
-            run_cgroups.remove_empty(old)
-            folders += [old] if os.path.exists(old) else []
-    note.touch(0o600)
-    note.write_text("".join(f"{folder}\n" for folder in folders))
-    return cgroups
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -682,10 +624,10 @@ def main(arguments: list[str] | None = None) -> int:
         _log(f"another spawner is running in {data}")
         return 0
     os.chdir(data)
-    _become_subreaper()
+    procfs.become_subreaper()
     gc.set_threshold(50_000)  # this process creates no reference cycles, and a collection would walk thousands of queued starts
     try:
-        cgroups = _cgroups(data, options.get("--cgroup-root", run_cgroups.ROOT))
+        cgroups = open_cgroups(data, options.get("--cgroup-root", run_cgroups.ROOT))
         spawner = Spawner(data, options.get("--boot-id") or kernel_boot_id(), WallClock(), cgroups)
     except Refused as why:
         _log(f"refused: {why}")

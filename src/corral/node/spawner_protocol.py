@@ -15,6 +15,7 @@ import select
 import socket
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -24,6 +25,11 @@ SPAWNER_MESSAGE_MAX_BYTES = 2 * LAUNCH_MAX_BYTES
 RUN_VARIABLE = "CORRAL_RUN"  # in the environment of every run: FOLDER/RUN_ID, because several Corrals may run on a machine
 READ_BYTES = 256 * 1024
 UNSENT_MAX_BYTES = 64 * 1024 * 1024  # an agent that does not read is disconnected; it receives every run when it reconnects
+
+
+def run_mark(data: Path, run_id: str) -> str:
+    """The value of `RUN_VARIABLE` in the environment of a run."""
+    return f"{data}/{run_id}"
 
 
 @dataclass(frozen=True, slots=True)

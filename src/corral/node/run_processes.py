@@ -1,0 +1,45 @@
+"""The processes of runs that an earlier spawner started: which are alive, and which is the main process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from corral.node import lock_files, procfs, run_cgroups
+from corral.node.spawner_protocol import RUN_VARIABLE, SpawnedRun, run_mark
+
+
+def find_processes(data: Path, outputs: Mapping[str, SpawnedRun]) -> dict[str, list[int]]:
+    """The processes of runs, by run id. They hold the lock of the output file, have the mark of the run, or are in its cgroup."""
+    if not outputs:
+        return {}
+    found = {outputs[path].run_id: pids for path, pids in lock_files.holders(outputs).items()}
+    run_ids = {run_mark(data, run.run_id): run.run_id for run in outputs.values()}
+    for pid, mark in procfs.with_variable(RUN_VARIABLE).items():
+        if mark in run_ids and pid not in found.setdefault(run_ids[mark], []):
+            found[run_ids[mark]].append(pid)
+    for run in outputs.values():
+        if run.group is not None:
+            found[run.run_id] = sorted({*found.get(run.run_id, ()), *run_cgroups.pids(run.group)})
+    return found
+
+
+def main_process(pids: list[int]) -> int:
+    """The main process of a run is the leader of its session. If it has ended, take the oldest of the others."""
+    return next((pid for pid in pids if _session(pid) == pid), min(pids))
+
+
+def is_same_process(run: SpawnedRun) -> bool:
+    """Whether the pid still belongs to the run's main process. A process that reuses the pid has another start time."""
+    if run.pid is None or run.started_boot_s is None:
+        return False
+    since = procfs.started_boot_s(run.pid)
+    return since is not None and -0.02 <= since - run.started_boot_s < 1.0  # the kernel counts in hundredths of a second
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
