@@ -1,9 +1,9 @@
 """Evaluation of alarms: M of N windows, missing data as on CloudWatch, and the suppression of composite alarms' actions.
 
 An alarm reads a few windows more than the N it needs: its evaluation range. If N of them have data, the newest N are evaluated.
-Otherwise all windows with data are evaluated, and the others are filled as TreatMissingData says. With `missing`
-and fewer than M datapoints, all of which breach, the state is ALARM if the oldest is at least M windows old. Otherwise it
-is INSUFFICIENT_DATA.
+Otherwise all windows with data are evaluated, and the others are filled as TreatMissingData says. `missing`
+is special: if fewer than M windows have data and all of these breach, the state is ALARM once the oldest of them is at least M
+windows old; otherwise it is INSUFFICIENT_DATA.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def _behind_older_claims(pool: Pool, demand: Demand) -> Unplaceable | None:
 
 
 def standing_reservation(pool: Pool) -> Reservation | None:
-    """The reservation of the claims that wait now, none of which fits."""
+    """The reservation for the oldest waiting claim. No waiting claim fits now."""
     return _reservation_for(pool, pool.heads())
 
 

@@ -25,7 +25,7 @@ EFFECTS = ("Allow", "Deny")
 PRINCIPALS = ("AWS", "Service", "Federated", "CanonicalUser")
 ANYONE = ANYTHING = "*"
 NO_RESOURCE = "*"  # the resource of an operation that names none: as on AWS, only a pattern such as "*" matches it
-UNKNOWN_RESOURCE = ""  # of an operation whose resource Corral does not derive: every Deny matches it, and only an Allow of "*"
+UNKNOWN_RESOURCE = ""  # Corral derives no resource for the operation: any Deny matches it, but only an Allow of "*"
 ACCOUNT = re.compile(r"\d{12}")
 POLICY_MEMBERS = frozenset({"Version", "Id", "Statement"})
 STATEMENT_MEMBERS = frozenset(
@@ -60,7 +60,7 @@ class AccessRequest(Struct, frozen=True):
 
 
 class Patterns(Struct, frozen=True):
-    """The values of an element X of a statement, or of NotX, which matches everything but these values."""
+    """The values of an element such as Action. `negated`: of NotAction, which matches everything except these values."""
 
     values: tuple[str, ...]
     negated: bool = False
@@ -120,7 +120,7 @@ def evaluate_identity(identity: IdentityPolicies, request: AccessRequest) -> Pol
 
 
 def check_identity_policy(policy: Policy) -> None:
-    """Raise PolicyError for what a resource's policy may contain, and the policy of a role may not."""
+    """Raise PolicyError if the policy is valid for a resource but not for a role."""
     for statement in policy.statements:
         if statement.principals is not None:
             raise PolicyError("Policy document should not specify a principal.")

@@ -22,7 +22,7 @@ DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:T(\d\d):(\d\d)(?::(\d\d)(?:\.\d+)?)?
 
 
 class PolicyCondition(Struct, frozen=True):
-    """One operator and its keys, all of which must hold."""
+    """One operator and its keys. The condition holds if it holds for every key."""
 
     test: Test
     negated: bool  # the condition holds if no value matches

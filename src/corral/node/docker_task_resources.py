@@ -26,7 +26,7 @@ ARCHITECTURES = {"arm64": "aarch64", "amd64": "x86_64"}  # Docker's name → the
 SUBNET_TAKEN = (
     f"CannotStartContainerError: the interface {{0}} has the same subnet as the network {INSIDE_NETWORK} ({INSIDE_SUBNET}), and "
     "its route comes first, so a task in network mode none would not reach Corral. The interface belongs to another Docker "
-    "engine, or an engine that was killed left it. Stop that engine, or remove the interface: ip link delete {0}"
+    "engine, or it remained after an engine was killed. Stop that engine, or remove the interface: ip link delete {0}"
 )
 
 
@@ -48,7 +48,7 @@ class TaskResources:
         self._pauses: dict[str, asyncio.Task[dict[str, Any]]] = {}  # task → its pause container
 
     async def make(self, spec: RunSpec) -> dict[str, Any] | None:
-        """Create what this run needs besides its image. Return the engine's description of the pause container, if there is one."""
+        """Create the networks, volumes and pause container of a run. Return the description of the pause container, if any."""
         if network_mode(spec) != "host":
             bridge = await self._ensure_networks()
             if network_mode(spec) == "none" and (other := shadowing_interface(bridge)) is not None:
@@ -98,7 +98,7 @@ class TaskResources:
         self.with_volumes |= {volume["Labels"][LABEL_TASK] for volume in found.get("Volumes") or ()}
 
     async def drop_volumes(self, task_id: str) -> None:
-        """Remove the volumes of a task. If one cannot be removed, for example because a container uses it, a later call may."""
+        """Remove the volumes of a task. If a container still uses one, a later call tries again."""
         self.with_volumes.discard(task_id)  # first, because a container of the task may be ordered in the meantime
         prefix = f"corral-{task_id}-"
         try:
@@ -125,7 +125,7 @@ class TaskResources:
                 raise
 
     async def raise_if_removed(self, error: EngineError, container: str, pause: Mapping[str, Any] | None, task_id: str) -> None:
-        """If a start failed because something was removed, remove the container and raise ResourceRemoved: a retry creates both."""
+        """If a start failed because something was removed, remove the container, too, and raise ResourceRemoved for a retry."""
         text = str(error)
         if any(f"network {name} {fault}" in text for name in NAMES for fault in ("not found", "is ambiguous")):
             self.networks.forget()

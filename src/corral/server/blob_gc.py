@@ -1,7 +1,7 @@
 """Garbage collection of blobs: erases the files that no row refers to, in batches.
 
-A start that finds many orphans does not erase them: no crash leaves that many, so the state.db is probably not the one of these
-files. They are moved to blobs/quarantine/DATE and erased after a week; when rows refer to them again, they are moved back.
+A start that finds many orphans does not erase them. No crash leaves that many, so this state.db probably belongs to other files.
+The orphans are moved to blobs/quarantine/DATE and erased after a week; when rows refer to them again, they are moved back.
 While a backup copies blobs, none is erased.
 """
 

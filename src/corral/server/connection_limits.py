@@ -15,7 +15,7 @@ from typing import Protocol
 from corral.errors import ApiError, ServiceUnavailable
 
 CONNECTIONS_MAX = 4000
-OVERFLOW = 64  # connections above the maximum, each of which gets a response that says so
+OVERFLOW = 64  # connections above the maximum that are still answered, with a refusal
 FILES_MAX = 1 << 20  # the limit of open files is not raised above this
 UNVERIFIED_MAX_BYTES = 64 * 1024 * 1024  # of bodies and incomplete heads, over all connections
 WAITING_MAX = 64  # requests whose bodies wait for memory

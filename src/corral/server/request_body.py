@@ -148,7 +148,7 @@ class BodyReceiver:
         left: int,
         algorithms: Collection[str],
     ) -> tuple[StoredBlob, dict[str, str]]:
-        """Receive a body of which `left` bytes are still to be read. Threads read them directly from the socket."""
+        """Receive the last `left` bytes of a body. Threads read them directly from the socket."""
         try:
             source, buffered = connection.take_over()
             reader = SocketReader(self._blobs, algorithms, body, [*begun, buffered], source, left - len(buffered), self._digesters)

@@ -10,7 +10,7 @@ import orjson
 from corral.database import Database
 
 DOCUMENTS_CACHED_MAX = 1_000
-LAST_CHARACTER = "\U0010ffff"  # sorts after every other character; a prefix plus this is the end of its names
+LAST_CHARACTER = "\U0010ffff"  # sorts last: all names with a prefix sort before the prefix plus this
 
 
 class Definitions:
@@ -73,7 +73,7 @@ class Definitions:
     def listed(
         self, region: str, status: str, *, family: str | None, after: tuple[str, int] | None, limit: int, descending: bool
     ) -> list[tuple[str, int]]:
-        """Return (family, revision) pairs sorted by family and revision, from the first pair after `after` on."""
+        """Return (family, revision) pairs sorted by family and revision, starting with the pair that follows `after`."""
         sql = "SELECT family, revision FROM task_definition WHERE region = ? AND status = ?"
         values: list[str | int] = [region, status]
         order, beyond = ("DESC", "<") if descending else ("ASC", ">")

@@ -39,7 +39,7 @@ class Expiries:
         (at_s,) = self._database.execute("SELECT min(at) FROM expiry").fetchone()
         return None if at_s is None else float(at_s)
 
-    # Versions of a key, of which there may be very many
+    # Versions of a key. A key may have very many
 
     def version_count(self, bucket_id: int, key: str) -> int:
         sql = "SELECT count(*) FROM object_version WHERE bucket = ? AND key = ?"

@@ -41,7 +41,7 @@ def members_reader(
             continue
         entry = (name, xml_reader(member, readers))
         by_tag[form_name(name, member)] = entry
-        by_tag.setdefault(member.serialization.get("name", name), entry)  # botocore sends a flattened list under its own name
+        by_tag.setdefault(member.serialization.get("name", name), entry)  # botocore names a flattened list by the member
     needed = tuple(required)
 
     def read(element: Element) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
 
 
 def container_settings(tx: Tx[Store], task: Task, spec: TaskSpec, container: ContainerSpec) -> dict[str, Any] | None:
-    """What a Docker engine needs besides command and environment, in ECS's shape. None: the container is a plain process.
+    """The settings of a Docker container in ECS's shape, without command and environment. None: the container is a plain process.
 
     Only the host knows whether it has an engine. A host without one starts a plain process under `--runtime auto`.
     """

@@ -1,4 +1,4 @@
-"""Batch requests: up to ten entries, each of which succeeds or fails independently of the others."""
+"""Batch requests: up to ten entries. Each entry succeeds or fails independently of the others."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def check_new_name(caller: Caller, name: str) -> None:
 
 
 def parse_reference(caller: Caller, given: str) -> ParameterReference:
-    """Parse a name or an ARN, optionally with a version or a label after a colon. The parameter may not exist."""
+    """Parse a name or an ARN, optionally with a version or a label after a colon. The parameter need not exist."""
     region, name = caller.region, given
     if given.startswith("arn:"):
         parts = given.split(":", 5)
