@@ -98,13 +98,13 @@ def gpus_in_use(tx: Tx[Store], host_id: str, found: Mapping[str, Sequence[Foreig
 
 
 def _wake_pools(tx: Tx[Store], host_id: str) -> None:
-    """Wake the schedulers of the host's pools: the host has gained capacity, so waiting claims may fit."""
+    """Call the scheduler for the host's pools, because the host has gained capacity and waiting claims may fit."""
     for pool in {instance.pool for instance in tx.store.instances.on_host(host_id)} - {None}:
         tx.mark(f"pool:{pool}")
 
 
 def _missing(task: Task, run: Run, rebooted: bool, now_s: float) -> Observed | None:
-    """A report that replaces the missing report of a run; None if the host still has to start the run."""
+    """The end to record for a run that its host does not report; None if the host still has to start the run."""
     if run.state is RunState.STOPPED or run.waits:
         return None
     if rebooted:
@@ -124,7 +124,7 @@ def _apply_reports(tx: Tx[Store], task: Task, observed: dict[str, Observed]) -> 
 
 
 def _restore_health_checks(tx: Tx[Store], task: Task) -> None:
-    """Order the health checks of running containers again: a restarted agent has forgotten them."""
+    """Order the health checks of running containers again, because a restarted agent does not know them."""
     if task.plain:
         return
     spec = spec_of(tx, task)

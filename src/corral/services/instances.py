@@ -62,7 +62,7 @@ def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
 
 
 def terminate(tx: Tx[Store], instance: Instance) -> None:
-    """Stop the tasks of an instance. When the last task has ended, the instance returns its GPUs. Idempotent."""
+    """Stop the tasks of an instance. When the last task has ended, the GPUs are returned to the host. This is idempotent."""
     assert not instance.is_host, "a host's own instance ends with the host"
     if instance.state is InstanceState.PENDING:
         tx.store.instances.terminate(instance, tx.now_s)

@@ -32,7 +32,7 @@ class GpuReading(Struct, frozen=True):
 
 
 def queue_level(queue: QueueActivity) -> QueueActivity:
-    """The same record with all event counts set to zero. Only the levels are left, such as the number of visible messages."""
+    """The activity of a queue without its event counts. Only the levels are left, such as the number of visible messages."""
     return replace(queue, sent=0, sent_bytes=0, received=0, deleted=0, empty_receives=0)
 
 

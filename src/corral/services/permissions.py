@@ -40,7 +40,7 @@ class Permission(Struct, frozen=True):
 
 
 def permissions(tx: Tx[Store], caller: Caller, service: str, operation: str, params: Params) -> list[Permission]:
-    """The permissions that the caller needs for the operation, all of them. `params` are the parameters of the request.
+    """All permissions that the caller needs for the operation. `params` are the parameters of the request.
 
     For S3, `params` has only the parameters in the head of the request, because the body has not arrived yet.
     """

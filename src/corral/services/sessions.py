@@ -1,12 +1,12 @@
 """Temporary credentials. Corral stores no sessions: the session token contains the session, authenticated by a MAC.
 
 The token contains the principal and the expiry time of the session. The client signs requests with a secret key. Corral derives
-this key from the content of the token and its own key, so the token does not contain the secret key. Sessions therefore survive a
-restart and need no storage. The token is not encrypted: its holder can read the principal.
+this secret key from the token and from a key that only Corral has. So the token need not contain the secret key, and Corral need
+not store it. Sessions survive a restart. The token is not encrypted: its holder can read the principal.
 
-The key for all MACs is in the data folder (`sessions.json`). The purpose of a token is part of its MAC, so a token is valid for
-one purpose only. A session can end before its expiry time: when it is revoked, or when the root key that created it is replaced
-(`SessionValidity`).
+Corral's own key, which is used for all MACs, is in the data folder (`sessions.json`). The purpose of a token is part of its MAC,
+so a token is valid for one purpose only. A session can end before its expiry time: when it is revoked, or when the root key that
+created it is replaced (`SessionValidity`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from corral.model.session import Credentials, CredentialSession
 
 TOKEN_MAX = 4096  # characters; AWS has the same limit
 TASK_LIFETIME_S = 6 * 3600  # as on ECS
-TASK_ROTATION_S = 5 * 3600  # so new credentials are available an hour before the old ones expire; SDKs refresh 15 minutes before
+TASK_ROTATION_S = 5 * 3600  # an hour less than the lifetime, because SDKs refresh credentials before they expire
 SEAL_BYTES = 32
 NONCE_BYTES = 6
 HOST_ROLE = "corral-host"  # the role of tasks without a task role, like the instance profile on EC2
@@ -100,7 +100,7 @@ def address_of_run(key: bytes, run_id: str) -> str:
     return f"{run_id}-{_seal(key, 'address', run_id.encode())[:16].hex()}"
 
 
-# --- tokens with a MAC---------------------------------------------------------------------------------------------
+# --- tokens with a MAC --------------------------------------------------------------------------------------------
 
 
 def sealed(key: bytes, purpose: str, payload: bytes) -> str:

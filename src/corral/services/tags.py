@@ -43,7 +43,7 @@ class TagRules(Struct, frozen=True):
     any_character: bool = False
     keys_ignore_case: bool = False  # in IAM, `Team` and `team` are the same key
     reserved_values: bool = False  # in ECS, values must not begin with aws:
-    error_members: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))  # in S3: {"TagKey": "key"}
+    error_members: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))  # S3: {"TagKey": "key"}
 
     def read(self, tags: Iterable[Mapping[str, str]], **members: Any) -> Tags:
         """Check the tags of a request and return them. A tag without a value gets an empty value."""

@@ -18,7 +18,7 @@ from corral.model.objects import BUCKET_ENCRYPTION, BUCKET_LIFECYCLE, BUCKET_NOT
 ENCRYPTION = f"SELECT document FROM bucket_document AS d WHERE d.bucket = bucket.id AND d.kind = '{BUCKET_ENCRYPTION}'"
 COLUMNS = f"id, name, region, created_at, versioning, has_lifecycle, has_notifications, ({ENCRYPTION})"
 PARSED_MAX = 512
-# Documents that affect objects, and the column of `bucket` that says whether the document exists. It saves a query.
+# Documents that affect objects, and the column of `bucket` that says whether the document exists. The column saves a query.
 FLAGS = {BUCKET_LIFECYCLE: "has_lifecycle", BUCKET_NOTIFICATION: "has_notifications"}
 
 
@@ -29,7 +29,7 @@ class BucketChangeCount(Struct):
 
 
 class Buckets:
-    """The buckets in the state store. It shares the store's connection and transactions."""
+    """The buckets in the state store."""
 
     def __init__(self, database: Database, changes: BucketChangeCount) -> None:
         self._database = database
@@ -104,7 +104,7 @@ def _bucket(row: Row) -> Bucket:
 
 
 class BucketDocuments:
-    """The documents of buckets in the state store. It shares the store's connection and transactions."""
+    """The documents of buckets in the state store."""
 
     def __init__(self, database: Database, buckets: Buckets) -> None:
         self._database = database

@@ -18,7 +18,7 @@ class ExpiryTarget(Struct, frozen=True):
 
 
 class Expiries:
-    """The lifecycle schedule in the state store. It shares the store's connection and transactions."""
+    """The lifecycle schedule in the state store."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,7 +1,7 @@
 """The fleet index: the free capacity of every pool, and the claims that wait for it. The index is derived from the rows.
 
 A slot is the capacity of one instance. A pool is a set of slots with one queue of claims. Every change of the index registers its
-inverse in the store's journal, for a rollback. Tests use `Fleet.snapshot` to compare the index with a new one.
+inverse in the store's journal, for a rollback. Tests use `Fleet.snapshot` to compare the index with one that is built from the rows.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class PoolIndex:
         before = len(slot.gpus), slot.memory_mib, slot.cpu_units
         if back:
             for gpu_id in gpu_ids:
-                if gpu_id in slot.positions and gpu_id not in slot.gpus:  # if it has no position, tasks cannot get it any more
+                if gpu_id in slot.positions and gpu_id not in slot.gpus:  # a GPU without a position is not available to tasks
                     insort(slot.gpus, gpu_id, key=slot.positions.__getitem__)
             slot.cpu_units += cpu_units
             slot.memory_mib += memory_mib

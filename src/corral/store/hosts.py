@@ -105,9 +105,9 @@ class Hosts:
         return dict(self._database.execute("SELECT id, owner FROM gpu WHERE host_id = ? AND present = 1", (host_id,)).fetchall())
 
     def links(self, host_id: str) -> Links | None:
-        """The distances between the GPUs of a host, in the order of the GPUs. None if they are unknown.
+        """The distances between all GPUs of a host, in the order of the GPUs. None if they are unknown.
 
-        Excluded GPUs are included.
+        GPUs that --exclude-gpus excludes have distances too.
         """
         (text,) = self._database.execute("SELECT links FROM host WHERE id = ?", (host_id,)).fetchone()
         return tuple(tuple(row) for row in orjson.loads(text)) if text else None

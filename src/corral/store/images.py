@@ -1,4 +1,4 @@
-"""SQL of repositories, images, tags and layers. The bytes of a layer are stored like those of an S3 object, as a content."""
+"""SQL of repositories, images, tags and layers. The bytes of a layer are a content: a list of blobs, as for an S3 object."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ImageName(NamedTuple):
 
 
 class RegistryImages:
-    """The repositories and images in the state store. It shares the store's connection and transactions."""
+    """The repositories and images in the state store."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

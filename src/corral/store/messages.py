@@ -23,7 +23,7 @@ DELETED_MAX_BYTES = 8 * 1024 * 1024  # bytes that one transaction deletes
 
 
 class Messages:
-    """The messages of queues in the state store. It shares the store's connection and transactions."""
+    """The messages of queues in the state store."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -18,7 +18,7 @@ NEWEST = "SELECT number FROM object_version WHERE bucket = ? AND key = ? ORDER B
 
 
 class Objects(ObjectListing):
-    """The objects in the state store. It shares the store's connection and transactions."""
+    """The objects in the state store."""
 
     # Buckets
 

@@ -20,7 +20,7 @@ LAST_CHARACTER = "\U0010ffff"  # the largest character: every name with a prefix
 
 
 class Parameters:
-    """The SSM parameters in the state store. It shares the store's connection and transactions."""
+    """The SSM parameters in the state store."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

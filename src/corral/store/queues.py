@@ -20,7 +20,7 @@ CACHED_MAX = 20_000  # each queue has two entries
 
 
 class Queues(MessageGroups):
-    """The SQS queues in the state store. It shares the store's connection and transactions."""
+    """The SQS queues in the state store."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -133,7 +133,7 @@ class Queues(MessageGroups):
         return self.counters.of(queue.pile, now_ms).counts
 
     def activity(self, now_s: float) -> list[QueueActivity]:
-        """Metrics of every queue that has messages or was used in the last hours. Events count from the previous call."""
+        """Metrics of every queue that has messages or was used in the last hours. Event counts start at the previous call."""
         now_ms, found = round(now_s * 1000), list[QueueActivity]()
         for pile in self.counters:
             counter, queue = self.counters.of(pile, now_ms), self._queue_of_pile(pile)

@@ -30,7 +30,7 @@ class GroupIndex:
         self._by_cpu = by_cpu
         self._ids: dict[FreeShape, list[str]] = {}
         self.shapes: list[FreeShape] = []
-        self._seconds: list[int] = []  # the second number of each shape, sorted
+        self._seconds: list[int] = []  # the second element of each shape, sorted
 
     def fitting(self, memory_mib: int, cpu_units: int) -> Iterator[Sequence[str]]:
         first, second = (cpu_units, memory_mib) if self._by_cpu else (memory_mib, cpu_units)
@@ -195,7 +195,7 @@ class SelectionIndex:
             return
         moved: dict[SpreadValues, None] = {}
         for at, value_of in enumerate(self.compiled.spreads):
-            if value_of is not None:  # if it is None, the value is the number of tasks itself, so no sum is needed
+            if value_of is not None:  # for None, the number of tasks is itself the value, so no sum is needed
                 sums = self._sums[at]
                 for old, less in ((before[at], -there),) if there else ():
                     sums[old] += less

@@ -26,7 +26,10 @@ SCHEMA = ("schema.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.
 
 
 class Store(Database):
-    """The state store: everything except metrics and logs. Each part has the SQL of one kind of resource."""
+    """The state store: everything except metrics and logs. Each part has the SQL of one kind of resource.
+
+    All parts share the store's connection and transactions.
+    """
 
     fleet: Fleet
     buckets: Buckets

@@ -12,7 +12,7 @@ Document = dict[str, Any]  # a resource with the service's member names; respons
 
 
 class StoredResources:
-    """The stored-only resources in the state store. It shares the store's connection and transactions."""
+    """The stored-only resources in the state store."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

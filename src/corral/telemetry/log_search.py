@@ -240,7 +240,7 @@ class LogSearch:
             self._held_bytes += size * hold
             hits, hit_bytes = hits + 1, hit_bytes + size
             if hits >= event_filter.limit or hit_bytes > event_filter.max_bytes or (everything and hits == scan.rows):
-                edge = (at_ms, number) if backwards else (at_ms, number + 1)  # this chunk is full
+                edge = (at_ms, number) if backwards else (at_ms, number + 1)  # enough events have been read
                 break
         rows.close()
         self._hit_bytes += hit_bytes
@@ -250,7 +250,10 @@ class LogSearch:
         return scan.start < scan.end
 
     def _chunk_rows(self, scan: _Scan) -> int:
-        """A number of rows such that all streams advance by about the same time. It doubles if the same stream is read again."""
+        """A number of rows such that all streams advance by about the same time.
+
+        The number doubles if the previous chunk was from the same stream.
+        """
         budget = self._budget
         self._window_ms = self._window_ms or self._page_ms(scan)
         if scan is self._read_last:

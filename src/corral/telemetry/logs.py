@@ -314,7 +314,7 @@ class LogStore(Database):
         self._clear_filters()
         return self.execute("DELETE FROM metric_filter WHERE group_id = ? AND name = ?", (group_id, name)).rowcount == 1
 
-    # Shipments. A shipment records how much of a run's output has been stored
+    # Shipments. A shipment is a row that says how much of a run's output has been stored.
 
     def open_shipment(self, run_id: str, group_id: int, stream_id: int | None, now_ms: int) -> None:
         """Add a shipment before a run starts. `stream_id` is None if the stream's name is not known yet.

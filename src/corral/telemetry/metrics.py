@@ -188,7 +188,10 @@ class MetricStore(Database):
         limit: int = -1,
         step: Callable[[], None] = lambda: None,
     ) -> list[Metric]:
-        """Series sorted by name. A dimension with the value None matches any value. `step` is called repeatedly."""
+        """Series sorted by name. A dimension with the value None matches any value.
+
+        `step` is called repeatedly. It can raise an exception to stop the query.
+        """
         # "+" disables the index on the column. The index on dimension values is better, because it selects fewer rows.
         plain = "+" if any(value is not None for _, value in dimensions) else ""
         sql = f"SELECT namespace, name, dimensions FROM series WHERE {plain}region = ? AND active_s >= ?"

@@ -191,7 +191,7 @@ def is_exec_enabled(task: Task) -> bool:
 
 
 def _execute_agent(run: Run) -> dict[str, Any]:
-    """The ExecuteCommandAgent. On ECS it is a program in the container; in Corral the host's agent does its work."""
+    """The ExecuteCommandAgent. On ECS it is a program in the container. In Corral, the host's agent does its work."""
     started = {"lastStartedAt": run.started_at_s} if run.started_at_s is not None else {}
     return {"name": "ExecuteCommandAgent", "lastStatus": run.state.value, **started}
 

@@ -174,8 +174,8 @@ def describe_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
 def _awaited(tasks: list[Task], seen: int | None) -> list[Task]:
     """The tasks whose change the caller waits for.
 
-    If `seen` is None, these are all tasks that have not stopped. Otherwise the caller has seen version `seen` of the first task.
-    Then it is this task, if it has not stopped and still has that version.
+    If `seen` is None, the caller waits for all tasks that have not stopped. Otherwise it waits only for the first task, while that
+    task has not stopped and still has version `seen`.
     """
     unfinished = [task for task in tasks if task.state is not TaskState.STOPPED]
     if seen is None:

@@ -1,4 +1,4 @@
-"""Access control lists of buckets and objects. They are stored but not enforced: Corral refuses requests without credentials."""
+"""Access control lists of buckets and objects. They are stored but not enforced. Every caller needs credentials."""
 
 from __future__ import annotations
 

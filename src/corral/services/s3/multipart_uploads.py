@@ -222,9 +222,9 @@ def list_multipart_uploads(tx: Tx[Store], params: dict[str, Any], caller: Caller
 
 
 def _number(tx: Tx[Store], upload_id: str) -> int:
-    """The number of the upload at which the previous page ended. If the upload no longer exists, 0.
+    """The number of the upload at which the previous page ended; 0 if the upload no longer exists.
 
-    With 0, the listing repeats all uploads of its key.
+    With 0, the listing repeats all uploads of the key.
     """
     marker = tx.store.objects.upload(upload_id)
     return marker.number if marker is not None else 0

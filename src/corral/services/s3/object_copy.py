@@ -101,7 +101,7 @@ def source_span(version: ObjectVersion, header: str | None) -> tuple[int, int]:
 
 
 def admit_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admission | None:
-    """Return None if the copy can share the source's bytes. Otherwise say which bytes to read and copy.
+    """Return None if the copy can share the source's bytes. Otherwise return the slices to read and the digests to compute.
 
     The bytes are read only to compute a checksum or an MD5 that the source does not have.
     """

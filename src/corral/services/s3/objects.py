@@ -61,7 +61,7 @@ def admit_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admis
 
 
 def admission(details: dict[str, Any], params: dict[str, Any]) -> Admission:
-    """Admit the body of a new object: say which digests to compute, and pass the details to the handler."""
+    """Admit the body of a new object. The result contains the digests to compute and the details for the handler."""
     algorithms = required_digests(announced_algorithms(params), params, md5=etag_is_md5(details))
     return Admission(algorithms, params={DETAILS: details})
 

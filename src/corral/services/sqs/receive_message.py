@@ -135,7 +135,7 @@ def _move_to_dead_letters(tx: Tx[Store], queue: Queue, target: Queue, message: Q
 
 
 def _received_before(tx: Tx[Store], queue: Queue, params: dict[str, Any], request: ReceiveRequest) -> list[QueueMessage]:
-    """The messages that an earlier request with the same ReceiveRequestAttemptId received: the client has lost the response.
+    """The messages that an earlier request with the same ReceiveRequestAttemptId returned, for a client that lost the response.
 
     The result is empty if one of these messages was deleted, was received again, or has become visible.
     """

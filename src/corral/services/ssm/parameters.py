@@ -165,7 +165,10 @@ def _value(tx: Tx[Store], caller: Caller, parameter: Parameter, params: dict[str
 
 
 def _make_room(tx: Tx[Store], before: Parameter) -> None:
-    """If the parameter has the maximum number of versions, delete the oldest version. Raises an error if it has a label."""
+    """If the parameter has the maximum number of versions, delete its oldest version.
+
+    Raises an error if that version has a label.
+    """
     if tx.store.parameters.count(before.region, before.name) < VERSIONS_MAX:
         return
     oldest = tx.store.parameters.oldest(before.region, before.name)
