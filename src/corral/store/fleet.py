@@ -1,7 +1,8 @@
 """The fleet index: the free capacity of every pool, and the claims that wait for it. The index is derived from the rows.
 
 A slot is the capacity of one instance. A pool is a set of slots with one queue of claims. Every change of the index registers its
-inverse in the store's journal, for a rollback. Tests use `Fleet.snapshot` to compare the index with one that is built from the rows.
+inverse in the store's journal, for a rollback. Tests use `Fleet.snapshot` to compare the index with one that is built from the
+rows.
 """
 
 from __future__ import annotations
