@@ -1,7 +1,8 @@
-"""Task protection, through ECS's API and through the agent's API (`ECS_AGENT_URI`) that a task calls to protect itself.
+"""Task protection: a protected task is not chosen when its service scales in.
 
-A protected task is not chosen when its service scales in. ECS protects only tasks of services; Corral has no services yet, so every
-task can be protected. Protection is stored and shown until it expires. StopTask stops a protected task, as on ECS.
+A client calls ECS's API. A task that protects itself calls the API of ECS's agent (`ECS_AGENT_URI`). ECS protects only tasks of
+services. Corral has no services yet, so it accepts every task. Corral stores and shows the protection until it expires. As on ECS,
+StopTask also stops a protected task.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from corral.services.ecs.task_metadata import role_name, unstopped_task
 from corral.store import Store
 
 EXPIRES_DEFAULT_MINUTES = 120
-EXPIRES_MAX_MINUTES = 2880  # for the agent's API; aws/constraints/ecs.py has the limit for ECS's API
+EXPIRES_MAX_MINUTES = 2880  # limit of the agent's API; the limit of ECS's API is in aws/constraints/ecs.py
 NO_TASK = "Failed to find a task for the request"
 NOT_DECODED = "UpdateTaskProtection: failed to decode request"
 
@@ -49,7 +50,7 @@ def get_task_protection(tx: Tx[Store], params: dict[str, Any], caller: Caller) -
 
 
 def agent_task_protection(tx: Tx[Store], run_id: str, change: dict[str, Any] | None) -> dict[str, Any]:
-    """The agent's API: change the protection of a run's task unless `change` is None, and return it."""
+    """The agent's API: return the protection of a run's task. If `change` is given, change the protection first."""
     task = unstopped_task(tx, run_id)
     if task is None:
         raise TaskNotFound(NO_TASK)
@@ -77,7 +78,7 @@ def agent_task_protection(tx: Tx[Store], run_id: str, change: dict[str, Any] | N
 
 
 def _agent_params(change: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of UpdateTaskProtection from a request to the agent's API."""
+    """Convert a request to the agent's API into the parameters of UpdateTaskProtection."""
     minutes, enabled = change.get("ExpiresInMinutes"), change.get("ProtectionEnabled")
     whole = minutes is None or (isinstance(minutes, int) and not isinstance(minutes, bool))
     if not whole or not isinstance(enabled, bool | None) or change.keys() - {"ExpiresInMinutes", "ProtectionEnabled"}:
