@@ -28,7 +28,7 @@ LABEL_PAUSE = "corral.pause"
 ARCHITECTURES = {"arm64": "aarch64", "amd64": "x86_64"}  # Docker's name → the kernel's name
 SUBNET_TAKEN = (
     f"CannotStartContainerError: the interface {{0}} has the same subnet as the network {INSIDE_NETWORK} ({INSIDE_SUBNET}), and "
-    "its route comes first, so a task in network mode none would not reach Corral. The interface belongs to another Docker "
+    "its route is used first, so a task in network mode none would not reach Corral. The interface belongs to another Docker "
     "engine, or it remained after an engine was killed. Stop that engine, or remove the interface: ip link delete {0}"
 )
 

@@ -50,14 +50,14 @@ class Gpus(Protocol):
     def devices(self) -> list[GpuDevice]: ...
 
     def links(self) -> list[list[int]] | None:
-        """Return the distances between the devices (see gpu_topology.py), in the order of `devices`, or None if they are unknown."""
+        """Return the distances between the GPUs (see gpu_topology.py), in the order of `devices`. None means unknown."""
         ...
 
     def sample(self, live: Mapping[str, Iterable[int]], ours: Collection[int] = ()) -> list[GpuSample]:
         """Measure the current load of each GPU, and find the foreign processes on it. GPUs that cannot be read are left out.
 
         A foreign process is a process that belongs to no run. `live` is GPU id → the pids of the runs that have the GPU. `ours` are
-        the pids of all processes that Corral started. Their descendants are not foreign.
+        the pids of runs and of Corral's own processes. Their descendants are not foreign.
         """
         ...
 
