@@ -1,9 +1,9 @@
 """The errors that a client of Corral's API or a user of its command can see.
 
-ApiError                    the caller can fix it; only aws/ turns it into a response
-├── ...                     made by `api_error(code)`: one class per AWS error code
+ApiError                    an error in a request; only aws/ converts it to a response
+├── ...                     one subclass per AWS error code, created by `api_error(code)`
 └── InternalFailure         a bug of Corral; the caller may retry
-Refused                     Corral does not start; the text says what to do
+Refused                     Corral refuses to start; the message says what the user must do
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class Delivery:
         # Receiving lane → hand-overs whose rows are deleted; the lane must still delete its inbox entries.
         self._finished: dict[str, list[Handover]] = {}
         self._responses: dict[Command, DelayedResponse] = {}
-        # The hand-overs of a command that wait until the previous one was tried.
+        # Command → its further hand-overs. Each is sent when the delivery of the previous one was tried.
         self._later_parts: dict[Command, deque[Handover]] = {}
         self._will_wake = False
 

@@ -11,16 +11,17 @@ class Journal:
     """Records how to undo each change of a derived value, and what to do after the commit.
 
     Derived values are indexes, counters and caches in memory that are computed from rows. When a transaction or a savepoint is
-    rolled back, the database restores the rows first. Then the journal runs the recorded inverses, newest first, so an inverse may
-    read rows. So no derived value has to be rebuilt from all rows when a commit fails.
+    rolled back, the database restores the rows first. Then the journal undoes the changes of derived values, newest first. So no
+    derived value has to be rebuilt from all rows when a commit fails.
     """
 
     def __init__(self) -> None:
         self._inverses: list[Action] = []
         self._effects: list[Action] = []
         self._mark = (0, 0)
-        self.on_rollback = self._inverses.append  # call it with the inverse of a change that was just made in memory
-        self.on_commit = self._effects.append  # call it with an action that must wait for the commit
+        # Call it with a function that undoes a change which was just made in memory; it may read rows.
+        self.on_rollback = self._inverses.append
+        self.on_commit = self._effects.append  # call it with a function that must run after the commit
 
     def savepoint(self) -> None:
         self._mark = len(self._inverses), len(self._effects)

@@ -25,13 +25,13 @@ class LifecycleFilter(Struct, frozen=True):
 class LifecycleRule(Struct, frozen=True):
     id: str
     filter: LifecycleFilter
-    since_s: float  # when the rule was stored; a rule whose date has passed expires every version that existed then
+    since_s: float  # when the rule was stored; if its date had already passed, versions older than the rule expire at once
     days: int | None = None
     date_s: float | None = None
     lone_markers: bool = False  # ExpiredObjectDeleteMarker: remove a delete marker that is the only version left
     noncurrent_days: int | None = None
     newer_noncurrent: int = 0  # the number of newest noncurrent versions to keep
-    abort_days: int | None = None  # for unfinished uploads
+    abort_days: int | None = None  # unfinished uploads are aborted after this many days
 
 
 class CandidateVersion(Struct, frozen=True):
@@ -132,7 +132,7 @@ def _noncurrent_expiry(
 
 
 def _marker_expiry(rules: Iterable[LifecycleRule], key: str, marker: CandidateVersion) -> float | None:
-    """Return when a delete marker is removed that is the only remaining version of its key."""
+    """Return when a delete marker is removed. The marker is the only remaining version of its key."""
     times: list[float] = []
     for rule in rules:
         of_all = not rule.filter.tags and rule.filter.larger_than is None and rule.filter.smaller_than is None

@@ -14,8 +14,8 @@ from math import comb
 from corral.model.placement import Links, Slot
 from corral.model.task import ALL_GPUS
 
-EXACT_MAX = 2_000  # up to this number of possible sets, all are compared: any choice from 12 devices, 4 of 16, or 2 of 63
-SEEDS_MAX = 8  # otherwise sets are built by `_grown`, starting from at most this many devices, twice from each
+EXACT_MAX = 2_000  # if there are at most this many possible sets of GPUs, all are compared: any choice from 12, 4 of 16, 2 of 63
+SEEDS_MAX = 8  # otherwise `_grown` builds sets, starting from at most this many GPUs, with both values of `sign`
 
 
 def choose_gpus(slot: Slot, count: int) -> tuple[str, ...]:
@@ -55,8 +55,8 @@ def closest_set(free: tuple[int, ...], count: int, links: Links) -> tuple[int, .
     possible sets. Otherwise `_grown` builds some sets device by device, and the result is never worse than the first `count` free
     devices.
     """
-    # The total distance of each device to all other free devices. If the chosen devices are far from the others, the others are
-    # close to each other.
+    # The total distance of each device to all other free devices. Among equally close sets, the set with the largest sum of these
+    # distances leaves the other devices closest to each other.
     apart = {at: sum(links[at][other] for other in free) for at in free}
     sets: Iterable[tuple[int, ...]]
     if comb(len(free), count) <= EXACT_MAX:

@@ -2,9 +2,10 @@
 
     attribute:ecs.instance-type =~ g5.* and not (task:group == service:web)
 
-An expression is parsed once and then evaluated for each instance. A subject, such as `task:group`, can have several values on one
-instance, or none: an instance can run tasks of several groups. A comparison such as `==` is true if at least one value satisfies
-it. A negated comparison (`!=`, `not_in`...) is true if no value satisfies the comparison that it negates.
+An expression is parsed once and then evaluated for each instance. The left side of a comparison is called its subject. A subject
+can have several values on one instance, or none: for example `task:group`, because an instance can run tasks of several groups. A
+comparison such as `==` is true if at least one value satisfies it. A negated comparison (`!=`, `not_in`...) is true if no value
+satisfies the comparison that it negates.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def parse_instance_query(text: str) -> InstanceQuery:
 
 
 class _Reader:
-    """A recursive descent parser: text → predicate. `or` binds least, then `and`, then `not`."""
+    """A recursive descent parser: text → predicate. `not` binds tightest, then `and`, then `or`."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -238,7 +239,10 @@ class _Reader:
         return "".join(found)
 
     def _pattern(self, start: int) -> Callable[[str], bool]:
-        """A pattern ends at the next blank, or at a closing parenthesis that it did not open."""
+        """Parse a pattern.
+
+        It ends at the next blank, or at a closing parenthesis that has no opening parenthesis in the pattern.
+        """
         if self._text[start : start + 1] in ("'", '"'):
             text = self._quoted(self._text[start])
         else:
@@ -281,7 +285,7 @@ def _not(holds: Predicate) -> Predicate:
 
 
 def _ordered(operator: str, argument: str) -> Callable[[str], bool]:
-    """If the argument is a number, compare by value, and only with values that are numbers. Otherwise compare the characters."""
+    """Return a test. A numeric argument is compared by value, and only with numbers. Any other argument is compared as text."""
     if NUMBER.fullmatch(argument):
         number = float(argument)
         return lambda value: NUMBER.fullmatch(value) is not None and _compares(operator, float(value), number)
@@ -322,7 +326,7 @@ def timestamp_s(text: str) -> float | None:
     year, month, day, hours, minutes, seconds = (int(part or 0) for part in found.groups()[:6])
     if not (1 <= month <= 12 and 1 <= day <= 31 and hours < 24 and minutes < 60 and seconds < 61):
         return None
-    since_march = (month + 9) % 12  # months since March: if a year starts in March, the leap day is its last day
+    since_march = (month + 9) % 12  # months since March; in a year that starts in March, the leap day is the last day
     years = year - (month <= 2)
     days = years * 365 + years // 4 - years // 100 + years // 400 + (since_march * 153 + 2) // 5 + day - 1 - 719_468
     offset = (int(found[8]) * 60 + int(found[9])) * (1 if found[7] == "+" else -1) if found[7] else 0

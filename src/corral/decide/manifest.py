@@ -50,7 +50,7 @@ def read_manifest(body: bytes, media_type: str | None) -> Manifest:
 
 
 def _kind(document: dict[str, Any], media_type: str | None) -> str:
-    """The media type of a manifest. Older OCI manifests have no mediaType member, so it is derived from their other members."""
+    """Return the media type of a manifest. If an older OCI manifest has no mediaType, derive the type from its other members."""
     own = document.get("mediaType")
     if media_type and own and media_type != own:
         raise NotAManifest(f"The manifest has the mediaType {own}, but the request has {media_type}")

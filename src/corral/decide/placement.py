@@ -109,11 +109,11 @@ def _behind_older_claims(pool: Pool, demand: Demand) -> Unplaceable | None:
     due = next(serve(pool), None)
     if due is None:
         return None
-    return Unplaceable("GPU" if demand.gpus else "MEMORY", f"the free capacity goes to {due[0].name}, which has waited longer")
+    return Unplaceable("GPU" if demand.gpus else "MEMORY", f"the free capacity is needed by {due[0].name}, which has waited longer")
 
 
 def standing_reservation(pool: Pool) -> Reservation | None:
-    """Return the reservation for the oldest waiting claim. The caller knows that no waiting claim fits now."""
+    """Return the reservation for the oldest waiting claim. Call this only if no waiting claim fits now."""
     return _reservation_for(pool, pool.heads())
 
 

@@ -21,7 +21,7 @@ from corral.model.instance import ec2_id
 from corral.model.placement import CompiledRules, Pool, Selection, Slot, SpreadPart
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 
-ZONE = "ecs.availability-zone"  # a host is in every region, so only this attribute depends on the region of the request
+ZONE = "ecs.availability-zone"  # this attribute depends on the region of the request, because a host is in every region
 DRAWS_MAX = 16  # after this many random attempts, choose from a list of all slots that fit
 
 IsOpen = Callable[[str], bool]  # slot id → whether the demand fits the slot and no older claim reserves the slot
@@ -179,7 +179,10 @@ def _draw(parts: Sequence[SpreadPart], demand: Demand, seed: str, is_open: IsOpe
 
 
 def _number(seed: str, count: int) -> int:
-    """Derive a number from the seed, which is a random id. Modules in decide/ do not use random numbers."""
+    """Derive a number from the seed, which is a random id.
+
+    Modules in decide/ do not use random numbers, so that their results can be repeated.
+    """
     return crc32(f"{count}/{seed}".encode())
 
 

@@ -68,7 +68,7 @@ class Patterns(Struct, frozen=True):
 class Statement(Struct, frozen=True):
     allows: bool
     actions: Patterns  # in lower case
-    # By kind; None: the statement has no Principal element, as in the policies of a role.
+    # Kind → names. None means that the statement has no Principal element, as in the policies of a role.
     principals: Mapping[str, tuple[str, ...]] | None
     not_principal: bool  # the element is NotPrincipal: the statement matches every principal except these
     resources: Patterns | None
@@ -94,7 +94,7 @@ class IdentityPolicies(Struct, frozen=True):
 
 
 def service_principal(name: str) -> Principal:
-    """Return the principal of an AWS service that calls for itself, such as `s3.amazonaws.com`."""
+    """Return the principal of an AWS service that acts on its own behalf, such as `s3.amazonaws.com`."""
     return Principal("Service", (name,))
 
 
@@ -109,7 +109,7 @@ def evaluate(policy: Policy, request: AccessRequest) -> PolicyDecision:
 
 
 def evaluate_identity(identity: IdentityPolicies, request: AccessRequest) -> PolicyDecision:
-    """Decide a request of a session of a role by the role's policies."""
+    """Decide whether the policies of a role allow a request."""
     decisions = {evaluate(policy, request) for policy in identity.policies}
     limit = evaluate(identity.boundary, request) if identity.boundary is not None else PolicyDecision.ALLOWED
     if PolicyDecision.DENIED in decisions or limit is PolicyDecision.DENIED:
@@ -267,7 +267,7 @@ def _compiled(values: tuple[str, ...], variables: bool) -> re.Pattern[str] | Non
 
 
 def _is_named(statement: Statement, principal: Principal) -> bool:
-    """Whether the element names the principal. "*" includes AWS services: many policies use it to let S3 send to a queue."""
+    """Whether the statement names the principal. "*" includes AWS services: many policies use it to let S3 send to a queue."""
     return ANYONE in _names(statement, "AWS") or any(name in principal.names for name in _names(statement, principal.kind))
 
 

@@ -11,7 +11,7 @@ from ipaddress import ip_address, ip_network
 from msgspec import Struct
 
 Context = Mapping[str, Sequence[str]]  # a condition key in lower case → its values in the request
-Test = Callable[[str, str], bool]  # (value in the policy, value of the request)
+Test = Callable[[str, str], bool]  # (value in the policy, value of the request) → whether the operator is true
 
 IF_EXISTS = "IfExists"
 FOR_ALL, FOR_ANY = "ForAllValues:", "ForAnyValue:"
@@ -149,7 +149,7 @@ def fill(text: str, context: Context, *, variables: bool, pattern: bool) -> str:
 def _value(found: re.Match[str], context: Context) -> str:
     """Return the value of a variable, or its default.
 
-    If it has neither, return the text of the variable itself, which matches nothing.
+    If the request has no value and there is no default, return the text of the variable itself, which matches nothing.
     """
     name, default = found.groups()
     if name in LITERALS:

@@ -95,7 +95,7 @@ def _total(summary: Summary) -> float:
 
 
 def _percentile(summary: Summary, percent: float) -> float:
-    """The smallest value that at least `percent` of the samples do not exceed."""
+    """Return the smallest value for which at least `percent` percent of the samples are less or equal."""
     if percent <= 0:
         return summary.minimum
     rank, seen = percent / 100.0 * _total(summary), 0.0
@@ -109,7 +109,7 @@ def _percentile(summary: Summary, percent: float) -> float:
 def _inside(summary: Summary, statistic: Statistic) -> Iterator[tuple[float, float]]:
     """Return the samples above the low boundary and up to the high boundary.
 
-    A percentage boundary can divide a sample. Then the sample counts with a part of its weight.
+    A percentage boundary can divide the samples of one value. Then only a part of their weight counts.
     """
     if not statistic.percent:
         yield from ((value, weight) for value, weight in _ordered(summary) if statistic.low < value <= statistic.high)

@@ -119,7 +119,7 @@ def stoppable(runs: tuple[Run, ...], rules: Mapping[str, ContainerRules] = NO_RU
 def should_restart(run: Run, policy: RestartPolicy | None) -> bool:
     """Whether an ended run restarts.
 
-    Its exit code must not be ignored by the policy, and it must have run for the policy's period.
+    It restarts if its policy does not ignore the exit code, and if it ran for at least the policy's period.
     """
     if policy is None or run.exit_code is None or run.started_at_s is None or run.stopped_at_s is None:
         return False
@@ -228,7 +228,7 @@ def _why_never(needed: Run, condition: str, target: str) -> str | None:
 
 
 def _times_out_at_s(needed: Run, condition: str, rules: Mapping[str, ContainerRules]) -> float:
-    """Return when a dependency times out. As on ECS, the startTimeout of the needed container counts from its start.
+    """Return when a dependency times out. As on ECS, startTimeout is measured from the start of the needed container.
 
     The condition START has no timeout.
     """

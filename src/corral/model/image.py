@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-# As ECR allows; the specification of the registry protocol allows only 128 characters.
+# ECR allows 300 characters. The specification of the registry protocol allows only 128.
 TAG_PATTERN = "[a-zA-Z0-9_][a-zA-Z0-9._-]{0,299}"
 ACCOUNT_SETTINGS = {  # name → allowed values; the first is the default
     "BASIC_SCAN_TYPE_VERSION": ("AWS_NATIVE", "CLAIR"),

@@ -2,7 +2,7 @@
 
 A slot is a container instance as the scheduler sees it. A pool is a set of slots. A claim is a task or an instance launch that
 waits for capacity in a pool. A demand is what a claim needs: GPUs, CPU, memory, and placement rules. Claims with equal demands wait
-in one line.
+in one line. A withheld GPU is a GPU that tasks may not get.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Placement(Struct, frozen=True):
 class Unplaceable(Struct, frozen=True):
     """The reason why no slot is suitable for a demand. `resource` is ECS's name for the reason.
 
-    GPU, MEMORY or CPU: too little is free. AGENT: no host is connected. DRAINING: no slot takes new tasks. memberOf or
+    GPU, MEMORY or CPU: too little is free. AGENT: no host is connected. DRAINING: no slot accepts new tasks. memberOf or
     distinctInstance: the placement constraint excludes all slots.
     """
 
@@ -107,7 +107,7 @@ class FreeSlots(Protocol):
     """Slots that accept new tasks, indexed by their free resources."""
 
     def groups(self, min_gpus: int = 0) -> Iterable[SlotGroup]:
-        """Yield the slots with at least `min_gpus` free GPUs, grouped by their number, fewest first.
+        """Yield the slots with at least `min_gpus` free GPUs, grouped by the number of free GPUs, fewest first.
 
         With `ALL_GPUS`, which only a Pool supports, yield the slots whose GPUs are all free.
         """

@@ -5,19 +5,19 @@ all state and decides what runs where. The agent is a process on the host that s
 
 Messages are JSON lines on a stream socket. Each message is a `ToCore` or a `ToAgent` with exactly one member:
 
-    agent → core    {"hello": Hello}            once per connection; `runs` are all runs that the engine knows
-                    {"report": Report}          changes since the last report; at most one is unacknowledged; empty = heartbeat
-                    {"measured": Measured}      the response to a measure
-                    {"declined": Declined}      the response to an execute that the host cannot do
-    core → agent    {"welcome": {}}             hello is committed
-                    {"ack": Ack}                the report is committed
-                    {"orders": Orders}          runs to start and stop; idempotent; at any time after welcome
-                    {"measure": Measure}        a client wants to know what these runs use; nothing else is measured
+    agent → core    {"hello": Hello}            the first message of a connection; contains all runs of the host
+                    {"report": Report}          changes since the last report; sent after the ack of the last one; may be empty
+                    {"measured": Measured}      the response to `measure`
+                    {"declined": Declined}      the response to `execute` if the host cannot run the command
+    core → agent    {"welcome": {}}             the core has committed the hello
+                    {"ack": Ack}                the core has committed the report
+                    {"orders": Orders}          runs to start and to stop; may be repeated; sent only after `welcome`
+                    {"measure": Measure}        measure the resource usage of these runs; sent when a client requests it
                     {"execute": Execute}        run a command inside a living run (ExecuteCommand)
-                    {"quit": "why"}             the agent must exit and leave its runs alone
+                    {"quit": "why"}             the agent must exit; its runs continue
 
-On `execute`, the host starts a relay process, which runs the command. The relay connects to the core's other socket,
-`sessions.sock`, and sends the line {"session": the id of the session}. After that line, the connection carries the frames of
+On `execute`, the agent connects to the core's other socket, `sessions.sock`, and sends the line {"session": the id of the session}.
+Then it passes the connection to a relay process, which runs the command. From now on the connection carries the frames of
 `channel/command_relay.py`. When the connection closes, the command is ended.
 
 A host may delete its data about a stopped run after the core has acknowledged the stop: with `ack` if the stop was in a report,
@@ -164,7 +164,7 @@ class Hello(Struct, frozen=True):
     runtime: str = "process"  # the agent's value of --runtime; the core compares it in the same manner
     docker: str = ""  # name and version of the container engine; empty: the host has none
     excluded_gpus: str = ""  # the agent's value of --exclude-gpus; the core compares it in the same manner
-    links: list[list[int]] | None = None  # the distance between each two GPUs, in the order of `gpus`; None: unknown
+    links: list[list[int]] | None = None  # the distance between every two GPUs, in the order of `gpus`; None: unknown
     # GPU id → its foreign processes; contains only GPUs that have any.
     foreign: dict[str, list[Foreign]] = field(default_factory=dict)
 

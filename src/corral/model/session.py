@@ -12,9 +12,9 @@ class CredentialSession(Struct, frozen=True):
     principal: str  # an ARN
     expires_at_s: int
     task_id: str | None = None  # the session ends with this task
-    # A container has these credentials: they allow only operations that containers may use and their role allows.
+    # True: a container has these credentials. They allow only operations that are open to containers and that the role allows.
     confined: bool = False
-    # The value of `SessionValidity.of_tasks` or `of_root` at its creation; the session ends when that value changes.
+    # The value of `SessionValidity.of_tasks` or `of_root` when the session was created. The session ends when that value changes.
     epoch: str = "0"
 
 

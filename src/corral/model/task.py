@@ -21,7 +21,7 @@ class TaskState(StrEnum):
 MOVES: dict[TaskState, frozenset[TaskState]] = {
     TaskState.PROVISIONING: frozenset({TaskState.PENDING, TaskState.STOPPED}),
     TaskState.PENDING: frozenset({TaskState.RUNNING, TaskState.STOPPED}),
-    TaskState.RUNNING: frozenset({TaskState.STOPPED}),  # also if its host is lost; then the task has a reason
+    TaskState.RUNNING: frozenset({TaskState.STOPPED}),  # a task whose host is lost also becomes STOPPED
     TaskState.STOPPED: frozenset(),
 }
 
@@ -34,7 +34,7 @@ class StopCode(StrEnum):
 
 
 # Special values for a number of GPUs:
-ALL_GPUS = -1  # every GPU of a host; used for a task and for the one run of it that needs GPUs
+ALL_GPUS = -1  # every GPU of a host; used for a task, and for the only run of the task that needs GPUs
 FREE_GPUS = -2  # all GPUs that are free at placement, maybe none; for a run that is privileged or sets NVIDIA_VISIBLE_DEVICES
 
 

@@ -89,7 +89,7 @@ class Agent:
         self._quit_reason: str | None = None
 
     async def run(self) -> None:
-        """Run until the core sends quit, or until no core and no living run exist."""
+        """Run until the core sends quit, or until there has been neither a connection nor a living run for ALONE_MAX_S."""
         self._listen_for_output()
         sampler: asyncio.Task[None] | None = None
         try:
@@ -101,7 +101,7 @@ class Agent:
                 began_at = time.monotonic()
                 if await self._serve_connection():
                     self._connected_at = time.monotonic()
-                    if self._connected_at > began_at + RECONNECT_MAX_S:  # reset the wait only after a connection that lasted
+                    if self._connected_at > began_at + RECONNECT_MAX_S:  # the connection lasted, so reset the wait
                         wait_s = RECONNECT_FIRST_S
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, RECONNECT_MAX_S)
@@ -193,7 +193,7 @@ class Agent:
         self._reported_at, self._problem = now, problem
         stored = all(ack.shipped.get(chunk.run_id, chunk.end) == chunk.end for chunk in report.logs)
         if report.logs and not (stored and self._shipper.has_work):
-            self._logs_at = now  # pause before the next report of logs, unless the core stored these and more output is ready
+            self._logs_at = now  # pause before the next logs, unless the core stored all of these and more output is ready
         self._engine.forget(self._reports.acknowledged(report, ack))
 
     async def _request(self, message: object) -> Ack | None:

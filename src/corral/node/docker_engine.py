@@ -36,7 +36,7 @@ from corral.node.docker_task_resources import LABEL_PAUSE, TaskResources, addres
 from corral.node.engine import CannotExecute, Changed, Known
 from corral.node.exec_sessions import ExecSessions
 
-FOLLOW_AFTER_S = 0.1  # a run that ends before this time has its output read only once, at its end
+FOLLOW_AFTER_S = 0.1  # the output of a run that ends earlier is read only once, at its end
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 2.0
 KILL_AGAIN_S = 10.0
@@ -152,7 +152,7 @@ class DockerEngine:
         try:
             await self._sessions.begin(replace(order, command=command, run=here), self._environment)
         except (OSError, ValueError) as error:
-            raise CannotExecute(f"it cannot be started: {error}") from None
+            raise CannotExecute(f"the command cannot be started: {error}") from None
 
     def observe(self) -> Mapping[str, Known]:
         return {run_id: run.known for run_id, run in self._runs.by_id.items()}
@@ -298,7 +298,7 @@ class DockerEngine:
     async def _was_out_of_memory(self, run: DockerRun, about: ContainerInfo | None) -> bool:
         """Whether a process of an ended container was killed because the container used too much memory.
 
-        The engine reports the lack of memory and the end of the container in any order, so this may have to wait.
+        The engine may report the end of the container before it reports the lack of memory. So this may wait up to OOM_LATE_S.
         """
         reported = run.out_of_memory
         if reported.is_set() or about is None or about["State"].get("OOMKilled"):
@@ -431,7 +431,7 @@ class DockerEngine:
         try:
             about = await self._api.get(f"/containers/{container_id}/json")
             if about["State"]["Status"] == "created":
-                await self._api.delete(f"/containers/{container_id}", v=True)  # the agent that created it died before it started it
+                await self._api.delete(f"/containers/{container_id}", v=True)  # its agent died before it could start it
                 if run is not None:
                     self._missing(run)
                 return
@@ -474,7 +474,7 @@ class DockerEngine:
             return
         if action == "oom":
             run.out_of_memory.set()
-        elif action == "die" and run.is_coming_up:  # no more to do here: the launcher inspects the container next
+        elif action == "die" and run.is_coming_up:  # only record it, because the launcher inspects the container next
             run.died, run.exit_code = True, int(attributes.get("exitCode") or 0)
         elif action == "die":
             self._died(run, int(attributes.get("exitCode") or 0))
@@ -502,7 +502,7 @@ class DockerEngine:
         """If someone removes the networks of running tasks, create the networks and connect the containers again."""
         while True:
             with contextlib.suppress(TimeoutError):
-                # Asyncio.wait_for could lose a cancellation that occurs together with an event.
+                # Do not use asyncio.wait_for, which can lose a cancellation that occurs together with an event.
                 async with asyncio.timeout(CHECK_NETWORKS_S):
                     await self._networks_changed.wait()
             self._networks_changed.clear()
@@ -580,8 +580,7 @@ class DockerEngine:
 def gpu_request_style(info: Mapping[str, Any]) -> str:
     """Return how to request GPUs from this engine.
 
-    `cdi` means by the names of CDI devices, if the engine supports NVIDIA's. `nvidia` means through the runtime of the NVIDIA
-    Container Toolkit.
+    `cdi`: the engine supports NVIDIA's CDI devices. `nvidia`: the engine uses the runtime of the NVIDIA Container Toolkit.
     """
     devices = [device.get("ID", "") for device in info.get("DiscoveredDevices") or ()]
     if any(device.startswith("nvidia.com/gpu=") for device in devices):

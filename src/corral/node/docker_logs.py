@@ -3,7 +3,7 @@
 Every byte is copied exactly once, even if the agent or the engine restarts.
 
 The engine can return the log from a given time, always in the same order. A position in the log is stored every few megabytes.
-After a restart, the log is read again from the last stored position. The length of the output file tells how many bytes after that
+After a restart, the log is read again from the last stored position. The length of the output file shows how many bytes after that
 position were already copied, and these bytes are skipped.
 """
 

@@ -1,7 +1,9 @@
-"""The runs of the docker engine that this agent knows, and their files under `containers/`:
+"""The runs of the docker engine, and their files in the folder `containers/`.
 
-`<run>.run`     an unfinished run, with the labels of its container: the run does not count as lost while the engine is unavailable
-`<run>.mark`    how much of the engine's log has been copied to the run's output (docker_logs.py)
+A run is one container of a task. It is forgotten after the core has acknowledged its end.
+
+`<run>.run`     exists until the run is forgotten; contains the labels of its container, for use while the engine is unavailable
+`<run>.mark`    the position up to which the engine's log has been copied to the output file of the run (docker_logs.py)
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from msgspec import Struct
 from corral.model.run import RunSpec
 from corral.model.units import CPU_UNITS_PER_CORE, MIB
 
-GATEWAY = "169.254.170.2"  # Corral's address in every container, except in network mode host; botocore accepts only this address
+# Corral's address in every container, except in network mode host; botocore accepts credentials only from this address.
+GATEWAY = "169.254.170.2"
 NETWORK = "corral"  # the Docker network of tasks in network mode bridge or awsvpc
 # The Docker network of tasks in network mode none: its gateway is GATEWAY, and it has no other routes.
 INSIDE_NETWORK = "corral-inside"
@@ -33,7 +34,7 @@ NANOSECONDS = 10**9
 
 
 class RunRecord(Struct, frozen=True):
-    """The facts about a run that a later agent needs, because it did not receive the order. A label of the container has them."""
+    """The facts about a run that a later agent needs. They are stored in a label of the container."""
 
     ships_logs: bool
     gpu_ids: tuple[str, ...]
@@ -390,7 +391,7 @@ def _device_requests(spec: RunSpec, context: CreateContext) -> list[dict[str, An
 
 
 def _ports(spec: RunSpec) -> dict[str, int]:
-    """Return container port, such as `80/tcp` → the requested host port. 0 means any free port."""
+    """Return a mapping from each container port, such as `80/tcp`, to the requested host port. 0 means any free port."""
     ports: dict[str, int] = {}
     for mapping in _container(spec).get("portMappings", ()):
         protocol = mapping.get("protocol", "tcp")

@@ -108,7 +108,7 @@ class TaskResources:
 
     async def drop_volumes(self, task_id: str) -> None:
         """Remove the volumes of a task. If a container still uses one, a later call tries again."""
-        # Before the removal, because a new container of the task may add the id again in the meantime.
+        # Do this before the removal, because a new container of the task may add the id again in the meantime.
         self.with_volumes.discard(task_id)
         prefix = f"corral-{task_id}-"
         try:

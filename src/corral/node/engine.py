@@ -1,7 +1,7 @@
 """The interface between the agent and the engines. An engine runs processes or containers.
 
-A run is one container of a task on this host. The agent orders an engine to start, stop and forget runs. The engine calls the agent
-when a run has changed. No call blocks.
+A run is one container of a task on this host. The agent orders an engine to start, stop and forget runs. A run is forgotten after
+the core has acknowledged its end. The engine calls the agent when a run has changed. No call blocks.
 
 If the output of a run is shipped to the core, the engine writes it to the file `<data>/node/output/<run id>`. The file is complete
 when the engine reports the end of the run. Log shipping needs nothing else from the engine.
@@ -78,7 +78,7 @@ class Engine(Protocol):
         ...
 
     def roots(self) -> set[int]:
-        """Return the pids of processes of which all descendants belong to Corral. They are not foreign processes on a GPU."""
+        """Return the pids of processes whose descendants all belong to Corral. They are not foreign processes on a GPU."""
         ...
 
     def forget(self, run_ids: Iterable[str]) -> None:

@@ -1,6 +1,6 @@
 """Reuse or remove the files of ended runs. Small files are emptied and reused. Large files are removed in the background.
 
-Reuse is faster. When ext4 creates a file, it examines every inode that was freed in the last minutes. After thousands of short
+Reuse saves time. When ext4 creates a file, it examines every inode that was freed in the last minutes. After thousands of short
 runs, creating a file takes 0.3 ms, as long as starting a process. Renaming an existing file takes 0.01 ms.
 """
 
@@ -88,7 +88,7 @@ class FileRecycler:
 
 
 def _empty_file(path: str) -> bool:
-    """Truncate a file if no other process can use it. Return whether that is so.
+    """Truncate a file if no other process can use it. Return whether it was truncated.
 
     The file must have only one name, and no other process may have it open. F_SETLEASE fails if another process has it open.
     """

@@ -29,7 +29,7 @@ class JsonLines(asyncio.Protocol, Generic[T]):
         self.closed = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # A cast, because the transport of uvloop is not a subclass of asyncio.Transport.
+        # The cast is needed because the transport of uvloop is not a subclass of asyncio.Transport.
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -49,8 +49,8 @@ def kill_holders(paths: Iterable[str]) -> None:
     """Send SIGKILL to every process that holds one of these locks."""
     paths = list(paths)
     wanted = _inodes(paths)
-    # Kill in the order of the pids, so parents first in most cases. Otherwise a parent could report that its killed child ended
-    # normally.
+    # Kill parents before their children. Otherwise a parent could report that its killed child ended normally. A parent usually has
+    # a smaller pid than its children.
     for pid in sorted({pid for pids in holders(paths).values() for pid in pids}):
         try:
             handle = os.pidfd_open(pid)

@@ -2,22 +2,22 @@
 
 host.json       the host's id
 agent.lock      held by the agent; contains its pid
-agent.log       the agent's log; the server opens it
-core.sock       the core accepts agents here
-sessions.sock   the core accepts the relays of execute-command sessions here
-sessions/<id>   the lock file of a session, held while any process of it is alive
+agent.log       the agent's log
+core.sock       the socket on which the core accepts agents
+sessions.sock   the socket on which the core accepts the relays of ExecuteCommand sessions
+sessions/<id>   the lock file of a session; the lock is held while a process of the session is alive
 checks.lock     the lock file of all health checks
 spawner.lock    held by the spawner; contains its pid
 spawner.log     the spawner's log
-spawner.sock    the spawner accepts agents here
-journal         the spawner's journal: JSON lines
-starting        an empty file: its modification time says whether the last run in the journal without a pid was started
-cgroups         the folders of the cgroups of this host's runs, one per line; empty: there are none
-output/<run>    the output of a process run, and the lock file that is held while any process of the run is alive
+spawner.sock    the socket on which the spawner accepts agents
+journal         the spawner's journal, in JSON lines
+starting        an empty file; its modification time shows whether the process of the last run was started
+cgroups         the paths of the folders that contain the cgroups of runs, one per line
+output/<run>    the output of a run; for a process, also the lock file: the lock is held while a process of the run is alive
 work/<run>      the default working directory of a run
-containers/     <run>.run: the labels of an unfinished container; <run>.mark: how much of its log has been copied to its output
+containers/     <run>.run: the labels of the container of a run; <run>.mark: how much of its log has been copied to its output
 images.json     the images that Corral pulled, and when they were last used
-spare/          emptied files and folders of forgotten runs, for reuse
+spare/          emptied files and folders of ended runs, for reuse
 trash/          files and folders that are being removed
 """
 

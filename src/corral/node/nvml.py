@@ -41,9 +41,9 @@ class NvmlGpus:
             for index in range(nvml.nvmlDeviceGetCount()):
                 self._add(index)
         except nvml.NVMLError as error:
-            raise NoDriver(f"the NVIDIA driver does not answer ({error})") from None
+            raise NoDriver(f"the NVIDIA driver does not respond ({error})") from None
         if not self._devices:
-            raise NoDriver("the NVIDIA driver lists none")
+            raise NoDriver("the NVIDIA driver lists no GPUs")
         self.note = f"{len(self._devices)} × {self._devices[0].model}"
         self._links = self._read_links()
         self._sees_all_pids = os.readlink("/proc/self/ns/pid") == OUTERMOST_PIDS
@@ -117,7 +117,7 @@ class NvmlGpus:
     def _sample(self, gpu_id: str, handle: Any, foreign: list[Foreign]) -> GpuSample | None:
         """Measure the load of a GPU. Return None if the driver does not report it, for example with MIG.
 
-        A load of zero would be wrong.
+        A sample with a load of zero would be wrong.
         """
         nvml = self._nvml
         load = self._query(nvml.nvmlDeviceGetUtilizationRates, handle)

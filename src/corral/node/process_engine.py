@@ -163,7 +163,7 @@ class ProcessEngine:
         try:
             await self._sessions.begin(order, environment_for(order.run, self._environment))
         except (OSError, ValueError) as error:
-            raise CannotExecute(f"it cannot be started: {error}") from None
+            raise CannotExecute(f"the command cannot be started: {error}") from None
 
     def observe(self) -> Mapping[str, Known]:
         return self._known

@@ -16,7 +16,7 @@ OPERATOR = re.compile(r"!=|<=|>=|=|<|>")
 UNQUOTED = re.compile(r"[A-Za-z0-9_.*:/#+-]+")
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 LOOKS_LIKE_A_NUMBER = re.compile(r"[0-9.eE+-]*")
-KEPT_BY_JSON = re.compile(r"[^\x00-\x1f\"\\/\x7f-\U0010ffff]+")  # characters that JSON does not escape, or only as \uXXXX
+KEPT_BY_JSON = re.compile(r"[^\x00-\x1f\"\\/\x7f-\U0010ffff]+")  # characters that JSON encoders usually do not escape
 REGEXES_MAX = 2  # per pattern
 TOO_MANY_REGEXES = f"a pattern can contain at most {REGEXES_MAX} regular expressions"
 NESTED_MAX = 50
@@ -172,7 +172,7 @@ def _literal(reader: Reader) -> Literal:
         return _with_wildcards(reader.quoted(), None)
     text = reader.match(UNQUOTED)
     if not text:
-        raise reader.error("a value is missing here; put values with other characters than letters and digits in double quotes")
+        raise reader.error("a value is missing here; put values with characters other than letters and digits in double quotes")
     return _with_wildcards(text, as_number(text))
 
 

@@ -86,7 +86,7 @@ def split(message: str) -> list[str]:
         if message[at] == '"':
             end = message.find('"', at + 1)
         elif message[at] == "[":
-            if bracket >= 0 and bracket <= at:  # find the next "]" once; -1 means that none follows
+            if bracket >= 0 and bracket <= at:  # the last "]" that was found is before this field, so find the next one
                 bracket = message.find("]", at)
             end = bracket
         if end > at and (end + 1 == len(message) or message[end + 1].isspace()):

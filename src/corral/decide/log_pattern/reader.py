@@ -8,7 +8,7 @@ SPACES = re.compile(r"\s*")
 
 
 class InvalidPattern(Exception):
-    """The pattern is invalid. The message describes the error and has the number of the character."""
+    """The pattern is invalid. The message describes the error and contains the position of the character."""
 
     def __init__(self, fault: str, at: int) -> None:
         super().__init__(f"{fault} (at character {at + 1})")

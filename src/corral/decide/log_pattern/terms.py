@@ -68,7 +68,7 @@ def parse_terms(reader: Reader) -> Terms:
             reader.at += 1
             reader.peek()
         term = _term(reader)
-        if isinstance(term, Regex) or term.text.strip():  # quoted spaces match every message
+        if isinstance(term, Regex) or term.text.strip():  # ignore a term of spaces only, because it matches every message
             found[sign if sign in "-?" else ""].append(term)
     mixed = found[""] or found["-"]
     return Terms(tuple(found[""]), tuple(found["-"]), () if mixed else tuple(found["?"]))
