@@ -14,7 +14,7 @@ from math import comb
 from corral.model.placement import Links, Slot
 from corral.model.task import ALL_GPUS
 
-EXACT_MAX = 2_000  # if there are at most this many possible sets of GPUs, all are compared: any choice from 12, 4 of 16, 2 of 63
+EXACT_MAX = 2_000  # if there are at most this many possible sets of GPUs, all are compared
 SEEDS_MAX = 8  # otherwise `_grown` builds sets, starting from at most this many GPUs, with both values of `sign`
 
 

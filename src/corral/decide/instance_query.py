@@ -3,9 +3,9 @@
     attribute:ecs.instance-type =~ g5.* and not (task:group == service:web)
 
 An expression is parsed once and then evaluated for each instance. The left side of a comparison is called its subject. A subject
-can have several values on one instance, or none: for example `task:group`, because an instance can run tasks of several groups. A
-comparison such as `==` is true if at least one value satisfies it. A negated comparison (`!=`, `not_in`...) is true if no value
-satisfies the comparison that it negates.
+can have no value or several values on one instance. For example, `task:group` has several values if the instance runs tasks of
+several groups. A comparison such as `==` is true if at least one value satisfies it. A negated comparison (`!=`, `not_in`...) is
+true if no value satisfies the comparison that it negates.
 """
 
 from __future__ import annotations
@@ -285,7 +285,10 @@ def _not(holds: Predicate) -> Predicate:
 
 
 def _ordered(operator: str, argument: str) -> Callable[[str], bool]:
-    """Return a test. A numeric argument is compared by value, and only with numbers. Any other argument is compared as text."""
+    """Return a function that tests one value.
+
+    A numeric argument is compared by value, and only with numbers. Any other argument is compared as text.
+    """
     if NUMBER.fullmatch(argument):
         number = float(argument)
         return lambda value: NUMBER.fullmatch(value) is not None and _compares(operator, float(value), number)

@@ -7,7 +7,7 @@ offset. The agent stores no state, so a crash of the agent loses nothing. When t
 frees its disk space by making a hole in the file. So a service that logs for months does not fill the disk.
 
 The output of each run is shipped at a limited rate, so that a run that prints without end does not occupy the core. If the file of
-a run exceeds the limits of `output_bounds.py`, its oldest bytes are dropped. A log event reports how many.
+a run exceeds the limits of `output_bounds.py`, its oldest bytes are dropped. A log event reports how many bytes were dropped.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def started_boot_s(pid: int) -> float | None:
 
 
 class OwnChildren:
-    """The direct children of this process. It must have only one thread.
+    """The direct children of this process. The process must have only one thread.
 
     The file in /proc stays open, because opening it takes longer than reading it.
     """

@@ -2,8 +2,8 @@
 
 A run is one container of a task on this host. When a client sees a stopped task, it must be able to read its whole log. So the end
 of a run with logs is reported only when all of its output is in the same report or in an acknowledged report. Until then the run is
-reported as alive. This also applies to the message `hello`. Runs that a hello reports as ended are forgotten after the core's
-welcome, together with their output.
+reported as alive. This also applies to the message `hello`, because runs that a hello reports as ended are forgotten after the
+core's welcome, together with their output.
 
 There is one exception. If megabytes of output are not shipped yet, the end of the run is reported at once, so that its GPUs become
 free. Its log is shipped afterwards. When the log is complete, the end is reported a second time, which has no effect.
