@@ -98,7 +98,7 @@ class Delivery:
         self._later = later
         self._wake = wake
         self._unfinished: dict[int, PendingDelivery] = {}
-        # Receiving lane → hand-overs whose rows are deleted; the lane must still delete its inbox entries.
+        # Receiving lane → hand-overs whose outbox rows are deleted. The lane must still delete their inbox entries.
         self._finished: dict[str, list[Handover]] = {}
         self._responses: dict[Command, DelayedResponse] = {}
         # Command → its further hand-overs. Each is sent when the delivery of the previous one was tried.

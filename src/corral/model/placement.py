@@ -128,7 +128,7 @@ class CompiledRules(Struct, frozen=True):
     """Placement rules, compiled to functions that take a slot."""
 
     allows: Callable[[Slot], bool]
-    # Slot → the value over which tasks are spread; None: they are spread over instances.
+    # Functions from a slot to the value over which tasks are spread. None means that tasks are spread over instances.
     spreads: tuple[Callable[[Slot], str] | None, ...] = ()
     group: str = ""  # the group whose tasks are spread
     by_cpu: bool = False  # True: sort the slots of a SpreadPart by free CPU, least first; False: by free memory

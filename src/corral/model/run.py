@@ -34,10 +34,10 @@ from msgspec import Struct, field
 from corral.model.blob import Slice
 
 HEARTBEAT_S = 5.0
-# A host that is silent for this time gets no new tasks; its runs keep their GPUs, because they may be alive.
+# A host that is silent for this time gets no new tasks. Its runs keep their GPUs, because they may be alive.
 SILENT_S = 3 * HEARTBEAT_S
 STOP_GRACE_S = 30.0  # the default of ECS_CONTAINER_STOP_TIMEOUT
-# Maximum size of an order to start, as JSON; Linux accepts about 2 MiB of arguments and environment.
+# The maximum size of an order to start, as JSON. It is larger than the arguments and environment that Linux accepts (2 MiB).
 START_MAX_BYTES = 8 * 1024 * 1024
 LOG_EVENT_MAX_BYTES = 262_118  # limit of CloudWatch Logs: 256 KiB minus 26 bytes of overhead
 assert SILENT_S > 2 * HEARTBEAT_S
@@ -93,16 +93,16 @@ class RunSpec(Struct, frozen=True):
     stop_grace_s: float = STOP_GRACE_S
     ships_logs: bool = False  # True: the host sends the output to the core, which stores it in a log stream
     health: HealthCheck | None = None
-    # Other members of the container definition and the task definition; None: the run becomes a process.
+    # The other members of the container definition and the task definition. None means that the run becomes a process.
     settings: dict[str, Any] | None = None
     endpoint_url: str = ""  # Corral's URL in `environment`; the host replaces it if a container needs another address
     pull_always: bool = False  # pull even if the engine has the image, because its tag may refer to a newer image
     registry_auth: str = ""  # the value of Docker's header X-Registry-Auth for the registry of the image
-    # If the image sets NVIDIA_VISIBLE_DEVICES, the host must request GPUs from the core before the start.
+    # True: if the image sets NVIDIA_VISIBLE_DEVICES, the host must request GPUs from the core before the start.
     image_may_ask: bool = False
     memory_mib: int | None = None  # the hard limit; None: no limit
     cpu_units: int = 0  # the run's share of busy CPUs
-    # The content of each file; the server reads it before it sends the order.
+    # The content of each environment file. The server reads the content before it sends the order.
     environment_files: list[tuple[Slice, ...]] = field(default_factory=list)
 
 
@@ -113,7 +113,7 @@ class LogTarget(Struct, frozen=True):
     group: str
     stream: str
     create_group: bool
-    # If the run becomes a container, the stream is named by its runtime id, which the host reports.
+    # True: if the run becomes a container, its runtime id is the name of the stream. The host reports the id.
     named_by_container: bool = False
 
 
@@ -135,7 +135,7 @@ class Observed(Struct, frozen=True):
     exit_code: int | None = None  # 128 + signal for a killed run; if a stopped run has none, `reason` says why
     reason: str | None = None  # why the run ended; before the start, what the run waits for
     health: str | None = None  # None: no result since this agent started, so the core does not change the stored result
-    # The value of NVIDIA_VISIBLE_DEVICES in the image; the run waits until the core sends an order with GPUs.
+    # The value of NVIDIA_VISIBLE_DEVICES in the image. The run waits until the core sends an order with GPUs.
     asks_gpus: str | None = None
     about: dict[str, Any] | None = None  # imageDigest, networkBindings...; None: the core does not change the stored values
 
@@ -165,7 +165,7 @@ class Hello(Struct, frozen=True):
     docker: str = ""  # name and version of the container engine; empty: the host has none
     excluded_gpus: str = ""  # the agent's value of --exclude-gpus; the core compares it in the same manner
     links: list[list[int]] | None = None  # the distance between every two GPUs, in the order of `gpus`; None: unknown
-    # GPU id → its foreign processes; contains only GPUs that have any.
+    # GPU id → the foreign processes on the GPU. GPUs without foreign processes are left out.
     foreign: dict[str, list[Foreign]] = field(default_factory=dict)
 
 
@@ -206,9 +206,9 @@ class Ack(Struct, frozen=True):
 
 class Orders(Struct, frozen=True):
     start: list[RunSpec] = field(default_factory=list)
-    # Run ids: send SIGTERM, wait for the run's grace period, send SIGKILL; unknown ids are ignored.
+    # The ids of runs to stop: send SIGTERM, wait for the run's grace period, then send SIGKILL. Unknown ids are ignored.
     stop: list[str] = field(default_factory=list)
-    # Living runs whose health the host must check; the core sends them after every hello.
+    # Living runs whose health the host must check. The core sends them after every hello.
     check: list[RunSpec] = field(default_factory=list)
 
 

@@ -44,7 +44,8 @@ class PlacementRules(Struct, frozen=True):
     scope: str  # region/cluster; `task:group` in an expression refers to tasks of this cluster
     member_of: tuple[str, ...] = ()  # expressions of the cluster query language; all must be true
     distinct: bool = False  # True: each task of `group` must run on a different host
-    # Such as (spread, instanceId), (binpack, memory), (random, ""); the first is the most important.
+    # The steps of the strategy, such as (spread, instanceId), (binpack, memory), (random, ""). The first step is the most
+    # important.
     strategy: tuple[tuple[str, str], ...] = ()
     group: str = ""  # region/cluster/group of the tasks to which `distinct` and `spread` apply; empty if neither is used
     depends_on_tasks: bool = False  # True: the start or stop of another task can change which container instances are allowed

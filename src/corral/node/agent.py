@@ -67,7 +67,7 @@ class Agent:
         self._gpus = gpus
         self._excluded_gpus = excluded_gpus
         self._runtime = runtime
-        # GPU id → processes on the GPU that belong to no run; contains only GPUs that have any.
+        # GPU id → the processes on the GPU that belong to no run. GPUs without such processes are left out.
         self._foreign: dict[str, list[Foreign]] = {}
         self._engine = engine
         self._watch = FolderWatch(data / "output")

@@ -29,7 +29,7 @@ class TaskNetworks:
     def __init__(self, api: DockerApi) -> None:
         self._api = api
         self._lock = asyncio.Lock()
-        # Creates the networks; its result is the name of the bridge of `corral-inside`.
+        # The asyncio task that creates the networks. Its result is the name of the bridge of `corral-inside`.
         self._making: asyncio.Task[str] | None = None
 
     async def ensure(self) -> str:

@@ -37,7 +37,7 @@ class DockerRun(Struct, eq=False):
     pull: tuple[float, float] | None = None  # when the pull of the image began and ended
     bindings: list[dict[str, Any]] = field(default_factory=list)  # the port bindings, if the engine does not report them
     stop_signal: str = "SIGTERM"
-    # Used if the image requests GPUs: receives the later order with the ids of the GPUs.
+    # If the image requests GPUs, this future receives the later order, which has the ids of the GPUs.
     answer: asyncio.Future[RunSpec] | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     ending: bool = False  # the container has ended, and the rest of its output is being copied

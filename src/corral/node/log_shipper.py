@@ -26,7 +26,7 @@ REPORT_MAX_BYTES = 512 * 1024  # maximum total size of the chunks of all runs in
 REPORT_MAX_EVENTS = 10_000
 REPORT_MAX_FILES = 5_000  # maximum number of files that are read for one report
 SHARE_MIN_BYTES = 32 * 1024  # minimum chunk size of each run, even if many runs have output
-# If more output is left, the end of a run does not wait for it; this much takes some seconds to ship.
+# If more output than this is left, the end of a run is reported before it is shipped. This much takes some seconds to ship.
 BACKLOG_MAX_BYTES = 8 * 1024 * 1024
 BURST_BYTES = OUTPUT_MAX_BYTES  # output up to this size is shipped without a rate limit
 RATE_BYTES_PER_S = 2 * 1024 * 1024  # the rate limit of each living run, after the first BURST_BYTES
