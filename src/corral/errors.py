@@ -1,9 +1,9 @@
-"""The errors that a caller can see.
+"""The errors that a client of Corral's API or a user of its command can see.
 
-ApiError                    the caller can fix it; only aws/ turns it into a response
-├── ...                     made by `api_error(code)`: one class per AWS error code
+ApiError                    an error in a request; only aws/ converts it to a response
+├── ...                     one subclass per AWS error code, created by `api_error(code)`
 └── InternalFailure         a bug of Corral; the caller may retry
-Refused                     Corral does not start; the text says what to do
+Refused                     Corral refuses to start; the message says what the user must do
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ class ApiError(Exception):
     def __init__(self, message: str, **members: object) -> None:
         super().__init__(message)
         self.message = message
-        self.members = members  # further members of the modelled error shape
-        self.headers: dict[str, str] = {}  # headers of the response; only S3's errors have any
+        self.members = members  # members of the error response other than the message
+        self.headers: dict[str, str] = {}  # headers of the error response; only errors of S3 have any
 
 
 def api_error(code: str, status: int = 400) -> type[ApiError]:
-    """The class for one AWS error code."""
+    """Create the exception class for one AWS error code."""
     return type(code, (ApiError,), {"code": code, "status": status})
 
 
-# Texts of S3 errors that both its constraint table (aws/) and its handlers (services/) raise.
+# Messages of S3 errors. Both the constraint table (aws/) and the handlers (services/) raise them.
 S3_FILTER_RULE_NAME = "filter rule name must be either prefix or suffix"
 S3_INVALID_ENCRYPTION = "The encryption method specified is not supported"
 S3_INVALID_STORAGE_CLASS = "The storage class you specified is not valid"
@@ -40,9 +40,9 @@ ServiceUnavailable = api_error("ServiceUnavailable", 503)
 
 
 def internal_failure() -> ApiError:
-    """The error for a bug of Corral. It tells the caller no internals."""
+    """Create the error response for a bug of Corral. Its message contains no internal details."""
     return InternalFailure("Corral failed on this request; its log has the details.")
 
 
 class Refused(Exception):
-    """Corral does not start here, and has changed nothing."""
+    """Corral refuses to start, and has changed nothing. The message says what the user must do."""

@@ -1,11 +1,19 @@
-"""Hand-overs between lanes: a change in one store causes a change in another exactly once, also after a crash.
+"""Hand-overs: a change in one store causes a change in another store exactly once, even if Corral crashes.
 
-`Tx.hand_over` writes a row into the sender's `outbox`, in the transaction of the cause. After the commit, `Delivery` sends it to
-the receiving lane. There `receive` writes its id into the `inbox`, in the transaction of the effect, so that a second delivery is
-a no-op. Then the sender deletes its row in its next transaction, and the receiver deletes the id with the next hand-over that it
-gets. The next start delivers again the rows that a crash left in an `outbox`. A failed delivery is retried and delays no other.
+Each store (state.db, logs.db, metrics.db) has one thread that runs all its transactions. That thread is called a lane. A hand-over
+is a message from one lane to another lane:
 
-This module has no thread and reads no clock: `server/lanes.py` and the simulation supply both.
+1. `Tx.hand_over` writes a row into the sender's table `outbox`, in the transaction that makes the first change.
+2. After the commit, `Delivery` sends the hand-over to the receiving lane.
+3. `receive` makes the second change. In the same transaction it writes the id of the hand-over into the table `inbox`, so that a
+   second delivery is a no-op.
+4. The sender deletes the row of its `outbox` in its next transaction.
+5. The receiver deletes the id from its `inbox` when it receives the next hand-over.
+
+If Corral crashes, rows are left in an `outbox`. The next start delivers them again. A failed delivery is retried, and does not
+delay other deliveries.
+
+This module starts no thread and reads no clock. Its callers do: `server/lanes.py`, and the simulation in the tests.
 """
 
 from __future__ import annotations
@@ -23,7 +31,7 @@ from msgspec import Struct
 from corral.core import Command, Core, Outcome, OwnedStore, Receiver, Tx
 from corral.database import CommitFailed, Handover
 
-REMOVE_S = 1.0  # the next transaction deletes the rows of received hand-overs; if none follows, one is started after this time
+REMOVE_S = 1.0  # if no other transaction deletes the rows of received hand-overs, one is started after this time
 RETRY_MIN_S = 1.0
 RETRY_MAX_S = 60.0
 
@@ -32,7 +40,10 @@ Done = Callable[[Any], None]  # called with the result, or with an exception
 
 
 def receive(tx: Tx[Any], receivers: Mapping[str, Receiver], handover: Handover, finished: Iterable[Handover]) -> None:
-    """Apply a hand-over in the receiving lane. `finished` are earlier hand-overs whose rows the sender has deleted."""
+    """Apply a hand-over in the receiving lane, unless it was applied before.
+
+    `finished` are earlier hand-overs whose rows the sender has deleted. Their inbox entries are no longer needed.
+    """
     tx.store.forget_received(finished)
     if tx.store.note_received(handover):
         for payload in orjson.loads(handover.payload):
@@ -40,7 +51,10 @@ def receive(tx: Tx[Any], receivers: Mapping[str, Receiver], handover: Handover, 
 
 
 def forget_finished(stores: Sequence[OwnedStore]) -> None:
-    """Delete the inbox entries of hand-overs that are in no `outbox` and so cannot be delivered again. Runs before any lane."""
+    """Delete the inbox entries of hand-overs that are in no `outbox`. Such hand-overs cannot be delivered again.
+
+    Call this before any lane runs.
+    """
     undelivered = [handover for store in stores for handover in store.undelivered()]
     for store in stores:
         store.begin()
@@ -54,19 +68,19 @@ def forget_finished(stores: Sequence[OwnedStore]) -> None:
 
 class PendingDelivery(Struct):
     handover: Handover
-    tries: int = 0  # failed tries
+    tries: int = 0  # number of failed attempts
     error: str = ""
 
 
 class DelayedResponse(Struct):
-    """The response of a command, sent once each of its hand-overs was received or has failed for the first time."""
+    """The response of a command that has hand-overs. It is sent when the first delivery attempt of each hand-over has ended."""
 
     value: Any
     untried: int
 
 
 class Delivery:
-    """The hand-overs that one lane sends, until their rows are deleted."""
+    """Delivers the hand-overs of one sending lane, until their rows are deleted."""
 
     def __init__(
         self,
@@ -75,24 +89,29 @@ class Delivery:
         later: Callable[[float, Callable[[], None]], object],
         wake: Callable[[], None],
     ) -> None:
-        """`send` runs `receive` in the receiving lane; `wake` starts a batch in the sending lane."""
+        """`send` runs `receive` in the receiving lane. `later` calls a function after some seconds.
+
+        `wake` starts a transaction in the sending lane.
+        """
         self._core = core
         self._send = send
         self._later = later
         self._wake = wake
         self._unfinished: dict[int, PendingDelivery] = {}
-        self._finished: dict[str, list[Handover]] = {}  # deleted here; their receivers do not know it yet
+        # Receiving lane → hand-overs whose outbox rows are deleted. The lane must still delete their inbox entries.
+        self._finished: dict[str, list[Handover]] = {}
         self._responses: dict[Command, DelayedResponse] = {}
-        self._later_parts: dict[Command, deque[Handover]] = {}  # further hand-overs of a command, sent one after the other
+        # Command → its further hand-overs. Each is sent when the delivery of the previous one was tried.
+        self._later_parts: dict[Command, deque[Handover]] = {}
         self._will_wake = False
 
     def start(self) -> None:
-        """Deliver the hand-overs that an earlier process has left."""
+        """Deliver the hand-overs that an earlier process did not deliver."""
         for handover in self._core.store.undelivered():
             self._begin(handover, None)
 
     def deliver(self, outcome: Outcome) -> list[tuple[Command, Any]]:
-        """Send the hand-overs of a batch. Return the responses that need not wait for them."""
+        """Send the hand-overs of a transaction. Return the responses of commands without hand-overs, which can be sent now."""
         for number in outcome.finished:
             if (sending := self._unfinished.pop(number, None)) is not None:
                 self._finished.setdefault(sending.handover.lane, []).append(sending.handover)
@@ -111,12 +130,12 @@ class Delivery:
             elif command not in begun:
                 begun.add(command)
                 self._begin(handover, command)
-            else:  # the receiving lane runs other commands in between
+            else:  # wait, so that the receiving lane can run other commands between two hand-overs
                 self._later_parts.setdefault(command, deque()).append(handover)
         return [(command, value) for command, value in outcome.answers if command not in untried]
 
     def failing(self) -> list[dict[str, Any]]:
-        """The hand-overs that could not be delivered yet, for `corral status`. Other threads may call this."""
+        """Return the hand-overs that could not be delivered yet, for `corral status`. Any thread may call this."""
         return [
             {"to": sending.handover.lane, "kind": sending.handover.kind, "tries": sending.tries, "error": sending.error}
             for sending in list(self._unfinished.values())
@@ -128,7 +147,7 @@ class Delivery:
         self._try(sending, command)
 
     def _try(self, sending: PendingDelivery, command: Command | None = None) -> None:
-        if sending.handover.id in self._unfinished:  # else a later hand-over has replaced it
+        if sending.handover.id in self._unfinished:  # otherwise a later hand-over with the same key has replaced it
             finished = self._finished.pop(sending.handover.lane, [])
             self._send(sending.handover, finished, partial(self._tried, sending, command, finished))
 
@@ -151,7 +170,7 @@ class Delivery:
             waiting.untried -= 1
             if not waiting.untried:
                 del self._responses[command]
-                command.done(waiting.value)  # the command is committed, and a failed delivery is retried
+                command.done(waiting.value)  # also after a failed delivery: the command is committed, and the delivery is retried
 
     def _try_again(self, sending: PendingDelivery, error: BaseException) -> None:
         sending.tries += 1
@@ -172,4 +191,4 @@ class Delivery:
         self._will_wake = False
         if self._core.delivered:
             self._wake()
-            self._remove_soon()  # again, in case that transaction fails
+            self._remove_soon()  # check again later, because the transaction may fail

@@ -1,4 +1,4 @@
-"""Identifiers and secrets. No other module draws random numbers for them."""
+"""Random identifiers and secrets. Only this module creates them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _BASE32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 
 class Ids(Protocol):
     def hex32(self) -> str:
-        """32 hex digits: the form of ECS task, container and container instance ids."""
+        """Return 32 hex digits. The ids of ECS tasks, containers and container instances have this form."""
         ...
 
     def hex32_by_time(self, now_s: float) -> str:
-        """32 hex digits that begin with the time, so that ids of the same time are neighbours in an index."""
+        """Return 32 hex digits that begin with the time. So ids that are created together are stored together in an index."""
         ...
 
     def uuid(self) -> str: ...
@@ -34,7 +34,7 @@ class RandomIds:
 
 
 class SeededIds:
-    """Ids that depend on a seed alone, so that a simulation can be replayed."""
+    """Ids that depend only on a seed, so that a simulation can be repeated exactly."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -50,13 +50,13 @@ class SeededIds:
 
 
 def _uuid4(digits: str) -> str:
-    """Formatted here, not by the uuid module, because every request and every message needs one."""
+    """Format 32 hex digits as a UUID. This is faster than the uuid module, and every request and message needs a UUID."""
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{'89ab'[int(digits[16], 16) & 3]}{digits[17:20]}-{digits[20:]}"
 
 
 def simulated_gpu_id(host_id: str, index: int) -> str:
-    """The id of a simulated GPU. It depends on the id of its host and its index alone."""
-    import uuid  # here, because the import is slow and only simulated GPUs need it
+    """Return the id of a simulated GPU. It depends only on the id of the host and the index of the GPU."""
+    import uuid  # imported here, because the import is slow and only simulated GPUs need it
 
     return f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'corral/{host_id}/{index}')}"
 
@@ -70,5 +70,5 @@ def secret_key() -> str:
 
 
 def new_key() -> bytes:
-    """A key of a data folder: it derives the session credentials, or encrypts the secrets."""
+    """Create a secret key of a data folder. One such key derives session credentials, another encrypts secrets."""
     return os.urandom(KEY_BYTES)

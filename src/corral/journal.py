@@ -1,4 +1,4 @@
-"""The journal of a store: it keeps indexes, counters and caches in memory in step with the transaction that changes the rows."""
+"""The journal of a store: it undoes changes of values in memory when the database transaction is rolled back."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ Action = Callable[[], object]
 
 
 class Journal:
-    """Records, for each change of a derived value, how to undo it and what to do after the commit.
+    """Records how to undo each change of a derived value, and what to do after the commit.
 
-    A rollback runs the recorded inverses, newest first, after the rows were rolled back, so an inverse may read rows. All derived
-    values follow savepoints and transactions in this way, and none must be rebuilt when a commit fails.
+    Derived values are indexes, counters and caches in memory that are computed from rows. When a transaction or a savepoint is
+    rolled back, the database restores the rows first. Then the journal undoes the changes of derived values, newest first. So no
+    derived value has to be rebuilt from all rows when a commit fails.
     """
 
     def __init__(self) -> None:
         self._inverses: list[Action] = []
         self._effects: list[Action] = []
         self._mark = (0, 0)
-        self.on_rollback = self._inverses.append  # call it with the inverse of a change that was just made in memory
-        self.on_commit = self._effects.append  # call it with an action that must wait for the commit
+        # Call it with a function that undoes a change which was just made in memory; it may read rows.
+        self.on_rollback = self._inverses.append
+        self.on_commit = self._effects.append  # call it with a function that must run after the commit
 
     def savepoint(self) -> None:
         self._mark = len(self._inverses), len(self._effects)

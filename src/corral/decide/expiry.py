@@ -1,7 +1,8 @@
-"""Evaluates lifecycle rules: which versions of a key expire, which uploads are aborted, and when.
+"""Evaluate the lifecycle rules of an S3 bucket: which versions of a key expire, which uploads are aborted, and when.
 
-Days are counted as S3 does: the given number of days after the creation, rounded up to the next midnight UTC. A rule with a date
-acts at that date, and on later versions at the midnight after their creation. If several rules match, the earliest time counts.
+S3 adds the rule's number of days to the creation time and rounds up to the next midnight UTC. This module does the same. A rule
+with a date expires the existing versions at that date. A version that is created after the date expires at the next midnight after
+its creation. If several rules match, the earliest time counts.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 DAY_S = 86_400.0
-LAST_MIDNIGHT_S = 253_402_214_400.0  # of the year 9999: the last one that a date can name
+LAST_MIDNIGHT_S = 253_402_214_400.0  # in the year 9999, the last year that Python's dates support
 
 
 class LifecycleFilter(Struct, frozen=True):
@@ -24,17 +25,17 @@ class LifecycleFilter(Struct, frozen=True):
 class LifecycleRule(Struct, frozen=True):
     id: str
     filter: LifecycleFilter
-    since_s: float  # when the rule was put: versions that are older than both rule and date expire at once
+    since_s: float  # when the rule was stored; if its date had already passed, versions older than the rule expire at once
     days: int | None = None
     date_s: float | None = None
-    lone_markers: bool = False  # ExpiredObjectDeleteMarker
+    lone_markers: bool = False  # ExpiredObjectDeleteMarker: remove a delete marker that is the only version left
     noncurrent_days: int | None = None
     newer_noncurrent: int = 0  # the number of newest noncurrent versions to keep
-    abort_days: int | None = None  # for unfinished uploads
+    abort_days: int | None = None  # unfinished uploads are aborted after this many days
 
 
 class CandidateVersion(Struct, frozen=True):
-    """The properties of a version that rules use."""
+    """The properties of an object version that a rule can test."""
 
     id: str
     created_s: float
@@ -44,7 +45,7 @@ class CandidateVersion(Struct, frozen=True):
 
 
 class ExpiryDecision(Struct, frozen=True):
-    expire: LifecycleRule | None  # the rule by which the current version expires now
+    expire: LifecycleRule | None  # the rule that expires the current version now; None: it does not expire now
     drop: tuple[str, ...]  # ids of versions to delete permanently
     next_s: float | None  # when to evaluate again, if nothing else changes
 
@@ -62,11 +63,11 @@ def evaluate_key(
     current: CandidateVersion | None = None,
     unseen: int = 0,
 ) -> ExpiryDecision:
-    """Decide what to do now with a key. `versions` are sorted newest first, so the first one is the current one.
+    """Decide which versions of a key expire now. `versions` are sorted newest first, so the first is the current version.
 
-    For a key with very many versions, `versions` may be only the oldest ones. Then `current` is the current version, `unseen` is
-    the number of newer versions, and the first of `versions` is not evaluated: it became noncurrent when the next newer version,
-    which is not given, was created.
+    For a key with very many versions, the caller may pass only the oldest ones. It then also passes the current version as
+    `current`, and as `unseen` the number of versions that are newer than `versions`. The first of `versions` is not evaluated in
+    this case: a version becomes noncurrent when the next version is created, and the caller did not pass that next version.
     """
     expire: LifecycleRule | None = None
     drop: list[str] = []
@@ -94,13 +95,13 @@ def evaluate_key(
 
 
 def expiry_time(rules: Iterable[LifecycleRule], key: str, version: CandidateVersion) -> tuple[float, LifecycleRule] | None:
-    """When the current version of a key expires, and by which rule; None: never."""
+    """Return when the current version of a key expires, and the rule that expires it. None means never."""
     times = ((at_s, rule) for rule in rules if _matches(rule.filter, key, version) for at_s in _times(rule, version.created_s))
     return min(times, key=lambda found: found[0], default=None)
 
 
 def abort_time(rules: Iterable[LifecycleRule], key: str, started_s: float) -> tuple[float, LifecycleRule] | None:
-    """When an unfinished upload is aborted, and by which rule; None: never."""
+    """Return when an unfinished upload is aborted, and the rule that aborts it. None means never."""
     times = (
         (midnight_after(started_s + rule.abort_days * DAY_S), rule)
         for rule in rules
@@ -119,7 +120,7 @@ def _times(rule: LifecycleRule, created_s: float) -> Iterator[float]:
 def _noncurrent_expiry(
     rules: Iterable[LifecycleRule], key: str, version: CandidateVersion, since_s: float, newer: int
 ) -> float | None:
-    """When a noncurrent version is deleted; `newer` is the number of newer noncurrent versions."""
+    """Return when a noncurrent version is deleted. `newer` is the number of noncurrent versions that are newer."""
     return min(
         (
             midnight_after(since_s + rule.noncurrent_days * DAY_S)
@@ -131,7 +132,7 @@ def _noncurrent_expiry(
 
 
 def _marker_expiry(rules: Iterable[LifecycleRule], key: str, marker: CandidateVersion) -> float | None:
-    """When a delete marker is removed, which has no version behind it."""
+    """Return when a delete marker is removed. The marker is the only remaining version of its key."""
     times: list[float] = []
     for rule in rules:
         of_all = not rule.filter.tags and rule.filter.larger_than is None and rule.filter.smaller_than is None

@@ -1,4 +1,8 @@
-"""The choice of GPUs of a slot: GPUs that are close to each other, and that leave the other free GPUs close together."""
+"""Choose which free GPUs of a slot a task gets. A slot is a container instance as the scheduler sees it.
+
+The chosen GPUs are close to each other: data travels fast between them, for example over NVLink. The choice also tries to leave the
+other free GPUs close to each other, for the next task.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,12 @@ from math import comb
 from corral.model.placement import Links, Slot
 from corral.model.task import ALL_GPUS
 
-EXACT_MAX = 2_000  # sets that are compared one by one: any number of 12 devices, 4 of 16, 2 of 63
-SEEDS_MAX = 8  # with more sets, sets are grown from at most this many devices, twice from each
+EXACT_MAX = 2_000  # if there are at most this many possible sets of GPUs, all are compared
+SEEDS_MAX = 8  # otherwise `_grown` builds sets, starting from at most this many GPUs, with both values of `sign`
 
 
 def choose_gpus(slot: Slot, count: int) -> tuple[str, ...]:
-    """GPUs of a slot, which must have `count` free GPUs."""
+    """Choose `count` free GPUs of a slot. The caller has checked that the slot has that many."""
     if count == ALL_GPUS:
         return tuple(slot.gpus)
     if slot.links is None:
@@ -24,7 +28,7 @@ def choose_gpus(slot: Slot, count: int) -> tuple[str, ...]:
 
 
 def closest_gpus(slot: Slot | None, gpu_ids: Sequence[str], count: int) -> tuple[str, ...]:
-    """`count` of the given GPUs of a slot, close to each other."""
+    """Choose `count` of the given GPUs of a slot, so that they are close to each other."""
     if slot is None or slot.links is None or not 0 < count < len(gpu_ids):
         return tuple(gpu_ids[:count])
     by_position = {slot.positions[gpu_id]: gpu_id for gpu_id in gpu_ids}
@@ -32,7 +36,7 @@ def closest_gpus(slot: Slot | None, gpu_ids: Sequence[str], count: int) -> tuple
 
 
 def split_gpus(slot: Slot | None, gpu_ids: Sequence[str], counts: Sequence[int]) -> list[tuple[str, ...]]:
-    """Split GPUs into shares so that the GPUs of each share are close to each other. The largest share is chosen first."""
+    """Split GPUs into shares. The GPUs of each share are close to each other. The largest share is chosen first."""
     left = list(gpu_ids)
     shares: dict[int, tuple[str, ...]] = {}
     by_size = sorted(range(len(counts)), key=lambda at: -counts[at])
@@ -44,13 +48,15 @@ def split_gpus(slot: Slot | None, gpu_ids: Sequence[str], counts: Sequence[int])
 
 @lru_cache(maxsize=4096)  # many hosts have the same links and the same free GPUs
 def closest_set(free: tuple[int, ...], count: int, links: Links) -> tuple[int, ...]:
-    """The set of devices with the least total distance between its members.
+    """Return the set of devices whose members have the smallest total distance to each other.
 
-    Of equally close sets it is the set that leaves the other free devices closest together, so that groups of linked devices stay
-    whole; of those, the first. The result is exact if there are few sets. Otherwise sets are grown step by step, and the result is
-    never worse than the first free devices.
+    If several sets are equally close, prefer the set that leaves the other free devices closest to each other. So a group of linked
+    devices is not split without need. If several sets are still equal, take the first. The result is exact if there are few
+    possible sets. Otherwise `_grown` builds some sets device by device, and the result is never worse than the first `count` free
+    devices.
     """
-    # The distance of each device to all others: among equally close sets, taking distant devices leaves close ones.
+    # The total distance of each device to all other free devices. Among equally close sets, the set with the largest sum of these
+    # distances leaves the other devices closest to each other.
     apart = {at: sum(links[at][other] for other in free) for at in free}
     sets: Iterable[tuple[int, ...]]
     if comb(len(free), count) <= EXACT_MAX:
@@ -71,7 +77,11 @@ def _inside(chosen: Sequence[int], links: Links) -> int:
 
 
 def _grown(seed: int, apart: Mapping[int, int], count: int, links: Links, sign: int) -> tuple[int, ...]:
-    """Grow a set from one device: add the device closest to the set; on a tie, the least distant from all others, or the most."""
+    """Build a set from one device by repeatedly adding the device that is closest to the set.
+
+    If several devices are equally close, `sign` 1 takes the device with the smallest total distance to all others, and -1 the
+    device with the largest.
+    """
     added = {at: links[seed][at] for at in apart if at != seed}
     chosen = [seed]
     while len(chosen) < count:

@@ -1,9 +1,11 @@
-"""The cluster query language: which container instances an expression selects.
+"""The cluster query language of ECS: an expression selects container instances.
 
     attribute:ecs.instance-type =~ g5.* and not (task:group == service:web)
 
-An expression is parsed once and then evaluated for each instance. A subject can have several values (an instance runs tasks of
-several groups) or none. An operator is true if it is true for one value; its negation (`!=`, `not_in`...) is true otherwise.
+An expression is parsed once and then evaluated for each instance. The left side of a comparison is called its subject. A subject
+can have no value or several values on one instance. For example, `task:group` has several values if the instance runs tasks of
+several groups. A comparison such as `==` is true if at least one value satisfies it. A negated comparison (`!=`, `not_in`...) is
+true if no value satisfies the comparison that it negates.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ NAMES = {
 }  # fmt: skip
 NEGATED = {"!=": "==", "!in": "in", "!~": "=~", "!exists": "exists"}
 
-# The operators that ECS documents for each subject. An attribute takes every operator.
+# The operators that ECS documents for each subject. The subject `attribute:NAME` accepts every operator.
 SUBJECTS = {
     "agentConnected": (*EQUALITY, *LISTS, *PATTERNS),
     "agentVersion": (*EQUALITY, *ORDER),
@@ -45,7 +47,7 @@ SUBJECTS = {
     "task:group": (*EQUALITY, *LISTS, *PATTERNS, *EXISTENCE),
 }
 COUNTS = {"runningTasksCount", "pendingTasksCount"}
-TASK_SUBJECTS = {*COUNTS, "task:group"}  # their values change when tasks start and stop
+TASK_SUBJECTS = {*COUNTS, "task:group"}  # the values of these subjects change when tasks start and stop
 
 BLANKS = re.compile(r"\s*")
 SUBJECT = re.compile(r"[^\s()\[\],=!<>&|~'\"]+")
@@ -56,7 +58,7 @@ TIMESTAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:T(\d\d):(\d\d):(\d\d)(?:\.\d+)?
 
 
 class InstanceQueryError(ValueError):
-    """The expression is not valid. The message says where."""
+    """The expression is not valid. The message has the position of the error."""
 
 
 class InstanceQuery(Struct, frozen=True):
@@ -66,7 +68,7 @@ class InstanceQuery(Struct, frozen=True):
 
     @property
     def depends_on_tasks(self) -> bool:
-        """Whether the result can change when tasks start and stop, without a change of the instance's attributes."""
+        """Whether the start or stop of a task can change the result, even if no attribute of an instance changes."""
         return bool(self.subjects & TASK_SUBJECTS)
 
 
@@ -80,7 +82,7 @@ def parse_instance_query(text: str) -> InstanceQuery:
 
 
 class _Reader:
-    """A recursive descent parser: text → predicate. `or` binds least, then `and`, then `not`."""
+    """A recursive descent parser: text → predicate. `not` binds tightest, then `and`, then `or`."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -106,7 +108,7 @@ class _Reader:
         self._at = found.end()
 
     def _accept(self, *words: str) -> bool:
-        """Consume one of these words if it is next."""
+        """If the text continues with one of these words, consume the word and return True."""
         self._skip_blanks()
         for word in words:
             end = self._at + len(word)
@@ -181,7 +183,7 @@ class _Reader:
         return operator
 
     def _test(self, subject: str, operator: str) -> Callable[[str], bool]:
-        """The test for one value of the subject."""
+        """Return a function that tests one value of the subject."""
         if operator == "exists":
             return lambda value: True
         if operator == "in":
@@ -237,7 +239,10 @@ class _Reader:
         return "".join(found)
 
     def _pattern(self, start: int) -> Callable[[str], bool]:
-        """A pattern ends at the next blank, or at a closing parenthesis that it did not open."""
+        """Parse a pattern.
+
+        It ends at the next blank, or at a closing parenthesis that has no opening parenthesis in the pattern.
+        """
         if self._text[start : start + 1] in ("'", '"'):
             text = self._quoted(self._text[start])
         else:
@@ -280,7 +285,10 @@ def _not(holds: Predicate) -> Predicate:
 
 
 def _ordered(operator: str, argument: str) -> Callable[[str], bool]:
-    """Compare a number with numbers only, and any other text letter by letter."""
+    """Return a function that tests one value.
+
+    A numeric argument is compared by value, and only with numbers. Any other argument is compared as text.
+    """
     if NUMBER.fullmatch(argument):
         number = float(argument)
         return lambda value: NUMBER.fullmatch(value) is not None and _compares(operator, float(value), number)
@@ -298,7 +306,7 @@ def _version(text: str) -> tuple[tuple[int, str], ...]:
 
 
 def _ordered_part(part: str) -> tuple[int, str]:
-    """Numbers in their order, without a limit on their digits; any other text is before them."""
+    """Return a sort key: numbers sort by value, with any number of digits. Every other text sorts before the numbers."""
     if not "0" <= part[0] <= "9":
         return -1, part
     digits = part.lstrip("0")
@@ -314,14 +322,14 @@ def _compares(operator: str, left: object, right: object) -> bool:
 
 
 def timestamp_s(text: str) -> float | None:
-    """Seconds since the epoch, from one of the formats that ECS documents; None if the text has none of them."""
+    """Convert a date in a format that ECS documents to seconds since the epoch. Return None for any other text."""
     found = TIMESTAMP.fullmatch(text)
     if found is None:
         return None
     year, month, day, hours, minutes, seconds = (int(part or 0) for part in found.groups()[:6])
     if not (1 <= month <= 12 and 1 <= day <= 31 and hours < 24 and minutes < 60 and seconds < 61):
         return None
-    since_march = (month + 9) % 12  # counted from March, the leap day is the last day of the year
+    since_march = (month + 9) % 12  # months since March; in a year that starts in March, the leap day is the last day
     years = year - (month <= 2)
     days = years * 365 + years // 4 - years // 100 + years // 400 + (since_march * 153 + 2) // 5 + day - 1 - 719_468
     offset = (int(found[8]) * 60 + int(found[9])) * (1 if found[7] == "+" else -1) if found[7] else 0

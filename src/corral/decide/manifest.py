@@ -1,4 +1,7 @@
-"""Parse manifests: an image has a configuration and layers, an index has images. The schemas are Docker's and OCI's."""
+"""Parse the manifests of container images, in the schemas of Docker and OCI.
+
+The manifest of an image lists its configuration and its layers. The manifest of an index lists the images for several platforms.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,16 @@ OCI_IMAGE = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"
 IMAGES, INDEXES = (DOCKER_IMAGE, OCI_IMAGE), (DOCKER_LIST, OCI_INDEX)
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-SIZE_MAX = 2**50  # bytes of a layer: larger than any disk, and small enough that sums fit into a row
+SIZE_MAX = 2**50  # bytes of a layer: more than any disk has, and the sum over many layers still fits into SQLite's 64 bits
 FOREIGN = re.compile(r"application/vnd\.(docker\.image\.rootfs\.foreign|oci\.image\.layer\.nondistributable)\.")
 
 
 class NotAManifest(ValueError):
-    """The document is not a manifest that Corral accepts; the message says why."""
+    """Corral does not accept the document as a manifest. The message says why."""
 
 
 def read_manifest(body: bytes, media_type: str | None) -> Manifest:
-    """Parse a manifest. `media_type` is that of the request; None if only the manifest has one."""
+    """Parse a manifest. `media_type` is the media type in the request; None if the request has none."""
     try:
         document = read_json(body)
     except ValueError as error:
@@ -47,7 +50,7 @@ def read_manifest(body: bytes, media_type: str | None) -> Manifest:
 
 
 def _kind(document: dict[str, Any], media_type: str | None) -> str:
-    """The media type of a manifest. Older OCI manifests have no mediaType member, so it is derived from their other members."""
+    """Return the media type of a manifest. If an older OCI manifest has no mediaType, derive the type from its other members."""
     own = document.get("mediaType")
     if media_type and own and media_type != own:
         raise NotAManifest(f"The manifest has the mediaType {own}, but the request has {media_type}")
@@ -62,7 +65,7 @@ def _kind(document: dict[str, Any], media_type: str | None) -> str:
 
 
 def _is_foreign(descriptor: Any) -> bool:
-    """A foreign layer: licences forbid to distribute it, so the manifest has a URL for it and the registry does not store it."""
+    """Whether a layer is foreign: the registry does not store it, because its licence forbids that. The manifest has its URL."""
     return isinstance(descriptor, dict) and bool(FOREIGN.match(str(descriptor.get("mediaType"))))
 
 

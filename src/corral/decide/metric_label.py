@@ -1,4 +1,4 @@
-"""Labels of time series, with placeholders: `${MAX}`, `${LAST_TIME}`, `${PROP('Dim.InstanceId')}`..."""
+"""Labels of CloudWatch time series. They can have placeholders: `${MAX}`, `${LAST_TIME}`, `${PROP('Dim.InstanceId')}`..."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from corral.model.durations import DAY_S, HOUR_S, MINUTE_S
 from corral.model.metric import Metric
 
 PART = re.compile(r"\$\{\s*(?:(?P<name>[A-Z_]+)|PROP\('(?P<property>[^']*)'\))\s*\}")
-NO_VALUE = "--"  # placeholders of a series without values
+NO_VALUE = "--"  # replaces a placeholder if the series has no values
 
 
 class LabelContext(Struct, frozen=True):
-    """Values for placeholders that are not in the series."""
+    """Values for placeholders that do not depend on the datapoints of the series."""
 
     now_s: float
-    zone_s: int  # offset from UTC
+    zone_s: int  # offset of the time zone from UTC, in seconds
     account: str
 
 
@@ -45,7 +45,7 @@ def fill_label(label: str, series: Series, default: str, context: LabelContext) 
 
 
 def distinct_labels(metrics: Sequence[Metric]) -> list[str]:
-    """A label for each series, made of the names and dimension values that differ between the series."""
+    """Return a label for each series. It contains the names and dimension values that differ between the series."""
     parts = [
         {"namespace": metric.namespace, "name": metric.name} | {f"dimension {name}": value for name, value in metric.dimensions}
         for metric in metrics
@@ -66,7 +66,7 @@ def _time(at_s: float, context: LabelContext) -> str:
 
 
 def _span(seconds: float) -> str:
-    """1d2h, 5m, 10s."""
+    """Write a duration as 1d2h, 5m or 10s."""
     found, rest = "", int(abs(seconds))
     for unit, length in (("d", DAY_S), ("h", HOUR_S), ("m", MINUTE_S), ("s", 1)):
         count, rest = divmod(rest, length)

@@ -1,7 +1,8 @@
-"""CloudWatch's search expressions: the series that SEARCH finds.
+"""CloudWatch's search expressions, which select the series for the function SEARCH.
 
-A name is split into tokens at changes of case, between letters and digits, and at other characters. A term matches a series if it
-equals a token of its namespace, name, dimension names or dimension values. The tokens of a longer term must be adjacent.
+Names are split into tokens: at a change from lower to upper case, between letters and digits, and at all other characters. A search
+term is split in the same manner. It matches a series if its tokens occur, next to each other, in the series' namespace, metric
+name, dimension names or dimension values.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ QUERY_MAX = 1024
 DEPTH_MAX = 50
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 TOKEN = re.compile(
-    r'\s*(?:(?P<exact>"(?:[^"\\]|\\.)*")|(?P<sign>[()=,])|(?P<term>(?:[^\s()=,"\\]|\\.)+))'  # commas are ignored
+    r'\s*(?:(?P<exact>"(?:[^"\\]|\\.)*")|(?P<sign>[()=,])|(?P<term>(?:[^\s()=,"\\]|\\.)+))'  # the parser ignores commas
 )
 SCHEMA = re.compile(r'"[^"]*"|[^,"]+|[,"]')
 MetricPredicate = Callable[[Metric], bool]
 
 
 class InvalidSearch(Exception):
-    """The search expression is invalid; the message says why."""
+    """The search expression is invalid. The message says why."""
 
 
 class MetricSearch(Struct, frozen=True):
     namespace: str | None  # None: any namespace
-    dimensions: frozenset[str] | None  # exactly these names; None: any dimensions
-    name: str | None  # the name that every match has, if the expression implies one; it makes the look-up cheaper
+    dimensions: frozenset[str] | None  # a match has exactly these dimension names; None: any dimensions
+    name: str | None  # the metric name that every match has, if the expression requires one; then only those series are read
     _matches: MetricPredicate
 
     def matches(self, metric: Metric) -> bool:
@@ -174,7 +175,7 @@ def _text_matcher(kind: str, text: str) -> Callable[[str], bool]:
     joined = "".join(wanted).lower()
     if len(wanted) == 1:
         return lambda part: any(token.lower() == joined for token in tokens_of(part)) or "".join(tokens_of(part)).lower() == joined
-    if not plain.isalnum():  # the term has delimiters, so case does not separate tokens
+    if not plain.isalnum():  # the term contains delimiters, so a change of case does not start a new token
         lowered = [token.lower() for token in wanted]
         return lambda part: _contains_adjacent([token.lower() for token in tokens_of(part)], lowered)
     return lambda part: _contains_adjacent(tokens_of(part), wanted)

@@ -1,4 +1,4 @@
-"""Metrics Insights: CloudWatch's SQL for metrics. A query aggregates one metric over all series that match."""
+"""Metrics Insights: CloudWatch's SQL for metrics. A query aggregates one metric over all series that match its WHERE clause."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from corral.model.numbers import whole_number
 
 FUNCTIONS = {"AVG": "Average", "COUNT": "SampleCount", "MAX": "Maximum", "MIN": "Minimum", "SUM": "Sum"}
 SERIES_MAX = 500  # series that one query or search returns
-OTHER = "Other"  # the value of a dimension that a series lacks, in GROUP BY
+OTHER = "Other"  # GROUP BY uses this value for a series that lacks the dimension
 TOKEN = re.compile(
     r"\s*(?:(?P<label>\"(?:[^\"\\]|\\.)*\")|(?P<text>'(?:[^'\\]|\\.)*')|(?P<word>[A-Za-z0-9_.]+)|(?P<sign>!=|<>|[(),=]))"
 )
 
 
 class InvalidQuery(Exception):
-    """The query is invalid; the message says why."""
+    """The query is invalid. The message says why."""
 
 
 class DimensionCondition(Struct, frozen=True):
@@ -31,7 +31,7 @@ class Select(Struct, frozen=True):
     statistic: str
     name: str
     namespace: str
-    schema: frozenset[str] | None = None  # exactly these dimensions; None: any dimensions
+    schema: frozenset[str] | None = None  # a match has exactly these dimensions; None: any dimensions
     where: tuple[DimensionCondition, ...] = ()
     group_by: tuple[str, ...] = ()
     order_by: str | None = None

@@ -1,4 +1,4 @@
-"""Matches events to the notifications of a bucket, and finds notifications that overlap."""
+"""Find the notifications of a bucket that match an event, and notifications that overlap."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Notification(Struct, frozen=True):
 
 
 def matching(notifications: Iterable[Notification], event: str, key: str) -> list[Notification]:
-    """The notifications that match `event` ("s3:ObjectCreated:Put") on an object of this key."""
+    """Return the notifications that match `event`, such as "s3:ObjectCreated:Put", on the object with this key."""
     return [
         each
         for each in notifications
@@ -26,7 +26,7 @@ def matching(notifications: Iterable[Notification], event: str, key: str) -> lis
 
 
 def ambiguous(notifications: Sequence[Notification]) -> bool:
-    """Whether one event could match two of them. S3 refuses such a configuration."""
+    """Whether one event could match two of these notifications. S3 refuses such a configuration."""
     return any(
         _overlap(one.prefix, other.prefix, str.startswith)
         and _overlap(one.suffix, other.suffix, str.endswith)

@@ -1,6 +1,7 @@
-"""Regular expressions that callers send, matched by RE2 in time linear in the length of the text.
+"""Match regular expressions that callers send, with RE2.
 
-Python's `re` backtracks: a short pattern of a caller could block it for years.
+RE2 needs time proportional to the length of the text. Python's `re` backtracks: a short pattern of a caller could occupy it for
+years.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ MEMORY_MAX_BYTES = 8 * 1024 * 1024  # per compiled pattern
 
 
 class PatternError(ValueError):
-    """The pattern is invalid; the message says why."""
+    """The pattern is invalid. The message says why."""
 
 
 class Pattern:
@@ -19,7 +20,7 @@ class Pattern:
         self._compiled = _compiled(text)
 
     def matches(self, text: str) -> bool:
-        """Whether the whole text matches, like Java's `matches`."""
+        """Whether the whole text matches. (Java's `matches` has the same meaning.)"""
         return self._compiled.fullmatch(text) is not None
 
     def found_in(self, text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Periods of metrics: valid lengths, start times, and for how long each is available."""
+"""Periods of CloudWatch metrics: their valid lengths, their start times, and how long their samples are stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ def is_period(period_s: int) -> bool:
 
 
 def first_period(start_s: float, period_s: int, now_s: float) -> int:
-    """The start of a request's first period. CloudWatch rounds older start times down to coarser steps."""
+    """Return the start of a request's first period.
+
+    CloudWatch rounds the start time down: to the minute if it is recent, to five minutes or an hour if it is older.
+    """
     if period_s < MINUTE_S:
         step_s = period_s
     else:
@@ -22,6 +25,6 @@ def first_period(start_s: float, period_s: int, now_s: float) -> int:
 
 
 def is_stored_for(at_s: int, period_s: int, now_s: float) -> bool:
-    """Whether samples of that time are still stored with a step that divides the period."""
+    """Whether samples of that time are still stored at a resolution that divides the period."""
     step_s = next((step for step, age in RETENTION_S.items() if now_s - at_s <= age), None)
     return step_s is not None and period_s % step_s == 0

@@ -1,6 +1,10 @@
-"""Placement: which slot a task gets, which claims wait, and why.
+"""Placement: decide which slot a task gets, which claims must wait, and why.
 
-`decide/placement_rules.py` chooses among slots for tasks with placement constraints or strategies. Other tasks get the best fit.
+A slot is a container instance as the scheduler sees it. A pool is a set of slots. A claim is a task or an instance launch that
+waits for capacity in a pool. A demand is the number of GPUs, the CPU and the memory that a claim needs. Claims with equal demands
+form one line, and the oldest claim of a line is its head.
+
+`decide/placement_rules.py` chooses the slot of a task with placement constraints or strategies. Other tasks get the best fit.
 """
 
 from __future__ import annotations
@@ -14,28 +18,29 @@ from corral.decide.placement_rules import first_choice, select, select_by_attrib
 from corral.model.placement import Claim, FreeSlots, Placement, Pool, Rank, Reservation, Slot, SlotGroup, Unplaceable
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 
-REASONS_MAX = 3  # that a text names for withheld GPUs
+REASONS_MAX = 3  # a message lists at most this many different reasons why GPUs are withheld
 
 
 def place(pool: Pool, demand: Demand, reservation: Reservation | None = None, seed: str = "") -> Placement | Unplaceable:
-    """A slot for the demand, or why there is none.
+    """Choose a slot for the demand, or return why no slot is suitable.
 
-    Without placement rules it is the best fit: the slot with the fewest free GPUs, then with the least free memory, so that large
-    gaps stay large. `seed` is the source of chance for the strategy `random`.
+    Without placement rules, choose the best fit: of the slots that fit, the slot with the fewest free GPUs, then with the least
+    free memory. So slots with much free capacity stay available for large tasks. The strategy `random` derives its choice from
+    `seed`.
     """
     found = _find(pool, demand, reservation, seed)
     return found if found is not None else Unplaceable(_lacking(pool, demand, reservation), why_not(pool, demand, reservation))
 
 
 def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
-    """Grant claims, oldest first. The caller must apply each grant to the pool before it takes the next.
+    """Place waiting claims, oldest first. The caller must apply each placement to the pool before it requests the next.
 
-    The oldest claim that does not fit reserves a slot, and younger claims can use the rest: no claim starves, and little capacity
-    stays idle. Claims with equal demands form one line: if its head does not fit, none of the line does.
+    The oldest claim that does not fit reserves one slot, so that it does not wait forever. Younger claims can use the other slots,
+    so that little capacity stays idle. If the head of a line does not fit, the other claims of the line do not fit either.
     """
     while True:
         reservation: Reservation | None = None
-        unfit: Claim | None = None  # reserves a slot as soon as a younger claim is tried
+        unfit: Claim | None = None  # the oldest claim that does not fit: it reserves a slot before a younger claim is tried
         granted = overtaken = False
         heads = list(pool.heads())
         heapify(heads)
@@ -53,15 +58,19 @@ def serve(pool: Pool) -> Iterator[tuple[Claim, Placement]]:
                     heappush(heads, successor)
             elif reservation is None:
                 unfit = claim
-        # A grant to a younger claim can move the reservation to another slot, which frees the slot reserved before. A placed task
-        # can also satisfy the constraint of an older claim that waits for a task of its group.
+        # Try again in two cases. A placement of a younger claim can move the reservation to another slot, and the slot that was
+        # reserved before becomes available. A placed task can also satisfy the constraint of an older claim that waits for a task
+        # of its group.
         moved = overtaken and reservation is not None and _reserve(pool, reservation.claim) != reservation
         if not granted or not (moved or pool.lines_depending_on_tasks):
             return
 
 
 def room_for_newcomer(pool: Pool, demand: Demand, seed: str = "") -> Placement | None:
-    """A placement for a task that has not waited. It takes neither what a waiting claim could get now nor a reserved slot."""
+    """Find a placement for a new task, which has not waited.
+
+    The task gets neither capacity that a waiting claim could use now, nor a reserved slot. Return None if nothing else is free.
+    """
     if not pool.has_line():
         return _find(pool, demand, None, seed)
     if _behind_older_claims(pool, demand) is not None:
@@ -70,7 +79,7 @@ def room_for_newcomer(pool: Pool, demand: Demand, seed: str = "") -> Placement |
 
 
 def place_newcomer(pool: Pool, demand: Demand, seed: str = "") -> Placement | Unplaceable:
-    """A placement for a task that does not wait, or why there is none."""
+    """Find a placement for a new task that cannot wait, or return why there is none."""
     found = room_for_newcomer(pool, demand, seed)
     if found is not None:
         return found
@@ -78,7 +87,7 @@ def place_newcomer(pool: Pool, demand: Demand, seed: str = "") -> Placement | Un
 
 
 def place_on(pool: Pool, demand: Demand, slot_id: str) -> Placement | Unplaceable:
-    """Place on the given slot. Waiting claims come first."""
+    """Place a task on the given slot, unless a waiting claim needs its free capacity."""
     slot, reservation = pool.slot(slot_id), standing_reservation(pool)
     if not slot.takes_tasks:
         return Unplaceable("DRAINING", "the host is draining") if slot.connected else Unplaceable("AGENT", "the host is silent")
@@ -100,19 +109,19 @@ def _behind_older_claims(pool: Pool, demand: Demand) -> Unplaceable | None:
     due = next(serve(pool), None)
     if due is None:
         return None
-    return Unplaceable("GPU" if demand.gpus else "MEMORY", f"the free capacity goes to {due[0].name}, which has waited longer")
+    return Unplaceable("GPU" if demand.gpus else "MEMORY", f"the free capacity is needed by {due[0].name}, which has waited longer")
 
 
 def standing_reservation(pool: Pool) -> Reservation | None:
-    """The reservation for the oldest waiting claim. No waiting claim fits now."""
+    """Return the reservation for the oldest waiting claim. Call this only if no waiting claim fits now."""
     return _reservation_for(pool, pool.heads())
 
 
 def spare_gpus(pool: Pool, placement: Placement, claim: Claim | None = None) -> tuple[str, ...]:
-    """The other free GPUs of the chosen slot, unless an older claim reserves the slot.
+    """Return the free GPUs of the chosen slot that the placement does not use. Return none if an older claim reserves the slot.
 
-    They go to containers that name GPUs by NVIDIA_VISIBLE_DEVICES. Without a claim, the task has not waited, so every claim of the
-    pool is older.
+    Containers that set NVIDIA_VISIBLE_DEVICES get these GPUs. If `claim` is None, the task is new, so every claim of the pool is
+    older.
     """
     reservation = standing_reservation(pool) if claim is None else _reservation_for(pool, _older(pool, claim))
     if reservation is not None and reservation.slot_id == placement.slot_id:
@@ -121,7 +130,7 @@ def spare_gpus(pool: Pool, placement: Placement, claim: Claim | None = None) -> 
 
 
 def why_not(pool: Pool, demand: Demand, reservation: Reservation | None = None) -> str:
-    """A reason for people: what the demand needs, what is free, and which GPUs are withheld."""
+    """Explain why a demand cannot be placed: what it needs, what is free, and which GPUs are withheld. Users read this text."""
     return _why_not(pool, demand, reservation) + (_withheld_text(pool) if demand.gpus else "")
 
 
@@ -155,24 +164,24 @@ def _why_not(pool: Pool, demand: Demand, reservation: Reservation | None) -> str
 
 
 def why_waiting(pool: Pool, claim: Claim) -> str:
-    """Why a claim waits. The reason is computed at each call, so it is never stale."""
+    """Explain why a claim waits. The explanation is computed at each call, so it is always current."""
     older = _older(pool, claim)
     text = why_not(pool, claim.demand, _reservation_for(pool, older))
     return f"{text}; behind {older[0].name}" if older else f"{text}; first in line"
 
 
 def _older(pool: Pool, claim: Claim) -> list[Claim]:
-    """The heads of lines that have waited longer than this claim."""
+    """Return the heads of lines that have waited longer than this claim."""
     return [head for head in pool.heads() if head < claim]
 
 
 def _reservation_for(pool: Pool, waiting: Iterable[Claim]) -> Reservation | None:
-    """The reservation for claims that do not fit, given oldest first."""
+    """Return the reservation for the first of these claims that can reserve a slot. None of the claims fits now."""
     return next((reservation for head in waiting if (reservation := _reserve(pool, head)) is not None), None)
 
 
 def _what_rules_leave(pool: Pool, demand: Demand, rules: PlacementRules, free_gpus: int) -> str:
-    """How many hosts the constraints allow, and what is free on them."""
+    """Describe how many hosts the placement constraints allow, and how many GPUs are free on them."""
     conditions = " and ".join(f"memberOf ({expression})" for expression in rules.member_of)
     matching, left = select_by_attributes(pool, rules), select(pool, rules)
     if not matching.allowed:
@@ -206,7 +215,7 @@ def _best_fit(pool: Pool, demand: Demand, reservation: Reservation | None) -> st
         for slot_ids in group.fitting(demand.memory_mib, demand.cpu_units):
             if reservation is None:
                 return slot_ids[0]
-            for slot_id in slot_ids[:2]:  # at most one slot is reserved, so the second is open
+            for slot_id in slot_ids[:2]:  # at most one slot is reserved, so one of the first two is available
                 if slot_id != reservation.slot_id or _leaves_enough(pool.slot(slot_id), demand, reservation.claim.demand):
                     return slot_id
     return None
@@ -232,19 +241,19 @@ def _allowed_slots(pool: Pool, demand: Demand) -> FreeSlots:
 
 
 def _reservable_groups(pool: Pool, demand: Demand) -> Iterable[SlotGroup]:
-    """The groups of slots from which a claim reserves one."""
+    """Return the groups of slots in which a claim can reserve a slot."""
     if demand.gpus == ALL_GPUS and demand.rules is None:
         return pool.groups_by_held()
     return _allowed_slots(pool, demand).groups()
 
 
 def _is_unsorted(demand: Demand) -> bool:
-    """Whether no index orders the slots by how near they are to the demand, so that each slot must be checked."""
+    """Whether each slot must be checked, because no index sorts the slots for such a demand."""
     return demand.gpus == ALL_GPUS and demand.rules is not None
 
 
 def _leaves_enough(slot: Slot, demand: Demand, older: Demand) -> bool:
-    """Whether a task without GPUs leaves enough CPU and memory of a reserved slot for the older claim."""
+    """Whether a task may use a reserved slot: it needs no GPUs, and it leaves enough CPU and memory for the older claim."""
     return (
         demand.gpus == 0
         and (not demand.cpu_units or slot.cpu_units - demand.cpu_units >= older.cpu_units)
@@ -253,11 +262,14 @@ def _leaves_enough(slot: Slot, demand: Demand, older: Demand) -> bool:
 
 
 def _reserve(pool: Pool, claim: Claim) -> Reservation | None:
-    """Reserve the slot that lacks least for the claim. None if the claim fits no connected slot, even an empty one."""
+    """Reserve the slot on which the smallest amount is missing for the claim.
+
+    Return None if every connected slot is too small for the claim, even without any task.
+    """
     demand = claim.demand
     best: tuple[tuple[int, int, int], str] | None = None
     for group in _reservable_groups(pool, demand):
-        fitting = chain.from_iterable(group.fitting(demand.memory_mib, demand.cpu_units))  # these lack only GPUs
+        fitting = chain.from_iterable(group.fitting(demand.memory_mib, demand.cpu_units))  # on these slots, only GPUs are missing
         candidates = (slot_id for slot_id in chain(fitting, group.roomiest()) if _covers(pool.slot(slot_id).total, demand))
         for candidate in candidates if _is_unsorted(demand) else islice(candidates, 1):
             slot = pool.slot(candidate)
@@ -269,7 +281,7 @@ def _reserve(pool: Pool, claim: Claim) -> Reservation | None:
 
 
 def _lacking(pool: Pool, demand: Demand, reservation: Reservation | None) -> str:
-    """The resource that is missing. If several are, the order is that of ECS."""
+    """Return the resource that is missing. If several are missing, return the one that ECS would report."""
     if not pool.connected:
         return "DRAINING" if any(slot.connected for slot in pool.slots()) else "AGENT"
     if demand.rules is not None and not select(pool, demand.rules).allowed:
@@ -286,7 +298,10 @@ def _lacking(pool: Pool, demand: Demand, reservation: Reservation | None) -> str
 
 
 def _most_memory(pool: Pool, group: SlotGroup, demand: Demand, reservation: Reservation | None) -> int | None:
-    """The most memory that a demand can get on one of these slots; on the reserved slot, what the older claim leaves."""
+    """Return the most memory that a demand can get on one of these slots.
+
+    On the reserved slot, only the memory that the older claim does not need counts.
+    """
     left: int | None = None
     for slot_id in group.roomiest():
         memory_mib = pool.slot(slot_id).memory_mib
@@ -321,8 +336,8 @@ def _amounts(demand: Demand) -> str:
 
 
 def claim_rank(since_s: float, priority: int = 0) -> Rank:
-    """The rank that is stored with a claim and orders a queue: higher priority first, then oldest first.
+    """Return the rank of a claim. It is stored with the claim. Higher priorities are served first, then older claims.
 
-    A queue only compares ranks, so a new order of claims changes only this function.
+    Queues only compare ranks, so only this function must change if claims are to be served in another order.
     """
     return (-priority, since_s)

@@ -1,4 +1,8 @@
-"""Placement rules: which slots the constraints of a task allow, and which slot its strategy prefers."""
+"""Placement rules: decide which slots the constraints of a task allow, and which of them its strategy prefers.
+
+A slot is a container instance as the scheduler sees it. A pool is a set of slots. A demand is the number of GPUs, the CPU, the
+memory and the placement rules of a task. A part is a set of slots with equal values of the attributes over which tasks are spread.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +21,19 @@ from corral.model.instance import ec2_id
 from corral.model.placement import CompiledRules, Pool, Selection, Slot, SpreadPart
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 
-ZONE = "ecs.availability-zone"  # the only attribute that depends on the caller's region: a host is in every region
-DRAWS_MAX = 16  # random draws before all slots that fit are listed
+ZONE = "ecs.availability-zone"  # this attribute depends on the region of the request, because a host is in every region
+DRAWS_MAX = 16  # after this many random attempts, choose from a list of all slots that fit
 
-IsOpen = Callable[[str], bool]  # whether the demand fits a slot and no older claim reserves it
+IsOpen = Callable[[str], bool]  # slot id → whether the demand fits the slot and no older claim reserves the slot
 
 
 def select(pool: Pool, rules: PlacementRules) -> Selection:
-    """The slots that the rules allow now."""
+    """Return the slots that the rules allow now."""
     return pool.selection(rules, partial(_sorting, rules))
 
 
 def select_by_attributes(pool: Pool, rules: PlacementRules) -> Selection:
-    """The slots that match every memberOf constraint, whether distinctInstance allows them or not."""
+    """Return the slots that match every memberOf constraint. This ignores the constraint distinctInstance."""
     return select(pool, replace(rules, distinct=False, strategy=(), group=""))
 
 
@@ -38,7 +42,7 @@ def zone_of(scope: str) -> str:
 
 
 def values_of(slot: Slot, scope: str) -> SubjectValues:
-    """The values of the query language's subjects on this slot."""
+    """Return a function from a subject of the cluster query language, such as `task:group`, to its values on this slot."""
     return partial(_values, slot, scope)
 
 
@@ -90,9 +94,9 @@ def _allows(rules: PlacementRules) -> Callable[[Slot], bool]:
 
 
 def _spread_over(rules: PlacementRules, field: str) -> Callable[[Slot], str] | None:
-    """The function from a slot to the value over which tasks are spread; None: they are spread over slots.
+    """Return a function from a slot to the value over which tasks are spread. None means that tasks are spread over slots.
 
-    Slots without the attribute share one value.
+    All slots without the attribute have the same value.
     """
     if field == "instanceId":
         return None
@@ -100,12 +104,12 @@ def _spread_over(rules: PlacementRules, field: str) -> Callable[[Slot], str] | N
 
 
 def first_choice(pool: Pool, demand: Demand, seed: str, is_open: IsOpen) -> str | None:
-    """The slot that the strategy prefers among those that are open to the demand."""
+    """Return the slot that the strategy prefers among the slots for which `is_open` is true."""
     rules = demand.rules
     assert rules is not None
     selection = select(pool, rules)
     if not any(True for group in selection.groups(demand.gpus) for _ in group.fitting(demand.memory_mib, demand.cpu_units)):
-        return None  # no slot has room: do not try every part
+        return None  # no slot has enough free capacity, so do not try each part
     steps = rules.strategy
     while steps and steps[0][0] == "spread":
         steps = steps[1:]
@@ -119,7 +123,7 @@ def first_choice(pool: Pool, demand: Demand, seed: str, is_open: IsOpen) -> str 
 def _choose(
     pool: Pool, parts: Sequence[SpreadPart], demand: Demand, steps: Sequence[tuple[str, str]], seed: str, is_open: IsOpen
 ) -> str | None:
-    """The preferred slot of parts that the spread steps rank equally, by the remaining steps of the strategy."""
+    """Return the slot that the remaining steps of the strategy prefer. The spread steps rank all of these parts equally."""
     if not steps:
         return next(_open_ones(_shapes(parts, demand), demand, is_open), None)
     if steps[0][0] == "random":
@@ -142,15 +146,18 @@ def _by_group(parts: Sequence[SpreadPart], demand: Demand) -> Iterator[Iterable[
 
 
 def _shapes(parts: Sequence[SpreadPart], demand: Demand) -> Iterator[Sequence[str]]:
-    """The slots of each part by best fit: fewest free GPUs, then least free memory."""
+    """Yield the slots of each part by best fit: fewest free GPUs first, then least free memory.
+
+    The slots of one shape have equal free resources. They are yielded together.
+    """
     return chain.from_iterable(_by_group(parts, demand))
 
 
 def _open_ones(shapes: Iterable[Sequence[str]], demand: Demand, is_open: IsOpen) -> Iterator[str]:
-    """The first open slot of each shape.
+    """Yield the first slot of each shape for which `is_open` is true.
 
-    At most one slot is reserved, so the second of a shape is open. A demand for all GPUs of a slot must try each, because a shape
-    does not say whether all GPUs are free.
+    At most one slot is reserved, so it is enough to try the first two of a shape. A demand for all GPUs of a slot must try each
+    slot, because slots of one shape can differ in their total number of GPUs.
     """
     for ids in shapes:
         for slot_id in ids if demand.gpus == ALL_GPUS else ids[:2]:
@@ -172,7 +179,10 @@ def _draw(parts: Sequence[SpreadPart], demand: Demand, seed: str, is_open: IsOpe
 
 
 def _number(seed: str, count: int) -> int:
-    """A number from the seed, which is a random id: decisions have no randomness of their own."""
+    """Derive a number from the seed, which is a random id.
+
+    Modules in decide/ do not use random numbers, so that their results can be repeated.
+    """
     return crc32(f"{count}/{seed}".encode())
 
 
@@ -185,7 +195,7 @@ def _cpu_first(slot: Slot) -> tuple[int, int]:
 
 
 def _among_equals(pool: Pool, demand: Demand, ids: list[str], steps: Sequence[tuple[str, str]], seed: str) -> str:
-    """The preferred slot by the steps after a binpack, among slots with equal free amounts. No index orders these."""
+    """Return the slot that the steps after a binpack prefer, among slots with equal free amounts. No index sorts these slots."""
     assert demand.rules is not None
     for kind, field in steps:
         if kind == "random":

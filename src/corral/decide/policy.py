@@ -1,8 +1,7 @@
-"""Policies: whether the policy of a resource, or the policies of a role, allow a principal an action on a resource.
+"""IAM policies: decide whether a principal may perform an action on a resource.
 
-`read_policy` parses and checks the text of a policy. `evaluate` decides a request by the policy of a resource,
-`evaluate_identity` by the policies of a role. An explicit deny overrides every allow. A request that no statement matches is not
-allowed.
+`read_policy` parses and checks the text of a policy. `evaluate` decides by the policy of the resource, and `evaluate_identity` by
+the policies of a role. An explicit deny overrides every allow. A request that no statement matches is not allowed.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ VERSIONS = ("2012-10-17", "2008-10-17")
 EFFECTS = ("Allow", "Deny")
 PRINCIPALS = ("AWS", "Service", "Federated", "CanonicalUser")
 ANYONE = ANYTHING = "*"
-NO_RESOURCE = "*"  # the resource of an operation that names none: as on AWS, only a pattern such as "*" matches it
-UNKNOWN_RESOURCE = ""  # Corral derives no resource for the operation: any Deny matches it, but only an Allow of "*"
+NO_RESOURCE = "*"  # used for an operation without a resource; as on AWS, only a pattern such as "*" matches it
+UNKNOWN_RESOURCE = ""  # Corral cannot derive the resource: every Deny matches it, but an Allow only with the resource "*"
 ACCOUNT = re.compile(r"\d{12}")
 POLICY_MEMBERS = frozenset({"Version", "Id", "Statement"})
 STATEMENT_MEMBERS = frozenset(
@@ -35,20 +34,20 @@ STATEMENTS_MAX = 1_000
 
 
 class PolicyError(ValueError):
-    """The document is not a valid policy; the message says why."""
+    """The document is not a valid policy. The message says why."""
 
 
 class PolicyDecision(Enum):
     ALLOWED = "allowed"
-    DENIED = "denied"  # explicitly, by a statement with the effect Deny
-    OUTSIDE_BOUNDARY = "outside the boundary"  # allowed by a policy of the role, but not by its permissions boundary
-    NO_MATCH = "no match"  # no statement matches: not allowed either (AWS calls it an implicit deny)
+    DENIED = "denied"  # a statement with the effect Deny matches
+    OUTSIDE_BOUNDARY = "outside the boundary"  # a policy of the role allows the request, but its permissions boundary does not
+    NO_MATCH = "no match"  # no statement matches, so the request is not allowed (AWS: implicit deny)
 
 
 class Principal(Struct, frozen=True):
-    """The caller, with every name that a policy may use for it: a role's session matches its role and its account too."""
+    """The caller, with every name that a policy may use for it. A session of a role also has the names of its role and account."""
 
-    kind: str  # of PRINCIPALS
+    kind: str  # one of PRINCIPALS
     names: tuple[str, ...]
 
 
@@ -60,7 +59,7 @@ class AccessRequest(Struct, frozen=True):
 
 
 class Patterns(Struct, frozen=True):
-    """The values of an element such as Action. `negated`: of NotAction, which matches everything except these values."""
+    """The values of an element such as Action. `negated` is true for NotAction, which matches everything except these values."""
 
     values: tuple[str, ...]
     negated: bool = False
@@ -69,22 +68,23 @@ class Patterns(Struct, frozen=True):
 class Statement(Struct, frozen=True):
     allows: bool
     actions: Patterns  # in lower case
-    principals: Mapping[str, tuple[str, ...]] | None  # by kind; None: no Principal element, as in a role's own policies
-    not_principal: bool  # the statement matches every principal but these
+    # Kind → names. None means that the statement has no Principal element, as in the policies of a role.
+    principals: Mapping[str, tuple[str, ...]] | None
+    not_principal: bool  # the element is NotPrincipal: the statement matches every principal except these
     resources: Patterns | None
     conditions: tuple[PolicyCondition, ...]
 
 
 class Policy(Struct, frozen=True):
     statements: tuple[Statement, ...]
-    has_variables: bool  # in version 2012-10-17, `${…}` stands for a value of the request
+    has_variables: bool  # the version is 2012-10-17, in which `${…}` is replaced by a value of the request
 
 
 class IdentityPolicies(Struct, frozen=True):
     """The policies of a role, inline and attached."""
 
     policies: tuple[Policy, ...] = ()
-    boundary: Policy | None = None  # the permissions boundary: it allows nothing by itself, and limits what the policies allow
+    boundary: Policy | None = None  # the permissions boundary, which limits what the policies allow
 
     @property
     def denies_anything(self) -> bool:
@@ -94,7 +94,7 @@ class IdentityPolicies(Struct, frozen=True):
 
 
 def service_principal(name: str) -> Principal:
-    """An AWS service that acts on its own behalf: `s3.amazonaws.com`."""
+    """Return the principal of an AWS service that acts on its own behalf, such as `s3.amazonaws.com`."""
     return Principal("Service", (name,))
 
 
@@ -109,7 +109,7 @@ def evaluate(policy: Policy, request: AccessRequest) -> PolicyDecision:
 
 
 def evaluate_identity(identity: IdentityPolicies, request: AccessRequest) -> PolicyDecision:
-    """Decide a request of a role."""
+    """Decide whether the policies of a role allow a request."""
     decisions = {evaluate(policy, request) for policy in identity.policies}
     limit = evaluate(identity.boundary, request) if identity.boundary is not None else PolicyDecision.ALLOWED
     if PolicyDecision.DENIED in decisions or limit is PolicyDecision.DENIED:
@@ -120,7 +120,7 @@ def evaluate_identity(identity: IdentityPolicies, request: AccessRequest) -> Pol
 
 
 def check_identity_policy(policy: Policy) -> None:
-    """Raise PolicyError if the policy is valid for a resource but not for a role."""
+    """Raise PolicyError if a policy cannot be the policy of a role: it has a Principal, or a statement has no Resource."""
     for statement in policy.statements:
         if statement.principals is not None:
             raise PolicyError("Policy document should not specify a principal.")
@@ -129,7 +129,7 @@ def check_identity_policy(policy: Policy) -> None:
 
 
 def is_public(policy: Policy) -> bool:
-    """Whether the policy allows an action to everyone without a condition."""
+    """Whether the policy allows an action to all principals without a condition."""
     return any(
         statement.allows and not statement.not_principal and not statement.conditions and ANYONE in _names(statement, "AWS")
         for statement in policy.statements
@@ -138,7 +138,7 @@ def is_public(policy: Policy) -> bool:
 
 @lru_cache(maxsize=256)
 def read_policy(text: str) -> Policy:
-    """Parse a policy; PolicyError if AWS would reject it."""
+    """Parse a policy. Raise PolicyError if AWS would reject it."""
     try:
         document = read_json(text)
     except ValueError:
@@ -255,16 +255,19 @@ def _contains(patterns: Patterns, value: str, context: Context, *, variables: bo
     return any(fnmatchcase(value, pattern) for pattern in filled) != patterns.negated
 
 
-@lru_cache(maxsize=1024)  # AWS's policies have statements with hundreds of actions
+@lru_cache(maxsize=1024)  # the policies that AWS manages have statements with hundreds of actions
 def _compiled(values: tuple[str, ...], variables: bool) -> re.Pattern[str] | None:
-    """One expression for all patterns of a statement; None if they contain variables, whose values differ by request."""
+    """Compile all patterns of a statement to one regular expression.
+
+    Return None if a pattern contains a variable, because its value differs between requests.
+    """
     if variables and any("${" in text for text in values):
         return None
     return re.compile("|".join(translate(fill(text, {}, variables=False, pattern=True)) for text in values))
 
 
 def _is_named(statement: Statement, principal: Principal) -> bool:
-    """Principal "*" includes AWS services: policies that allow S3 to send to a queue are often written this way."""
+    """Whether the statement names the principal. "*" includes AWS services: many policies use it to let S3 send to a queue."""
     return ANYONE in _names(statement, "AWS") or any(name in principal.names for name in _names(statement, principal.kind))
 
 

@@ -1,4 +1,4 @@
-"""Conditions of a policy: their operators, the rules for missing and multiple values, and variables in their values."""
+"""The conditions of an IAM policy: operators, rules for keys with no value or several values, and variables."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ipaddress import ip_address, ip_network
 from msgspec import Struct
 
 Context = Mapping[str, Sequence[str]]  # a condition key in lower case → its values in the request
-Test = Callable[[str, str], bool]  # (value in the policy, value of the request)
+Test = Callable[[str, str], bool]  # (value in the policy, value of the request) → whether the operator is true
 
 IF_EXISTS = "IfExists"
 FOR_ALL, FOR_ANY = "ForAllValues:", "ForAnyValue:"
 VARIABLE = re.compile(r"\$\{\s*([^},]+?)\s*(?:,\s*'([^']*)'\s*)?\}")
-SPECIAL = re.compile(r"[*?\[]")  # in patterns
-LITERALS = ("*", "?", "$")  # ${*} is a literal *
+SPECIAL = re.compile(r"[*?\[]")  # characters with a special meaning in patterns of `fnmatch`
+LITERALS = ("*", "?", "$")  # ${*}, ${?} and ${$} mean the characters *, ? and $
 DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:T(\d\d):(\d\d)(?::(\d\d)(?:\.\d+)?)?(?:Z|([+-])(\d\d):?(\d\d)))?")
 
 
@@ -29,8 +29,8 @@ class PolicyCondition(Struct, frozen=True):
     if_exists: bool
     set_of: str  # FOR_ALL, FOR_ANY or ""
     keys: tuple[tuple[str, tuple[str, ...]], ...]
-    patterns: bool  # * and ? in its values are wildcards
-    null: bool  # it tests whether the request has the key
+    patterns: bool  # * and ? in the policy's values are wildcards
+    null: bool  # the operator Null, which tests whether the request has the key
 
 
 def _arn_like(pattern: str, value: str) -> bool:
@@ -43,11 +43,11 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        return float("nan")  # equal to nothing, and neither less nor greater
+        return float("nan")  # every comparison with NaN is false
 
 
 def _seconds(text: str) -> float:
-    """A date in ISO 8601 form, or in seconds since 1970."""
+    """Convert a date to seconds since 1970. The text is in ISO 8601 form, or is already a number of seconds."""
     found = DATE.fullmatch(text)
     if found is None:
         return _number(text)
@@ -102,7 +102,7 @@ PATTERNS = ("StringLike", "ArnEquals", "ArnLike")
 
 
 def read_condition(operator: str, keys: object) -> PolicyCondition:
-    """Parse one operator of a policy's Condition; ValueError if it is invalid."""
+    """Parse one operator of a policy's Condition. Raise ValueError if it is invalid."""
     set_of = next((each for each in (FOR_ALL, FOR_ANY) if operator.lower().startswith(each.lower())), "")
     operator_name = operator[len(set_of) :]
     if_exists = operator_name.lower().endswith(IF_EXISTS.lower())
@@ -124,7 +124,7 @@ def read_condition(operator: str, keys: object) -> PolicyCondition:
 
 
 def holds(condition: PolicyCondition, context: Context, *, variables: bool) -> bool:
-    """Whether the request meets the condition for every key."""
+    """Whether the request satisfies the condition for every key."""
     return all(
         _key_holds(
             condition, [fill(text, context, variables=variables, pattern=condition.patterns) for text in expected], context.get(key)
@@ -134,7 +134,7 @@ def holds(condition: PolicyCondition, context: Context, *, variables: bool) -> b
 
 
 def fill(text: str, context: Context, *, variables: bool, pattern: bool) -> str:
-    """Replace the variables of a text. In a pattern, which is for `fnmatch`, values of the request are escaped."""
+    """Replace the variables in a text by their values. In a pattern for `fnmatch`, the values are escaped."""
     if not variables or "${" not in text:
         return text.replace("[", "[[]") if pattern else text
     filled, at = list[str](), 0
@@ -147,7 +147,10 @@ def fill(text: str, context: Context, *, variables: bool, pattern: bool) -> str:
 
 
 def _value(found: re.Match[str], context: Context) -> str:
-    """The value of a variable. If the request has none and there is no default, the variable stays as it is and matches nothing."""
+    """Return the value of a variable, or its default.
+
+    If the request has no value and there is no default, return the text of the variable itself, which matches nothing.
+    """
     name, default = found.groups()
     if name in LITERALS:
         return str(name)

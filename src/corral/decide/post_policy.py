@@ -1,4 +1,4 @@
-"""Checks a form upload against the conditions of its signed policy."""
+"""Check a form upload to S3 against the conditions of its signed policy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LENGTH_RANGE = "content-length-range"
 
 
 class ConditionNotMet(Exception):
-    """The form violates its policy; the text says how."""
+    """The form violates its policy. The message says which condition."""
 
 
 class MalformedCondition(Exception):
@@ -22,9 +22,9 @@ class MalformedCondition(Exception):
 
 
 def check_fields(conditions: Sequence[Any], fields: Mapping[str, str]) -> tuple[int, int | None]:
-    """Raise if the fields violate a condition; otherwise (minimum, maximum) size of the file in bytes.
+    """Check the fields of a form. Return the (minimum, maximum) size of the file in bytes.
 
-    The names of `fields` are in lower case, and `bucket` is one of them.
+    Raise ConditionNotMet if the fields violate a condition. The names in `fields` are in lower case, and `bucket` is one of them.
     """
     named_fields, min_bytes, max_bytes = set[str](), 0, None
     for condition in conditions:
@@ -45,7 +45,7 @@ def check_fields(conditions: Sequence[Any], fields: Mapping[str, str]) -> tuple[
 
 
 def _read(condition: Any) -> tuple[str, Any, Any]:
-    """(operator, field, value), or (content-length-range, minimum, maximum)."""
+    """Return (operator, field, value), or (content-length-range, minimum, maximum)."""
     if isinstance(condition, dict) and len(condition) == 1:
         name, value = next(iter(condition.items()))
         return "eq", name.lower(), str(value)

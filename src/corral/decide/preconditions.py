@@ -1,4 +1,4 @@
-"""Evaluates If-Match and the other preconditions of a request. Dates have a precision of one second, as in HTTP headers."""
+"""Evaluate If-Match and the other preconditions of an S3 request. Dates have a precision of one second, as in HTTP headers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ class Conditions(Struct, frozen=True):
 
 
 def failed_condition(conditions: Conditions, etag: str, modified_at_s: float) -> str | None:
-    """The header whose condition does not hold; None: all hold. If there is an ETag condition, the date condition is ignored."""
+    """Return the header whose condition does not hold, or None if all hold.
+
+    If the request has an ETag condition, the date condition is ignored.
+    """
     modified_s = int(modified_at_s)
     if conditions.if_match is not None:
         if not etag_matches(conditions.if_match, etag):

@@ -1,4 +1,4 @@
-"""CloudWatch's statistics: parsing, and their values for the samples of a period."""
+"""CloudWatch's statistics: parse their names, and compute their values for the samples of a period."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Statistic(Struct, frozen=True):
     kind: str  # one of SIMPLE, or p, tm, wm, tc, ts, pr
     low: float = 0.0
     high: float = 100.0
-    percent: bool = True  # the boundaries are percentages of the samples, not values
+    percent: bool = True  # True: the boundaries are percentages of the samples; False: they are values
 
     @property
     def needs_values(self) -> bool:
@@ -30,7 +30,7 @@ class Statistic(Struct, frozen=True):
 
 
 def parse_statistic(text: str) -> Statistic | None:
-    """Return None if the text is not a statistic."""
+    """Parse the name of a statistic, such as `p99`. Return None if the text is not a statistic."""
     if text in SIMPLE:
         return Statistic(text)
     if text.lower() == "iqm":
@@ -50,7 +50,10 @@ def parse_statistic(text: str) -> Statistic | None:
 
 
 def value_of(summary: Summary, statistic: Statistic) -> float | None:
-    """Return None if the statistic needs single values that are unknown, or some values are negative."""
+    """Return the value of a statistic for a summary of samples.
+
+    A statistic such as p99 needs the single values. Return None for it if the values are unknown or some are negative.
+    """
     match statistic.kind:
         case "SampleCount":
             return summary.count
@@ -81,7 +84,7 @@ def value_of(summary: Summary, statistic: Statistic) -> float | None:
 
 
 def _ordered(summary: Summary) -> list[tuple[float, float]]:
-    """(value, weight) pairs by value. Values from buckets are limited to the true minimum and maximum."""
+    """Return (value, weight) pairs, sorted by value. The value of a bucket is limited to the true minimum and maximum."""
     assert summary.weights is not None
     return sorted((min(max(value, summary.minimum), summary.maximum), weight) for value, weight in summary.weights.items())
 
@@ -92,7 +95,7 @@ def _total(summary: Summary) -> float:
 
 
 def _percentile(summary: Summary, percent: float) -> float:
-    """The smallest value that at least `percent` of the samples do not exceed."""
+    """Return the smallest value for which at least `percent` percent of the samples are less or equal."""
     if percent <= 0:
         return summary.minimum
     rank, seen = percent / 100.0 * _total(summary), 0.0
@@ -104,7 +107,10 @@ def _percentile(summary: Summary, percent: float) -> float:
 
 
 def _inside(summary: Summary, statistic: Statistic) -> Iterator[tuple[float, float]]:
-    """The samples above the low boundary and up to the high boundary. A sample at a percentage boundary counts partly."""
+    """Return the samples above the low boundary and up to the high boundary.
+
+    A percentage boundary can divide the samples of one value. Then only a part of their weight counts.
+    """
     if not statistic.percent:
         yield from ((value, weight) for value, weight in _ordered(summary) if statistic.low < value <= statistic.high)
         return
@@ -118,7 +124,7 @@ def _inside(summary: Summary, statistic: Statistic) -> Iterator[tuple[float, flo
 
 
 def _winsorized(summary: Summary, statistic: Statistic, inside: list[tuple[float, float]]) -> float | None:
-    """The mean, with values beyond the boundaries replaced by the boundaries."""
+    """Return the winsorized mean: values outside the boundaries are replaced by the nearest boundary."""
     total = _total(summary)
     if not statistic.percent:
         return sum(min(max(value, statistic.low), statistic.high) * weight for value, weight in _ordered(summary)) / total

@@ -1,4 +1,7 @@
-"""The lifecycle of a task: which containers can start, must stop or restart, and when and why the task ends."""
+"""The lifecycle of a task: which containers can start, must stop or restart, and when and why the task ends.
+
+A run is one container of a task on a host.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ class TaskProgress(Struct, frozen=True):
     task: Task
     start: tuple[Run, ...] = ()
     stop: tuple[Run, ...] = ()
-    next_check_at_s: float | None = None  # when a limit is reached; None: no limit applies
+    next_check_at_s: float | None = None  # when the next timeout is reached; None: there is no timeout
 
 
 def observe(run: Run, seen: Observed) -> Run:
-    """The run after a report of its host. Runs only move forward: a late report changes nothing."""
+    """Apply a report of a host to a run. A late report changes nothing: a run never returns to an earlier state."""
     if run.state is RunState.STOPPED:
         return run
     if seen.stopped_at_s is None:
@@ -54,7 +57,7 @@ def observe(run: Run, seen: Observed) -> Run:
 
 
 def _with_about(run: Run, about: dict[str, Any]) -> Run:
-    """Add what a host reports about a container. Earlier facts stay, because a restarted agent does not know all of them.
+    """Add the facts that a host reports about a container. Earlier facts stay, because a restarted agent may not report them.
 
     As on ECS, a container that restarts keeps its runtime id, which is also the name of its log stream.
     """
@@ -65,10 +68,10 @@ def _with_about(run: Run, about: dict[str, Any]) -> Run:
 
 
 def advance(task: Task, seen: tuple[Run, ...], now_s: float, rules: Mapping[str, ContainerRules] = NO_RULES) -> TaskProgress:
-    """The next state of a placed task, from the states of its runs.
+    """Compute the next state of a placed task from the states of its runs.
 
-    It is RUNNING once all containers have started, stops its containers once an essential one has ended, and is STOPPED when all
-    have ended.
+    The task is RUNNING once all containers have started. When an essential container has ended, the other containers must stop. The
+    task is STOPPED when all containers have ended.
     """
     if task.state in (TaskState.STOPPED, TaskState.PROVISIONING):
         return TaskProgress(task)
@@ -89,7 +92,7 @@ def advance(task: Task, seen: tuple[Run, ...], now_s: float, rules: Mapping[str,
         if not task.plain:
             runs = tuple(_not_started(was, run, now_s) for was, run in zip(seen, runs))
         stop = stoppable(runs, rules)
-        if not stop:  # dependencies have no cycle, so if a run is left, one can be stopped
+        if not stop:  # dependencies have no cycle, so every run has ended if none can be stopped
             changes |= {"state": TaskState.STOPPED, "stopped_at_s": now_s}
         return TaskProgress(task.but(runs=runs, **changes), stop=stop)
     after = task.but(runs=runs, **changes)
@@ -100,12 +103,12 @@ def advance(task: Task, seen: tuple[Run, ...], now_s: float, rules: Mapping[str,
 
 
 def startable(runs: tuple[Run, ...]) -> tuple[Run, ...]:
-    """The runs that have not started and wait for no other container."""
+    """Return the runs that have not started and do not wait for another container."""
     return tuple(run for run in runs if run.state is RunState.PENDING and not run.waits)
 
 
 def stoppable(runs: tuple[Run, ...], rules: Mapping[str, ContainerRules] = NO_RULES) -> tuple[Run, ...]:
-    """The runs of a stopping task that can be stopped now: no unfinished run depends on them."""
+    """Return the runs of a stopping task that can be stopped now, because no unfinished run depends on them."""
     left = _unfinished(runs)
     if not rules:
         return left
@@ -114,21 +117,24 @@ def stoppable(runs: tuple[Run, ...], rules: Mapping[str, ContainerRules] = NO_RU
 
 
 def should_restart(run: Run, policy: RestartPolicy | None) -> bool:
-    """Whether an ended run restarts: it has an exit code that the policy does not ignore, and it ran for the policy's period."""
+    """Whether an ended run restarts.
+
+    It restarts if its policy does not ignore the exit code, and if it ran for at least the policy's period.
+    """
     if policy is None or run.exit_code is None or run.started_at_s is None or run.stopped_at_s is None:
         return False
     return run.exit_code not in policy.ignored_exit_codes and run.stopped_at_s - run.started_at_s >= policy.period_s
 
 
 def task_health(verdicts: Collection[str | None]) -> str:
-    """The health of a task: the worst verdict of its essential containers. No verdict is worse than HEALTHY."""
+    """Return the health of a task: the worst health of its essential containers. None (unknown) is worse than HEALTHY."""
     if Health.UNHEALTHY in verdicts:
         return Health.UNHEALTHY.value
     return "UNKNOWN" if None in verdicts else Health.HEALTHY.value
 
 
 def duration_text(seconds: float) -> str:
-    """`4h`, `1h30m`, `90.5s`."""
+    """Write a duration as `4h`, `1h30m` or `90.5s`."""
     whole, text = int(seconds), ""
     if whole == seconds:
         for size, unit in ((86_400, "d"), (3600, "h"), (60, "m")):
@@ -143,7 +149,7 @@ def _unfinished(runs: tuple[Run, ...]) -> tuple[Run, ...]:
 
 
 def _is_up(runs: tuple[Run, ...]) -> bool:
-    """Whether all containers have started. A container that is not essential and failed to start does not count."""
+    """Whether all containers have started, except containers that are not essential and failed to start."""
     others = [run for run in runs if run.started_at_s is None and not run.restarts]
     return len(others) < len(runs) and all(run.state is RunState.STOPPED and not run.essential for run in others)
 
@@ -153,7 +159,7 @@ def _limit_s(task: Task) -> float:
 
 
 def _restart(runs: tuple[Run, ...], rules: Mapping[str, ContainerRules]) -> tuple[Run, ...]:
-    """Restart ended runs whose policy says so. Such a run keeps its leases, because it never counts as stopped."""
+    """Restart ended runs whose restart policy requires it. Such a run keeps its GPUs, because it does not become STOPPED."""
     return tuple(
         run.but(
             state=RunState.PENDING, restarts=run.restarts + 1, pid=None, exit_code=None, reason=None, health=None,
@@ -166,7 +172,10 @@ def _restart(runs: tuple[Run, ...], rules: Mapping[str, ContainerRules]) -> tupl
 
 
 def _resolve(runs: tuple[Run, ...], rules: Mapping[str, ContainerRules], now_s: float) -> tuple[Run, ...]:
-    """Release the runs whose dependencies hold, and fail those whose dependencies never can, until nothing changes."""
+    """Check the dependencies of waiting runs, until nothing changes.
+
+    A run may start if all its conditions hold. It fails if one of them can never hold.
+    """
     while True:
         by_name = {run.container: run for run in runs}
         after = tuple(_resolve_one(run, by_name, rules, now_s) if run.waits else run for run in runs)
@@ -203,7 +212,7 @@ def _holds(needed: Run, condition: str) -> bool:
 
 
 def _why_never(needed: Run, condition: str, target: str) -> str | None:
-    """Why a condition can never hold; None if it still can. A run that is STOPPED here does not restart."""
+    """Explain why a condition can never hold. Return None if it still can. A run that is STOPPED here does not restart."""
     if needed.state is not RunState.STOPPED:
         return None
     unresolved = UNRESOLVED.format(needed.container, target)
@@ -219,7 +228,7 @@ def _why_never(needed: Run, condition: str, target: str) -> str | None:
 
 
 def _times_out_at_s(needed: Run, condition: str, rules: Mapping[str, ContainerRules]) -> float:
-    """When a dependency times out. ECS counts from the start of the needed container, by that container's startTimeout.
+    """Return when a dependency times out. As on ECS, startTimeout is measured from the start of the needed container.
 
     The condition START has no timeout.
     """
@@ -234,18 +243,21 @@ def _failed(run: Run, why: str, now_s: float) -> Run:
 
 
 def _may_start_now(was: Run, run: Run) -> bool:
-    """Whether the run can start now, for the first time or again, and could not before."""
+    """Whether the run can start or restart now, but could not before this step."""
     return run.state is RunState.PENDING and (was.waits, was.restarts) != (run.waits, run.restarts)
 
 
 def _not_started(was: Run, run: Run, now_s: float) -> Run:
-    """Fail a run of a stopping task that no host was ordered to start."""
+    """If the task stops before a run was ordered to start, mark the run as failed."""
     still = was if _may_start_now(was, run) else run
     return _failed(still, STOPPED_BEFORE_START, now_s) if still.waits else still
 
 
 def _cause_of_end(seen: tuple[Run, ...], runs: tuple[Run, ...]) -> Run | None:
-    """The run whose end ends the task: an essential one, or the last one. Runs that ended by themselves come first."""
+    """Return the run whose end ends the task: an essential run, or the last run if none is essential.
+
+    Prefer a run that its host reported as ended to a run that failed because of its dependencies.
+    """
     ended = [run for run in runs if run.state is RunState.STOPPED]
     if not ended:
         return None
@@ -256,7 +268,7 @@ def _cause_of_end(seen: tuple[Run, ...], runs: tuple[Run, ...]) -> Run | None:
 
 
 def _next_check_at_s(task: Task, rules: Mapping[str, ContainerRules], now_s: float) -> float | None:
-    """The next time at which a limit is reached."""
+    """Return when the next timeout of the task or of a dependency is reached."""
     by_name = {run.container: run for run in task.runs}
     due_s = [_limit_s(task)]
     for run in task.runs:
@@ -266,7 +278,7 @@ def _next_check_at_s(task: Task, rules: Mapping[str, ContainerRules], now_s: flo
 
 
 def _ending(cause: Run, now_s: float) -> dict[str, Any]:
-    """The stop code and reason of a task that ends by itself."""
+    """Return the stop code and the reason of a task that ends without a request to stop."""
     if cause.started_at_s is None and not cause.restarts:
         return _stop(StopCode.FAILED_TO_START, cause.reason or "the container did not start", now_s)
     if cause.exit_code is None and cause.started_at_s is not None:

@@ -1,4 +1,4 @@
-"""Alarms: states, criteria, evaluations, history items and requests to scaling policies."""
+"""CloudWatch alarms: states, criteria, evaluations, history items and requests to scaling policies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class AlarmState(StrEnum):
 
 
 class MissingData(StrEnum):
-    """How to treat a window without data (TreatMissingData)."""
+    """How to treat a window without data (TreatMissingData). A window is one period that the alarm evaluates."""
 
     BREACHING = "breaching"
     NOT_BREACHING = "notBreaching"
@@ -24,11 +24,11 @@ class MissingData(StrEnum):
     MISSING = "missing"
 
 
-Datapoint = tuple[float, float | None]  # (start of the window in seconds, value or None without data)
+Datapoint = tuple[float, float | None]  # (start of the window in seconds, value); the value is None if the window has no data
 
 
 class Criteria(Struct, frozen=True):
-    """M of N: `to_alarm` of the last `periods` windows must breach the threshold."""
+    """The alarm is in state ALARM if at least `to_alarm` of the last `periods` windows breach the threshold ("M out of N")."""
 
     comparison: str  # a ComparisonOperator of CloudWatch, such as GreaterThanThreshold
     threshold: float
@@ -38,15 +38,15 @@ class Criteria(Struct, frozen=True):
 
 
 class AlarmEvaluation(Struct, frozen=True):
-    """The state that an alarm should have, and the datapoints that decided it."""
+    """The state that an alarm should have, and the datapoints from which it was computed."""
 
     state: AlarmState | None  # None: the state does not change
     points: tuple[tuple[float, float], ...] = ()  # the evaluated datapoints, oldest first
-    filled: int = 0  # windows without data that were filled as `MissingData` says
+    filled: int = 0  # number of windows without data that got a value by the rule of `MissingData`
 
 
 class Suppression(Struct, frozen=True):
-    """Why the actions of a composite alarm are suppressed, and until when. Empty: they are not suppressed."""
+    """Why the actions of a composite alarm are suppressed, and until when. If `by` is empty, they are not suppressed."""
 
     by: str = ""  # "Alarm", "WaitPeriod", "ExtensionPeriod"
     until_s: float | None = None  # None: until the state of the suppressor changes
@@ -71,7 +71,7 @@ class Alarm(Struct, frozen=True):
     reason_data: str = ""
     updated_s: float = 0.0  # when the state or its reason was last written
     transitioned_s: float = 0.0
-    acted_state: AlarmState = AlarmState.INSUFFICIENT_DATA  # the state whose actions a composite alarm ran last
+    acted_state: AlarmState = AlarmState.INSUFFICIENT_DATA  # composite alarms: the state whose actions ran last
     suppression: Suppression = Suppression()
 
     def but(self, **changes: Any) -> Alarm:
@@ -89,9 +89,9 @@ class HistoryItem(Struct, frozen=True):
 
 
 class ScalingRequest(Struct, frozen=True):
-    """The current request of an alarm to a scaling policy. The policy uses the value that results in more capacity."""
+    """The current request of an alarm to a scaling policy. Of the two values, the policy uses the one that adds more capacity."""
 
     policy: str  # ARN
     state: AlarmState
-    period_value: float | None  # value of the newest whole window
-    newest_value: float | None  # value of the newest second, if Corral publishes the metric itself
+    period_value: float | None  # value of the newest window that has ended
+    newest_value: float | None  # value of the newest second; None if another client publishes the metric

@@ -1,4 +1,7 @@
-"""Blobs: bytes that are streamed to and from a file, and never pass through the core."""
+"""Blobs: bytes in files, such as the content of S3 objects and image layers.
+
+The server streams the bytes directly between the client and the file. Database transactions only handle the name of the blob.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-MD5 = "MD5"  # a digest that is not one of S3's checksums, which are in `blobs.checksums`
-GARBAGE = "blobs:garbage"  # the key that a transaction marks as changed when it leaves blobs without references
+MD5 = "MD5"  # S3 needs this digest for ETags; its other checksums are in `blobs.checksums`
+GARBAGE = "blobs:garbage"  # a transaction reports a change of this key if it removes the last reference to a blob
 
 
 class StoredBlob(Struct, frozen=True):
@@ -16,11 +19,11 @@ class StoredBlob(Struct, frozen=True):
 
     blob: str
     size: int
-    digests: Mapping[str, bytes]  # by algorithm
+    digests: Mapping[str, bytes]  # algorithm → digest
 
 
 class Slice(Struct, frozen=True):
-    """A range of bytes of a blob. A handler returns a streamed body as a tuple of slices."""
+    """A range of bytes of a blob. The handler of a request returns a response body as a tuple of slices."""
 
     blob: str
     start: int
@@ -28,10 +31,10 @@ class Slice(Struct, frozen=True):
 
 
 class Admission(Struct, frozen=True):
-    """How to receive the body of a request. A service decides this from the head of the request."""
+    """How to receive the body of a request. A service decides this after it has read the head of the request."""
 
     algorithms: frozenset[str]  # digests to compute
-    source: tuple[Slice, ...] | None = None  # copy these bytes instead of receiving a body
-    params: Mapping[str, Any] = field(default_factory=dict)  # parameters to add for the handler
-    min_bytes: int = 0  # bounds of the file of a form, which has no Content-Length
+    source: tuple[Slice, ...] | None = None  # None: receive a body; otherwise copy these bytes instead
+    params: Mapping[str, Any] = field(default_factory=dict)  # additional parameters for the handler
+    min_bytes: int = 0  # limits for a file in a form upload, whose size is not known in advance
     max_bytes: int = 0

@@ -6,8 +6,9 @@ from typing import Any
 
 from msgspec import Struct, field
 
-TAG_PATTERN = "[a-zA-Z0-9_][a-zA-Z0-9._-]{0,299}"  # ECR's; the registry's specification allows 128 characters
-ACCOUNT_SETTINGS = {  # name → its values, the default first
+# ECR allows 300 characters. The specification of the registry protocol allows only 128.
+TAG_PATTERN = "[a-zA-Z0-9_][a-zA-Z0-9._-]{0,299}"
+ACCOUNT_SETTINGS = {  # name → allowed values; the first is the default
     "BASIC_SCAN_TYPE_VERSION": ("AWS_NATIVE", "CLAIR"),
     "REGISTRY_POLICY_SCOPE": ("V2", "V1"),
     "BLOB_MOUNTING": ("ENABLED", "DISABLED"),
@@ -19,7 +20,7 @@ class Repository(Struct, frozen=True):
     region: str
     name: str
     created_at_s: float
-    about: dict[str, Any]  # its settings and policies, by ECR's names: imageTagMutability, policyText, …
+    about: dict[str, Any]  # the settings and policies of the repository, by their names in ECR: imageTagMutability, policyText, …
     tags: dict[str, str] = field(default_factory=dict)
 
 
@@ -28,14 +29,14 @@ class Manifest(Struct, frozen=True):
 
     media_type: str
     artifact_type: str | None
-    layers: dict[str, int]  # digest → bytes, of its configuration and its layers
-    images: tuple[str, ...]  # of an index: the digests of its images
-    subject: str | None  # the digest of the image to which this one refers: a signature has one
-    size: int  # bytes of all layers, compressed as they are sent
+    layers: dict[str, int]  # digest → size in bytes; includes the configuration
+    images: tuple[str, ...]  # the digests of the images of an index; empty if the manifest is not an index
+    subject: str | None  # the digest of the image that this one describes; a signature has one
+    size: int  # total size of all layers in bytes, compressed
 
 
 class RegistryImage(Struct, frozen=True):
-    number: int  # grows with each push
+    number: int  # a later push has a larger number
     repository_id: int
     digest: str
     media_type: str
@@ -49,5 +50,5 @@ class RegistryImage(Struct, frozen=True):
 
 class Layer(Struct, frozen=True):
     digest: str
-    content: int  # its bytes: `tx.store.objects.slices`
+    content: int  # the id of its content; `tx.store.objects.slices` returns the bytes
     size: int

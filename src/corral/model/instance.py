@@ -1,4 +1,8 @@
-"""EC2 instances. An instance is a slice of one host; the scheduler sees it as a slot."""
+"""EC2 instances. An instance is a part of the capacity of one host.
+
+The scheduler sees an instance as a slot on which it can place tasks. A pool is a set of slots. A claim is a task or an instance
+launch that waits for capacity in a pool.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +15,15 @@ from msgspec.structs import replace
 
 from corral.model.task import Demand
 
-HOST_POOL = "hosts"  # the pool of the hosts' own instances, for tasks, Fargate tasks and instance launches
+HOST_POOL = "hosts"  # the pool of the hosts' own instances; tasks, Fargate tasks and instance launches are placed there
 HOST_TYPE = "corral.host"
 DEFAULT_CLUSTER = "default"
 
 
 class InstanceState(StrEnum):
-    """EC2's names."""
+    """The states of an instance, with EC2's names."""
 
-    PENDING = "pending"  # waits for GPUs, as a claim; it has no host yet
+    PENDING = "pending"  # waits for GPUs and has no host yet
     RUNNING = "running"
     SHUTTING_DOWN = "shutting-down"  # gets no new tasks, and keeps its GPUs until its last task has ended
     TERMINATED = "terminated"
@@ -34,25 +38,25 @@ MOVES: dict[InstanceState, frozenset[InstanceState]] = {
 
 
 class Instance(Struct, frozen=True):
-    """A slice of a host's capacity. It owns whole GPUs; its CPU and memory are those of its type.
+    """A part of a host's capacity. It owns whole GPUs. Its instance type determines its CPU and memory.
 
-    A host's own capacity is an instance too. It has no region, because it joins its cluster in every region, and it owns every
-    GPU that no other instance owns.
+    Each host also has one instance of its own, which exists without a launch. It owns every GPU of the host that no other instance
+    owns. It has no region, because it joins its cluster in every region.
     """
 
     id: str  # 32 hexadecimal digits; also the id of the container instance, if it joins a cluster
-    region: str  # empty: a host's own instance
-    cluster: str  # the ECS cluster that it joined; empty: none
+    region: str  # empty for a host's own instance
+    cluster: str  # the ECS cluster that the instance joined; empty: none
     type: str
     state: InstanceState
     gpus: int
     cpu_units: int
     memory_mib: int
     created_at_s: float
-    host_id: str | None = None  # None: it waits for capacity
-    status: str = "ACTIVE"  # as a container instance: ACTIVE or DRAINING
+    host_id: str | None = None  # None: the instance waits for capacity
+    status: str = "ACTIVE"  # the status of the container instance: ACTIVE or DRAINING
     terminated_at_s: float | None = None
-    details: dict[str, Any] = field(default_factory=dict)  # from the request, for Describe operations
+    details: dict[str, Any] = field(default_factory=dict)  # members of the request that Describe operations return
 
     @property
     def is_host(self) -> bool:
@@ -60,12 +64,12 @@ class Instance(Struct, frozen=True):
 
     @property
     def demand(self) -> Demand:
-        """The resources that a launch takes from a host's own slot: GPUs only, so CPU and memory may be overcommitted."""
+        """The resources that a launch takes from a host's own slot. These are only GPUs, so CPU and memory can be overcommitted."""
         return Demand(self.gpus)
 
     @property
     def pool(self) -> str | None:
-        """The pool of its slot. None: the instance joined no cluster, so no task can be placed on it."""
+        """The pool of the instance's slot. None if the instance joined no cluster, so that no task can be placed on it."""
         if self.is_host:
             return HOST_POOL
         return cluster_pool(self.region, self.cluster) if self.cluster else None
@@ -75,15 +79,18 @@ class Instance(Struct, frozen=True):
 
 
 def cluster_pool(region: str, cluster: str) -> str:
-    """The pool of the instances that joined a cluster."""
+    """Return the name of the pool of the instances that joined a cluster."""
     return f"{region}/{cluster}"
 
 
 def host_instance_id(host_id: str) -> str:
-    """The id of a host's own instance. It differs from the host's id, so that the two cannot be confused."""
+    """Return the id of a host's own instance.
+
+    It differs from the host's id, so that one cannot be used for the other by mistake.
+    """
     return blake2b(host_id.encode(), digest_size=16, person=b"instance").hexdigest()
 
 
 def ec2_id(instance_id: str) -> str:
-    """The id of an instance in EC2's form."""
+    """Return the id of an instance in EC2's format, `i-` and 17 digits."""
     return f"i-{instance_id[:17]}"

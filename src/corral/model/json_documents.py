@@ -1,7 +1,7 @@
-"""JSON documents in texts of callers: policies, dashboards, tokens.
+"""Parse JSON documents that callers send: policies, dashboards, tokens.
 
-Python's `json` fails on deep nesting with a RecursionError, and orjson cannot write what it could read. So documents that callers
-send are read here, with a bound on their depth.
+Deeply nested documents cause failures: Python's `json` raises RecursionError, and orjson can parse some documents that it cannot
+write again. So this module limits the depth of nesting.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any
 
 import orjson
 
-NESTING_MAX = 64  # lists and objects inside each other
+NESTING_MAX = 64  # maximum depth of lists and objects inside each other
 
 
 def read_json(text: str | bytes) -> Any:
-    """Parse a document. Raises ValueError if it is not JSON or is nested too deep."""
+    """Parse a document. Raises ValueError if the text is not JSON or is nested too deeply."""
     document = orjson.loads(text)
     level, depth = [document], 0
     while level := [inner for value in level if isinstance(value, dict | list) for inner in _inside(value)]:

@@ -1,4 +1,4 @@
-"""Hints: conditions on the text of a log message that SQLite can check, so that Python sees fewer messages."""
+"""Hints: simple conditions on the text of a log message. SQLite checks them first, so that Python has to match fewer messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics: the name of a series, its datapoints, and the summary of the samples of one period."""
+"""CloudWatch metrics: the name of a time series, its datapoints, and the summary of the samples of one period."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from corral.model.durations import DAY_S, HOUR_S
 Dimensions = tuple[tuple[str, str], ...]  # (name, value), sorted
 
 DIMENSION_VALUE_MAX = 1024  # characters
-LARGEST_VALUE = 2.0**360  # values lie between -LARGEST_VALUE and LARGEST_VALUE
-OLDEST_S = 14 * DAY_S  # a datapoint may be this old when it arrives
-AHEAD_S = 2 * HOUR_S  # a datapoint may lie this far in the future
-RETENTION_S = {1: 3 * HOUR_S, 60: 15 * DAY_S, 300: 63 * DAY_S, 3600: 455 * DAY_S}  # step in seconds → how long samples keep it
+LARGEST_VALUE = 2.0**360  # CloudWatch accepts values from -LARGEST_VALUE to LARGEST_VALUE
+OLDEST_S = 14 * DAY_S  # CloudWatch accepts datapoints up to this age
+AHEAD_S = 2 * HOUR_S  # CloudWatch accepts datapoints up to this far in the future
+# Resolution in seconds → how long samples are stored with it.
+RETENTION_S = {1: 3 * HOUR_S, 60: 15 * DAY_S, 300: 63 * DAY_S, 3600: 455 * DAY_S}
 UNITS = (
     "None", "Seconds", "Microseconds", "Milliseconds", "Bytes", "Kilobytes", "Megabytes", "Gigabytes", "Terabytes", "Bits",
     "Kilobits", "Megabits", "Gigabits", "Terabits", "Percent", "Count", "Bytes/Second", "Kilobytes/Second", "Megabytes/Second",
@@ -26,7 +27,7 @@ UNITS = (
 
 
 class Metric(NamedTuple):
-    """The name of one series. A tuple, because every new point looks it up."""
+    """The name of one time series. It is a tuple because tuples are fast dictionary keys, and each new datapoint needs a lookup."""
 
     region: str
     namespace: str
@@ -35,7 +36,7 @@ class Metric(NamedTuple):
 
 
 class StatisticSet(NamedTuple):
-    """A summary of samples whose single values are unknown."""
+    """A summary of several samples. Their single values are unknown."""
 
     samples: float
     sum: float
@@ -51,18 +52,18 @@ class Point(NamedTuple):
     at_s: float
     sample: Sample
     unit: str = "None"
-    resolution_s: int = 60  # 60: the time is rounded down to the minute
+    resolution_s: int = 60  # if 60, the time of the datapoint is rounded down to the minute
 
 
 class Summary(Struct):
-    """A summary of the samples of one period, built up while rows are read."""
+    """A summary of the samples of one period. Samples are added while rows are read."""
 
     count: float = 0.0
     sum: float = 0.0
     minimum: float = inf
     maximum: float = -inf
-    weights: dict[float, float] | None = field(default_factory=dict)  # value → count; None: the values are unknown
-    exact: bool = True  # the keys of `weights` are the values themselves, not the middles of buckets
+    weights: dict[float, float] | None = field(default_factory=dict)  # value → number of samples; None: the values are unknown
+    exact: bool = True  # True: the keys of `weights` are exact values; False: they are the centers of buckets
 
     def add(self, value: float, weight: float = 1.0) -> None:
         self.count += weight

@@ -1,17 +1,17 @@
-"""Whole numbers in texts of callers: names, tokens, headers and queries.
+"""Convert text from callers to whole numbers: in names, tokens, headers and queries.
 
-`str.isdigit` accepts digits that `int` refuses (²) and those of other alphabets, `int` refuses more than 4,300 digits, and SQLite
-refuses more than 64 bits. So text becomes a number here, and nowhere else.
+Text has several traps. `str.isdigit` accepts digits of other alphabets, and digits that `int` refuses (²). `int` refuses more than
+4,300 digits. SQLite refuses more than 64 bits. So only this module converts text from callers to numbers.
 """
 
 from __future__ import annotations
 
 INT64_MAX = 2**63 - 1
-DIGITS_MAX = 19  # of INT64_MAX
+DIGITS_MAX = 19  # the number of digits of INT64_MAX
 
 
 def whole_number(text: str, most: int = INT64_MAX) -> int | None:
-    """The number from 0 to `most` that the ASCII digits of a text write; None for any other text."""
+    """Convert a text of ASCII digits to a number from 0 to `most`. Return None for any other text."""
     if not (text.isascii() and text.isdigit()):
         return None
     digits = text.lstrip("0") or "0"

@@ -1,4 +1,4 @@
-"""Buckets, object versions, the parts of their content, and multipart uploads."""
+"""S3 buckets, object versions, the parts of their content, and multipart uploads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 NULL = "null"  # the id of a version that was created without versioning
 ENABLED = "Enabled"
 SUSPENDED = "Suspended"
-# Kinds of bucket documents that change how requests on objects behave.
+# Documents that a client can attach to a bucket. These kinds change the effect of requests on objects.
 BUCKET_ENCRYPTION = "BucketEncryption"
 BUCKET_LIFECYCLE = "BucketLifecycleConfiguration"
 BUCKET_NOTIFICATION = "BucketNotificationConfiguration"
@@ -27,24 +27,24 @@ class Bucket(Struct, frozen=True):
     name: str
     region: str
     created_at_s: float
-    versioning: str  # "" (never), ENABLED or SUSPENDED
+    versioning: str  # ENABLED, SUSPENDED, or "" if versioning was never enabled
     has_lifecycle: bool = False
     has_notifications: bool = False
-    encryption: Mapping[str, Any] | None = None  # the BUCKET_ENCRYPTION document, if it has one
+    encryption: Mapping[str, Any] | None = None  # the bucket's document BUCKET_ENCRYPTION, if it has one
 
 
 class ObjectVersion(Struct, frozen=True):
     """One version of an object, or a delete marker."""
 
-    number: int  # increases: the newer of two versions has the larger number
+    number: int  # the newer of two versions has the larger number
     key: str
     id: str  # the VersionId that clients use
     latest: bool
-    content: int | None  # its parts are the bytes; None: a delete marker
+    content: int | None  # the id of the content, whose parts hold the bytes; None: a delete marker
     size: int
     etag: str  # without quotes
     modified_at_s: float
-    details: Mapping[str, Any]  # stored members of GetObject's response; `Tags`: name → value
+    details: Mapping[str, Any]  # members of GetObject's response that are stored; also `Tags`: name → value
     upload_id: str | None = None  # the multipart upload that created it
 
     @property
@@ -53,29 +53,29 @@ class ObjectVersion(Struct, frozen=True):
 
 
 class ContentPart(Struct, frozen=True):
-    """One blob of a content: the whole content, or one part of a multipart upload."""
+    """One blob of an object's content: the whole content, or one part of a multipart upload."""
 
     number: int
     blob: str
     size: int
-    etag: str  # MD5, hex
-    checksums: Mapping[str, str]  # by algorithm, in base64 as in headers
+    etag: str  # MD5 in hexadecimal digits
+    checksums: Mapping[str, str]  # algorithm → checksum in base64, as in HTTP headers
     modified_at_s: float
 
 
 class MultipartUpload(Struct, frozen=True):
     """A multipart upload that is neither completed nor aborted."""
 
-    number: int  # the content of its parts; the newer of two uploads has the larger number
+    number: int  # the id of the content to which its parts belong; the newer of two uploads has the larger number
     id: str
     bucket_id: int
     key: str
     initiated_at_s: float
-    details: Mapping[str, Any]  # those of the new object, and `ChecksumAlgorithm` and `ChecksumType`
+    details: Mapping[str, Any]  # the details of the new object, and `ChecksumAlgorithm` and `ChecksumType`
 
 
 class ListingPage(Struct, Generic[T], frozen=True):
-    """A page of a listing, in order. Common prefixes are strings."""
+    """A page of a listing, sorted by key. A common prefix is a string; all other items are of type T."""
 
     found: list[T | str]
     more: bool

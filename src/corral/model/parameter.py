@@ -1,4 +1,4 @@
-"""A parameter of the Parameter Store (SSM)."""
+"""Parameters of the Parameter Store (SSM)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ SECURE = "SecureString"
 
 
 class Parameter(Struct, frozen=True):
-    """One version of a parameter. The value of a SecureString is encrypted (`services/ssm/encryption.py`). The repr hides it."""
+    """One version of a parameter. The value of a SecureString is encrypted (`services/ssm/encryption.py`).
+
+    `repr` does not show the value.
+    """
 
     region: str
     name: str
@@ -19,7 +22,7 @@ class Parameter(Struct, frozen=True):
     value: str
     modified_at_s: float
     modified_by: str
-    details: dict[str, Any]  # Description, KeyId, AllowedPattern, Tier, Policies, DataType: those that were given
+    details: dict[str, Any]  # Description, KeyId, AllowedPattern, Tier, Policies and DataType, if the request contained them
     labels: tuple[str, ...] = ()
 
     def __repr__(self) -> str:

@@ -1,4 +1,9 @@
-"""Input and output of the scheduler: slots, pools, claims, placements and refusals."""
+"""Input and output of the scheduler, which decides where tasks and instances run.
+
+A slot is a container instance as the scheduler sees it. A pool is a set of slots. A claim is a task or an instance launch that
+waits for capacity in a pool. A demand is what a claim needs: GPUs, CPU, memory, and placement rules. Claims with equal demands wait
+in one line. A withheld GPU is a GPU that tasks may not get.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +21,20 @@ Links = tuple[tuple[int, ...], ...]  # the distance of each GPU of a host to eac
 class Slot(Struct):
     """A container instance as the scheduler sees it: its total and its free resources."""
 
-    id: str  # of the instance
-    total: Demand  # without withheld GPUs
-    cpu_units: int  # free
-    memory_mib: int  # free
-    gpus: list[str]  # free, in the order of `positions`
-    positions: dict[str, int]  # GPU that tasks may get → its index in `links`
+    id: str  # the id of the instance
+    total: Demand  # all resources, except withheld GPUs
+    cpu_units: int  # free CPU units
+    memory_mib: int  # free memory
+    gpus: list[str]  # free GPUs, in the order of `positions`
+    positions: dict[str, int]  # id of each GPU that is not withheld → its index in `links`
     connected: bool = True
     links: Links | None = None  # None: unknown, or all distances are equal
-    withheld: dict[str, str] = field(default_factory=dict)  # GPU that tasks may not get → the reason
-    draining: bool = False  # DRAINING: no new tasks
+    withheld: dict[str, str] = field(default_factory=dict)  # id of each GPU that tasks may not get → the reason
+    draining: bool = False  # the status is DRAINING: the slot gets no new tasks
     attributes: dict[str, str] = field(default_factory=dict)  # built-in and custom attributes
     tasks: dict[str, int] = field(default_factory=dict)  # number of tasks that should run here, by group (`Task.group_key`)
-    running: int = 0  # number of tasks in this state
-    pending: int = 0  # number of tasks in this state
+    running: int = 0  # number of tasks in state RUNNING
+    pending: int = 0  # number of tasks in state PENDING
     registered_at_s: float = 0.0
 
     @property
@@ -47,14 +52,14 @@ Rank = tuple[float, ...]
 class Claim(NamedTuple):
     """A task or an instance launch that waits for capacity in a pool. It is a tuple because queues compare claims often."""
 
-    rank: Rank  # its position in the queue (`decide/claim_order.py`): the smallest is served first
+    rank: Rank  # from `claim_rank` in `decide/placement.py`; the claim with the smallest rank is served first
     kind: str
     id: str
     demand: Demand
 
     @property
     def name(self) -> str:
-        """Its name in reasons."""
+        """The name of the claim in messages."""
         return f"{self.kind} {ec2_id(self.id) if self.kind == INSTANCE else self.id}"
 
 
@@ -64,9 +69,9 @@ class Placement(Struct, frozen=True):
 
 
 class Unplaceable(Struct, frozen=True):
-    """Why no slot can hold the ask. `resource` is ECS's name for the reason.
+    """The reason why no slot is suitable for a demand. `resource` is ECS's name for the reason.
 
-    GPU, MEMORY or CPU: too little is free. AGENT: no host is connected. DRAINING: no slot takes new tasks. memberOf or
+    GPU, MEMORY or CPU: too little is free. AGENT: no host is connected. DRAINING: no slot accepts new tasks. memberOf or
     distinctInstance: the placement constraint excludes all slots.
     """
 
@@ -75,7 +80,7 @@ class Unplaceable(Struct, frozen=True):
 
 
 class Reservation(Struct, frozen=True):
-    """The free resources of a slot are reserved for an older claim that needs more than is free now."""
+    """The free resources of a slot are reserved for a claim that needs more than is free now."""
 
     slot_id: str
     claim: Claim
@@ -87,19 +92,25 @@ class SlotGroup(Protocol):
     gpus: int
 
     def fitting(self, memory_mib: int, cpu_units: int) -> Iterable[Sequence[str]]:
-        """Ids of the slots that have this much free, in batches of equal free memory and CPU; least memory first."""
+        """Yield the ids of the slots that have at least this much free, least free memory first.
+
+        Slots with equal free memory and CPU are in one sequence.
+        """
         ...
 
     def roomiest(self) -> Iterable[str]:
-        """Ids of all slots, most free memory first."""
+        """Yield the ids of all slots, most free memory first."""
         ...
 
 
 class FreeSlots(Protocol):
-    """Slots that take new tasks, indexed by their free resources."""
+    """Slots that accept new tasks, indexed by their free resources."""
 
     def groups(self, min_gpus: int = 0) -> Iterable[SlotGroup]:
-        """Slots by number of free GPUs, fewest first. `ALL_GPUS` (pools only): slots that have GPUs, all of them free."""
+        """Yield the slots with at least `min_gpus` free GPUs, grouped by the number of free GPUs, fewest first.
+
+        With `ALL_GPUS`, which only a Pool supports, yield the slots whose GPUs are all free.
+        """
         ...
 
 
@@ -109,48 +120,52 @@ class SpreadPart(FreeSlots, Protocol):
     def __len__(self) -> int: ...
 
     def sample(self, number: int) -> str:
-        """The id of one of them, by its number."""
+        """Return the id of the slot with this number. The numbers start at 0."""
         ...
 
 
 class CompiledRules(Struct, frozen=True):
-    """Placement rules as functions of a slot."""
+    """Placement rules, compiled to functions that take a slot."""
 
     allows: Callable[[Slot], bool]
-    spreads: tuple[Callable[[Slot], str] | None, ...] = ()  # the values to spread over; None: over instances
+    # Functions from a slot to the value over which tasks are spread. None means that tasks are spread over instances.
+    spreads: tuple[Callable[[Slot], str] | None, ...] = ()
     group: str = ""  # the group whose tasks are spread
-    by_cpu: bool = False  # slots of a part are sorted by free CPU, else by free memory; least first
-    drawn: bool = False  # parts support `sample`
+    by_cpu: bool = False  # True: sort the slots of a SpreadPart by free CPU, least first; False: by free memory
+    drawn: bool = False  # the strategy is `random`: each SpreadPart must support `sample`
 
 
 class Selection(FreeSlots, Protocol):
-    """The slots that placement rules allow, kept up to date."""
+    """The slots that placement rules allow. It is updated when slots or tasks change."""
 
     allowed: int  # number of slots
 
     def in_order(self) -> Iterable[Sequence[SpreadPart]]:
-        """All slots, in parts. Each sequence has the parts with equally many tasks of the group; fewest first."""
+        """Yield all slots in parts, those with the fewest tasks of the group first.
+
+        The parts of one sequence have the same number of tasks of the group.
+        """
         ...
 
 
 class Pool(FreeSlots, Protocol):
-    """The free capacity of a set of slots, indexed so that a decision need not read every slot."""
+    """The free capacity of a set of slots. Indexes make it possible to choose a slot without reading all of them."""
 
-    free_gpus: int  # of the slots that take tasks
+    free_gpus: int  # free GPUs of the slots that accept tasks
     total_gpus: int
-    connected: int  # how many slots take tasks
-    lines_depending_on_tasks: int  # how many lines wait for a task to come or go, not only for room
+    connected: int  # number of slots that accept tasks
+    lines_depending_on_tasks: int  # number of lines whose placement rules depend on the tasks that run on a slot
 
     def groups_by_held(self) -> Iterable[SlotGroup]:
-        """Slots that have GPUs, by number of held GPUs and then by number of GPUs; fewest first."""
+        """Yield the slots that have GPUs, grouped by the number of GPUs in use and then by the total number, fewest first."""
         ...
 
     def withheld(self) -> Sequence[str]:
-        """The reason for each withheld GPU."""
+        """Return the reason for each withheld GPU."""
         ...
 
     def selection(self, rules: PlacementRules, compile_rules: Callable[[], CompiledRules]) -> Selection:
-        """The slots that the rules allow now. `compile_rules` is called if these rules are new."""
+        """Return the slots that the rules allow now. `compile_rules` is called if the pool sees these rules for the first time."""
         ...
 
     def slot(self, slot_id: str) -> Slot: ...
@@ -158,15 +173,15 @@ class Pool(FreeSlots, Protocol):
     def slots(self) -> Iterable[Slot]: ...
 
     def totals(self) -> Iterable[Demand]:
-        """The distinct sizes of all slots, connected or not."""
+        """Return the distinct sizes of all slots, including slots that are not connected."""
         ...
 
     def has_line(self) -> bool:
-        """Whether a claim waits."""
+        """Whether any claim waits."""
         ...
 
     def heads(self) -> Iterable[Claim]:
-        """The first claim of each distinct ask, oldest first."""
+        """Yield the oldest claim of each line, oldest first."""
         ...
 
     def head(self, demand: Demand) -> Claim | None: ...

@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 import orjson
 from msgspec import Struct
 
-ID_STEP = 1024  # message ids within a microsecond
+ID_STEP = 1024  # number of message ids for each microsecond
 
 
-class Queue(Struct, frozen=True, dict=True):  # dict: cached_property stores its values there
-    """A queue's row. Values that are derived from attributes are cached: requests read them by the thousand."""
+class Queue(Struct, frozen=True, dict=True):  # dict=True: cached_property needs a __dict__ for its values
+    """A row of the table of queues. Values that are derived from attributes are cached, because each request reads them."""
 
     id: int
     region: str
     name: str
-    pile: int  # the set of its messages; a purge gives the queue a new pile
+    pile: int  # the id of the set of its messages; a purge gives the queue a new, empty set
     created_ms: int
     modified_ms: int
     purged_ms: int | None
@@ -51,7 +51,7 @@ class Queue(Struct, frozen=True, dict=True):  # dict: cached_property stores its
 
     @cached_property
     def receives_max(self) -> int | None:
-        """The number of receives after which a message becomes a dead letter; None: no limit."""
+        """After this number of receives, a message moves to the dead-letter queue. None means no limit."""
         policy = self.attributes.get("RedrivePolicy")
         return int(orjson.loads(policy)["maxReceiveCount"]) if policy else None
 
@@ -61,12 +61,12 @@ class Queue(Struct, frozen=True, dict=True):  # dict: cached_property stores its
 
     @cached_property
     def policy(self) -> dict[str, Any] | None:
-        """The access policy, parsed; None if the queue has none."""
+        """The parsed access policy. None if the queue has none."""
         text = self.attributes.get("Policy")
         return orjson.loads(text) if text else None
 
     def oldest_kept_id(self, now_ms: int) -> int:
-        """Messages with smaller ids are past the queue's retention."""
+        """Return the smallest id that is still within the queue's retention period. Messages with smaller ids have expired."""
         return id_at(now_ms - self.retention_ms)
 
 
@@ -80,21 +80,21 @@ def queue_arn(region: str, account: str, name: str) -> str:
 
 
 def id_at(at_ms: int) -> int:
-    """The smallest id of a message sent at that time."""
+    """Return the smallest id of a message that is sent at this time."""
     return at_ms * 1000 * ID_STEP
 
 
 def sent_at_ms(id: int) -> int:
-    """When a message with this id was sent."""
+    """Return when the message with this id was sent."""
     return id // (1000 * ID_STEP)
 
 
 class MessageDraft(NamedTuple):
-    """A message to add to a queue. A tuple, like `QueueMessage`, because thousands are created each second."""
+    """A message to add to a queue. It is a tuple for the same reason as `QueueMessage`."""
 
-    message_id: str  # MessageId of the API
+    message_id: str  # MessageId in the API
     body: str
-    bytes: int  # of body and attributes
+    bytes: int  # total size of the body and the attributes
     sender: str
     delay_ms: int = 0
     group_id: str | None = None
@@ -105,7 +105,7 @@ class MessageDraft(NamedTuple):
 
 
 class QueueMessage(NamedTuple):
-    """A message on its queue. A tuple, because thousands of rows are read each second and a tuple is the cheapest form."""
+    """A stored message of a queue. It is a tuple because thousands are read each second, and tuples are fast to create."""
 
     id: int
     visible_ms: int | None
@@ -127,10 +127,10 @@ class QueueMessage(NamedTuple):
 class MessageState(NamedTuple):
     """The part of a message that changes with each receive (table `place`)."""
 
-    visible_ms: int | None  # in flight or delayed until then
+    visible_ms: int | None  # the message is in flight or delayed until this time
     receives: int
     received_ms: int | None
-    group_id: str | None  # of a FIFO queue
+    group_id: str | None  # only in a FIFO queue
 
     def is_in_flight(self, now_ms: int) -> bool:
         return self.visible_ms is not None and self.visible_ms > now_ms
@@ -145,7 +145,7 @@ class Counts(Struct, frozen=True):
 
 
 class QueueActivity(Struct, frozen=True):
-    """The data of a queue's CloudWatch metrics: its present counts, and the events since the last report."""
+    """The data for a queue's CloudWatch metrics: its current counts, and the number of events since the last report."""
 
     region: str
     name: str
@@ -161,7 +161,7 @@ class QueueActivity(Struct, frozen=True):
 
 
 class MoveTask(Struct, frozen=True):
-    """A task that moves the messages of a dead-letter queue to other queues."""
+    """A message move task: it moves the messages of a dead-letter queue to other queues."""
 
     id: str
     source: int

@@ -1,22 +1,27 @@
-"""Runs, and the protocol between the core and a host's agent. A run is one container of a task on a host.
+"""Runs, and the protocol between the core and the agent of a host.
 
-Messages are JSON lines on a stream socket: each is a `ToCore` or a `ToAgent` with one member.
+A run is one container of a task on a host; it is a Docker container or a process. The core is the part of the server that stores
+all state and decides what runs where. The agent is a process on the host that starts and stops runs for the core.
 
-    agent → core    {"hello": Hello}            once per connection; `runs` are all runs that the engine knows
-                    {"report": Report}          changes since the last report; at most one is unacknowledged; empty = heartbeat
-                    {"measured": Measured}      the response to a measure
-                    {"declined": Declined}      the response to an execute that the host cannot do
-    core → agent    {"welcome": {}}             hello is committed
-                    {"ack": Ack}                the report is committed
-                    {"orders": Orders}          runs to start and stop; idempotent; at any time after welcome
-                    {"measure": Measure}        a client wants to know what these runs use; nothing else is measured
+Messages are JSON lines on a stream socket. Each message is a `ToCore` or a `ToAgent` with exactly one member:
+
+    agent → core    {"hello": Hello}            the first message of a connection; contains all runs of the host
+                    {"report": Report}          changes since the last report; sent after the ack of the last one; may be empty
+                    {"measured": Measured}      the response to `measure`
+                    {"declined": Declined}      the response to `execute` if the host cannot run the command
+    core → agent    {"welcome": {}}             the core has committed the hello
+                    {"ack": Ack}                the core has committed the report
+                    {"orders": Orders}          runs to start and to stop; may be repeated; sent only after `welcome`
+                    {"measure": Measure}        measure the resource usage of these runs; sent when a client requests it
                     {"execute": Execute}        run a command inside a living run (ExecuteCommand)
-                    {"quit": "why"}             the agent must exit and leave its runs alone
+                    {"quit": "why"}             the agent must exit; its runs continue
 
-The process that runs the command of an `execute` connects to the core's other socket, `sessions.sock`, and sends the line
-{"session": its id}. After it, that connection carries the frames of `channel/command_relay.py`. The command ends when it closes.
+On `execute`, the agent connects to the core's other socket, `sessions.sock`, and sends the line {"session": the id of the session}.
+Then it passes the connection to a relay process, which runs the command. From now on the connection carries the frames of
+`channel/command_relay.py`. When the connection closes, the command is ended.
 
-A host may forget a stopped run that was in an acknowledged report, or in the hello of a connection that was welcomed.
+A host may delete its data about a stopped run after the core has acknowledged the stop: with `ack` if the stop was in a report,
+with `welcome` if it was in a hello.
 """
 
 from __future__ import annotations
@@ -29,10 +34,12 @@ from msgspec import Struct, field
 from corral.model.blob import Slice
 
 HEARTBEAT_S = 5.0
-SILENT_S = 3 * HEARTBEAT_S  # then a host gets no new tasks; it keeps its leases, because its runs may be alive
-STOP_GRACE_S = 30.0  # ECS_CONTAINER_STOP_TIMEOUT's default
-START_MAX_BYTES = 8 * 1024 * 1024  # of an order to start, as JSON; Linux accepts about 2 MiB of arguments and environment
-LOG_EVENT_MAX_BYTES = 262_118  # CloudWatch Logs: 256 KiB less 26 bytes of overhead
+# A host that is silent for this time gets no new tasks. Its runs keep their GPUs, because they may be alive.
+SILENT_S = 3 * HEARTBEAT_S
+STOP_GRACE_S = 30.0  # the default of ECS_CONTAINER_STOP_TIMEOUT
+# The maximum size of an order to start, as JSON. It is larger than the arguments and environment that Linux accepts (2 MiB).
+START_MAX_BYTES = 8 * 1024 * 1024
+LOG_EVENT_MAX_BYTES = 262_118  # limit of CloudWatch Logs: 256 KiB minus 26 bytes of overhead
 assert SILENT_S > 2 * HEARTBEAT_S
 
 
@@ -43,26 +50,26 @@ class RunState(StrEnum):
 
 
 class Health(StrEnum):
-    """The result of a container's health check. Before the first result, and without a check, AWS shows UNKNOWN."""
+    """The result of a container's health check. AWS shows UNKNOWN before the first result, and for containers without a check."""
 
     HEALTHY = "HEALTHY"
     UNHEALTHY = "UNHEALTHY"
 
 
 def attempt_id(run_id: str, restarts: int) -> str:
-    """The id that a host uses for a run. It changes with every restart, because a host starts each id only once."""
+    """Return the id that a host uses for a run. It changes with every restart, because a host starts each id only once."""
     return f"{run_id}.{restarts}" if restarts else run_id
 
 
 def run_of_attempt(name: str) -> str:
-    """The id of the run that an attempt belongs to."""
+    """Return the id of the run to which an attempt belongs."""
     return name.partition(".")[0]
 
 
 class HealthCheck(Struct, frozen=True):
     """How a host checks the health of a run."""
 
-    command: list[str]  # complete: a CMD-SHELL check includes the shell
+    command: list[str]  # the complete command; for a CMD-SHELL check it includes the shell
     interval_s: float = 30.0
     timeout_s: float = 5.0
     retries: int = 3
@@ -70,27 +77,33 @@ class HealthCheck(Struct, frozen=True):
 
 
 class RunSpec(Struct, frozen=True):
-    """Everything that a host needs to start one container. `run_id` is the attempt's id, so starting is idempotent."""
+    """Everything that a host needs to start one container.
+
+    `run_id` is the id from `attempt_id`, so a repeated order has no effect.
+    """
 
     run_id: str
     task_id: str
     container: str
     image: str
-    command: list[str]  # entryPoint and command together; never empty for the process engine
-    environment: dict[str, str]  # complete except for environment files and for what the host adds (PATH, HOME, GPUs)
+    command: list[str]  # entryPoint and command together; never empty for a run that becomes a process
+    environment: dict[str, str]  # all variables, except those of environment files and those that the host adds (PATH, HOME, GPUs)
     gpu_ids: list[str]
-    working_directory: str | None = None  # None: a new folder for the run
+    working_directory: str | None = None  # None: the host creates a new folder for the run
     stop_grace_s: float = STOP_GRACE_S
-    ships_logs: bool = False  # the output is sent to the log stream that the core opened
+    ships_logs: bool = False  # True: the host sends the output to the core, which stores it in a log stream
     health: HealthCheck | None = None
-    settings: dict[str, Any] | None = None  # further members of ECS's `container` and `task`; None: a process
-    endpoint_url: str = ""  # Corral's address in `environment`; containers may need another one
-    pull_always: bool = False  # pull although the engine has the image: its tag may have moved
-    registry_auth: str = ""  # Docker's X-Registry-Auth for the registry of the image
-    image_may_ask: bool = False  # the image may set NVIDIA_VISIBLE_DEVICES: then the host reports it before the start
+    # The other members of the container definition and the task definition. None means that the run becomes a process.
+    settings: dict[str, Any] | None = None
+    endpoint_url: str = ""  # Corral's URL in `environment`; the host replaces it if a container needs another address
+    pull_always: bool = False  # pull even if the engine has the image, because its tag may refer to a newer image
+    registry_auth: str = ""  # the value of Docker's header X-Registry-Auth for the registry of the image
+    # True: if the image sets NVIDIA_VISIBLE_DEVICES, the host must request GPUs from the core before the start.
+    image_may_ask: bool = False
     memory_mib: int | None = None  # the hard limit; None: no limit
     cpu_units: int = 0  # the run's share of busy CPUs
-    environment_files: list[tuple[Slice, ...]] = field(default_factory=list)  # their bytes; read before the order is sent
+    # The content of each environment file. The server reads the content before it sends the order.
+    environment_files: list[tuple[Slice, ...]] = field(default_factory=list)
 
 
 class LogTarget(Struct, frozen=True):
@@ -100,29 +113,31 @@ class LogTarget(Struct, frozen=True):
     group: str
     stream: str
     create_group: bool
-    named_by_container: bool = False  # if the run becomes a container, its runtime id is the name instead; the host reports it
+    # True: if the run becomes a container, its runtime id is the name of the stream. The host reports the id.
+    named_by_container: bool = False
 
 
 class StartOrder(Struct, frozen=True):
-    """An order to start a run, once its log stream is open."""
+    """An order to start a run. It is sent when the log stream of the run is open."""
 
     spec: RunSpec
     log: LogTarget | None
-    fault: str | None = None  # why it cannot start: no order is sent, and the run has failed
+    fault: str | None = None  # why the run cannot start; then no order is sent, and the run fails with this reason
 
 
 class Observed(Struct, frozen=True):
-    """What a host knows of a run. The run is alive while `stopped_at_s` is None."""
+    """The state of a run, as its host reports it. The run is alive while `stopped_at_s` is None."""
 
     run_id: str
     pid: int | None = None
-    started_at_s: float | None = None  # None although it has stopped: it never started
+    started_at_s: float | None = None  # a stopped run without this time never started
     stopped_at_s: float | None = None
-    exit_code: int | None = None  # 128 + signal for a killed run; None: no exit code, and `reason` says why
-    reason: str | None = None  # before the start: what the run waits for
-    health: str | None = None  # None: no result since this agent started; the core keeps the last one
-    asks_gpus: str | None = None  # its image sets NVIDIA_VISIBLE_DEVICES to this; it waits for an order with GPUs
-    about: dict[str, Any] | None = None  # imageDigest, networkBindings...; None: the core keeps the last values
+    exit_code: int | None = None  # 128 + signal for a killed run; if a stopped run has none, `reason` says why
+    reason: str | None = None  # why the run ended; before the start, what the run waits for
+    health: str | None = None  # None: no result since this agent started, so the core does not change the stored result
+    # The value of NVIDIA_VISIBLE_DEVICES in the image. The run waits until the core sends an order with GPUs.
+    asks_gpus: str | None = None
+    about: dict[str, Any] | None = None  # imageDigest, networkBindings...; None: the core does not change the stored values
 
 
 class GpuDevice(Struct, frozen=True):
@@ -131,7 +146,7 @@ class GpuDevice(Struct, frozen=True):
     model: str
     memory_mib: int
     simulated: bool = False
-    excluded: bool = False  # by --exclude-gpus: it is shown, but tasks do not get it
+    excluded: bool = False  # excluded by --exclude-gpus: clients see the GPU, but tasks do not get it
 
 
 Foreign = tuple[int, str]  # pid and name of a process that uses a GPU and belongs to no run
@@ -141,22 +156,23 @@ class Hello(Struct, frozen=True):
     host_id: str
     boot_id: str
     name: str
-    gpus_flag: str  # the value of --gpus; an agent with another value than the core's must quit
+    gpus_flag: str  # the agent's value of --gpus; the core sends `quit` if it differs from its own value
     cpu_units: int
     memory_mib: int
     gpus: list[GpuDevice]
     runs: list[Observed]
-    runtime: str = "process"  # the value of --runtime; the same rule
-    docker: str = ""  # the container engine and its version; empty: the host has none
-    excluded_gpus: str = ""  # the value of --exclude-gpus; the same rule
-    links: list[list[int]] | None = None  # the distance of each GPU to each other, in the order of `gpus`; None: unknown
-    foreign: dict[str, list[Foreign]] = field(default_factory=dict)  # by GPU, as in GpuSample; GPUs without any are left out
+    runtime: str = "process"  # the agent's value of --runtime; the core compares it in the same manner
+    docker: str = ""  # name and version of the container engine; empty: the host has none
+    excluded_gpus: str = ""  # the agent's value of --exclude-gpus; the core compares it in the same manner
+    links: list[list[int]] | None = None  # the distance between every two GPUs, in the order of `gpus`; None: unknown
+    # GPU id → the foreign processes on the GPU. GPUs without foreign processes are left out.
+    foreign: dict[str, list[Foreign]] = field(default_factory=dict)
 
 
 class LogChunk(Struct, frozen=True):
-    """Complete log events from the output of a run, which are its bytes from `start` to `end`.
+    """Log events from the output of a run. They are the bytes of the output from `start` to `end`.
 
-    The core accepts a chunk only if `start` is the offset that it has stored.
+    The core stores how many bytes it has accepted. It accepts a chunk only if `start` equals that number.
     """
 
     run_id: str
@@ -175,22 +191,25 @@ class GpuSample(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """The core commits the logs before the runs, so that all output of a task can be read once it is STOPPED."""
+    """Changes on a host. The core commits `logs` before `runs`, so that the whole log of a task can be read once it is STOPPED."""
 
     runs: list[Observed] = field(default_factory=list)
     logs: list[LogChunk] = field(default_factory=list)
     gpus: list[GpuSample] = field(default_factory=list)
-    problem: str = ""  # why runs of this host can neither start nor end now; empty: they can
+    problem: str = ""  # why the host can currently neither start nor stop runs; empty: there is no problem
 
 
 class Ack(Struct, frozen=True):
-    shipped: dict[str, int] = field(default_factory=dict)  # run id → the stored offset, for every run in Report.logs
+    # Run id → number of bytes that the core has stored, for every run in Report.logs.
+    shipped: dict[str, int] = field(default_factory=dict)
 
 
 class Orders(Struct, frozen=True):
     start: list[RunSpec] = field(default_factory=list)
-    stop: list[str] = field(default_factory=list)  # run ids: SIGTERM, the run's grace, SIGKILL; unknown ones are ignored
-    check: list[RunSpec] = field(default_factory=list)  # living runs whose health must be checked; sent after every hello
+    # The ids of runs to stop: send SIGTERM, wait for the run's grace period, then send SIGKILL. Unknown ids are ignored.
+    stop: list[str] = field(default_factory=list)
+    # Living runs whose health the host must check. The core sends them after every hello.
+    check: list[RunSpec] = field(default_factory=list)
 
 
 class Measure(Struct, frozen=True):
@@ -199,12 +218,12 @@ class Measure(Struct, frozen=True):
 
 
 class Usage(Struct, frozen=True):
-    """The resources that the processes of a run have used since it started, and use now."""
+    """The resources that the processes of a run use now, and their CPU time and I/O since the run started."""
 
     at_s: float
     cpu_user_s: float
     cpu_system_s: float
-    host_cpu_s: float  # the sum over all cores of the host since its boot, including idle time
+    host_cpu_s: float  # CPU time of all cores of the host since its boot, including idle time
     memory_bytes: int
     threads: int
     read_bytes: int
@@ -212,7 +231,7 @@ class Usage(Struct, frozen=True):
 
 
 class Measured(Struct, frozen=True):
-    """Usage by run, without runs that are not alive. `before` is the previous measurement, at least a second older."""
+    """The usage of each requested run that is alive. `before` is the previous measurement, at least one second older."""
 
     number: int
     now: dict[str, Usage] = field(default_factory=dict)
@@ -220,12 +239,12 @@ class Measured(Struct, frozen=True):
 
 
 class Execute(Struct, frozen=True):
-    """A command to run in the environment, folder and GPUs of a living run. Its session ends with the run."""
+    """A command that the host runs with the environment, folder and GPUs of a living run. It is ended when the run ends."""
 
     session_id: str
     run: RunSpec
     command: list[str]
-    has_terminal: bool  # False: its input and outputs are pipes
+    has_terminal: bool  # False: the input and the outputs of the command are pipes
 
 
 class Declined(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The settings of a Corral process that handlers and reconcilers depend on."""
+"""The settings of a Corral process that affect handlers and reconcilers."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from corral.model.session import SessionValidity
 
 
 class Settings(Struct, frozen=True):
-    """The repr shows no key."""
+    """The settings. `repr` does not show the keys."""
 
     account: str = "123456789012"
     runtime: str = "auto"  # --runtime
     cluster: str = DEFAULT_CLUSTER  # --cluster: the cluster that this machine joins, in every region
-    instance_type: str = HOST_TYPE  # --instance-type: the type that this machine shows
+    instance_type: str = HOST_TYPE  # --instance-type: the instance type of this machine in responses
     endpoint_url: str = "http://127.0.0.1:4566"  # the address of Corral for tasks on this machine
-    session_key: bytes = b"for simulations, which no stranger can reach"  # services/sessions.py
+    session_key: bytes = b"for simulations, which no stranger can reach"  # used by services/sessions.py
     sessions: SessionValidity = field(default_factory=SessionValidity)
     isolate: bool = False  # --isolate: tasks get no access to the host
-    alarm_timing: str = "fast"  # or "aws": alarms wait for the ends of their windows
-    secrets_key: bytes = bytes(32)  # services/ssm/encryption.py
+    alarm_timing: str = "fast"  # "fast", or "aws": an alarm is evaluated only when a period has ended
+    secrets_key: bytes = bytes(32)  # used by services/ssm/encryption.py
 
     def __repr__(self) -> str:
         return f"Settings({self.account!r}, {self.cluster!r}, {self.endpoint_url!r})"

@@ -1,4 +1,7 @@
-"""Reasons for the end of a run that both hosts and the core report. No imports, because the small spawner uses this module."""
+"""Reasons why a run ended. Both hosts and the core use these texts.
+
+This module imports nothing, because the spawner imports it and must stay small.
+"""
 
 OUT_OF_MEMORY = "OutOfMemoryError: Container killed due to memory usage"
 STOPPED_BEFORE_START = "stopped before it was started"

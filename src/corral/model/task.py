@@ -1,4 +1,4 @@
-"""ECS tasks: their states, the allowed moves between them, and what they require."""
+"""ECS tasks: their states, the allowed transitions between states, and the resources that they need."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from corral.model.run import RunState, attempt_id
 
 
 class TaskState(StrEnum):
-    PROVISIONING = "PROVISIONING"  # waits for capacity, as a claim
-    PENDING = "PENDING"  # placed on an instance; its GPUs are leased
+    PROVISIONING = "PROVISIONING"  # waits for capacity
+    PENDING = "PENDING"  # placed on an instance; its GPUs are reserved for it
     RUNNING = "RUNNING"
     STOPPED = "STOPPED"
 
@@ -21,7 +21,7 @@ class TaskState(StrEnum):
 MOVES: dict[TaskState, frozenset[TaskState]] = {
     TaskState.PROVISIONING: frozenset({TaskState.PENDING, TaskState.STOPPED}),
     TaskState.PENDING: frozenset({TaskState.RUNNING, TaskState.STOPPED}),
-    TaskState.RUNNING: frozenset({TaskState.STOPPED}),  # a lost task is STOPPED with a reason
+    TaskState.RUNNING: frozenset({TaskState.STOPPED}),  # a task whose host is lost also becomes STOPPED
     TaskState.STOPPED: frozenset(),
 }
 
@@ -33,38 +33,43 @@ class StopCode(StrEnum):
     TERMINATION = "TerminationNotice"
 
 
-# Special values of a number of GPUs:
-ALL_GPUS = -1  # every GPU of the slot; for a task, and for its only run that requires GPUs
-FREE_GPUS = -2  # for a run that is privileged or sets NVIDIA_VISIBLE_DEVICES: the GPUs that are free when it is placed, if any
+# Special values for a number of GPUs:
+ALL_GPUS = -1  # every GPU of a host; used for a task, and for the only run of the task that needs GPUs
+FREE_GPUS = -2  # all GPUs that are free at placement, maybe none; for a run that is privileged or sets NVIDIA_VISIBLE_DEVICES
 
 
 class PlacementRules(Struct, frozen=True):
     """The placement constraints and strategies of a task."""
 
-    scope: str  # region/cluster of the tasks that `task:group` means
+    scope: str  # region/cluster; `task:group` in an expression refers to tasks of this cluster
     member_of: tuple[str, ...] = ()  # expressions of the cluster query language; all must be true
-    distinct: bool = False  # no two tasks of `group` on one host
-    strategy: tuple[tuple[str, str], ...] = ()  # (spread, instanceId), (binpack, memory), (random, ""); the first counts most
-    group: str = ""  # region/cluster/group of the tasks that `distinct` separates and `spread` counts; empty without both
-    depends_on_tasks: bool = False  # the start or stop of a task can change which slots are allowed, without freeing capacity
+    distinct: bool = False  # True: each task of `group` must run on a different host
+    # The steps of the strategy, such as (spread, instanceId), (binpack, memory), (random, ""). The first step is the most
+    # important.
+    strategy: tuple[tuple[str, str], ...] = ()
+    group: str = ""  # region/cluster/group of the tasks to which `distinct` and `spread` apply; empty if neither is used
+    depends_on_tasks: bool = False  # True: the start or stop of another task can change which container instances are allowed
 
 
 class Demand(Struct, frozen=True):
-    """What a task or an instance launch needs of one host. Claims with equal demands wait in one line."""
+    """The resources that a task or an instance launch needs on one host. Waiting tasks with equal demands form one queue."""
 
     gpus: int = 0
     cpu_units: int = 0
     memory_mib: int = 0
-    rules: PlacementRules | None = None  # None: any slot, by best fit
+    rules: PlacementRules | None = None  # None: any container instance is allowed, and the best fit is chosen
 
     @property
     def least_gpus(self) -> int:
-        """The least number of GPUs that a host must have."""
+        """The minimum number of GPUs that a host must have."""
         return 1 if self.gpus == ALL_GPUS else self.gpus
 
 
 class Changeable(Struct, frozen=True):
-    """The base of Task and Run, which are copied at every step of a task: copying a Struct is ten times as fast as a dataclass."""
+    """The base class of Task and Run.
+
+    Every change of a task copies these objects. Copying a Struct is ten times as fast as copying a dataclass.
+    """
 
     def but(self, **changes: Any) -> Self:
         """Return a copy with these fields changed."""
@@ -79,7 +84,7 @@ class Run(Changeable, frozen=True):
     container: str
     position: int
     essential: bool
-    gpus: int  # a number, ALL_GPUS or FREE_GPUS
+    gpus: int  # number of GPUs, or ALL_GPUS or FREE_GPUS
     state: RunState
     gpu_ids: tuple[str, ...] = ()
     pid: int | None = None
@@ -87,19 +92,19 @@ class Run(Changeable, frozen=True):
     reason: str | None = None
     started_at_s: float | None = None
     stopped_at_s: float | None = None
-    waits: bool = False  # for containers that it depends on: it was never ordered to start
+    waits: bool = False  # True: the run waits for containers that it depends on, and was not ordered to start
     restarts: int = 0
-    health: str | None = None  # the last result of its health check
-    about: dict[str, Any] | None = None  # facts about its container (`Observed.about`); None: it is a process
+    health: str | None = None  # the last result of the health check
+    about: dict[str, Any] | None = None  # facts about the container (see `Observed.about`); None: the run is a process
 
     @property
     def attempt_id(self) -> str:
-        """The id that its host uses for it."""
+        """The id that the host uses for the run."""
         return attempt_id(self.id, self.restarts) if self.restarts else self.id
 
 
 class RestartPolicy(Struct, frozen=True):
-    period_s: float  # a container that ran for less is not restarted
+    period_s: float  # a container that ran for a shorter time is not restarted
     ignored_exit_codes: frozenset[int] = frozenset()
 
 
@@ -107,7 +112,7 @@ class ContainerRules(Struct, frozen=True):
     """When a container starts and restarts, according to its definition."""
 
     depends_on: tuple[tuple[str, str], ...] = ()  # (container, condition)
-    start_timeout_s: float | None = None  # how long its dependents wait for it
+    start_timeout_s: float | None = None  # how long dependent containers wait for this container
     restart: RestartPolicy | None = None
 
 
@@ -132,13 +137,13 @@ class Task(Changeable, frozen=True):
     family: str = ""
     group: str = ""
     started_by: str | None = None
-    details: dict[str, Any] = field(default_factory=dict)  # from the request, for DescribeTasks: overrides, tags...
+    details: dict[str, Any] = field(default_factory=dict)  # members of the request that DescribeTasks returns: overrides, tags...
     runs: tuple[Run, ...] = ()
-    plain: bool = True  # no container dependencies, no restarts, no health checks and no time limit
-    time_limit_s: float | None = None  # since it started
+    plain: bool = True  # True: the task has no container dependencies, restarts, health checks or time limit
+    time_limit_s: float | None = None  # maximum time from its start to its stop
     launch_type: str = "EC2"
 
     @property
     def group_key(self) -> str:
-        """A name for its group that is unique over all clusters and regions."""
+        """A name of the task's group that is unique across all clusters and regions."""
         return f"{self.region}/{self.cluster}/{self.group}"

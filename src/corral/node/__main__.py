@@ -1,4 +1,4 @@
-"""python -m corral.node --data DIR --gpus FLAG: the agent of this host."""
+"""The agent of this host. Start it with python -m corral.node --data DIR --gpus FLAG."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ log = logging.getLogger("corral.node")
 class AgentOptions(Struct, frozen=True, rename="kebab"):
     data: str  # Corral's data folder
     gpus: str = "auto"  # auto, none, sim:8 or sim:2xH200
-    exclude_gpus: str = ""  # GPUs that are never offered: ids, separated by commas
-    find_gpus: str | None = None  # only print the ids of these GPUs (0,3,GPU-...), or say that one does not exist
+    exclude_gpus: str = ""  # ids of GPUs that tasks never get, separated by commas
+    find_gpus: str | None = None  # only print the ids of these GPUs (0,3,GPU-...), or an error if one does not exist
     runtime: Literal["auto", "process", "docker"] = "auto"
-    boot_id: str | None = None  # which boot of the machine this is; None: the kernel's boot id
+    boot_id: str | None = None  # identifies the current boot of the machine; None: use the kernel's boot id
 
 
 async def serve(data: Path, gpus_flag: str, excluded_gpus: str, runtime: str, boot_id: str) -> None:
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     data = Path(options.data).resolve() / "node"
     try:
-        parse_gpus_flag(options.gpus)  # before any file is written
+        parse_gpus_flag(options.gpus)  # check the value before any file is written
         node_folder.make(data)
         if options.find_gpus is not None:
             host = this_host(data, "", RandomIds())

@@ -1,7 +1,10 @@
-"""The agent of a host: carries out the core's orders, observes the engine, and reports to the core.
+"""The agent of a host: it carries out the core's orders, observes the engine, and reports to the core.
 
-Only one report is unacknowledged at a time. Changes in the meantime go into the next report. So a busy host sends few large
-reports, and a quiet host sends small ones at once, without tuning.
+The core is the part of the server that stores all state and decides what runs where. An engine runs containers or processes. A run
+is one container of a task on this host.
+
+The agent sends a report only after the core has acknowledged the previous one. Until then, changes are collected for the next
+report. So a busy host sends few large reports, and a host with few changes sends each change at once.
 """
 
 from __future__ import annotations
@@ -45,9 +48,9 @@ from corral.node.usage import UsageHistory, usage_of
 
 RECONNECT_FIRST_S = 0.02
 RECONNECT_MAX_S = 1.0
-ALONE_MAX_S = 60.0  # the agent ends after this time without a core and without a live run
-LOG_PAUSE_S = 0.05  # the pause between reports with nothing but logs, so that constant output is sent in batches
-SAMPLE_S = 1.0  # the interval of samples while any GPU is in use; otherwise it is HEARTBEAT_S
+ALONE_MAX_S = 60.0  # the agent exits after this time without a connection to the core and without a living run
+LOG_PAUSE_S = 0.05  # the pause between two reports that contain only logs, so that continuous output is sent in batches
+SAMPLE_S = 1.0  # the interval between GPU samples while a GPU is in use; otherwise the interval is HEARTBEAT_S
 ORDERS_MAX_BYTES = 256 * 1024 * 1024
 
 log = logging.getLogger("corral.node")
@@ -64,7 +67,8 @@ class Agent:
         self._gpus = gpus
         self._excluded_gpus = excluded_gpus
         self._runtime = runtime
-        self._foreign: dict[str, list[Foreign]] = {}  # GPU → the foreign processes on it, if there are any
+        # GPU id → the processes on the GPU that belong to no run. GPUs without such processes are left out.
+        self._foreign: dict[str, list[Foreign]] = {}
         self._engine = engine
         self._watch = FolderWatch(data / "output")
         self._shipper = LogShipper(data / "output", clock)
@@ -74,30 +78,30 @@ class Agent:
         self._background: set[asyncio.Task[None]] = set()
         self._checks = HealthChecks(data, os.environ, clock, self._on_verdict)
         self._wake = asyncio.Event()
-        self._written = False  # output files have been written to
+        self._written = False  # an output file was written to since the last report
         self._reported_at = 0.0
         self._logs_at = 0.0
         self._connected_at = time.monotonic()
         self._core: JsonLines[ToAgent] | None = None
-        self._response: asyncio.Future[Ack | None] | None = None  # for the pending hello or report
+        self._response: asyncio.Future[Ack | None] | None = None  # the response to the pending hello or report
         self._welcomed = False
-        self._problem = ""  # as last reported
+        self._problem = ""  # the engine's problem in the last report
         self._quit_reason: str | None = None
 
     async def run(self) -> None:
-        """Run until the core sends quit, or until there is neither a core nor a live run."""
+        """Run until the core sends quit, or until there has been neither a connection nor a living run for ALONE_MAX_S."""
         self._listen_for_output()
         sampler: asyncio.Task[None] | None = None
         try:
             await self._engine.open(self._engine_changed)
-            await self._sample_once()  # before the first hello, which contains the foreign processes
+            await self._sample_once()  # sample before the first hello, because the hello contains the foreign processes
             sampler = asyncio.create_task(self._sample())
             wait_s = RECONNECT_FIRST_S
             while self._quit_reason is None and not self._is_useless():
                 began_at = time.monotonic()
                 if await self._serve_connection():
                     self._connected_at = time.monotonic()
-                    if self._connected_at > began_at + RECONNECT_MAX_S:  # if the core closes connections at once, keep backing off
+                    if self._connected_at > began_at + RECONNECT_MAX_S:  # the connection lasted, so reset the wait
                         wait_s = RECONNECT_FIRST_S
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, RECONNECT_MAX_S)
@@ -115,7 +119,7 @@ class Agent:
     # -- the connection to the core ------------------------------------------------------------------------------
 
     async def _serve_connection(self) -> bool:
-        """Serve one connection, from hello to its loss. Return False if the core cannot be reached."""
+        """Serve one connection to the core until it is lost. Return False if the core cannot be reached."""
         try:
             core = await attach(node_folder.connect(self._data, "core.sock"), ToAgent, self._received, self._lost, ORDERS_MAX_BYTES)
         except OSError:
@@ -156,7 +160,7 @@ class Agent:
         self._engine.forget([run.run_id for run in runs if run.stopped_at_s is not None])
 
     async def _until_due(self) -> None:
-        """Wait until a report is due: at once for a change, after a pause for logs, and for every heartbeat."""
+        """Wait until a report is due. A change is due at once, new output after LOG_PAUSE_S, and a heartbeat after HEARTBEAT_S."""
         while True:
             due_at = self._reported_at + HEARTBEAT_S
             if self._reports.urgent or self._engine.problem != self._problem:
@@ -189,7 +193,7 @@ class Agent:
         self._reported_at, self._problem = now, problem
         stored = all(ack.shipped.get(chunk.run_id, chunk.end) == chunk.end for chunk in report.logs)
         if report.logs and not (stored and self._shipper.has_work):
-            self._logs_at = now  # only a backlog that the core accepts continues without a pause
+            self._logs_at = now  # pause before the next logs, unless the core stored all of these and more output is ready
         self._engine.forget(self._reports.acknowledged(report, ack))
 
     async def _request(self, message: object) -> Ack | None:
@@ -215,7 +219,7 @@ class Agent:
             self._quit_reason = f"the core sent quit: {message.quit}"
             self._lost()
         else:
-            log.warning("a message from the core was not understood")  # without its text: orders may contain secrets
+            log.warning("a message from the core was not understood")  # the text is not logged, because orders may contain secrets
 
     def _responded(self, ack: Ack | None) -> None:
         if self._response is not None and not self._response.done():
@@ -252,7 +256,7 @@ class Agent:
         asyncio.get_running_loop().add_reader(self._watch.fileno(), self._output_written)
 
     def _output_written(self) -> None:
-        """Only set a flag. The names are read with the next report, so that a run with much output does not keep the agent busy."""
+        """Set a flag only. The next report reads the file names, so that a run with much output does not occupy the agent."""
         asyncio.get_running_loop().remove_reader(self._watch.fileno())
         self._written = True
         self._wake.set()
@@ -281,7 +285,7 @@ class Agent:
         live = {run_id: run.observed.pid for run_id, run in known.items() if run.alive and run.observed.pid is not None}
         sessions = {run_id: live[run_id] for run_id in request.runs if run_id in live}
         now = await asyncio.get_running_loop().run_in_executor(None, usage_of, sessions, self._clock.now_s())
-        if core is not None and core is self._core:  # another connection has other requests
+        if core is not None and core is self._core:  # a request of an earlier connection must not be answered on a new one
             core.send({"measured": Measured(request.number, now, self._usage_history.update(now, live))})
 
     async def _sample(self) -> None:
@@ -291,7 +295,7 @@ class Agent:
         while True:
             await asyncio.sleep(SAMPLE_S)
             live = bool(self._pinned())
-            matter = live or was_live  # one more sample after the last run has ended, to report that the GPUs are idle
+            matter = live or was_live  # also sample once after the last run has ended, to report that the GPUs are idle
             if matter or self._foreign or time.monotonic() >= sampled_at + HEARTBEAT_S:
                 await self._sample_once(matter=matter)
                 was_live, sampled_at = live, time.monotonic()
@@ -304,7 +308,8 @@ class Agent:
         ours = {run.observed.pid for run in self._engine.observe().values() if run.alive and run.observed.pid is not None}
         sample = self._gpus.sample
         samples = await asyncio.get_running_loop().run_in_executor(None, sample, live, ours | self._engine.roots())
-        # A run that was ordered during the sample may have been taken for a foreign process: leave that to the next sample.
+        # A run that was started during the sample may look like a foreign process. Ignore the foreign processes on its GPUs until
+        # the next sample.
         fresh = self._pinned().keys() - before.keys()
         samples = [replace(sample, foreign=[]) if sample.gpu_id in fresh else sample for sample in samples]
         foreign = {sample.gpu_id: sample.foreign for sample in samples if sample.foreign}
@@ -315,7 +320,7 @@ class Agent:
             self._wake.set()
 
     def _pinned(self) -> dict[str, list[int | None]]:
-        """GPU → the pids of the runs that are pinned to it; None for a run that is about to start."""
+        """Return GPU id → the pids of the runs that use the GPU. The pid of a run that is about to start is None."""
         pinned: dict[str, list[int | None]] = defaultdict(list)
         for run in self._engine.observe().values():
             if run.alive:

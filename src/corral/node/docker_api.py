@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
-VERSION_MAX = (1, 44)  # the version this client was written for; engines also serve older ones
+VERSION_MAX = (1, 44)  # the newest API version that this client uses; newer engines also support it
 IDLE_CONNECTIONS_MAX = 16
 CONNECT_MAX_S = 5.0
 HEAD_MAX_BYTES = 64 * 1024
@@ -28,11 +28,11 @@ Headers = Mapping[str, str]
 
 
 class EngineGone(Exception):
-    """The engine does not respond, or the connection broke. The request may have been carried out."""
+    """The engine does not respond, or the connection broke. The engine may or may not have executed the request."""
 
 
 class EngineError(Exception):
-    """The engine refused the request; the message is the engine's own."""
+    """The engine refused the request. The message is the engine's error message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ class EngineConnection(Struct):
 
 class ResponseHead(Struct, frozen=True):
     status: int
-    length: int | None  # None: chunked; -1: until the connection closes
+    length: int | None  # None: the body is chunked; -1: the body ends when the connection closes
     keeps_open: bool
 
 
@@ -80,7 +80,7 @@ class DockerApi:
     async def request(
         self, method: str, path: str, body: Any = None, headers: Headers | None = None, query: Mapping[str, Any] | None = None
     ) -> Any:
-        """Return the parsed response, None if it is empty. Raises EngineError or EngineGone."""
+        """Send a request and return the parsed response, or None if it is empty. Raises EngineError or EngineGone."""
         request = self._encode(method, path, body, headers, query)
         while True:
             reused = bool(self._idle)
@@ -93,7 +93,8 @@ class DockerApi:
                 connection.writer.close()
                 if not reused:
                     raise EngineGone(f"the Docker engine at {self.host} closed the connection") from error
-                # The engine had closed the idle connection. Sending the request twice is safe: see docker_engine.py.
+                # The engine closed the idle connection, so try another one. It may have executed the request before. Executing a
+                # request twice is safe: see docker_engine.py.
             except BaseException:
                 connection.writer.close()
                 raise
@@ -116,7 +117,10 @@ class DockerApi:
     async def stream(
         self, method: str, path: str, headers: Headers | None = None, body: Any = None, **query: Any
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Yield the response in parts as they arrive. Raises EngineGone if the connection breaks before the end."""
+        """Send a request and yield the response in parts as they arrive.
+
+        Raises EngineGone if the connection breaks before the end.
+        """
         connection = await self._connect()
         try:
             connection.writer.write(self._encode(method, path, body, headers, query))
@@ -208,7 +212,7 @@ def _message(response: bytes) -> str:
 
 
 def _tls(environment: Mapping[str, str]) -> ssl.SSLContext | None:
-    """TLS as for the docker command: DOCKER_TLS_VERIFY, and the certificates in DOCKER_CERT_PATH."""
+    """Configure TLS as the docker command does: by DOCKER_TLS_VERIFY, and with the certificates in DOCKER_CERT_PATH."""
     if not environment.get("DOCKER_TLS_VERIFY"):
         return None
     folder = Path(environment.get("DOCKER_CERT_PATH") or os.path.expanduser("~/.docker"))

@@ -1,11 +1,12 @@
-"""The docker engine: runs as containers, through the Docker Engine API.
+"""The docker engine: it runs the containers of tasks through the Docker Engine API. A run is one container of a task.
 
-A container's labels hold everything that a later agent must know about its run. The container's name is derived from the run's
-id, so creating it twice is a conflict and not a second container. The agent itself stores only one file per unfinished run, so
-that runs do not count as lost while the engine is unavailable.
+The agent that executes this code may be killed and restarted at any time. The labels of a container contain everything that a later
+agent must know about its run. The name of a container is derived from the id of the run, so a second request to create it fails
+with a conflict. The agent also stores one file per unfinished run. So it still knows its runs while the Docker engine is
+unavailable.
 
-The life of a run: create the container (pulling its image if it is missing) → start → the engine reports `die` → copy the rest of
-the output → ended → forgotten. Some time later the container is removed.
+The steps of a run: create the container, and pull its image if it is missing → start the container → the engine reports `die` →
+copy the rest of the output → report the end → the core acknowledges, and the run is forgotten → later the container is removed.
 """
 
 from __future__ import annotations
@@ -35,20 +36,20 @@ from corral.node.docker_task_resources import LABEL_PAUSE, TaskResources, addres
 from corral.node.engine import CannotExecute, Changed, Known
 from corral.node.exec_sessions import ExecSessions
 
-FOLLOW_AFTER_S = 0.1  # the output of a shorter run is read once, at its end
+FOLLOW_AFTER_S = 0.1  # the output of a run that ends earlier is read only once, at its end
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 2.0
 KILL_AGAIN_S = 10.0
-STOPPED_KEPT_S = 300.0  # an ended container is removed after this time,
-STOPPED_KEPT_MAX = 20  # or when there are more than this many
-RESOURCES_KEPT_S = 10.0  # after the last run of its task: another container of the task may start when one has ended
+STOPPED_KEPT_S = 300.0  # an ended container is removed after this time
+STOPPED_KEPT_MAX = 20  # or earlier, if there are more ended containers than this
+RESOURCES_KEPT_S = 10.0  # wait before the volumes and the network of a task are removed, because another container of it may start
 CLEAN_EVERY_S = 1.0
-COLLECT_AGAIN_S = 10.0  # the engine may still carry out requests of an agent that was killed
-CHECK_NETWORKS_S = 10.0  # networks are also checked after every network event
+COLLECT_AGAIN_S = 10.0  # search again after this time, because the engine may still execute requests of an agent that was killed
+CHECK_NETWORKS_S = 10.0  # interval of the checks of networks; they are also checked after every network event
 CLOSE_MAX_S = 5.0
-OOM_LATE_S = 2.0  # the engine may report that a container was out of memory after it reported the end
+OOM_LATE_S = 2.0  # after the end of a container, wait this long for a report that it was out of memory
 KILLED = 137
-HEALTH = {"healthy": "HEALTHY", "unhealthy": "UNHEALTHY"}  # Docker's name → that of ECS
+HEALTH = {"healthy": "HEALTHY", "unhealthy": "UNHEALTHY"}  # Docker's name → ECS's name
 
 OUT_OF_MEMORY = "OutOfMemoryError: Container killed due to memory usage"
 CONTAINER_LOST = "the Docker engine no longer knows this container"
@@ -58,7 +59,7 @@ log = logging.getLogger("corral.node")
 
 class DockerEngine:
     def __init__(self, data: Path, host_id: str, environment: Mapping[str, str], clock: Clock, *, gpus: str = "real") -> None:
-        """`gpus`: which GPUs this host has: real, simulated or none."""
+        """`gpus` is the kind of GPUs that this host has: real, simulated or none."""
         self._data = data
         self._host_id = host_id
         self._environment = environment
@@ -72,13 +73,13 @@ class DockerEngine:
         self._launcher = DockerLauncher(
             self._api, self._images, self._resources, self._runs, clock, host_id, has_gpus=gpus != "none"
         )
-        self._idle: dict[str, float] = {}  # tasks with a pause container or volumes and no living run → since when
+        self._idle: dict[str, float] = {}  # id of a task that has resources but no living run → since when
         self._networks_changed = asyncio.Event()
         self._available = asyncio.Event()
         self._work: set[asyncio.Task[None]] = set()
-        self._collect_at_s = math.inf  # when to look for leftovers of earlier agents again
-        self._is_open = False  # from now on a run without a container has ended; before, the core decides whether to start it
-        self.about = ""  # the engine and its version, once it has responded
+        self._collect_at_s = math.inf  # when to search again for containers that earlier agents left
+        self._is_open = False  # True: a run without a container has ended; False: the core may still order its start
+        self.about = ""  # name and version of the engine; empty until it has responded
         self._loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[None] = self._loop.create_future()
 
@@ -88,11 +89,11 @@ class DockerEngine:
 
     @property
     def has_runs(self) -> bool:
-        """Whether an earlier agent left runs whose end was not observed."""
+        """Whether an earlier agent left runs that may not have ended."""
         return any(self._runs.unfinished())
 
     async def answers(self) -> bool:
-        """Whether an engine responds now."""
+        """Whether a Docker engine responds now."""
         try:
             about = await self._api.open()
         except (EngineGone, EngineError):
@@ -109,7 +110,7 @@ class DockerEngine:
         return self.about or f"Docker at {self.host}"
 
     async def open(self, changed: Changed) -> None:
-        """If no engine responds, the runs of an earlier agent count as alive until one does."""
+        """Connect to the Docker engine. If it does not respond, the runs of an earlier agent count as alive until it does."""
         self._runs.changed = changed
         self._runs.load()
         first = self._loop.create_future()
@@ -139,7 +140,7 @@ class DockerEngine:
                     self._spawn(self._end(run))
 
     async def execute(self, order: Execute) -> None:
-        """Run the command with `docker exec`, which handles terminals. Its processes end with the container."""
+        """Run the command with `docker exec`, which supports terminals. The command's processes end when the container ends."""
         run, docker = self._runs.by_id.get(order.run.run_id), shutil.which("docker", path=self._environment.get("PATH"))
         if run is None or not run.is_alive or run.known.observed.started_at_s is None:
             raise CannotExecute("the container is not running")
@@ -151,13 +152,13 @@ class DockerEngine:
         try:
             await self._sessions.begin(replace(order, command=command, run=here), self._environment)
         except (OSError, ValueError) as error:
-            raise CannotExecute(f"it cannot be started: {error}") from None
+            raise CannotExecute(f"the command cannot be started: {error}") from None
 
     def observe(self) -> Mapping[str, Known]:
         return {run_id: run.known for run_id, run in self._runs.by_id.items()}
 
     def roots(self) -> set[int]:
-        """Every process of a container descends from its first process."""
+        """Return the pid of each container's first process. All other processes of the container descend from it."""
         return {run.known.observed.pid for run in self._runs.by_id.values() if run.known.observed.pid is not None}
 
     def forget(self, run_ids: Iterable[str]) -> None:
@@ -177,7 +178,7 @@ class DockerEngine:
         self._api.close()
 
     async def _drop_idle_pauses(self) -> None:
-        """Remove the pause containers of tasks without a living run: no agent may follow."""
+        """Remove the pause containers of tasks without a living run, because it is possible that no other agent is started."""
         living = self._runs.living_tasks()
         await asyncio.gather(*[self._resources.drop_pause(task) for task in self._resources.with_pause if task not in living])
 
@@ -195,7 +196,7 @@ class DockerEngine:
     # -- while it runs -------------------------------------------------------------------------------------------
 
     async def _running(self, run: DockerRun, about: ContainerInfo, pause: ContainerInfo | None) -> None:
-        """Record that the container has started. If it has ended since, handle that like any other end."""
+        """Record that the container has started. If it has already ended, handle its end too."""
         if not run.is_alive:
             return
         run.stop_signal = about["Config"].get("StopSignal") or "SIGTERM"
@@ -215,7 +216,7 @@ class DockerEngine:
             self._spawn(self._end(run))
 
     async def _describe(self, run: DockerRun, about: ContainerInfo, pause: ContainerInfo | None) -> dict[str, Any]:
-        """The members that DescribeTasks and the metadata endpoint show, under the names of ECS."""
+        """Return the facts that DescribeTasks and the metadata endpoint show, under the names of ECS."""
         members: dict[str, Any] = {"runtimeId": about["Id"]}
         digest = await self._digest(about["Image"], about["Config"]["Image"])
         if digest is not None:
@@ -234,14 +235,14 @@ class DockerEngine:
         try:
             return (await self._images.use(image_id)).digest(name)
         except EngineError:
-            return None  # the image was removed by force
+            return None  # someone removed the image with --force
 
     async def _follow(self, run: DockerRun) -> None:
         await asyncio.sleep(FOLLOW_AFTER_S)
         while run.is_alive:
             try:
                 await self._runs.output(self._api, run).copy(follow=True)
-                return  # the container has ended or is about to
+                return  # the container has ended or will end soon
             except (EngineGone, EngineError, OSError) as error:
                 log.info("cannot follow the output of %s: %s", run.run_id, error)
                 await asyncio.sleep(RETRY_MAX_S)
@@ -260,7 +261,7 @@ class DockerEngine:
         try:
             await self._api.post(f"/containers/{run.id}/kill", signal=name)
         except EngineError as error:
-            if error.status not in (404, 409):  # it has ended already
+            if error.status not in (404, 409):  # 404 and 409 mean that the container has already ended
                 log.warning("cannot send %s to %s: %s", name, run.run_id, error)
         except EngineGone as error:
             log.warning("cannot send %s to %s: %s", name, run.run_id, error)
@@ -297,7 +298,7 @@ class DockerEngine:
     async def _was_out_of_memory(self, run: DockerRun, about: ContainerInfo | None) -> bool:
         """Whether a process of an ended container was killed because the container used too much memory.
 
-        The engine learns this and the end of the container from different sources, in any order.
+        The engine may report the end of the container before it reports the lack of memory. So this may wait up to OOM_LATE_S.
         """
         reported = run.out_of_memory
         if reported.is_set() or about is None or about["State"].get("OOMKilled"):
@@ -344,7 +345,7 @@ class DockerEngine:
     # -- events of the engine ------------------------------------------------------------------------------------
 
     async def _listen(self, first: asyncio.Future[None]) -> None:
-        """Receive events of containers and networks. After every reconnect, list ours, because events may have been missed."""
+        """Receive events of containers and networks. After each reconnect, list Corral's containers, because events may be lost."""
         wait_s = RETRY_FIRST_S
         while True:
             try:
@@ -381,7 +382,7 @@ class DockerEngine:
 
     async def _list_containers(self) -> None:
         there = await self._list_ours()
-        await self._take_over(there)  # first the pause containers: they hold the addresses of the runs
+        await self._take_over(there)  # pause containers first, because they have the addresses of the runs
         found = set()
         for listed in there:
             labels = listed["Labels"]
@@ -400,7 +401,8 @@ class DockerEngine:
     async def _take_over(self, there: list[dict[str, Any]]) -> None:
         """Adopt the pause containers and the volumes that earlier agents created.
 
-        A pause container that does not run is removed: its agent died before it started it, and no container can join it.
+        Remove a pause container that does not run: its agent died before it started the container, so no other container can use
+        it.
         """
         for listed in there:
             task_id = listed["Labels"].get(LABEL_PAUSE)
@@ -413,7 +415,7 @@ class DockerEngine:
         await self._resources.find_volumes()
 
     async def _collect(self) -> None:
-        """Remove what an earlier agent created and the engine finished after this agent had listed all containers."""
+        """Remove containers that an earlier agent requested and that the engine created only after this agent had listed all."""
         there = await self._list_ours()
         await self._take_over(there)
         for listed in there:
@@ -422,21 +424,21 @@ class DockerEngine:
                 await self._resources.remove(listed["Id"])
 
     async def _adopt(self, labels: Mapping[str, str], container_id: str) -> None:
-        """Record the present state of one of our containers."""
+        """Record the current state of a container that Corral created."""
         run = self._runs.by_id.get(labels[LABEL_RUN])
         if run is not None and (not run.known.alive or run.is_coming_up):
             return
         try:
             about = await self._api.get(f"/containers/{container_id}/json")
             if about["State"]["Status"] == "created":
-                await self._api.delete(f"/containers/{container_id}", v=True)  # never started: the agent that created it has died
+                await self._api.delete(f"/containers/{container_id}", v=True)  # its agent died before it could start it
                 if run is not None:
                     self._missing(run)
                 return
         except EngineError as error:
             if error.status != 409:
                 return
-            about = await self._api.get(f"/containers/{container_id}/json")  # it has just started
+            about = await self._api.get(f"/containers/{container_id}/json")  # the container has just started
         run = run or self._runs.add(labels[LABEL_RUN], labels)
         run.id = about["Id"]
         if run.record.has_volumes:
@@ -449,7 +451,7 @@ class DockerEngine:
             return
         if self._is_open:
             self._runs.end(run, CONTAINER_LOST)
-        else:  # the core decides whether to start it
+        else:  # the core decides later whether to start the run again
             self._runs.drop(run)
 
     def _handle_event(self, event: Mapping[str, Any]) -> None:
@@ -461,7 +463,7 @@ class DockerEngine:
             return
         run = self._runs.by_id.get(attributes.get(LABEL_RUN, ""))
         if run is None:
-            if action == "destroy":  # removed by Corral or by `docker system prune`
+            if action == "destroy":  # Corral or `docker system prune` removed the container
                 self._runs.container_removed(attributes.get(LABEL_RUN, ""), actor.get("ID", ""))
             return
         if run.id != actor.get("ID"):
@@ -472,7 +474,7 @@ class DockerEngine:
             return
         if action == "oom":
             run.out_of_memory.set()
-        elif action == "die" and run.is_coming_up:  # the launcher inspects the container next
+        elif action == "die" and run.is_coming_up:  # only record it, because the launcher inspects the container next
             run.died, run.exit_code = True, int(attributes.get("exitCode") or 0)
         elif action == "die":
             self._died(run, int(attributes.get("exitCode") or 0))
@@ -486,7 +488,10 @@ class DockerEngine:
     # -- networks ------------------------------------------------------------------------------------------------
 
     def _network_event(self, action: str, container: str) -> None:
-        """A container is disconnected when it ends, too; then it is no longer among the living."""
+        """Check the networks if a network was removed or a running container was disconnected.
+
+        A container is also disconnected when it ends. Such a container is not in `_network_members`.
+        """
         if action == "destroy":
             self._resources.networks.forget()
             self._networks_changed.set()
@@ -494,10 +499,11 @@ class DockerEngine:
             self._networks_changed.set()
 
     async def _watch_networks(self) -> None:
-        """Create the networks again when they were removed under running tasks, and connect their containers again."""
+        """If someone removes the networks of running tasks, create the networks and connect the containers again."""
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_NETWORKS_S):  # wait_for would lose a cancellation that comes with an event
+                # Do not use asyncio.wait_for, which can lose a cancellation that occurs together with an event.
+                async with asyncio.timeout(CHECK_NETWORKS_S):
                     await self._networks_changed.wait()
             self._networks_changed.clear()
             await self._available.wait()
@@ -508,7 +514,7 @@ class DockerEngine:
                     log.warning("cannot restore the Docker networks of running tasks: %s", error)
 
     def _network_members(self) -> dict[str, str]:
-        """Our running containers with a network of their own → the name of that network."""
+        """Return the id of each running container that is connected to a network of Corral → the name of the network."""
         living = self._runs.living_tasks()
         runs = {run.id: run.network for run in self._runs.by_id.values() if run.id is not None and run.is_alive}
         pauses = self._resources.running_pauses().items()
@@ -534,7 +540,7 @@ class DockerEngine:
     # -- cleaning up ---------------------------------------------------------------------------------------------
 
     async def _clean(self) -> None:
-        """Remove containers that ended long enough ago, unless a running task may still use them."""
+        """Repeatedly remove containers that ended some time ago. Containers of running tasks stay."""
         while True:
             await asyncio.sleep(CLEAN_EVERY_S)
             try:
@@ -561,7 +567,7 @@ class DockerEngine:
                 await self._drop_resources(task_id)
 
     async def _drop_resources(self, task_id: str) -> None:
-        """Remove the pause container of an ended task, and its volumes once its containers are removed."""
+        """Remove the pause container of an ended task. Also remove its volumes, as soon as its other containers are removed."""
         await self._resources.drop_pause(task_id)
         has_volumes = task_id in self._resources.with_volumes
         if has_volumes and self._runs.of_task(task_id):
@@ -572,7 +578,10 @@ class DockerEngine:
 
 
 def gpu_request_style(info: Mapping[str, Any]) -> str:
-    """How to request GPUs from this engine: `cdi` if it knows NVIDIA's CDI devices, else `nvidia`, the toolkit's runtime."""
+    """Return how to request GPUs from this engine.
+
+    `cdi`: the engine supports NVIDIA's CDI devices. `nvidia`: the engine uses the runtime of the NVIDIA Container Toolkit.
+    """
     devices = [device.get("ID", "") for device in info.get("DiscoveredDevices") or ()]
     if any(device.startswith("nvidia.com/gpu=") for device in devices):
         return "cdi"
@@ -580,5 +589,5 @@ def gpu_request_style(info: Mapping[str, Any]) -> str:
 
 
 def _seconds(when: str) -> float:
-    """Seconds since the epoch. Docker writes as many digits of the nanoseconds as it needs."""
+    """Convert a time of the engine to seconds since the epoch. Docker writes up to nine digits of the fraction."""
     return datetime.fromisoformat(when).timestamp()

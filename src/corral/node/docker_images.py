@@ -1,6 +1,6 @@
-"""Docker images: pulls with retries, digests, and removal of the least recently used images that Corral pulled.
+"""Docker images: pull them with retries, find their digests, and remove images that were not used for a long time.
 
-Images that a person pulled or built are never removed.
+Corral removes only images that it pulled itself. It never removes images that a person pulled or built.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ PULL_MAX_S = 60.0  # how long a run retries the pull after the first failure; CO
 RETRY_FIRST_S = 0.5
 RETRY_MAX_S = 5.0
 PROGRESS_EVERY_S = 1.0
-IMAGES_MAX_GB = 100.0  # of all images that Corral pulled; CORRAL_IMAGES_MAX_GB overrides it
+IMAGES_MAX_GB = 100.0  # maximum total size of the images that Corral pulled; CORRAL_IMAGES_MAX_GB overrides it
 GB = 10**9
 
 log = logging.getLogger("corral.node")
 
 
 class CannotPull(Exception):
-    """The message is the container's `reason`, in the words of ECS."""
+    """The image cannot be pulled. The message becomes the container's `reason`, so it has the form of ECS's messages."""
 
 
 class PulledImage(Struct):
@@ -43,10 +43,13 @@ class PulledImage(Struct):
 class EngineImage(Struct, frozen=True):
     id: str
     digests: Mapping[str, str]  # repository → the digest of the manifest
-    visible_gpus: str | None  # NVIDIA_VISIBLE_DEVICES in the image's environment
+    visible_gpus: str | None  # the value of NVIDIA_VISIBLE_DEVICES in the image's environment
 
     def digest(self, name: str) -> str | None:
-        """The digest in the repository of `name`, else in any repository; None: the image does not come from a registry."""
+        """Return the image's digest in the repository of `name`, or in any repository.
+
+        Return None if the image does not come from a registry.
+        """
         repository, _, digest = name.partition("@")
         return digest or self.digests.get(_without_tag(repository)) or next(iter(self.digests.values()), None)
 
@@ -59,11 +62,14 @@ class EngineImages:
         self._retry_for_s = _number(environment, "CORRAL_PULL_MAX_S", PULL_MAX_S)
         self._max_bytes = _number(environment, "CORRAL_IMAGES_MAX_GB", IMAGES_MAX_GB) * GB
         self._known: dict[str, EngineImage] = {}  # by id
-        self._pulling: dict[tuple[str, str], asyncio.Task[None]] = {}  # by name and password
+        self._pulling: dict[tuple[str, str], asyncio.Task[None]] = {}  # (image name, registry credentials) → the running pull
         self._pulled: dict[str, PulledImage] = _read(path)
 
     async def pull(self, name: str, auth: str, report: Callable[[str], None], given_up: asyncio.Event) -> None:
-        """Pull until it succeeds; `report` receives the progress. Raises CannotPull on timeout or when `given_up` is set."""
+        """Pull an image, and retry until the pull succeeds. `report` is called with the progress.
+
+        Raises CannotPull after the time limit, or when `given_up` is set.
+        """
         loop, wait_s = asyncio.get_running_loop(), RETRY_FIRST_S
         until_s: float | None = None
         key = (name, auth)
@@ -101,7 +107,7 @@ class EngineImages:
     def _done(self, key: tuple[str, str], pulling: asyncio.Task[None]) -> None:
         del self._pulling[key]
         if not pulling.cancelled():
-            pulling.exception()  # mark it as retrieved: all waiters may have been cancelled
+            pulling.exception()  # read the exception, so that asyncio does not log it if all waiters were cancelled
 
     async def _exists(self, name: str) -> bool:
         try:
@@ -117,7 +123,7 @@ class EngineImages:
         return self._known.get(image_id) or await self.find(image_id)
 
     async def find(self, name: str) -> EngineImage:
-        """The image that the name refers to now. Raises EngineError if there is none."""
+        """Return the image to which the name refers now. Raises EngineError if there is none."""
         about = await self._api.get(f"/images/{name}/json")
         digests = dict(each.split("@", 1) for each in about.get("RepoDigests") or ())
         variables = dict(pair.partition("=")[::2] for pair in (about.get("Config") or {}).get("Env") or ())
@@ -145,7 +151,10 @@ class EngineImages:
         await self._make_room(about["Id"])
 
     async def _make_room(self, newest: str) -> None:
-        """Remove the least recently used images that Corral pulled, until the rest is within the limit. Images in use stay."""
+        """Remove images that Corral pulled, least recently used first, until the total size is within the limit.
+
+        Images in use stay.
+        """
         for image_id, image in sorted(self._pulled.items(), key=lambda item: item[1].used_at_s):
             if sum(each.size for each in self._pulled.values()) <= self._max_bytes:
                 break
@@ -163,7 +172,10 @@ class EngineImages:
         fresh.rename(self._path)
 
     async def _remove(self, image_id: str, name: str) -> bool:
-        """Remove an image by its name. If the name now refers to another image, remove it only if it has no other tag."""
+        """Remove an image by its name. Return whether it was removed.
+
+        If the name now refers to another image, remove the image by its id, but only if it has no other tag.
+        """
         if await self._is_named(image_id, name):
             await self._api.delete(f"/images/{name}")
             return True
@@ -181,7 +193,7 @@ class EngineImages:
 
 
 class PullProgress:
-    """The progress of a pull, summed over all layers."""
+    """The progress of a pull: the downloaded bytes and the total bytes of all layers."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -203,7 +215,10 @@ class PullProgress:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """(name, tag or digest) for the API. The default tag is `latest`: without a tag Docker would pull all of them."""
+    """Split an image name into (name, tag or digest).
+
+    The default tag is `latest`, because Docker pulls all tags if none is given.
+    """
     if "@" in name:
         image, _, digest = name.partition("@")
         return _without_tag(image), digest

@@ -1,4 +1,4 @@
-"""Turn an order into a running container, or into the reason why it does not run. Every step may be repeated safely."""
+"""Start the container for an order of the core, or report why it cannot be started. Every step can be repeated safely."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from corral.node.docker_task_resources import CannotCreate, ResourceRemoved, Tas
 
 STARTS_AT_ONCE = 8
 RETRY_S = 0.05
-CREATE_TRIES = 100  # with a pause of RETRY_S
+CREATE_TRIES = 100  # maximum number of attempts, with a pause of RETRY_S after each
 
 IGNORES_GPUS = (
     "CannotCreateContainerError: this engine ignores requests for GPUs (as podman does), so the container would not have the GPUs "
@@ -34,7 +34,7 @@ ContainerInfo = Mapping[str, Any]  # the engine's description of a container
 
 
 class CannotStart(Exception):
-    """The message is the container's `reason`, in the words of ECS."""
+    """The container cannot be started. The message becomes the container's `reason`, so it has the form of ECS's messages."""
 
 
 class NoImage(Exception):
@@ -61,7 +61,7 @@ class DockerLauncher:
         self._host_id = host_id
         self._has_gpus = has_gpus
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
-        self.cpus = 1  # of the engine's machine
+        self.cpus = 1  # number of CPUs of the engine's machine
         self.gpus = ""  # how to request GPUs from the engine: nvidia or cdi; empty: not at all
 
     async def launch(
@@ -71,7 +71,7 @@ class DockerLauncher:
         available: asyncio.Event,
         started: Callable[[DockerRun, ContainerInfo, ContainerInfo | None], Awaitable[None]],
     ) -> None:
-        """Return when the container runs or cannot run. If the engine becomes unavailable, start over when it is back."""
+        """Return when the container runs or has failed to start. If the engine is unavailable, wait for it and start over."""
         while True:
             try:
                 if not available.is_set():
@@ -83,7 +83,7 @@ class DockerLauncher:
                 return
             except EngineGone as why:
                 self._runs.update(run, replace(run.known.observed, reason=f"CannotStartContainerError: {why}"))
-                if run.id is not None:  # the container may be running: wait for the engine to say
+                if run.id is not None:  # the container may be running, so wait until the engine responds
                     await available.wait()
                 elif await either(run.stopping.wait(), available.wait()) and not available.is_set():
                     self._runs.end(run, STOPPED_BEFORE_START)
@@ -122,7 +122,7 @@ class DockerLauncher:
             await started(run, about, pause)
 
     async def _with_gpus(self, run: DockerRun, spec: RunSpec) -> RunSpec:
-        """If the image sets NVIDIA_VISIBLE_DEVICES, ask the core for GPUs and wait for the order that names them."""
+        """If the image sets NVIDIA_VISIBLE_DEVICES, request GPUs from the core and wait for its order with the ids of the GPUs."""
         try:
             image = await self._images.find(spec.image)
         except EngineError:
@@ -151,7 +151,10 @@ class DockerLauncher:
         run.pull = (began_s, self._clock.now_s())
 
     async def _create(self, run: DockerRun, spec: RunSpec, pause: ContainerInfo | None) -> ContainerInfo | None:
-        """Create the container. If an earlier agent already started it, return the engine's description of it, else None."""
+        """Create the container and return None.
+
+        If an earlier agent already started the container, return the engine's description of it.
+        """
         body = settings.create_body(spec, self._create_context(spec, pause))
         name = container_name(self._host_id, run.run_id)
         about: ContainerInfo | None = None
@@ -181,7 +184,10 @@ class DockerLauncher:
         return None
 
     async def _resolve_conflict(self, run: DockerRun, name: str) -> ContainerInfo | None:
-        """Resolve a name conflict: remove the container of a forgotten run, or return the one that an earlier agent created."""
+        """Handle the case that a container with this name already exists.
+
+        Remove it if its run was forgotten. Otherwise an earlier agent created it, so return its description.
+        """
         forgotten = self._runs.forgotten.pop(run.run_id, None)
         if forgotten is not None:
             await self._resources.remove(str(forgotten[0].id))
@@ -190,7 +196,7 @@ class DockerLauncher:
             about: ContainerInfo = await self._api.get(f"/containers/{name}/json")
             return about
         except EngineError:
-            await asyncio.sleep(RETRY_S)  # the engine is still creating it
+            await asyncio.sleep(RETRY_S)  # the engine is still creating the container
             return None
 
     def _create_context(self, spec: RunSpec, pause: ContainerInfo | None) -> CreateContext:
@@ -205,13 +211,16 @@ class DockerLauncher:
         return CreateContext(self._host_id, self.cpus, self.gpus, addresses, names, pause["Id"] if pause else None)
 
     async def _start(self, run: DockerRun, spec: RunSpec, pause: ContainerInfo | None) -> ContainerInfo | None:
-        """Return the engine's description of the started container; None: it has ended and was removed, which is reported."""
+        """Start the container and return the engine's description of it.
+
+        Return None if the container ended at once and was removed. Then its end has been reported.
+        """
         if run.stopping.is_set():
             raise CannotStart(STOPPED_BEFORE_START)
         try:
             await self._api.post(f"/containers/{run.id}/start")
         except EngineError as error:
-            if not (run.died and "No such container" in str(error)):  # else it has run
+            if not (run.died and "No such container" in str(error)):  # otherwise the container ran, ended and was removed
                 await self._resources.raise_if_removed(error, str(run.id), pause, spec.task_id)
             raise CannotStart(f"CannotStartContainerError: Error response from daemon: {error}") from None
         started_at_s = self._clock.now_s()
@@ -225,7 +234,7 @@ class DockerLauncher:
         return None
 
     async def _report_removed(self, run: DockerRun, started_at_s: float) -> None:
-        """Report the end of a container that was removed right after its end, with the exit code of the engine's event."""
+        """Report the end of a container that was removed right after its end. The engine's `die` event has its exit code."""
         for _ in range(CREATE_TRIES):
             if run.died:
                 break
@@ -248,7 +257,7 @@ class DockerLauncher:
 
 
 async def either(first: Awaitable[Any], second: Awaitable[Any]) -> bool:
-    """Wait until one of the two is done. Return whether the first is."""
+    """Wait until one of the two is done. Return whether the first is done."""
     waiting = [asyncio.ensure_future(each) for each in (first, second)]
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

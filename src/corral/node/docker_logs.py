@@ -1,8 +1,10 @@
-"""Copy a container's log from the engine to the run's output file: every byte once, even if the agent or the engine restarts.
+"""Copy a container's log from the Docker engine to the output file of the run.
 
-The engine returns its log from any time on, always in the same order. The length of the output file says how much has been
-copied: after a restart the log is read again from the last stored position, and the bytes that are in the file already are skipped.
-A position is stored every few megabytes, so that a long log is not read again from its beginning.
+Every byte is copied exactly once, even if the agent or the engine restarts.
+
+The engine can return the log from a given time, always in the same order. A position in the log is stored every few megabytes.
+After a restart, the log is read again from the last stored position. The length of the output file shows how many bytes after that
+position were already copied, and these bytes are skipped.
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ FRAME_HEAD_BYTES = 8
 
 
 class LogPosition(Struct, frozen=True):
-    """The first `offset` bytes of the output are the log entries before the time `since`, and the first `entries` of that time."""
+    """A position in the log, and the number of bytes before it.
+
+    The first `offset` bytes of the output file contain all log entries before the time `since`, and the first `entries` entries
+    with exactly that time.
+    """
 
     offset: int = 0
     since: str = ""
@@ -32,7 +38,7 @@ class LogPosition(Struct, frozen=True):
 
 
 class OutputFile:
-    """The output file of one run, and the position of its end in the engine's log."""
+    """The output file of one run, and the position in the engine's log up to which it is copied."""
 
     def __init__(
         self, api: DockerApi, container_id: str, path: Path, position_path: Path, *, has_terminal: bool = False,
@@ -45,15 +51,15 @@ class OutputFile:
         self._has_terminal = has_terminal
         self._store_every_bytes = store_every_bytes
         self._position = _read_position(position_path)
-        self._stored = self._position.offset  # the offset that is on disk
+        self._stored = self._position.offset  # the offset of the last position that was stored on disk
         self._lock = asyncio.Lock()
 
     async def copy(self, *, follow: bool) -> None:
-        """Append new log entries; with `follow`, until the container ends or this is cancelled."""
+        """Append new log entries to the file. With `follow`, continue until the container ends or the call is cancelled."""
         async with self._lock:
             position = self._position
             if position.offset > self._length():
-                position = LogPosition()  # the machine crashed and the file lost its end: start over
+                position = LogPosition()  # the machine crashed and the end of the file was lost, so start over
             since = since_epoch(position.since) if position.since else None
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             try:
@@ -68,7 +74,7 @@ class OutputFile:
                 os.close(fd)
 
     async def _append(self, fd: int, found: AsyncIterator[list[tuple[str, bytes]]], known: int, position: LogPosition) -> None:
-        """`known`: how many bytes after the position are in the file already."""
+        """Append the log entries after `position`, except the first `known` bytes, which are already in the file."""
         offset, since, count, passed, skip = position.offset, position.since, 0, position.entries, known
         async for batch in found:
             fresh: list[bytes] = []
@@ -127,13 +133,13 @@ async def entries(parts: AsyncIterator[bytes], *, has_terminal: bool) -> AsyncIt
 
 
 def _timed(entry: bytes) -> tuple[str, bytes]:
-    """Split an entry into its time and its text, which a space separates."""
+    """Split an entry into its time and its text. A space separates them."""
     when, _, text = entry.partition(b" ")
     return when.decode("ascii", "replace"), text
 
 
 def _end_of_frame(data: bytes, at: int) -> int | None:
-    """A frame is one entry: the stream, the length, and the text."""
+    """Return the end of the frame at `at`, or None if it is incomplete. A frame is a header and the text of one log entry."""
     if len(data) < at + FRAME_HEAD_BYTES:
         return None
     end = at + FRAME_HEAD_BYTES + int.from_bytes(data[at + 4 : at + 8], "big")
@@ -141,13 +147,16 @@ def _end_of_frame(data: bytes, at: int) -> int | None:
 
 
 def _end_of_line(data: bytes, at: int) -> int | None:
-    """The log of a container with a terminal has no frames: each line is an entry."""
+    """Return the end of the line at `at`. The log of a container with a terminal has no frames: each line is an entry."""
     newline = data.find(b"\n", at)
     return newline + 1 if newline >= 0 else None
 
 
 def since_epoch(when: str) -> str:
-    """Seconds since the epoch with all digits of `when`: Docker writes 2026-01-02T03:04:05.123456789Z, podman no fraction."""
+    """Convert a time to seconds since the epoch, with all digits of its fraction.
+
+    Docker writes times as 2026-01-02T03:04:05.123456789Z. Podman writes no fraction.
+    """
     at = re.fullmatch(r"(.{19})(\.\d+)?(.*)", when)
     assert at is not None, when
     return f"{datetime.fromisoformat(at[1] + at[3]).timestamp():.0f}{at[2] or ''}"

@@ -1,7 +1,8 @@
-"""The Docker networks of tasks: created before the first container that needs them, and again when they were removed.
+"""The Docker networks of tasks. Corral creates them before the first container, and again if someone removes them.
 
-`docker network prune` removes a network without running containers. Tasks in mode bridge and awsvpc reach Corral at an address of
-`corral-inside` without being connected to it, so a prune would cut them off.
+`docker network prune` removes every network to which no running container is connected. Tasks in the network modes bridge and
+awsvpc reach Corral at an address of the network `corral-inside`, but they are not connected to it. So a prune would end their
+access to Corral.
 """
 
 from __future__ import annotations
@@ -28,22 +29,23 @@ class TaskNetworks:
     def __init__(self, api: DockerApi) -> None:
         self._api = api
         self._lock = asyncio.Lock()
-        self._making: asyncio.Task[str] | None = None  # creates the networks; its result is the bridge of mode none
+        # The asyncio task that creates the networks. Its result is the name of the bridge of `corral-inside`.
+        self._making: asyncio.Task[str] | None = None
 
     async def ensure(self) -> str:
-        """Create the networks unless that was done. Return the bridge of mode none."""
+        """Create the networks if that was not done yet. Return the name of the bridge of `corral-inside`."""
         if self._making is None or (self._making.done() and self._making.exception()):
             self._making = asyncio.get_running_loop().create_task(self._make())
         return await asyncio.shield(self._making)
 
     def forget(self) -> None:
-        """The networks may be gone: the next `ensure` looks again."""
+        """Record that a network was removed. The next `ensure` creates it again."""
         self._making = None
 
     async def restore(self, members: Mapping[str, str]) -> list[str]:
-        """Create networks that were removed, and connect these running containers (id → network) to theirs if they are not.
+        """Create networks that were removed, and connect running containers to their networks again.
 
-        Return the containers that were connected: they may have another address.
+        `members` is container id → network. Return the containers that were connected. Each may have a new address.
         """
         names = {network["Name"] for network in await self._api.get("/networks")}
         missing = [name for name in NAMES if name not in names]
@@ -63,7 +65,7 @@ class TaskNetworks:
     async def _connect(self, name: str, container: str) -> bool:
         try:
             await self._api.post(f"/networks/{name}/connect", {"Container": container})
-        except EngineError as error:  # it has ended, or another agent was faster
+        except EngineError as error:  # the container has ended, or another agent has connected it
             log.info("cannot connect the container %s to the network %s: %s", container[:12], name, error)
             return False
         log.warning("connected the container %s to the network %s again", container[:12], name)
@@ -89,10 +91,13 @@ class TaskNetworks:
             await self._api.post("/networks/create", {"CheckDuplicate": True, "Driver": "bridge", **body})
         except EngineError:
             if body["Name"] not in {network["Name"] for network in await self._api.get("/networks")}:
-                raise  # else another Corral created it first
+                raise  # otherwise another Corral has created the network
 
     async def _remove_duplicates(self) -> None:
-        """Keep the oldest network of each name: if two Corrals create one at the same moment, the engine creates both."""
+        """Keep only the oldest network of each name.
+
+        If two Corral agents create a network at the same moment, the engine creates two networks with the same name.
+        """
         there = await self._api.get("/networks")
         for name in NAMES:
             for other in sorted((each["Created"], each["Id"]) for each in there if each["Name"] == name)[1:]:
@@ -103,14 +108,14 @@ class TaskNetworks:
 
 
 def bridge_of(network: Mapping[str, Any]) -> str:
-    """The name of a network's interface on the engine's machine."""
+    """Return the name of the network's interface on the engine's machine."""
     return str((network.get("Options") or {}).get("com.docker.network.bridge.name") or f"br-{network['Id'][:12]}")
 
 
 def shadowing_interface(bridge: str) -> str | None:
-    """Another interface whose route takes the packets that this host sends to containers of the bridge.
+    """Return another interface that receives the packets that this host sends to containers of the bridge.
 
-    None: there is no such interface, or the engine runs on another machine, whose routes are unknown.
+    Return None if there is no such interface, or if the engine runs on another machine, whose routes are unknown.
     """
     if not os.path.exists(f"/sys/class/net/{bridge}"):
         return None
@@ -119,16 +124,16 @@ def shadowing_interface(bridge: str) -> str | None:
 
 
 def first_route_to(subnet: IPv4Network) -> str | None:
-    """The interface of this machine's route to exactly this subnet; None: there is no such route.
+    """Return the interface of this machine's route to exactly this subnet, or None if there is no such route.
 
-    Of several routes to one subnet, the kernel uses the one with the smallest metric, then the first.
+    If there are several routes, the kernel uses the route with the smallest metric. If the metrics are equal, it uses the first.
     """
     found = [(metric, interface) for destination, metric, interface in _routes() if destination == subnet]
     return min(found, key=lambda route: route[0])[1] if found else None
 
 
 def _routes() -> list[tuple[IPv4Network, int, str]]:
-    """(destination, metric, interface), in the kernel's order."""
+    """Return (destination, metric, interface) of each route, in the order of the kernel's table."""
     found = []
     for line in ROUTE_TABLE.read_text().splitlines()[1:]:
         interface, destination, _, _, _, _, metric, mask, *_ = line.split()
@@ -137,5 +142,5 @@ def _routes() -> list[tuple[IPv4Network, int, str]]:
 
 
 def _address(text: str) -> IPv4Address:
-    """The table has addresses as hexadecimal numbers in little-endian byte order."""
+    """Parse an address of the kernel's table, which is a hexadecimal number in little-endian byte order."""
     return IPv4Address(int(text, 16).to_bytes(4, "little"))

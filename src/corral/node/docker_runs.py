@@ -1,7 +1,9 @@
-"""The runs of the docker engine that this agent knows, and their files under `containers/`:
+"""The runs of the docker engine, and their files in the folder `containers/`.
 
-`<run>.run`     an unfinished run, with the labels of its container: the run does not count as lost while the engine is unavailable
-`<run>.mark`    how much of the engine's log has been copied to the run's output (docker_logs.py)
+A run is one container of a task. It is forgotten after the core has acknowledged its end.
+
+`<run>.run`     exists until the run is forgotten; contains the labels of its container, for use while the engine is unavailable
+`<run>.mark`    the position up to which the engine's log has been copied to the output file of the run (docker_logs.py)
 """
 
 from __future__ import annotations
@@ -24,23 +26,24 @@ from corral.node.engine import Changed, Known
 
 
 class DockerRun(Struct, eq=False):
-    """A run that has not been forgotten."""
+    """The state of one run, until the core has acknowledged its end."""
 
     known: Known
     record: RunRecord
     task_id: str
-    container: str  # its name in the task
-    ordered: bool  # this agent received the order and starts the container
-    id: str | None = None  # the id of its container
-    pull: tuple[float, float] | None = None  # when the pull of its image began and ended
-    bindings: list[dict[str, Any]] = field(default_factory=list)  # its port bindings, if the engine does not report them
+    container: str  # the name of the container in the task definition
+    ordered: bool  # True: this agent received the order and starts the container
+    id: str | None = None  # Docker's id of the container
+    pull: tuple[float, float] | None = None  # when the pull of the image began and ended
+    bindings: list[dict[str, Any]] = field(default_factory=list)  # the port bindings, if the engine does not report them
     stop_signal: str = "SIGTERM"
-    answer: asyncio.Future[RunSpec] | None = None  # if its image requests GPUs: the later order that says which it gets
+    # If the image requests GPUs, this future receives the later order, which has the ids of the GPUs.
+    answer: asyncio.Future[RunSpec] | None = None
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    ending: bool = False  # its container has ended; the rest of its output is being copied
+    ending: bool = False  # the container has ended, and the rest of its output is being copied
     died: bool = False  # the engine reported `die` during the start
     exit_code: int | None = None  # from the engine's `die` event
-    network: str = ""  # the engine's name for its network; empty: it is not known yet
+    network: str = ""  # the engine's name of the container's network; empty: not known yet
     out_of_memory: asyncio.Event = field(default_factory=asyncio.Event)  # the engine reported `oom`
     output: OutputFile | None = None
     follower: asyncio.Task[None] | None = None
@@ -55,7 +58,7 @@ class DockerRun(Struct, eq=False):
 
     @property
     def is_coming_up(self) -> bool:
-        """The launcher is starting it, and will inspect the container itself."""
+        """Whether the launcher is starting the container. The launcher inspects the container afterwards."""
         return self.ordered and self.known.observed.started_at_s is None
 
 
@@ -67,10 +70,10 @@ class DockerRuns:
         self._clock = clock
         self.changed: Changed = lambda _: None
         self.by_id: dict[str, DockerRun] = {}
-        self.forgotten: dict[str, tuple[DockerRun, float]] = {}  # runs whose containers still exist → since when
+        self.forgotten: dict[str, tuple[DockerRun, float]] = {}  # ids of forgotten runs whose containers still exist → since when
 
     def unfinished(self) -> Iterator[str]:
-        """The ids of runs whose end was not observed."""
+        """Yield the ids of runs that may not have ended."""
         return (path.stem for path in self._folder.glob("*.run"))
 
     def load(self) -> None:
@@ -78,11 +81,11 @@ class DockerRuns:
             path = self._folder / f"{run_id}.run"
             try:
                 self.add(run_id, msgspec.json.decode(path.read_bytes()))
-            except (msgspec.DecodeError, KeyError):  # damaged by a crash; the labels of its container say the same
+            except (msgspec.DecodeError, KeyError):  # a crash damaged the file; the labels of the container have the same content
                 path.unlink()
 
     def add(self, run_id: str, labels: Mapping[str, str], *, ordered: bool = False) -> DockerRun:
-        """Add a run by the labels of its container."""
+        """Add a run. The labels of its container describe it."""
         if ordered:
             self.write(run_id, labels)
         record = read_record(labels)
@@ -93,10 +96,10 @@ class DockerRuns:
     def write(self, run_id: str, labels: Mapping[str, str]) -> None:
         fresh = self._folder / f"{run_id}.new"
         fresh.write_bytes(msgspec.json.encode(labels))
-        fresh.rename(self._folder / f"{run_id}.run")  # at once: an agent that is killed leaves no half of a file
+        fresh.rename(self._folder / f"{run_id}.run")  # a rename is atomic, so an agent that is killed leaves no partial file
 
     def update(self, run: DockerRun, observed: Observed) -> None:
-        """Store a new observation and report it if it differs from the last."""
+        """Store a new observation, and report it if it differs from the previous one."""
         if observed != run.known.observed:
             run.known = replace(run.known, observed=observed)
             self.changed([run.known])
@@ -117,7 +120,7 @@ class DockerRuns:
             self.forgotten[run.run_id] = (run, self._clock.now_s())
 
     def container_removed(self, run_id: str, container: str) -> None:
-        """The container of a forgotten run no longer exists."""
+        """Record that the container of a forgotten run no longer exists."""
         if run_id in self.forgotten and self.forgotten[run_id][0].id == container:
             del self.forgotten[run_id]
 
@@ -125,11 +128,11 @@ class DockerRuns:
         return run_id in self.by_id or run_id in self.forgotten
 
     def living_tasks(self) -> set[str]:
-        """The tasks with a run that has not ended."""
+        """Return the ids of tasks with a run that has not ended."""
         return {run.task_id for run in self.by_id.values() if run.known.alive}
 
     def of_task(self, task_id: str) -> list[DockerRun]:
-        """The runs of a task whose containers may still exist."""
+        """Return the runs of a task. Their containers may still exist."""
         return [run for run in (*self.by_id.values(), *(run for run, _ in self.forgotten.values())) if run.task_id == task_id]
 
     def output(self, api: DockerApi, run: DockerRun) -> OutputFile:

@@ -1,6 +1,6 @@
-"""Translate the container definition of a run into the request that creates a Docker container. Pure functions, tested as a table.
+"""Translate an ECS container definition into the Docker request that creates the container. All functions are pure.
 
-`spec.settings` holds the container definition and the relevant members of its task definition, both in the form of ECS.
+`spec.settings` contains the container definition and the necessary members of the task definition, both in the form of ECS.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from msgspec import Struct
 from corral.model.run import RunSpec
 from corral.model.units import CPU_UNITS_PER_CORE, MIB
 
-GATEWAY = "169.254.170.2"  # Corral's address in every container that is not in mode host; botocore trusts no other address
-NETWORK = "corral"  # of tasks in bridge and awsvpc mode
-INSIDE_NETWORK = "corral-inside"  # of tasks in mode none: its gateway is that address, and it has no route to other networks
+# Corral's address in every container, except in network mode host. botocore accepts credentials only from this address.
+GATEWAY = "169.254.170.2"
+NETWORK = "corral"  # the Docker network of tasks in network mode bridge or awsvpc
+# The Docker network of tasks in network mode none. Its gateway is GATEWAY, and it has no route to other networks.
+INSIDE_NETWORK = "corral-inside"
 
-LABEL_HOST = "corral.host"  # the data folder that a container belongs to
+LABEL_HOST = "corral.host"  # the id of the host, which identifies the data folder to which a container belongs
 LABEL_RUN = "corral.run"
 LABEL_TASK = "corral.task"
 LABEL_CONTAINER = "com.amazonaws.ecs.container-name"
@@ -32,23 +34,23 @@ NANOSECONDS = 10**9
 
 
 class RunRecord(Struct, frozen=True):
-    """What an agent that did not receive the order must know about a run. It is stored in a label of the container."""
+    """The facts about a run that a later agent needs. They are stored in a label of the container."""
 
     ships_logs: bool
     gpu_ids: tuple[str, ...]
     stop_grace_s: float
     has_terminal: bool
-    has_volumes: bool  # it mounts volumes of its task, which are removed with the task
+    has_volumes: bool  # the container mounts volumes that are removed when the task has ended
 
 
 class CreateContext(Struct, frozen=True):
     """Facts about the engine and about the other containers of the task."""
 
     host_id: str
-    cpus: int  # of the engine's machine
-    gpus: str  # how to request GPUs from this engine: nvidia or cdi; empty: they are simulated and not requested
-    addresses: Mapping[str, str]  # container of the task → its address; contains all that this one links to
-    names: Mapping[str, str]  # container of the task → its id in the engine; contains all of `volumesFrom`
+    cpus: int  # number of CPUs of the engine's machine
+    gpus: str  # how to request GPUs from this engine: nvidia or cdi; empty: GPUs are simulated and not requested
+    addresses: Mapping[str, str]  # container name → address; contains every container to which this container links
+    names: Mapping[str, str]  # container name → Docker's id; contains every container in `volumesFrom`
     pause: str | None  # the id of the task's pause container, if it has one
 
 
@@ -61,13 +63,17 @@ def network_mode(spec: RunSpec) -> str:
 
 
 def needs_pause(spec: RunSpec) -> bool:
-    """Whether the containers of the task share a namespace (network, processes or IPC), which a pause container holds."""
+    """Whether the task needs a pause container.
+
+    The containers of such a task share a namespace (network, processes or IPC). The pause container owns the namespace, so that it
+    exists as long as the task.
+    """
     task = _task(spec)
     return network_mode(spec) == "awsvpc" or task.get("pidMode") == "task" or task.get("ipcMode") == "task"
 
 
 def create_body(spec: RunSpec, context: CreateContext) -> dict[str, Any]:
-    """The body of `POST /containers/create`."""
+    """Return the body of the request `POST /containers/create`."""
     container = _container(spec)
     linux = container.get("linuxParameters", {})
     body: dict[str, Any] = {
@@ -100,7 +106,10 @@ def create_body(spec: RunSpec, context: CreateContext) -> dict[str, Any]:
 
 
 def environment(spec: RunSpec) -> dict[str, str]:
-    """The task's variables, then those of the GPUs, which neither the task nor the image may override."""
+    """Return the environment of the container: the variables of the task, and the variables that select the GPUs.
+
+    The GPU variables always have a value, so that neither the task nor the image can select other GPUs.
+    """
     inside = spec.environment
     if network_mode(spec) != "host" and spec.endpoint_url:
         port = urlsplit(spec.endpoint_url).port
@@ -129,7 +138,7 @@ def record_of(spec: RunSpec) -> RunRecord:
 
 
 def labels(spec: RunSpec, host_id: str) -> dict[str, str]:
-    """The labels that ECS sets, and those by which Corral finds the container."""
+    """Return the labels that ECS sets, and the labels by which Corral finds the container."""
     task = _task(spec)
     return {
         **_container(spec).get("dockerLabels", {}),
@@ -146,14 +155,17 @@ def labels(spec: RunSpec, host_id: str) -> dict[str, str]:
 
 
 def bindings(spec: RunSpec) -> list[dict[str, Any]]:
-    """The port bindings in mode host, where a container port is the same port of the host."""
+    """Return the port bindings in network mode host. There each container port is the same port of the host."""
     if network_mode(spec) != "host":
         return []
     return [_binding(port, number) for port in _ports(spec) for number in [int(port.partition("/")[0])]]
 
 
 def reported_bindings(ports: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The port bindings that Docker reports for a running container, without those for IPv6, which ECS does not show."""
+    """Return the port bindings that Docker reports for a running container.
+
+    IPv6 bindings are left out, because ECS does not show them.
+    """
     return [
         _binding(port, int(given["HostPort"]), given.get("HostIp") or "0.0.0.0")
         for port, all_given in sorted(ports.items())
@@ -163,9 +175,9 @@ def reported_bindings(ports: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def volumes(spec: RunSpec, host_id: str) -> list[dict[str, Any]]:
-    """The bodies of `POST /volumes/create` for the Docker volumes that this container mounts.
+    """Return the bodies of the requests `POST /volumes/create` for the Docker volumes that this container mounts.
 
-    The labels of a volume of scope `task` say which data folder and which task it belongs to, so that any agent can remove it.
+    A volume of scope `task` has labels with its host and its task, so that any agent of this host can remove it.
     """
     made = []
     for volume in _mounted(spec):
@@ -185,7 +197,7 @@ def volumes(spec: RunSpec, host_id: str) -> list[dict[str, Any]]:
 
 
 def required_volumes(spec: RunSpec) -> list[str]:
-    """The shared volumes that must exist already, because autoprovision is off."""
+    """Return the shared volumes that must already exist, because autoprovision is off."""
     return [
         volume["name"]
         for volume in _mounted(spec)
@@ -194,7 +206,7 @@ def required_volumes(spec: RunSpec) -> list[str]:
 
 
 def links(spec: RunSpec) -> list[tuple[str, str]]:
-    """(container, alias; empty: no alias)"""
+    """Return (container, alias) of each link. An empty alias means that the link has none."""
     return [(link.partition(":")[0], link.partition(":")[2]) for link in _container(spec).get("links", ())]
 
 
@@ -219,7 +231,7 @@ def _task(spec: RunSpec) -> dict[str, Any]:
 
 
 def _health_check(spec: RunSpec) -> dict[str, Any]:
-    """The health check of the task definition. As on ECS, that of the image is not used."""
+    """Return the health check of the task definition. As on ECS, the health check of the image is not used."""
     check = _container(spec).get("healthCheck") or {}
     if spec.health is None or not check:
         return {"Test": ["NONE"]}
@@ -287,7 +299,10 @@ def _network(spec: RunSpec, context: CreateContext) -> str:
 
 
 def _memory(container: Mapping[str, Any], task: Mapping[str, Any]) -> dict[str, int]:
-    """A container without its own limit gets that of the task. On ECS that limit holds for the task as a whole."""
+    """Return the memory limit of the container. A container without its own limit gets the limit of the task.
+
+    ECS instead applies the limit of the task to all its containers together.
+    """
     linux, config = container.get("linuxParameters", {}), {}
     hard = container.get("memory") or int(task.get("memory") or 0)
     if hard:
@@ -302,7 +317,7 @@ def _memory(container: Mapping[str, Any], task: Mapping[str, Any]) -> dict[str, 
 
 
 def _cpu_quota(task: Mapping[str, Any], cpus: int) -> dict[str, int]:
-    """Limit the CPU to the size of the task. As on ECS, the `cpu` of a container is only a share."""
+    """Limit the CPU of a container to the CPU size of the task. As on ECS, the `cpu` of a container itself is not a limit."""
     cores = int(task.get("cpu") or 0) / CPU_UNITS_PER_CORE
     if not 0 < cores < cpus:
         return {}
@@ -312,7 +327,7 @@ def _cpu_quota(task: Mapping[str, Any], cpus: int) -> dict[str, int]:
 def _extra_hosts(spec: RunSpec, context: CreateContext) -> list[str]:
     container = _container(spec)
     if network_mode(spec) == "awsvpc":
-        return []  # the pause container has them, and containers that share its network share its /etc/hosts
+        return []  # the pause container has these hosts, and containers that use its network also use its /etc/hosts
     named = {host: context.addresses[name] for name, alias in links(spec) for host in {name: None, alias or name: None}}
     return [f"{host['hostname']}:{host['ipAddress']}" for host in container.get("extraHosts", ())] + [
         f"{name}:{address}" for name, address in named.items()
@@ -350,14 +365,17 @@ def _source(spec: RunSpec, volume: Mapping[str, Any]) -> str:
 
 
 def _volume_name(spec: RunSpec, volume: Mapping[str, Any]) -> str:
-    """The Docker name of a volume. A volume of scope `task` has the task's id in its name; a shared one keeps its name."""
+    """Return the Docker name of a volume. Only the name of a volume of scope `task` contains the id of the task."""
     if volume.get("dockerVolumeConfiguration", {}).get("scope", "task") == "shared":
         return str(volume["name"])
     return f"corral-{spec.task_id}-{volume['name']}"
 
 
 def _log_config(spec: RunSpec) -> dict[str, Any]:
-    """Logs that Corral ships are read from the engine's json-file logs. Other drivers are passed to the engine."""
+    """Return the log configuration. If Corral ships the logs, it uses Docker's json-file driver and reads its log files.
+
+    Other log drivers are passed to the engine.
+    """
     logging = _container(spec).get("logConfiguration")
     if logging and logging["logDriver"] not in ("awslogs", "awsfirelens"):
         return {"Type": logging["logDriver"], "Config": logging.get("options", {})}
@@ -373,7 +391,7 @@ def _device_requests(spec: RunSpec, context: CreateContext) -> list[dict[str, An
 
 
 def _ports(spec: RunSpec) -> dict[str, int]:
-    """`80/tcp` → the requested host port; 0: any free port."""
+    """Return a mapping from each container port, such as `80/tcp`, to the requested host port. 0 means any free port."""
     ports: dict[str, int] = {}
     for mapping in _container(spec).get("portMappings", ()):
         protocol = mapping.get("protocol", "tcp")

@@ -1,4 +1,7 @@
-"""Docker resources that the containers of a task share: networks, the pause container that holds the task's network, volumes."""
+"""Docker resources that the containers of a task share: networks, volumes and the pause container.
+
+The pause container does nothing. It owns the network of the task, so that the network exists as long as the task.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +25,16 @@ from corral.node.docker_settings import (
 )
 
 LABEL_PAUSE = "corral.pause"
-ARCHITECTURES = {"arm64": "aarch64", "amd64": "x86_64"}  # Docker's name → the kernel's
+ARCHITECTURES = {"arm64": "aarch64", "amd64": "x86_64"}  # Docker's name → the kernel's name
 SUBNET_TAKEN = (
     f"CannotStartContainerError: the interface {{0}} has the same subnet as the network {INSIDE_NETWORK} ({INSIDE_SUBNET}), and "
-    "its route comes first, so a task in network mode none would not reach Corral. The interface belongs to another Docker "
+    "its route is used first, so a task in network mode none would not reach Corral. The interface belongs to another Docker "
     "engine, or it remained after an engine was killed. Stop that engine, or remove the interface: ip link delete {0}"
 )
 
 
 class CannotCreate(Exception):
-    """The message is the container's `reason`, in the words of ECS."""
+    """A resource cannot be created. The message becomes the container's `reason`, so it has the form of ECS's messages."""
 
 
 class ResourceRemoved(Exception):
@@ -42,13 +45,16 @@ class TaskResources:
     def __init__(self, api: DockerApi, host_id: str) -> None:
         self._api = api
         self._host_id = host_id
-        self.architecture = ""  # under the name that the engine uses
+        self.architecture = ""  # the engine's name of the architecture
         self.networks = TaskNetworks(api)
         self.with_volumes: set[str] = set()  # tasks with volumes of scope `task`
-        self._pauses: dict[str, asyncio.Task[dict[str, Any]]] = {}  # task → its pause container
+        self._pauses: dict[str, asyncio.Task[dict[str, Any]]] = {}  # task id → the creation of its pause container
 
     async def make(self, spec: RunSpec) -> dict[str, Any] | None:
-        """Create the networks, volumes and pause container of a run. Return the description of the pause container, if any."""
+        """Create the networks, volumes and pause container of a run.
+
+        Return the engine's description of the pause container, if the task needs one.
+        """
         if network_mode(spec) != "host":
             bridge = await self._ensure_networks()
             if network_mode(spec) == "none" and (other := shadowing_interface(bridge)) is not None:
@@ -68,7 +74,7 @@ class TaskResources:
         return await self._pause(spec) if needs_pause(spec) else None
 
     def adopt(self, task_id: str, about: dict[str, Any]) -> None:
-        """Take over a running pause container, which an earlier agent started."""
+        """Record a running pause container that an earlier agent started."""
 
         async def known() -> dict[str, Any]:
             return about
@@ -76,11 +82,14 @@ class TaskResources:
         self._pauses[task_id] = asyncio.get_running_loop().create_task(known())
 
     async def pause_of(self, task_id: str) -> dict[str, Any] | None:
-        """The engine's description of a task's pause container; None: it has none."""
+        """Return the engine's description of a task's pause container, or None if the task has none."""
         return await asyncio.shield(self._pauses[task_id]) if task_id in self._pauses else None
 
     def running_pauses(self) -> dict[str, dict[str, Any]]:
-        """Task → the engine's description of its pause container, without those that are about to start."""
+        """Return task id → the engine's description of its pause container.
+
+        Containers that are still being started are left out.
+        """
         return {task_id: made.result() for task_id, made in self._pauses.items() if made.done() and not made.exception()}
 
     @property
@@ -93,13 +102,14 @@ class TaskResources:
             await self.remove(pause_name(self._host_id, task_id))
 
     async def find_volumes(self) -> None:
-        """Take over the volumes of tasks that earlier agents created."""
+        """Find the volumes that earlier agents created for tasks."""
         found = await self._api.get("/volumes", filters={"label": [f"{LABEL_HOST}={self._host_id}", LABEL_TASK]})
         self.with_volumes |= {volume["Labels"][LABEL_TASK] for volume in found.get("Volumes") or ()}
 
     async def drop_volumes(self, task_id: str) -> None:
         """Remove the volumes of a task. If a container still uses one, a later call tries again."""
-        self.with_volumes.discard(task_id)  # first, because a container of the task may be ordered in the meantime
+        # Do this before the removal, because a new container of the task may add the id again in the meantime.
+        self.with_volumes.discard(task_id)
         prefix = f"corral-{task_id}-"
         try:
             found = await self._api.get("/volumes", filters={"name": [prefix]})
@@ -121,15 +131,18 @@ class TaskResources:
         try:
             await self._api.delete(f"/containers/{container}", force=True, v=True)
         except EngineError as error:
-            if error.status not in (404, 409):  # removed, or being removed
+            if error.status not in (404, 409):  # 404: already removed; 409: being removed
                 raise
 
     async def raise_if_removed(self, error: EngineError, container: str, pause: Mapping[str, Any] | None, task_id: str) -> None:
-        """If a start failed because something was removed, remove the container, too, and raise ResourceRemoved for a retry."""
+        """If a start failed because a resource was removed, remove the container too, and raise ResourceRemoved.
+
+        The caller then creates everything again.
+        """
         text = str(error)
         if any(f"network {name} {fault}" in text for name in NAMES for fault in ("not found", "is ambiguous")):
             self.networks.forget()
-        elif pause is not None and pause["Id"] in text:  # no such container, or it is not running
+        elif pause is not None and pause["Id"] in text:  # the pause container does not exist or does not run
             self._pauses.pop(task_id, None)
         elif error.status != 404 or "No such container" not in text:
             return
@@ -195,7 +208,7 @@ def _pause_body(spec: RunSpec, host_id: str) -> dict[str, Any]:
 
 
 def address(about: Mapping[str, Any]) -> tuple[str, str] | None:
-    """(IPv4 address, MAC address) of a running container; None: it has no address of its own."""
+    """Return (IPv4 address, MAC address) of a running container, or None if it has no address of its own."""
     for network in (about.get("NetworkSettings", {}).get("Networks") or {}).values():
         if network.get("IPAddress"):
             return network["IPAddress"], network.get("MacAddress", "")

@@ -1,8 +1,10 @@
-"""The interface between the agent and the engines, which run processes or containers.
+"""The interface between the agent and the engines. An engine runs processes or containers.
 
-The agent tells an engine what to start, stop and forget, and the engine calls back when a run has changed. Calls never block.
-Every engine writes the output of a run that ships logs to `<data>/node/output/<run id>`. The file is complete when the engine
-reports the end of the run. Log shipping depends on nothing else.
+A run is one container of a task on this host. The agent orders an engine to start, stop and forget runs. A run is forgotten after
+the core has acknowledged its end. The engine calls the agent when a run has changed. No call blocks.
+
+If the output of a run is shipped to the core, the engine writes it to the file `<data>/node/output/<run id>`. The file is complete
+when the engine reports the end of the run. Log shipping needs nothing else from the engine.
 """
 
 from __future__ import annotations
@@ -17,12 +19,12 @@ from corral.model.run import Execute, Observed, RunSpec
 
 
 class Known(Struct, frozen=True):
-    """A run as the engine sees it, with what an agent that did not receive the order must know about it."""
+    """The state of a run in the engine, and the facts about it that a later agent needs."""
 
     observed: Observed
     ships_logs: bool
     gpu_ids: tuple[str, ...]
-    checked: bool = False  # the engine itself runs the health check
+    checked: bool = False  # True: the engine runs the health check; False: the agent runs it
 
     @property
     def alive(self) -> bool:
@@ -30,31 +32,37 @@ class Known(Struct, frozen=True):
 
 
 class CannotExecute(Exception):
-    """The command of an `Execute` was not started; the message says why."""
+    """The command of an `Execute` was not started. The message says why."""
 
 
 Changed = Callable[[list[Known]], None]
 
 
 class Engine(Protocol):
-    failed: asyncio.Future[None]  # raises when the engine cannot recover
+    failed: asyncio.Future[None]  # gets an exception if the engine has failed and cannot recover
 
     @property
     def docker(self) -> str:
-        """The name and version of the Docker engine; empty: this engine runs no containers."""
+        """The name and version of the Docker engine. Empty if this engine runs no containers."""
         ...
 
     @property
     def problem(self) -> str:
-        """Why runs can neither start nor end now; empty: they can."""
+        """Why the engine can currently neither start nor stop runs. Empty if there is no problem."""
         ...
 
     async def open(self, changed: Changed) -> None:
-        """Connect, and start helper processes if necessary. After it returns, `observe` is complete and `changed` is called."""
+        """Connect, and start helper processes if necessary.
+
+        Afterwards `observe` returns all runs, and the engine calls `changed` for each change.
+        """
         ...
 
     def start(self, specs: Iterable[RunSpec]) -> None:
-        """Start runs; idempotent by run id until the run is forgotten. A failed start becomes a run that ended without starting."""
+        """Start runs. A second order with the id of a run that is not forgotten has no effect.
+
+        If a run cannot be started, it is reported as ended.
+        """
         ...
 
     def stop(self, run_ids: Iterable[str]) -> None:
@@ -62,21 +70,21 @@ class Engine(Protocol):
         ...
 
     async def execute(self, order: Execute) -> None:
-        """Run a command in the environment of a running run (see model/run.py). Raises CannotExecute if it cannot be started."""
+        """Run a command in the environment of a living run (see model/run.py). Raises CannotExecute if it cannot be started."""
         ...
 
     def observe(self) -> Mapping[str, Known]:
-        """Every run that is not forgotten: ordered, alive or ended, including those that earlier agents ordered."""
+        """Return every run that is not forgotten: runs that are ordered, alive or ended, also those that earlier agents started."""
         ...
 
     def roots(self) -> set[int]:
-        """The pids whose descendants all belong to runs or start them. They do not count as foreign users of a GPU."""
+        """Return the pids of processes whose descendants all belong to Corral. They are not foreign processes on a GPU."""
         ...
 
     def forget(self, run_ids: Iterable[str]) -> None:
-        """Remove ended runs and their files."""
+        """Delete the state and the files of ended runs."""
         ...
 
     async def close(self, *, quit: bool) -> None:
-        """Disconnect. The runs continue. With `quit`, helper processes end too as soon as no run is alive."""
+        """Disconnect. The runs continue. With `quit`, helper processes also exit as soon as no run is alive."""
         ...

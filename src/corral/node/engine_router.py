@@ -1,7 +1,8 @@
-"""Route each run to the process engine or to the docker engine, as `--runtime` says.
+"""Start each run with the process engine or with the docker engine, as `--runtime` requires.
 
-A run with container settings becomes a container if Docker is in use. `--runtime auto` uses Docker if an engine responds when the
-agent starts, or if containers of ours may still be alive. `docker` always uses it and waits for an engine. `process` never does.
+A run with container settings becomes a container if Docker is used. `--runtime docker` always uses Docker, and waits until a Docker
+engine responds. `--runtime auto` uses Docker if a Docker engine responds when the agent starts. `--runtime process` does not use
+Docker. With every value, Docker is also used if containers of an earlier agent may still be alive.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class EngineRouter:
 
     @property
     def docker(self) -> str:
-        """The name and version of the Docker engine; empty: Docker is not in use."""
+        """The name and version of the Docker engine. Empty if Docker is not used."""
         return self._docker.docker if self._uses_docker else ""
 
     @property

@@ -1,8 +1,8 @@
-"""The execute-command sessions of this host: each is a relay (`channel/command_relay.py`) with the command as its child.
+"""The sessions of ECS ExecuteCommand on this host. Each session is a relay process that runs the command as its child.
 
-The relay has its own connection to the core, so the data of a session does not pass through the agent. The agent starts the relay
-with the run's environment and folder, and ends the session with the run: every process of a session inherits a lock, by which it
-is found.
+The relay (`channel/command_relay.py`) has its own connection to the core, so the data of a session does not pass through the agent.
+The agent starts the relay with the environment and the folder of the run. When the run ends, the agent ends the session. Every
+process of a session inherits a lock on a file, so that the agent can find and kill all of them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ CLOSE_S = 2.0
 class ExecSessions:
     def __init__(self, data: Path) -> None:
         self._data = data
-        self._of_run: dict[str, set[str]] = {}  # run → the lock files of its sessions that may have live processes
-        self._relays: dict[str, asyncio.subprocess.Process] = {}  # lock file → its relay
+        self._of_run: dict[str, set[str]] = {}  # run id → the lock files of its sessions
+        self._relays: dict[str, asyncio.subprocess.Process] = {}  # lock file → the relay of the session
         self._background: set[asyncio.Task[None]] = set()
         self._end_orphans()
 
@@ -63,10 +63,10 @@ class ExecSessions:
         self._relays[lock] = relay
         self._spawn(self._wait_for_relay(relay, run_id, lock))
         if run_id not in self._of_run:
-            self._kill({lock})  # the run ended during the start
+            self._kill({lock})  # the run ended while the relay was started
 
     def end(self, run_ids: Iterable[str]) -> None:
-        """End the sessions of these runs, which have ended."""
+        """End the sessions of runs that have ended."""
         self._kill({lock for run_id in run_ids for lock in self._of_run.pop(run_id, ())})
 
     async def close(self) -> None:
@@ -86,7 +86,7 @@ class ExecSessions:
         self._forget_if_ended(run_id, lock)
 
     def _forget_if_ended(self, run_id: str, lock: str) -> None:
-        """Forget a session if it has no live process. Background processes of a session live on until the run ends."""
+        """Forget a session if it has no living process. Background processes of a session can live until the run ends."""
         if lock_files.is_held(lock):
             return
         with contextlib.suppress(FileNotFoundError):
@@ -100,14 +100,15 @@ class ExecSessions:
     def _kill(self, locks: set[str]) -> None:
         if not locks:
             return
-        for lock in locks & self._relays.keys():  # relays first: a relay would report its killed command as ended by itself
+        # Kill relays first; otherwise a relay would report the killed command as a normal end.
+        for lock in locks & self._relays.keys():
             with contextlib.suppress(ProcessLookupError):
                 self._relays[lock].kill()
         lock_files.kill_holders(locks)
         self._spawn(self._kill_until_gone(locks))
 
     async def _kill_until_gone(self, locks: set[str]) -> None:
-        """Kill until no process holds these locks: a process that forks during the kill may leave a child."""
+        """Kill processes until none holds these locks. One attempt is not enough, because a process may fork during it."""
         wait_s = KILL_RETRY_FIRST_S
         while held := [lock for lock in locks if lock_files.is_held(lock)]:
             await asyncio.sleep(wait_s)

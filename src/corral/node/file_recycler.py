@@ -1,7 +1,7 @@
-"""Reuse or remove the files of forgotten runs: small files are emptied and reused, large ones are removed in the background.
+"""Reuse or remove the files of ended runs. Small files are emptied and reused. Large files are removed in the background.
 
-Reuse is for speed. Before ext4 allocates an inode it examines each one that was freed in the last minutes. After thousands of
-short runs, creating a file takes 0.3 ms, as long as starting the process; renaming an old one takes 0.01 ms.
+Reuse saves time. When ext4 creates a file, it examines every inode that was freed in the last minutes. After thousands of short
+runs, creating a file takes 0.3 ms, as long as starting a process. Renaming an existing file takes 0.01 ms.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ import fcntl
 import os
 import stat
 
-SPARE_MAX = 2_000  # of each kind
+SPARE_MAX = 2_000  # maximum number of spare files, and of spare folders
 SMALL_OUTPUT_MAX_BYTES = 1024 * 1024  # truncating a larger file would block the spawner's loop
-REMOVE_MAX_PATHS = 200  # per child
+REMOVE_MAX_PATHS = 200  # maximum number of paths that one child process removes
 
-# Neither rm nor find follows links. The second attempt is for folders that their owner may not write to.
+# Neither rm nor find follows links. The first rm fails if the owner has no write permission for a folder. So chmod adds the
+# permission, and rm is tried again.
 _REMOVE = 'rm -rf -- "$@" 2>/dev/null && exit; find "$@" -type d ! -perm -700 -exec chmod u+rwx {} \\; ; rm -rf -- "$@"'
 
 
 class FileRecycler:
-    """`spare/` holds empty files and folders; a child process removes the contents of `trash/`, one child at a time."""
+    """`spare/` contains empty files and folders for reuse. A child process removes the contents of `trash/`.
+
+    At most one child process runs at a time.
+    """
 
     def __init__(self, data: str) -> None:
         self._spare = f"{data}/spare"
@@ -28,10 +32,10 @@ class FileRecycler:
         self._folders = [name for name in os.listdir(self._spare) if name.startswith("folder-")]
         self._removing = [f"{self._trash}/{name}" for name in os.listdir(self._trash)]
         self._count = 0
-        self.pid: int | None = None  # the child that removes files
+        self.pid: int | None = None  # the child process that removes files
 
     def reuse_file(self, path: str) -> None:
-        """Move a spare file to `path`, if there is one."""
+        """If there is a spare file, move it to `path`."""
         if self._files:
             os.rename(f"{self._spare}/{self._files.pop()}", path)
 
@@ -52,7 +56,7 @@ class FileRecycler:
         try:
             about = os.lstat(path)
         except FileNotFoundError:
-            return  # the run used a folder of the user
+            return  # the run had no folder of its own: it used a folder of the user
         plain = stat.S_ISDIR(about.st_mode) and stat.S_IMODE(about.st_mode) == 0o700 and about.st_uid == os.geteuid()
         if len(self._folders) < SPARE_MAX and plain and not os.listdir(path):
             self._folders.append(self._new_name("folder"))
@@ -61,7 +65,7 @@ class FileRecycler:
             self._move_to_trash(path)
 
     def remove_trash(self) -> None:
-        """Start a child that empties the trash, unless one is running."""
+        """Start a child process that empties the trash, unless one is running."""
         if self.pid is None and self._removing:
             batch, self._removing = self._removing[:REMOVE_MAX_PATHS], self._removing[REMOVE_MAX_PATHS:]
             self.pid = os.posix_spawn("/bin/sh", ["sh", "-c", _REMOVE, "sh", *batch], {"PATH": "/usr/bin:/bin"})
@@ -84,7 +88,10 @@ class FileRecycler:
 
 
 def _empty_file(path: str) -> bool:
-    """Truncate the file if no other process can reach it: it has one name, and no other process has it open (F_SETLEASE checks)."""
+    """Truncate a file if no other process can use it. Return whether it was truncated.
+
+    The file must have only one name, and no other process may have it open. F_SETLEASE fails if another process has it open.
+    """
     try:
         fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

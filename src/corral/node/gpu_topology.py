@@ -1,15 +1,15 @@
-"""Distances between the GPUs of one machine, as numbers that can be added. A smaller number is closer."""
+"""Distances between the GPUs of one machine, as numbers that can be added. A smaller number means a faster connection."""
 
 from __future__ import annotations
 
 NVLINKS = 1  # several NVLinks between the two GPUs
 NVLINK = 2  # one NVLink, or an NVSwitch that connects all GPUs of the machine
 SAME_BOARD = 3
-SAME_SWITCH = 4  # one PCIe switch
-SWITCHES = 5  # several PCIe switches
+SAME_SWITCH = 4  # connected through one PCIe switch
+SWITCHES = 5  # connected through several PCIe switches
 HOST_BRIDGE = 6
 SAME_SOCKET = 7
-FAR = 8  # across the sockets
+FAR = 8  # on different CPU sockets
 
 # NVML's level of the PCIe path between two devices → distance.
 PCI_LEVELS = {0: SAME_BOARD, 10: SAME_SWITCH, 20: SWITCHES, 30: HOST_BRIDGE, 40: SAME_SOCKET, 50: FAR}
@@ -33,7 +33,7 @@ _CUBE_MESH = (
 
 
 def simulated(model: str, count: int) -> list[list[int]]:
-    """The distances in a typical machine with `count` GPUs of one model."""
+    """Return the distances between the GPUs of a typical machine with `count` GPUs of one model."""
     return [[0 if at == other else _distance(model, count, at, other) for other in range(count)] for at in range(count)]
 
 
@@ -45,5 +45,5 @@ def _distance(model: str, count: int, at: int, other: int) -> int:
         return FAR if not links else NVLINK if links == 1 else NVLINKS
     if at // 2 == other // 2:
         return SAME_BOARD if model in TWO_ON_A_BOARD else SAME_SWITCH
-    on_a_socket = -(-count // 4) * 2  # half of them, without splitting a pair
+    on_a_socket = -(-count // 4) * 2  # half of the GPUs, rounded up to an even number, so that no pair is split
     return SAME_SOCKET if at // on_a_socket == other // on_a_socket else FAR

@@ -1,4 +1,7 @@
-"""The GPUs of the host: real ones through NVML, or simulated ones that are as busy as the processes pinned to them."""
+"""The GPUs of the host: real GPUs, which are read through NVML, or simulated GPUs.
+
+The load of a simulated GPU is the CPU load of the runs that have this GPU.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from corral.node.procfs import is_ours, process_name, processes
 
 SIMULATED_MAX = 64
 DEFAULT_MODEL = "H100"
-FOREIGN_MAX = 4  # processes of others that are listed per GPU
+FOREIGN_MAX = 4  # maximum number of foreign processes that are listed per GPU
 VISIBLE = (b"CUDA_VISIBLE_DEVICES=", b"NVIDIA_VISIBLE_DEVICES=")
 
 # Model → the name and the memory in MiB that NVML reports.
@@ -42,18 +45,19 @@ MODELS: dict[str, tuple[str, int]] = {
 
 
 class Gpus(Protocol):
-    note: str  # for people: which GPUs were found, or why none
+    note: str  # a text for users: which GPUs were found, or why none were found
 
     def devices(self) -> list[GpuDevice]: ...
 
     def links(self) -> list[list[int]] | None:
-        """The distances between the devices (gpu_topology.py), in their order; None: unknown."""
+        """Return the distances between the GPUs (see gpu_topology.py), in the order of `devices`. None means unknown."""
         ...
 
     def sample(self, live: Mapping[str, Iterable[int]], ours: Collection[int] = ()) -> list[GpuSample]:
-        """The present load of each GPU, and the foreign processes on it. GPUs that cannot be read are left out.
+        """Measure the current load of each GPU, and find the foreign processes on it. GPUs that cannot be read are left out.
 
-        `live`: GPU id → the pids of the runs pinned to it. `ours`: the pids of our sessions and of the processes that started them.
+        A foreign process is a process that belongs to no run. `live` is GPU id → the pids of the runs that have the GPU. `ours` are
+        the pids of runs and of Corral's own processes. Their descendants are not foreign.
         """
         ...
 
@@ -65,7 +69,7 @@ class GpusFlag(Struct, frozen=True):
 
 
 def parse_gpus_flag(text: str) -> GpusFlag:
-    """Parse `--gpus`. Raises Refused with the accepted forms."""
+    """Parse the value of `--gpus`. Raises Refused; its message lists the accepted forms."""
     if text in ("auto", "none"):
         return GpusFlag(text)
     match = re.fullmatch(r"sim:([0-9]{1,4})(?:x(.+))?", text)
@@ -80,7 +84,7 @@ def parse_gpus_flag(text: str) -> GpusFlag:
 
 
 def find_devices(flag: str, devices: Sequence[GpuDevice]) -> list[str]:
-    """The ids of the devices that `--exclude-gpus` names by index or id. Raises Refused if one does not exist."""
+    """Return the ids of the devices that `--exclude-gpus` selects by index or id. Raises Refused if one does not exist."""
     by_name = {str(device.index): device.gpu_id for device in devices} | {device.gpu_id: device.gpu_id for device in devices}
     names = [name.strip() for name in flag.split(",") if name.strip()]
     for name in names:
@@ -119,7 +123,9 @@ class NoGpus:
 
 
 class SimulatedGpus:
-    """One busy core counts as one busy GPU; the load of a run with several GPUs is divided among them.
+    """Simulated GPUs. A run that uses one CPU core fully counts as one busy GPU.
+
+    The load of a run with several GPUs is divided equally among them.
 
     A process that belongs to no run and has one of these GPUs in its CUDA_VISIBLE_DEVICES or NVIDIA_VISIBLE_DEVICES counts as a
     foreign process on that GPU.
@@ -161,7 +167,7 @@ class SimulatedGpus:
         return samples
 
     def _measure(self, sessions: Iterable[int]) -> dict[int, Use]:
-        """The cores and memory that the processes of each session used since the last sample."""
+        """Return the CPU cores and the memory that the processes of each session used since the last sample."""
         now = _boot_s()
         elapsed_s = max(now - self._sampled_boot_s, 0.001)
         use = {session: Use(0.0, 0.0) for session in sessions}
@@ -170,7 +176,7 @@ class SimulatedGpus:
             if process.session not in use:
                 continue
             cpu_s[process.pid] = process.cpu_s
-            is_new = process.started_boot_s >= self._sampled_boot_s - 0.01  # /proc counts in hundredths of a second
+            is_new = process.started_boot_s >= self._sampled_boot_s - 0.01  # times in /proc have a precision of 0.01 seconds
             before_s = self._cpu_s.get(process.pid, 0.0 if is_new else process.cpu_s)
             sofar = use[process.session]
             use[process.session] = Use(
@@ -186,7 +192,7 @@ class Use(Struct, frozen=True):
 
 
 def foreign_by_environment(gpu_ids: Sequence[str], ours: Collection[int]) -> dict[str, list[Foreign]]:
-    """GPU → the processes that have it in their environment and are not ours. Only processes of the same user are visible."""
+    """Return GPU id → the foreign processes that have the GPU in their environment. Processes of other users are not visible."""
     sought = {gpu_id: gpu_id.encode() for gpu_id in gpu_ids}
     found: dict[str, list[Foreign]] = {}
     for entry in os.listdir("/proc"):
@@ -196,7 +202,7 @@ def foreign_by_environment(gpu_ids: Sequence[str], ours: Collection[int]) -> dic
             with open(f"/proc/{entry}/environ", "rb", buffering=0) as file:
                 environment = file.read()
         except OSError:
-            continue  # another user owns it, or it has just ended
+            continue  # another user owns the process, or it has just ended
         if b"_VISIBLE_DEVICES=" not in environment or not any(name in environment for name in sought.values()):
             continue
         visible = [pair for pair in environment.split(b"\0") if pair.startswith(VISIBLE)]

@@ -1,10 +1,11 @@
-"""Health checks of process runs: run the command of each check, and report the verdict when it changes.
+"""Health checks of runs that are processes: run the command of each check, and report the health when it changes.
 
-The rules are those of Docker and ECS: one success makes a run healthy, `retries` failures in a row make it unhealthy, and
-failures do not count before the start period is over. Docker runs the first check after a whole interval. This module runs it
-sooner, so that dependent containers start sooner, but no failure counts before the first interval either.
+The rules are those of Docker and ECS. One success makes a run healthy. `retries` failures in a row make it unhealthy. Failures
+before the end of the start period do not count. Docker runs the first check after one interval. This module runs the first checks
+earlier, so that dependent containers can start earlier. Failures within the first interval do not count either.
 
-No state is stored. The core sends the checks again to a new agent, and keeps the last verdict until there is another.
+This module stores no state. When a new agent connects, the core sends it the checks again. The core keeps the last reported health
+until it receives a new one.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from corral.node import lock_files
 from corral.node.engine import Known
 from corral.node.process_engine import environment_for
 
-EARLY_FIRST_S = 0.25  # the pause between checks within the first interval; it doubles each time
+EARLY_FIRST_S = 0.25  # the first pause between checks within the first interval; each further pause is twice as long
 
 log = logging.getLogger("corral.node")
 
 
 class HealthTracker:
-    """The verdict on one run, from the results so far."""
+    """Computes the health of one run from the results of its checks."""
 
     def __init__(self, check: HealthCheck) -> None:
         self._check = check
@@ -37,7 +38,7 @@ class HealthTracker:
         self.verdict: Health | None = None
 
     def add(self, success: bool, age_s: float) -> bool:
-        """Add a result of a run of this age. Return whether the verdict has changed."""
+        """Add the result of one check. `age_s` is the time since the start of the run. Return whether the health has changed."""
         before = self.verdict
         if success:
             self._failures, self.verdict = 0, Health.HEALTHY
@@ -53,20 +54,20 @@ class HealthTracker:
 
 
 class HealthChecks:
-    """The health checks of all runs that have one."""
+    """Runs the health checks of all runs that have one."""
 
     def __init__(self, data: Path, environment: Mapping[str, str], clock: Clock, on_verdict: Callable[[str, Health], None]) -> None:
         self._data = data
         self._environment = environment
         self._clock = clock
         self._on_verdict = on_verdict
-        self._specs: dict[str, RunSpec] = {}  # runs with a check, alive or about to start
+        self._specs: dict[str, RunSpec] = {}  # run id → spec, for runs with a health check that are alive or about to start
         self._checking: dict[str, asyncio.Task[None]] = {}
         self._lock: int | None = None
         self._kill_orphans()
 
     def follow(self, specs: Iterable[RunSpec], known: Mapping[str, Known]) -> None:
-        """Check these runs as soon as they have started. Idempotent."""
+        """Check the health of these runs as soon as they have started. Repeated calls have no effect."""
         for spec in specs:
             if spec.health is not None and spec.run_id not in self._specs:
                 self._specs[spec.run_id] = spec
@@ -113,7 +114,7 @@ class HealthChecks:
             await asyncio.sleep(pause_s)
 
     async def _run(self, spec: RunSpec, check: HealthCheck) -> bool:
-        """Run the command with the run's environment and folder, in a new session. Return whether it succeeded in time."""
+        """Run the command of the check with the run's environment and folder. Return whether it succeeded within the timeout."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *check.command,
@@ -138,7 +139,7 @@ class HealthChecks:
                     os.killpg(process.pid, signal.SIGKILL)
 
     def _locked(self) -> int:
-        """Every check inherits this lock, by which the next agent finds the checks of an agent that was killed."""
+        """Return the descriptor of a lock that every check inherits. A later agent finds leftover checks by this lock."""
         if self._lock is None:
             self._lock = lock_files.open_locked(self._path)
         return self._lock
@@ -146,7 +147,7 @@ class HealthChecks:
     def _kill_orphans(self) -> None:
         if lock_files.is_held(self._path):
             lock_files.kill_holders([self._path])
-            os.unlink(self._path)  # they may take a moment to die, and this agent needs a new lock
+            os.unlink(self._path)  # the killed checks may hold the old lock for a moment, so this agent creates a new file
 
     @property
     def _path(self) -> str:

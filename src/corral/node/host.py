@@ -1,4 +1,4 @@
-"""This host: its id, which is stored in the data folder, the kernel's boot id, and the size of the machine."""
+"""Facts about this host: its id, the kernel's boot id, and the size of the machine. The id is stored in the data folder."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ def this_host(data: Path, boot_id: str, ids: Ids) -> Host:
 
 
 def stored_host_id(path: Path) -> str:
-    """The id in the file. A file that cannot be read is refused: another id would make this machine another host."""
+    """Return the host id that is stored in the file. Raises Refused if the file is damaged.
+
+    A new id is no solution, because Corral would then treat this machine as another host.
+    """
     try:
         stored = json.loads(path.read_bytes())
         if HOST_ID.fullmatch(stored["host_id"]):
@@ -59,7 +62,10 @@ def stored_host_id(path: Path) -> str:
 
 
 def _host_id(path: Path, ids: Ids) -> str:
-    """The id is created once. The ids of simulated GPUs are derived from it, so it is on disk before it is used."""
+    """Return the stored host id, or create it.
+
+    The ids of simulated GPUs are derived from it, so it is written to disk before it is used.
+    """
     with suppress(FileNotFoundError):
         return stored_host_id(path)
     host_id = ids.hex32()

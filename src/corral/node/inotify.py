@@ -1,4 +1,4 @@
-"""Watch a folder with inotify for files that are written to."""
+"""Watch a folder with inotify, and report which files were written to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 IN_MODIFY = 0x00000002
 IN_Q_OVERFLOW = 0x00004000
 READ_BYTES = 64 * 1024
-_EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name that follows
+_EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the file name that follows
 
 
 class FolderWatch:
@@ -24,7 +24,10 @@ class FolderWatch:
         return self._fd
 
     def read(self) -> set[str] | None:
-        """The names of the files written to since the last call; None: the kernel's queue overflowed, any file may have been."""
+        """Return the names of the files that were written to since the last call.
+
+        Return None if the kernel's queue overflowed. Then any file may have been written to.
+        """
         names: set[str] = set()
         while True:
             try:

@@ -1,4 +1,4 @@
-"""JSON lines on an asyncio connection, with a maximum length. Messages that arrive are decoded into a dataclass."""
+"""JSON lines on an asyncio connection. Lines have a maximum length. Received messages are decoded into a Struct."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ T = TypeVar("T")
 
 
 class JsonLines(asyncio.Protocol, Generic[T]):
-    """Calls `on_message` for each message, and `on_lost` once. A message that is not a `kind` closes the connection."""
+    """A connection. It calls `on_message` for each message, and `on_lost` when the connection is lost.
+
+    If a message cannot be decoded as `kind`, the connection is closed.
+    """
 
     def __init__(self, kind: type[T], on_message: Callable[[T], None], on_lost: Callable[[], None], max_bytes: int) -> None:
         self._decode = msgspec.json.Decoder(kind).decode
@@ -26,7 +29,8 @@ class JsonLines(asyncio.Protocol, Generic[T]):
         self.closed = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop has its own transport class
+        # The cast is needed because the transport of uvloop is not a subclass of asyncio.Transport.
+        self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
@@ -54,12 +58,12 @@ class JsonLines(asyncio.Protocol, Generic[T]):
             self._transport.write(b"".join(msgspec.json.encode(message) + b"\n" for message in messages))
 
     def close(self) -> None:
-        """Send what is buffered, then close."""
+        """Send the buffered data, then close the connection."""
         if self._transport is not None:
             self._transport.close()
 
     async def abort(self) -> None:
-        """Close at once. After this returns there are no more callbacks."""
+        """Close the connection at once. After this returns, no callback is called."""
         if self._transport is not None:
             self._transport.abort()
         await self.closed.wait()

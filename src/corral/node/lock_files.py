@@ -1,6 +1,6 @@
-"""Lock files: every process of a run, of a health check or of a session inherits a lock, by which it can be found.
+"""Lock files, by which all processes of a run, of a health check or of a session can be found.
 
-A lock belongs to an open file description. Child processes inherit it, so the lock is held until the last of them has ended.
+Every such process inherits a lock from its parent. The kernel releases the lock only when the last of these processes has ended.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Iterable
 
 
 def open_locked(path: str) -> int:
-    """Open the file for appending and lock it. Processes that inherit the descriptor keep the lock."""
+    """Open the file for appending and lock it. Processes that inherit the descriptor also hold the lock."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return fd
 
 
 def is_held(path: str) -> bool:
-    """Whether a process holds the lock that `open_locked` took. A missing file is not held."""
+    """Whether a process holds the lock of this file. The result is False if the file does not exist."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -35,7 +35,7 @@ def is_held(path: str) -> bool:
 
 
 def holders(paths: Iterable[str]) -> dict[str, list[int]]:
-    """The pids that hold each lock. This reads all of /proc, so it is not for the common case."""
+    """Return path → the pids of the processes that hold the lock. This is slow, because it reads all of /proc."""
     wanted = _inodes(paths)
     found: dict[str, list[int]] = {path: [] for path in wanted.values()}
     for entry in os.listdir("/proc"):
@@ -49,17 +49,19 @@ def kill_holders(paths: Iterable[str]) -> None:
     """Send SIGKILL to every process that holds one of these locks."""
     paths = list(paths)
     wanted = _inodes(paths)
-    # Parents first (pids grow): a parent must not live to report that its killed child ended by itself.
+    # Kill parents before their children. Otherwise a parent could report that its killed child ended normally. A parent usually has
+    # a smaller pid than its children.
     for pid in sorted({pid for pids in holders(paths).values() for pid in pids}):
         try:
             handle = os.pidfd_open(pid)
         except ProcessLookupError:
             continue
         try:
-            if _locked_by(str(pid), wanted):  # check again: from here on the pid cannot be reused
+            # Check again, because the pid may have been reused before pidfd_open, but not after it.
+            if _locked_by(str(pid), wanted):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
         except OSError:
-            pass  # it has just ended, or another user owns it: then its run has not ended
+            pass  # the process has just ended, or another user owns it; in the second case its run is still alive
         finally:
             os.close(handle)
 
@@ -74,14 +76,14 @@ def _inodes(paths: Iterable[str]) -> dict[tuple[int, int], str]:
 
 
 def _locked_by(pid: str, wanted: dict[tuple[int, int], str]) -> set[str]:
-    """The files whose lock this process holds. Processes that only have a file open for reading do not count."""
+    """Return the paths whose lock this process holds. It is not enough that the process has the file open."""
     found: set[str] = set()
     try:
         fds = os.listdir(f"/proc/{pid}/fd")
     except OSError:
         return found  # the process has ended, or another user owns it
     for fd in fds:
-        with contextlib.suppress(OSError):  # the process closed the descriptor in between
+        with contextlib.suppress(OSError):  # the process closed the descriptor in the meantime
             about = os.stat(f"/proc/{pid}/fd/{fd}")
             path = wanted.get((about.st_dev, about.st_ino))
             if path is not None and _has_flock(f"/proc/{pid}/fdinfo/{fd}"):
@@ -90,6 +92,6 @@ def _locked_by(pid: str, wanted: dict[tuple[int, int], str]) -> set[str]:
 
 
 def _has_flock(fdinfo: str) -> bool:
-    """The kernel lists a lock only for the open file description that holds it."""
+    """Whether the descriptor holds a lock. The kernel lists the lock in the fdinfo of every such descriptor."""
     with open(fdinfo, "rb") as file:
         return b"FLOCK" in file.read()

@@ -1,12 +1,13 @@
-"""Log shipping: split the output files of runs into chunks of whole log events, which the agent sends to the core.
+"""Log shipping: split the output of runs into chunks of log events. The agent sends the chunks to the core.
 
-The core's offset is authoritative. After every new connection the offset of a run is uncertain, so the first chunk is empty
-and requests it; from then on each acknowledgement contains the offset of the next chunk. No state here can be lost in a
-crash: the file and the core's offset are sufficient. Bytes that the core has stored are removed from the file as holes, so
-that a service that logs for months does not fill the disk.
+A run is one container of a task on this host. The engine writes its output to a file. The core is the part of the server that
+stores all state. For each run, it stores an offset: the number of bytes of output that it has received. After a new connection, the
+agent does not know the offset, so the first chunk is empty and only requests it. After that, each acknowledgement contains the new
+offset. The agent stores no state, so a crash of the agent loses nothing. When the core has stored a part of the output, the agent
+frees its disk space by making a hole in the file. So a service that logs for months does not fill the disk.
 
-A run that prints without end is shipped at a limited rate, so that it neither fills the disk nor occupies the core. Output beyond
-the bounds of `output_bounds.py` is dropped, and an event in the log says how many bytes.
+The output of each run is shipped at a limited rate, so that a run that prints without end does not occupy the core. If the file of
+a run exceeds the limits of `output_bounds.py`, its oldest bytes are dropped. A log event reports how many bytes were dropped.
 """
 
 from __future__ import annotations
@@ -21,25 +22,26 @@ from corral.clock import Clock
 from corral.model.run import LOG_EVENT_MAX_BYTES, LogChunk
 from corral.node.output_bounds import OUTPUT_MAX_BYTES, bound_output, first_data, make_hole
 
-REPORT_MAX_BYTES = 512 * 1024  # the sum over all runs
+REPORT_MAX_BYTES = 512 * 1024  # maximum total size of the chunks of all runs in one report
 REPORT_MAX_EVENTS = 10_000
-REPORT_MAX_FILES = 5_000  # the files that are read for one report
-SHARE_MIN_BYTES = 32 * 1024  # per run, regardless of how many there are
-BACKLOG_MAX_BYTES = 8 * 1024 * 1024  # takes some seconds to ship
-BURST_BYTES = OUTPUT_MAX_BYTES  # shipped at full speed; this much was never dropped
-RATE_BYTES_PER_S = 2 * 1024 * 1024  # of each living run, after the burst
-EVENT_BYTES = 100  # what an event costs, in addition to its text
-RESUME_BYTES = 1024 * 1024  # a run that has reached the rate ships pieces of this size
-RELEASE_BYTES = 16 * 1024 * 1024  # the smallest hole that is made in a file
+REPORT_MAX_FILES = 5_000  # maximum number of files that are read for one report
+SHARE_MIN_BYTES = 32 * 1024  # minimum chunk size of each run, even if many runs have output
+# If more output than this is left, the end of a run is reported before it is shipped. This much takes some seconds to ship.
+BACKLOG_MAX_BYTES = 8 * 1024 * 1024
+BURST_BYTES = OUTPUT_MAX_BYTES  # output up to this size is shipped without a rate limit
+RATE_BYTES_PER_S = 2 * 1024 * 1024  # the rate limit of each living run, after the first BURST_BYTES
+EVENT_BYTES = 100  # counted for each event against the rate limit, in addition to its text
+RESUME_BYTES = 1024 * 1024  # a run that has reached the rate limit waits until it may ship this many bytes
+RELEASE_BYTES = 16 * 1024 * 1024  # minimum size of a hole
 DROPPED = "corral: {} bytes of output were dropped here: the task prints faster than its log is stored."
-ENLARGED_BYTES = LOG_EVENT_MAX_BYTES + 4  # enough to detect a line that is too long, and to split it between characters
+ENLARGED_BYTES = LOG_EVENT_MAX_BYTES + 4  # enough to recognize a line that is too long, and to split it between two characters
 
 
 def split_events(data: bytes, *, final: bool, max_events: int = REPORT_MAX_EVENTS) -> tuple[int, list[str]]:
-    """Split data into events. Return how many bytes were used, and the texts of the events.
+    """Split output into log events. Return how many bytes were used, and the texts of the events.
 
-    A line without a newline waits for it, unless it is too long or `final`. Empty lines are skipped: CloudWatch
-    refuses empty messages, and Docker's awslogs driver drops them too.
+    An incomplete last line is not used yet, unless it is too long or `final` is true. Empty lines are skipped, because CloudWatch
+    refuses empty messages. Docker's awslogs driver skips them too.
     """
     texts: list[str] = []
     at = 0
@@ -61,7 +63,11 @@ def split_events(data: bytes, *, final: bool, max_events: int = REPORT_MAX_EVENT
 
 
 def _event_prefix(line: bytes) -> tuple[int, str]:
-    """The longest prefix that fits into one event. An invalid byte becomes U+FFFD, of three bytes, hence the second limit."""
+    """Return the longest prefix that fits into one event.
+
+    An invalid byte is replaced by U+FFFD, which has three bytes in UTF-8. So if the text becomes too long, a third of the limit is
+    used.
+    """
     for limit in (LOG_EVENT_MAX_BYTES, LOG_EVENT_MAX_BYTES // 3):
         end = len(line)
         if end > limit:
@@ -73,11 +79,11 @@ def _event_prefix(line: bytes) -> tuple[int, str]:
 
 
 class OutputTail(Struct):
-    offset: int = 0  # where the next chunk starts
-    certain: bool = False  # the core is known to have stored exactly this much
+    offset: int = 0  # the start of the next chunk
+    certain: bool = False  # True: the core has stored exactly `offset` bytes; False: that is unknown
     ended: bool = False  # the run has ended, so the file is complete
     done: bool = False  # the run has ended and all of its output is in a report
-    released: int = 0  # the file is a hole up to this offset
+    released: int = 0  # the bytes before this offset were removed from the file
     allowance: float = BURST_BYTES  # bytes that may be shipped now
     allowed_at_s: float = 0.0  # when the allowance was computed
     held: bool = False  # the allowance is used up
@@ -88,21 +94,24 @@ class LogShipper:
         self._output = output
         self._clock = clock
         self._tails: dict[str, OutputTail] = {}
-        self._ready: dict[str, None] = {}  # runs whose file may have more output, the least recently read first
+        self._ready: dict[str, None] = {}  # ids of runs whose file may have new output, least recently read first
 
     @property
     def has_work(self) -> bool:
         return bool(self._ready)
 
     def follow(self, run_id: str, *, certain: bool) -> None:
-        """Ship this run's output. `certain`: the run is new, so the core has stored none of it."""
+        """Ship the output of this run from now on.
+
+        `certain` means that the run is new, so the core has stored none of its output.
+        """
         if run_id not in self._tails:
             self._tails[run_id] = OutputTail(certain=certain)
             if not certain:
                 self._ready[run_id] = None
 
     def written(self, names: Iterable[str] | None) -> None:
-        """Note that these files were written to; None: any may have been."""
+        """Record that these files were written to. None means that any file may have been."""
         for name in self._tails if names is None else names:
             if name in self._tails:
                 self._ready[name] = None
@@ -114,12 +123,12 @@ class LogShipper:
             self._ready[run_id] = None
 
     def is_done(self, run_id: str) -> bool:
-        """Whether all of the run's output is in this report or in an acknowledged one."""
+        """Whether all output of the run is in the current report or in an acknowledged report."""
         tail = self._tails.get(run_id)
         return tail is None or tail.done
 
     def is_far_behind(self, run_id: str) -> bool:
-        """Whether so much output is left that the run's end, which releases its GPUs, should not wait for it."""
+        """Whether so much output is left that the end of the run must be reported first, to release its GPUs."""
         tail = self._tails.get(run_id)
         if tail is None or tail.done:
             return False
@@ -133,13 +142,16 @@ class LogShipper:
         self._ready.pop(run_id, None)
 
     def disconnected(self) -> None:
-        """Mark all offsets as uncertain: the last chunks may or may not have been stored."""
+        """Record that the connection was lost.
+
+        All offsets become uncertain, because the core may or may not have stored the last chunks.
+        """
         for run_id, tail in self._tails.items():
             tail.certain = tail.done = False
             self._ready[run_id] = None
 
     def chunks(self) -> list[LogChunk]:
-        """The next chunks to ship, at most one per run, within the limits of a report."""
+        """Return the next chunks to ship, at most one per run, within the limits of a report."""
         chunks = []
         bytes_left, events_left = REPORT_MAX_BYTES, REPORT_MAX_EVENTS
         turn = list(self._ready)[:REPORT_MAX_FILES]
@@ -179,14 +191,17 @@ class LogShipper:
         return LogChunk(run_id, start, tail.offset, [(now_ms, text) for text in texts])
 
     def _is_held(self, tail: OutputTail, now_s: float) -> bool:
-        """Whether the run has printed so much that its output has to wait."""
+        """Whether the output of the run must wait because of the rate limit."""
         tail.allowance = min(BURST_BYTES, tail.allowance + RATE_BYTES_PER_S * max(0.0, now_s - tail.allowed_at_s))
         tail.allowed_at_s = now_s
         tail.held = tail.allowance < (RESUME_BYTES if tail.held else 0)
         return tail.held
 
     def _read(self, run_id: str, offset: int, max_bytes: int) -> tuple[bytes, bool, int]:
-        """Read from the offset on. Return the bytes, whether they reach the end, and how many before them were dropped."""
+        """Read output from `offset`.
+
+        Return the bytes, whether they reach the end of the file, and how many bytes were dropped before.
+        """
         try:
             fd = os.open(self._output / run_id, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -198,12 +213,13 @@ class LogShipper:
                 if len(data) == max_bytes < ENLARGED_BYTES and b"\n" not in data:
                     max_bytes = ENLARGED_BYTES
                     data = os.pread(fd, max_bytes, start)
-                kept = first_data(fd, start) if data else start  # after reading: holes grow from the start of the file
+                # Check this after the read, because the spawner may have made a hole during the read.
+                kept = first_data(fd, start) if data else start
                 if kept == start:
                     break
                 start = kept
             is_all = len(data) < max_bytes
-            if start > offset:  # the first line has lost its beginning
+            if start > offset:  # the beginning of the first line was dropped, so drop the rest of it
                 cut = data.find(b"\n") + 1
                 data, start = data[cut:], start + cut
             return data, is_all, start - offset
@@ -211,7 +227,7 @@ class LogShipper:
             os.close(fd)
 
     def acknowledged(self, chunks: list[LogChunk], shipped: Mapping[str, int]) -> None:
-        """Continue at the core's offsets. A run that the core does not mention has no log stream; its chunk counts as shipped."""
+        """Process the core's offsets. The core returns no offset for a run without a log stream. Its chunk counts as shipped."""
         for chunk in chunks:
             tail = self._tails.get(chunk.run_id)
             if tail is None:

@@ -2,22 +2,22 @@
 
 host.json       the host's id
 agent.lock      held by the agent; contains its pid
-agent.log       the agent's log; the server opens it
-core.sock       the core accepts agents here
-sessions.sock   the core accepts the relays of execute-command sessions here
-sessions/<id>   the lock file of a session, held while any process of it is alive
+agent.log       the agent's log
+core.sock       the socket on which the core accepts agents
+sessions.sock   the socket on which the core accepts the relays of ExecuteCommand sessions
+sessions/<id>   the lock file of a session; the lock is held while a process of the session is alive
 checks.lock     the lock file of all health checks
 spawner.lock    held by the spawner; contains its pid
 spawner.log     the spawner's log
-spawner.sock    the spawner accepts agents here
-journal         the spawner's journal: JSON lines
-starting        an empty file: its modification time says whether the last run in the journal without a pid was started
-cgroups         the folders of the cgroups of this host's runs, one per line; empty: there are none
-output/<run>    the output of a process run, and the lock file that is held while any process of the run is alive
+spawner.sock    the socket on which the spawner accepts agents
+journal         the spawner's journal, in JSON lines
+starting        an empty file; its modification time shows whether the process of the last run was started
+cgroups         the paths of the folders that contain the cgroups of runs, one per line
+output/<run>    the output of a run; for a process, also the lock file: the lock is held while a process of the run is alive
 work/<run>      the default working directory of a run
-containers/     <run>.run: the labels of an unfinished container; <run>.mark: how much of its log has been copied to its output
+containers/     <run>.run: the labels of the container of a run; <run>.mark: how much of its log has been copied to its output
 images.json     the images that Corral pulled, and when they were last used
-spare/          emptied files and folders of forgotten runs, for reuse
+spare/          emptied files and folders of ended runs, for reuse
 trash/          files and folders that are being removed
 """
 
@@ -32,7 +32,7 @@ LISTEN_BACKLOG = 16
 
 
 def make(folder: Path) -> None:
-    """Create the folders and logs that are missing. Only the owner may read them: environments and outputs contain secrets."""
+    """Create missing folders and log files. Only their owner may read them, because environments and outputs contain secrets."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in ("output", "work", "sessions", "spare", "trash"):
         (folder / name).mkdir(mode=0o700, exist_ok=True)
@@ -48,12 +48,12 @@ def try_lock(path: Path) -> int | None:
     except BlockingIOError:
         os.close(fd)
         return None
-    os.pwrite(fd, b"%-10d\n" % os.getpid(), 0)  # always of the same length, so that a reader never sees a partial pid
+    os.pwrite(fd, b"%-10d\n" % os.getpid(), 0)  # the text always has the same length, so that a reader never sees a partial pid
     return fd
 
 
 def lock_owner(path: Path) -> int | None:
-    """The pid in a lock file: that of the process which holds the lock, or of the last one that did."""
+    """Return the pid in a lock file: the pid of the process that holds the lock, or that held it last."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):
@@ -61,7 +61,7 @@ def lock_owner(path: Path) -> int | None:
 
 
 def listen(folder: Path, name: str) -> socket.socket:
-    """Listen on `folder/name`. An existing socket is stale and is replaced: the caller holds the lock that guards it."""
+    """Listen on the socket `folder/name`. The caller holds the lock for it, so an existing socket is not in use and is replaced."""
     (folder / name).unlink(missing_ok=True)
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     with _Directory(folder) as short:
@@ -71,7 +71,7 @@ def listen(folder: Path, name: str) -> socket.socket:
 
 
 def connect(folder: Path, name: str) -> socket.socket:
-    """Connect to `folder/name`, or raise OSError at once if no process listens there."""
+    """Connect to the socket `folder/name`. Raises OSError at once if no process listens on it."""
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         with _Directory(folder) as short:
@@ -83,7 +83,10 @@ def connect(folder: Path, name: str) -> socket.socket:
 
 
 class _Directory:
-    """A short path of a folder: a socket address has at most 107 bytes, and the path of a data folder may be longer."""
+    """A short path to a folder.
+
+    It is needed because a socket address has at most 107 bytes, and a data folder may have a longer path.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""Real GPUs, through NVIDIA's management library (NVML)."""
+"""Real GPUs, which are read through NVIDIA's management library (NVML)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class NoDriver(Exception):
 
 
 def load() -> Any:
-    """Import the library's bindings. Raises NoDriver if there is no driver."""
+    """Import the Python bindings of NVML. Raises NoDriver if there is no driver."""
     try:
-        ctypes.CDLL("libnvidia-ml.so.1")  # check before importing the bindings, which are large
+        ctypes.CDLL("libnvidia-ml.so.1")  # check this first, because importing the bindings is slow
         import pynvml
     except OSError:
         raise NoDriver("no NVIDIA driver on this machine (libnvidia-ml.so.1 was not found)") from None
@@ -41,9 +41,9 @@ class NvmlGpus:
             for index in range(nvml.nvmlDeviceGetCount()):
                 self._add(index)
         except nvml.NVMLError as error:
-            raise NoDriver(f"the NVIDIA driver does not answer ({error})") from None
+            raise NoDriver(f"the NVIDIA driver does not respond ({error})") from None
         if not self._devices:
-            raise NoDriver("the NVIDIA driver lists none")
+            raise NoDriver("the NVIDIA driver lists no GPUs")
         self.note = f"{len(self._devices)} × {self._devices[0].model}"
         self._links = self._read_links()
         self._sees_all_pids = os.readlink("/proc/self/ns/pid") == OUTERMOST_PIDS
@@ -69,10 +69,11 @@ class NvmlGpus:
         return [sample for sample in samples if sample is not None]
 
     def _foreign(self, handle: Any, ours: Collection[int], *, leased: bool) -> list[Foreign]:
-        """Processes that have a compute context on the GPU and are not ours.
+        """Return the foreign processes on a GPU: those that use it for computation and belong to no run.
 
-        Inside a container, the driver may list processes that are not visible in /proc. On a GPU that one of our runs has, they
-        count as processes of that run, else as foreign. Outside a container, a process that is not visible has just ended.
+        If the agent itself runs in a container, the driver may list processes that are not visible in /proc. If a run has the GPU,
+        such a process is assumed to belong to the run. Otherwise it counts as foreign. If the agent does not run in a container, a
+        process that is not visible has just ended and does not count.
         """
         found = []
         for process in self._query(self._nvml.nvmlDeviceGetComputeRunningProcesses, handle) or ():
@@ -82,7 +83,7 @@ class NvmlGpus:
         return sorted(found)[:FOREIGN_MAX]
 
     def _read_links(self) -> list[list[int]] | None:
-        """None if there are fewer than three GPUs, or if the driver does not report the topology."""
+        """Return the distances between the GPUs. Return None for fewer than three GPUs, or if the driver does not report them."""
         handles = list(self._handles.values())
         if len(handles) < 3:
             return None
@@ -93,13 +94,13 @@ class NvmlGpus:
         nvml = self._nvml
         links = self._links_between(one, other)
         joined = self._query(nvml.nvmlDeviceGetP2PStatus, one, other, nvml.NVML_P2P_CAPS_INDEX_NVLINK) == nvml.NVML_P2P_STATUS_OK
-        if links or joined:  # joined without a direct link: both are connected to an NVSwitch
+        if links or joined:  # if they are joined without a direct link, both are connected to an NVSwitch
             return gpu_topology.NVLINKS if links > 1 else gpu_topology.NVLINK
         level = self._query(nvml.nvmlDeviceGetTopologyCommonAncestor, one, other)
         return gpu_topology.PCI_LEVELS.get(level)
 
     def _links_between(self, one: Any, other: Any) -> int:
-        """The number of direct NVLinks between the two."""
+        """Return the number of direct NVLinks between two GPUs."""
         nvml = self._nvml
         there = self._query(nvml.nvmlDeviceGetPciInfo, other)
         count = 0
@@ -114,7 +115,10 @@ class NvmlGpus:
         return count
 
     def _sample(self, gpu_id: str, handle: Any, foreign: list[Foreign]) -> GpuSample | None:
-        """None if the load cannot be read, as with MIG: no sample is better than a wrong zero."""
+        """Measure the load of a GPU. Return None if the driver does not report it, for example with MIG.
+
+        A sample with a load of zero would be wrong.
+        """
         nvml = self._nvml
         load = self._query(nvml.nvmlDeviceGetUtilizationRates, handle)
         memory = self._query(nvml.nvmlDeviceGetMemoryInfo, handle)

@@ -1,8 +1,9 @@
-"""Bounds on the disk space of output files.
+"""Limit the disk space of the output files of runs.
 
-A run writes into its file directly, so nothing makes it wait. If it writes faster than its output is shipped, or if its output is
-not shipped at all, the oldest output is dropped: its bytes become a hole in the file, and no offset changes. The agent bounds the
-files that it ships. The spawner bounds those of all living runs, also while no agent runs.
+A run writes directly into its file, so Corral cannot slow it down. The file grows if the run writes faster than the agent ships the
+output to the core, or if the output is not shipped at all. If the file becomes too large, the oldest output is dropped. The bytes
+become a hole in the file, which uses no disk space, and no offset changes. The agent checks the files that it ships. The spawner
+checks the files of all living runs, even if no agent runs.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-OUTPUT_MAX_BYTES = 64 * 1024 * 1024  # on disk, per run
-KEPT_BYTES = 32 * 1024 * 1024  # of a file that has more
-CHECK_S = 0.25  # between two checks of the spawner
-CHECK_NOISY_S = 0.05  # while output is being dropped
-CHECK_MAX = 500  # files that one check examines
-BLOCK_BYTES = 64 * 1024  # holes end at multiples of this, so that no byte next to them is overwritten with zeros
+OUTPUT_MAX_BYTES = 64 * 1024 * 1024  # maximum disk space of the file of one run
+KEPT_BYTES = 32 * 1024 * 1024  # if a file is larger than the maximum, only this much is kept
+CHECK_S = 0.25  # the interval between two checks of the spawner
+CHECK_NOISY_S = 0.05  # the interval while output is being dropped
+CHECK_MAX = 500  # maximum number of files that one check examines
+BLOCK_BYTES = 64 * 1024  # holes start and end at multiples of this, so that the kernel frees whole blocks
 
 
 def bound_output(path: str | os.PathLike[str]) -> bool:
@@ -31,12 +32,15 @@ def bound_output(path: str | os.PathLike[str]) -> bool:
 
 
 class OutputChecks:
-    """The spawner's checks of output files, some files at a time. With an agent, the agent bounds them sooner."""
+    """The spawner's checks of output files. Each check examines some of the files.
+
+    If an agent runs, it usually limits a file before the spawner does.
+    """
 
     def __init__(self, path_of: Callable[[str], str]) -> None:
         self._path_of = path_of
-        self._unchecked: list[str] = []  # runs whose file has not been checked in this round
-        self._noisy: list[str] = []  # runs whose output was dropped in the last check
+        self._unchecked: list[str] = []  # ids of runs whose files were not checked in this round
+        self._noisy: list[str] = []  # ids of runs whose output was dropped in the last check
 
     @property
     def interval_s(self) -> float:
@@ -50,11 +54,11 @@ class OutputChecks:
 
 
 def make_hole(path: str | os.PathLike[str], start: int, end: int) -> None:
-    """Free the disk space of these bytes without changing offsets. If the file system cannot do that, the file keeps its size.
+    """Free the disk space of these bytes without changing offsets. If the file system does not support that, nothing changes.
 
-    The hole may begin a little before `start`: the bytes there are not needed either.
+    The hole may start a little before `start`. The bytes there are not needed either.
     """
-    import ctypes  # here: the spawner seldom needs it
+    import ctypes  # imported here, because the spawner seldom needs it
 
     keep_size_and_punch = 0x01 | 0x02
     start, end = start // BLOCK_BYTES * BLOCK_BYTES, end // BLOCK_BYTES * BLOCK_BYTES
@@ -71,8 +75,8 @@ def make_hole(path: str | os.PathLike[str], start: int, end: int) -> None:
 
 
 def first_data(fd: int, offset: int) -> int:
-    """The first offset at or after this one that is not in a hole; the same offset if there is none."""
+    """Return the first offset at or after `offset` that is not in a hole. Return `offset` itself if there is none."""
     try:
         return os.lseek(fd, offset, os.SEEK_DATA)
-    except OSError:  # at the end of the file, or the file system has no holes
+    except OSError:  # the offset is at the end of the file, or the file system does not support holes
         return offset

@@ -1,6 +1,7 @@
-"""The image of the pause container, which holds a task's network: one small program that sleeps forever.
+"""The image of the pause container. It contains one small program that sleeps forever.
 
-Corral builds the image itself, so that a task in mode awsvpc needs no image from a registry.
+The pause container owns the network of a task, so that the network exists as long as the task. Corral builds the image itself, so
+that a task in network mode awsvpc does not depend on a registry.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ IMAGE = "corral/pause"
 TAG = "1"
 _BASE = 0x400000
 _HEADERS_BYTES = 64 + 56
-# ppoll(NULL, 0, NULL, NULL, 0) in a loop.
+# For each architecture: the machine number of ELF, and code that calls ppoll(NULL, 0, NULL, NULL, 0) in a loop.
 _CODE = {
     "x86_64": (
         62,
@@ -30,7 +31,7 @@ _CODE = {
 
 
 def program(architecture: str) -> bytes:
-    """An ELF executable: the two headers that Linux requires, and the code."""
+    """Return an ELF executable: the two headers that Linux requires, and the code."""
     machine, code = _CODE[architecture]
     size = _HEADERS_BYTES + len(code)
     header = b"\x7fELF\x02\x01\x01" + bytes(9)
@@ -40,7 +41,7 @@ def program(architecture: str) -> bytes:
 
 
 def layer(architecture: str) -> bytes:
-    """A tar archive of a file system with the program, for `docker import`."""
+    """Return a tar archive with the program, for `docker import`."""
     data = program(architecture)
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:

@@ -1,7 +1,8 @@
-"""The process engine: runs as plain processes of this machine, through the spawner.
+"""The process engine: it starts runs as plain processes of this machine, without containers.
 
-The spawner has the state of the runs; this client holds a copy of it. It also holds the orders that the spawner has not
-confirmed yet, and sends them again if the spawner had to be restarted.
+A run is one container of a task on this host. The spawner is a separate process that starts the processes and knows their state.
+This module is a client of the spawner. It has a copy of the spawner's state, and it stores the orders that the spawner has not
+confirmed yet. If the spawner is restarted, this module sends these orders again.
 """
 
 from __future__ import annotations
@@ -29,26 +30,30 @@ from corral.node.spawner_protocol import LAUNCH_MAX_BYTES, RUN_VARIABLE, FromSpa
 
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SHELL")
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-OWN_AWS_FILES = frozenset({"AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"})  # a task may set these
+# If a task sets one of these, Corral does not change them.
+OWN_AWS_FILES = frozenset({"AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"})
 SPAWNER_START_MAX_S = 10.0
-SPAWNER_RETRY_S = 0.005  # the first wait for a connection; each further one is longer by half
+SPAWNER_RETRY_S = 0.005  # the first wait for a connection; each further wait is 1.5 times as long
 SPAWNER_RETRY_MAX_S = 0.2
-RESTART_MIN_S = 0.05  # the wait before another spawner is started if the last one died early; it doubles each time
+RESTART_MIN_S = 0.05  # the wait before a new spawner is started if the last one died early; each further wait is twice as long
 RESTART_MAX_S = 5.0
 PING_S = 2.5
-SILENT_S = 10.0  # then the spawner does not respond
+SILENT_S = 10.0  # after this time without a response to a ping, the spawner is reported as a problem
 READ_MAX_BYTES = 64 * 1024 * 1024
 
 log = logging.getLogger("corral.node")
 
 
 def environment_for(spec: RunSpec, ours: Mapping[str, str]) -> dict[str, str]:
-    """Some variables of the host, then those of the task, then those of the GPUs, which a task may not override."""
+    """Return the environment of a run: some variables of the host, the variables of the task, and the GPU variables.
+
+    Later variables replace earlier ones, so a task cannot change the GPU variables.
+    """
     environment = {name: ours[name] for name in INHERITED if name in ours and ours[name].isprintable()}
     environment.setdefault("PATH", DEFAULT_PATH)
     environment.update(spec.environment)
     if "AWS_CONTAINER_CREDENTIALS_FULL_URI" in environment and not environment.keys() & OWN_AWS_FILES:
-        # HOME is that of a person, and an AWS SDK would prefer that person's keys to the role of the task.
+        # HOME is the home directory of a person. An AWS SDK would use that person's keys before the role of the task.
         environment |= {"AWS_SHARED_CREDENTIALS_FILE": os.devnull, "AWS_CONFIG_FILE": os.devnull}
     gpu_ids = ",".join(spec.gpu_ids)
     environment["NVIDIA_VISIBLE_DEVICES"] = gpu_ids or "void"
@@ -71,7 +76,11 @@ def launch_of(spec: RunSpec, ours: Mapping[str, str], data: Path) -> Launch:
 
 
 def encode_launch(launch: Launch) -> msgspec.Raw:
-    """The launch as JSON. If it cannot be sent, the spawner gets a launch that fails with the reason: its state stays complete."""
+    """Encode a launch as JSON.
+
+    If that fails or the JSON is too large, return a launch that the spawner reports as failed, with the reason. So the spawner
+    knows every run.
+    """
     try:
         text = msgspec.json.encode(launch)
         if len(text) <= LAUNCH_MAX_BYTES:
@@ -84,7 +93,7 @@ def encode_launch(launch: Launch) -> msgspec.Raw:
 
 
 def restart_wait_s(last_s: float, lived_s: float) -> float:
-    """How long to wait before another spawner is started: not at all, unless the last one died early."""
+    """Return how long to wait before a new spawner is started. The wait is 0, unless the last spawner died early."""
     return 0.0 if lived_s > RESTART_MAX_S else min(max(2 * last_s, RESTART_MIN_S), RESTART_MAX_S)
 
 
@@ -95,7 +104,8 @@ def known_of(run: SpawnedRun) -> Known:
         pid=run.pid,
         started_at_s=run.started_at_s,
         stopped_at_s=run.stopped_at_s,
-        exit_code=run.exit_code if ended else None,  # the main process may have ended before the run has
+        # Other processes of the run may still be alive after its main process has ended.
+        exit_code=run.exit_code if ended else None,
         reason=run.reason if ended else None,
     )
     return Known(observed, run.ships_logs, tuple(run.gpu_ids))
@@ -107,11 +117,11 @@ class ProcessEngine:
         self._boot_id = boot_id
         self._environment = environment
         self._known: dict[str, Known] = {}
-        self._ordered: dict[str, Launch] = {}  # not yet confirmed by the spawner
-        self._stopping: set[str] = set()  # until the spawner reports their end
+        self._ordered: dict[str, Launch] = {}  # run id → an order that the spawner has not confirmed yet
+        self._stopping: set[str] = set()  # ids of runs that must stop, until the spawner reports their end
         self._lines: JsonLines[FromSpawner] | None = None
         self._complete: asyncio.Future[None] | None = None
-        self._first: list[SpawnedRun] = []  # the runs that a new connection has listed so far
+        self._first: list[SpawnedRun] = []  # the runs that the spawner has listed so far on a new connection
         self._sessions = ExecSessions(data)
         self._spawner: subprocess.Popen[bytes] | None = None
         self._changed: Changed = lambda _: None
@@ -120,7 +130,7 @@ class ProcessEngine:
         self._connected_at = 0.0
         self._wait_s = 0.0
         self._pinging: asyncio.Task[None] | None = None
-        self._pinged_at: float | None = None  # when the ping was sent that is not answered yet
+        self._pinged_at: float | None = None  # when the last ping was sent; None: the spawner has answered it
         self._answers_pings = False
         self.problem = ""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -153,7 +163,7 @@ class ProcessEngine:
         try:
             await self._sessions.begin(order, environment_for(order.run, self._environment))
         except (OSError, ValueError) as error:
-            raise CannotExecute(f"it cannot be started: {error}") from None
+            raise CannotExecute(f"the command cannot be started: {error}") from None
 
     def observe(self) -> Mapping[str, Known]:
         return self._known
@@ -163,7 +173,11 @@ class ProcessEngine:
         return self._sessions.pids() | ({spawner} if spawner is not None else set())
 
     def forget(self, run_ids: Iterable[str]) -> None:
-        """If the spawner misses the message, it lists these runs again, and they are reported and forgotten again."""
+        """Forget ended runs.
+
+        If the message to the spawner is lost, the spawner lists these runs again after a reconnect. Then they are reported and
+        forgotten once more.
+        """
         ended = [run_id for run_id in run_ids if run_id in self._known and not self._known[run_id].alive]
         for run_id in ended:
             del self._known[run_id]
@@ -186,7 +200,7 @@ class ProcessEngine:
             self._lines.send(*messages)
 
     async def _connect(self) -> None:
-        """Connect to the spawner; start one if none is running."""
+        """Connect to the spawner. Start a spawner if none is running."""
         give_up_at, wait_s = time.monotonic() + SPAWNER_START_MAX_S, SPAWNER_RETRY_S
         while True:
             self._complete = asyncio.get_running_loop().create_future()
@@ -195,7 +209,7 @@ class ProcessEngine:
                 connection = node_folder.connect(self._data, "spawner.sock")
                 self._lines = await attach(connection, FromSpawner, self._received, self._lost, READ_MAX_BYTES)
                 await asyncio.wait_for(self._complete, SPAWNER_START_MAX_S)
-                # Not earlier: its first messages may have arrived before `attach` returned.
+                # Send the orders only now, because the list of runs shows which orders the spawner already knows.
                 self._send([{"start": encode_launch(launch)} for launch in self._ordered.values()])
                 self._send([{"stop": run_id} for run_id in self._stopping])
                 self._connected_at = time.monotonic()
@@ -217,7 +231,7 @@ class ProcessEngine:
         return node_folder.lock_owner(self._data / "spawner.lock")
 
     async def _ping(self) -> None:
-        """Find out whether the spawner responds. A stopped one accepts orders and does nothing."""
+        """Check repeatedly whether the spawner responds. A spawner that a signal has stopped accepts orders and does nothing."""
         while True:
             await asyncio.sleep(PING_S)
             pid, now = self._spawner_pid(), time.monotonic()
@@ -237,7 +251,7 @@ class ProcessEngine:
             self._changed([])
 
     def _start_spawner(self) -> subprocess.Popen[bytes]:
-        """Start the spawner in a new session without inherited descriptors: it must outlive this process."""
+        """Start the spawner in a new session and without inherited descriptors, so that it can outlive this process."""
         with open(self._data / "spawner.log", "ab") as output:
             return subprocess.Popen(
                 [sys.executable, "-m", "corral.node.spawner", "--dir", self._data, "--boot-id", self._boot_id],
@@ -261,7 +275,7 @@ class ProcessEngine:
             self._complete.set_result(None)
 
     def _reconcile(self, runs: list[SpawnedRun]) -> None:
-        """Take over the spawner's state after a new connection. `_connect` then repeats the orders that it does not know."""
+        """Copy the spawner's state after a new connection. `_connect` then sends the orders that the spawner does not know."""
         there = {run.run_id for run in runs}
         for run_id in [run_id for run_id in self._known if run_id not in there and run_id not in self._ordered]:
             del self._known[run_id]  # the spawner has forgotten it

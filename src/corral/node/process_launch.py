@@ -1,4 +1,4 @@
-"""Start the process of a run with posix_spawn, the fastest way that Python has."""
+"""Start the process of a run with posix_spawn, which is the fastest method in Python."""
 
 from __future__ import annotations
 
@@ -9,28 +9,30 @@ import stat
 
 from corral.node.spawner_protocol import Launch
 
-# The child gets the locked output a third time, as this descriptor, so that a program which redirects stdout and stderr still
-# holds the lock. Shells do not use this number themselves.
+# The child process inherits the locked output file as stdout, as stderr, and as this third descriptor. So a program that redirects
+# stdout and stderr still holds the lock. Shells do not use this number themselves.
 LOCK_FD = 199
-SHOWN_NAME_MAX = 200  # characters of a program's name in a reason
+SHOWN_NAME_MAX = 200  # maximum length of a program's name in an error message
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 _RESET_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM]
 
 
 class CannotSpawn(Exception):
-    """The message is the container's `reason`, in the words of ECS."""
+    """The process cannot be started. The message becomes the container's `reason`, so it has the form of ECS's messages."""
 
 
 def spawn(launch: Launch, working_directory: str, output_fd: int, null_fd: int, mark: str) -> int:
     """Start the command as the leader of a new session, in `working_directory`, and return its pid.
 
-    The child truncates the file `mark` before anything else: its modification time proves that there was a child.
+    Before the child executes the command, it truncates the file `mark`. The modification time of the file proves that a child
+    process existed.
 
-    posix_spawn cannot change the directory, so the spawner changes its own first. That is safe: it has one thread.
+    posix_spawn cannot set the working directory of the child. So the spawner changes its own working directory first. That is safe,
+    because the spawner has only one thread.
     """
     try:
         os.chdir(working_directory)
-    except (OSError, ValueError) as error:  # ValueError: a NUL byte
+    except (OSError, ValueError) as error:  # ValueError: the path contains a NUL byte
         raise CannotSpawn(_bad_directory(working_directory, error)) from None
     name = launch.command[0] if launch.command else ""
     try:
@@ -55,7 +57,7 @@ def spawn(launch: Launch, working_directory: str, output_fd: int, null_fd: int, 
         if error.errno == errno.E2BIG:
             why += ": command and environment may have about 2 MiB together and 128 KiB each"
         raise CannotSpawn(f'CannotStartContainerError: exec: "{_short(name)}": {why}') from None
-    except ValueError as error:  # a NUL byte, or "=" in the name of a variable
+    except ValueError as error:  # the text contains a NUL byte, or the name of a variable contains "="
         raise CannotSpawn(f'CannotStartContainerError: exec: "{_short(name)}": {error}') from None
 
 
@@ -71,7 +73,7 @@ def _short(name: str) -> str:
 
 
 def _executable(name: str, search_path: str) -> str:
-    """The path that execvp would find, with the run's own PATH."""
+    """Return the path that execvp would find in the PATH of the run."""
     if "/" in name:
         return name
     not_executable = False
@@ -91,6 +93,6 @@ def _executable(name: str, search_path: str) -> str:
 
 
 def exit_code(status: int) -> int:
-    """The exit code as Docker reports it: 128 + signal for a process that a signal ended."""
+    """Return the exit code in Docker's form: 128 + signal for a process that was ended by a signal."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code

@@ -1,4 +1,4 @@
-"""The processes of this machine, read from /proc."""
+"""Read facts about the processes of this machine from /proc."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Process:
     session: int
     user_s: float
     system_s: float
-    reaped_user_s: float  # of its descendants that have ended and were waited for
+    reaped_user_s: float  # CPU time of its descendants that have ended and were waited for
     reaped_system_s: float
     threads: int
     started_boot_s: float
-    memory_bytes: int  # resident
+    memory_bytes: int  # resident memory
 
     @property
     def cpu_s(self) -> float:
@@ -41,7 +41,7 @@ def processes() -> Iterator[Process]:
             with open(f"/proc/{entry}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
         except OSError:
-            continue  # it has just ended
+            continue  # the process has just ended
         yield Process(
             pid=int(entry),
             session=int(fields[3]),
@@ -56,7 +56,7 @@ def processes() -> Iterator[Process]:
 
 
 def started_boot_s(pid: int) -> float | None:
-    """When the process started, on CLOCK_BOOTTIME. None: there is no such process."""
+    """Return when the process started, on CLOCK_BOOTTIME. Return None if the process does not exist."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -66,13 +66,16 @@ def started_boot_s(pid: int) -> float | None:
 
 
 class OwnChildren:
-    """The direct children of this process, which has one thread. The file stays open, because opening it takes longest."""
+    """The direct children of this process. The process must have only one thread.
+
+    The file in /proc stays open, because opening it takes longer than reading it.
+    """
 
     def __init__(self) -> None:
         self._pid = os.getpid()
         try:
             self._fd = os.open(f"/proc/{self._pid}/task/{self._pid}/children", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
+        except FileNotFoundError:  # the kernel was built without CONFIG_PROC_CHILDREN
             self._fd = -1
 
     def pids(self) -> list[int]:
@@ -85,14 +88,14 @@ class OwnChildren:
 
 
 def with_variable(name: str, among: Iterable[int] | None = None) -> dict[int, str]:
-    """The processes that were started with this environment variable, and its value; `among`: only these are examined."""
+    """Return pid → value for the processes that were started with this environment variable. `among` limits the search."""
     found, prefix = {}, name.encode() + b"="
     for pid in _pids() if among is None else among:
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:
                 pairs = file.read().split(b"\0")
         except OSError:
-            continue  # it has just ended, or another user owns it
+            continue  # the process has just ended, or another user owns it
         value = next((pair[len(prefix) :] for pair in pairs if pair.startswith(prefix)), None)
         if value is not None:
             found[pid] = value.decode(errors="replace")
@@ -100,13 +103,14 @@ def with_variable(name: str, among: Iterable[int] | None = None) -> dict[int, st
 
 
 def kill_with_variable(name: str, value: str, among: Iterable[int] | None = None) -> bool:
-    """Send SIGKILL to the processes that were started with this variable. Return whether there were any."""
+    """Send SIGKILL to the processes that were started with this value of the variable. Return whether there were any."""
     found = [pid for pid, its in with_variable(name, among).items() if its == value]
     for pid in found:
-        with suppress(OSError):  # it has just ended
+        with suppress(OSError):  # the process has just ended
             handle = os.pidfd_open(pid)
             try:
-                if with_variable(name, [pid]).get(pid) == value:  # check again: from here on the pid cannot be reused
+                # Check again, because the pid may have been reused before pidfd_open.
+                if with_variable(name, [pid]).get(pid) == value:
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
             finally:
                 os.close(handle)
@@ -135,14 +139,17 @@ def is_stopped(pid: int) -> bool:
 
 
 def why_silent(pid: int | None) -> str:
-    """What to do about a process of Corral that does not respond."""
+    """Explain why a process of Corral does not respond, if a signal has stopped it. The text is a part of an error message."""
     if pid is None:
         return ""
     return f": process {pid} is stopped; continue it with `kill -CONT {pid}`" if is_stopped(pid) else f" (process {pid})"
 
 
 def read_and_written(pid: int) -> tuple[int, int]:
-    """Bytes that a process and its ended children read from disk and wrote to disk; zeros if /proc does not show them."""
+    """Return the bytes that a process and its ended children have read from disk, and have written to disk.
+
+    Return zeros if /proc does not show them.
+    """
     counters: dict[bytes, int] = {}
     try:
         with open(f"/proc/{pid}/io", "rb") as file:
@@ -150,19 +157,22 @@ def read_and_written(pid: int) -> tuple[int, int]:
                 name, _, value = line.partition(b":")
                 counters[name] = int(value)
     except OSError:
-        pass  # it has just ended, or another user owns it
+        pass  # the process has just ended, or another user owns it
     return counters.get(b"read_bytes", 0), counters.get(b"write_bytes", 0)
 
 
 def host_cpu_s() -> float:
-    """CPU time of all cores since the boot, including idle time."""
+    """Return the CPU time of all cores since the boot, including idle time."""
     with open("/proc/stat", "rb") as file:
         ticks = file.readline().split()[1:8]  # user, nice, system, idle, iowait, irq, softirq
     return sum(int(tick) for tick in ticks) / _CLOCK_TICKS_PER_S
 
 
 def is_ours(pid: int, ours: Collection[int]) -> bool | None:
-    """Whether a process belongs to one of these sessions or descends from one of these pids. None: /proc does not show it."""
+    """Whether a process descends from one of these pids, or belongs to a session that one of them leads.
+
+    Return None if /proc does not show the process.
+    """
     at = pid
     while at > 1:
         try:
@@ -185,8 +195,11 @@ def process_name(pid: int) -> str:
 
 
 def become_subreaper() -> None:
-    """A process whose parent has ended becomes a child of this one, and not of init: so it can be found."""
-    import ctypes  # here: only the spawner needs it
+    """Make this process the new parent of its orphaned descendants, so that it can find them.
+
+    Otherwise init would be their parent.
+    """
+    import ctypes  # imported here, because only the spawner needs it
 
     pr_set_child_subreaper = 36
     ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)

@@ -1,11 +1,12 @@
-"""Build the reports for the core: changed runs, log chunks and GPU samples, in the right order.
+"""Build the agent's reports to the core. A report contains changed runs, log chunks and GPU samples.
 
-A client that sees a stopped task must be able to read its whole log. So the end of a run that ships logs is reported only when
-all of its output is in the same report or in an acknowledged one. Until then the run is reported as alive, also in `hello`:
-after the welcome, runs that hello reported as ended may be forgotten together with their output.
+A run is one container of a task on this host. When a client sees a stopped task, it must be able to read its whole log. So the end
+of a run with logs is reported only when all of its output is in the same report or in an acknowledged report. Until then the run is
+reported as alive. This also applies to the message `hello`, because runs that a hello reports as ended are forgotten after the
+core's welcome, together with their output.
 
-The exception is a run that left megabytes unshipped: its end is reported at once, so that its GPUs are not leased for minutes
-longer. Its log is shipped afterwards, and its end is reported once more when the log is complete, which is harmless.
+There is one exception. If megabytes of output are not shipped yet, the end of the run is reported at once, so that its GPUs become
+free. Its log is shipped afterwards. When the log is complete, the end is reported a second time, which has no effect.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class ReportBuilder:
         self._observe = observe
         self._shipper = shipper
         self._changed: dict[str, None] = {}
-        self._ending: dict[str, None] = {}  # ended, but reported as alive until the output is shipped
-        self._health: dict[str, Health] = {}  # verdicts on runs with a health check, until their end is reported
+        self._ending: dict[str, None] = {}  # ids of runs that have ended but are reported as alive until their output is shipped
+        self._health: dict[str, Health] = {}  # run id → result of its health check, until the end of the run is reported
         self._samples: list[GpuSample] = []
         self._samples_matter = False
 
@@ -53,16 +54,19 @@ class ReportBuilder:
         self._changed[run_id] = None
 
     def ordered(self, run_id: str) -> None:
-        """A run that ships logs is about to start: the core has stored none of its output yet."""
+        """Record that a run with logs is about to start. The core has stored none of its output yet."""
         self._shipper.follow(run_id, certain=True)
 
     def sampled(self, samples: list[GpuSample], *, matter: bool) -> None:
-        """Store the latest samples. They wait for the next report, unless they `matter`: a GPU is in use."""
+        """Store the latest samples. `matter` means that a report must be sent now, because a GPU is in use."""
         self._samples = samples
         self._samples_matter = matter and bool(samples)
 
     def hello(self) -> list[Observed]:
-        """Return all runs for a new connection. The end of a run whose logs are not shipped yet follows in a later report."""
+        """Return all runs for a new connection.
+
+        If the logs of an ended run are not shipped yet, its end follows in a later report.
+        """
         self._changed.clear()
         self._ending.clear()
         self._shipper.disconnected()
@@ -112,7 +116,7 @@ class ReportBuilder:
                 self._shipper.forget(observed.run_id)
                 over.append(observed.run_id)
             else:
-                self._ending[observed.run_id] = None  # the core did not store its last chunk
+                self._ending[observed.run_id] = None  # the core did not store the last chunk of the run
         return over
 
     def _with_health(self, observed: Observed) -> Observed:

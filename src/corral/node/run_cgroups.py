@@ -1,14 +1,17 @@
-"""Cgroups of process runs: the kernel's own list of the processes of a run, its memory limit and its share of the CPUs.
+"""Cgroups of runs that are processes. A cgroup lists the processes of a run, and limits their memory and their CPU share.
 
-A process can leave its process group and its session, close every descriptor and clear its environment; it stays in its cgroup.
+A process can leave its process group and its session, close all its descriptors and clear its environment. But it stays in its
+cgroup, so the cgroup is a reliable list.
 
-The spawner joins the cgroup of a run, starts the run's main process, and leaves. A child is born in the cgroup of its parent, so no
-process of a run was ever outside. The memory limit is set after the spawner has left: if the run exceeds it at once, the kernel
-must not choose the spawner as the process to kill. The share of the CPUs is set a little later: short runs do not need one.
+The spawner is the process that starts runs. It joins the cgroup of a run, starts the main process of the run, and leaves the
+cgroup. A child process starts in the cgroup of its parent, so every process of the run is in the cgroup from its start. The memory
+limit is set only after the spawner has left. Otherwise the kernel could kill the spawner if the run exceeds the limit at once. The
+CPU share is set a little later, because short runs do not need one.
 
-With version 2, a run has one folder; if memory and cpu are not delegated to this user, the cgroup lists the processes and limits
-nothing. With version 1 it has a folder of the same name in the hierarchy of memory, and later in that of cpu. Its processes are
-listed by version 2 if that is mounted too, which is faster, else by the hierarchy of memory.
+With cgroups version 2, a run has one folder. If this user may not use the controllers memory and cpu, the cgroup only lists the
+processes. With version 1, a run has a folder in the hierarchy of the controller memory, and later one with the same name in the
+hierarchy of cpu. If version 2 is also mounted, its folder lists the processes, because that is faster. Otherwise the folder of
+memory lists them.
 """
 
 from __future__ import annotations
@@ -21,24 +24,24 @@ from pathlib import Path
 
 ROOT = "/sys/fs/cgroup"
 HOME = "spawner"  # the cgroup of the spawner itself
-CPU_SHARES_MIN = 2  # ECS's own minimum: a container without cpu units gets these
+CPU_SHARES_MIN = 2  # the minimum on ECS, for a container without CPU units
 CPU_SHARES_DEFAULT = 1024
 SPARE_MAX = 500
-SPARE_MAX_BYTES = 4 * 2**20  # a cgroup that is charged for more, such as files in /dev/shm, is not used again
-OPEN_MAX = 250  # opening a file of a cgroup takes longer than using it, so this many stay open
-MOVED_MAX = 10_000  # processes of a run that are moved; a run that forks faster than that keeps the rest outside
+SPARE_MAX_BYTES = 4 * 2**20  # a cgroup that still has more memory, such as files in /dev/shm, is not reused
+OPEN_MAX = 250  # this many files of cgroups stay open, because opening one takes longer than using it
+MOVED_MAX = 10_000  # maximum number of processes of a run that are moved, in case a run forks without end
 MIB = 2**20
 
 
 class RunCgroups:
-    """The cgroups of one spawner. Those of ended runs are used again, because creating one is slow."""
+    """The cgroups of one spawner. The cgroups of ended runs are reused, because creating a cgroup is slow."""
 
     def __init__(self, listing: str, memory: str | None, cpu: str | None) -> None:
-        """`listing`, `memory`, `cpu`: the folders of this spawner that list processes, limit memory and share CPUs."""
+        """`listing`, `memory` and `cpu` are the folders in which cgroups list processes, limit memory and share CPUs."""
         self.folders = list(dict.fromkeys(folder for folder in (listing, memory, cpu) if folder is not None))
         self._listing = listing
         self._joined = list(dict.fromkeys((listing, memory or listing)))
-        self._shared: set[str] = set()  # cgroups whose share of the CPUs was set
+        self._shared: set[str] = set()  # names of cgroups whose CPU share was set
         self._spare: list[str] = []
         self._limited: set[str] = set()
         self._count = 0
@@ -56,12 +59,12 @@ class RunCgroups:
         self._memory = memory if self._memory_of_v1 or os.path.exists(f"{memory}/{HOME}/memory.max") else None
         self._cpu_of_v1 = os.path.exists(f"{cpu}/{HOME}/cpu.shares")
         self._cpu = cpu if self._cpu_of_v1 or os.path.exists(f"{cpu}/{HOME}/cpu.weight") else None
-        if self._cpu is not None:  # all runs together compete with the rest of the machine as its cores would
+        if self._cpu is not None:  # all runs together get the default share multiplied by the number of cores
             with contextlib.suppress(OSError):
                 self._write_shares(self._cpu, CPU_SHARES_DEFAULT * (os.cpu_count() or 1))
 
     def reserve(self) -> str:
-        """A cgroup without processes and limits. Raises OSError if no more can be created."""
+        """Return a cgroup without processes and limits. Raises OSError if none can be created."""
         if self._spare:
             return f"{self._listing}/{self._spare.pop()}"
         self._count += 1
@@ -71,7 +74,7 @@ class RunCgroups:
         return f"{self._listing}/{name}"
 
     def enter(self, group: str) -> None:
-        """Move the spawner into a cgroup: the processes that it starts are born there."""
+        """Move the spawner into a cgroup. The processes that it starts are then in the same cgroup."""
         name = os.path.basename(group)
         for folder in self._joined:
             self._write(f"{folder}/{name}/cgroup.procs", b"0")
@@ -81,7 +84,7 @@ class RunCgroups:
             os.write(home, b"0")
 
     def limit_memory(self, group: str, memory_mib: int | None) -> bool:
-        """Set the limit of a run that has just started. False: it already uses more."""
+        """Set the memory limit of a run that has just started. Return False if the run already uses more memory."""
         if memory_mib is None or self._memory is None:
             return True
         name = os.path.basename(group)
@@ -93,7 +96,10 @@ class RunCgroups:
         return True
 
     def share_cpu(self, group: str, cpu_units: int) -> None:
-        """Give a run its share of busy CPUs. With version 1, move its processes: each has its later children with it."""
+        """Give a run its share of busy CPUs.
+
+        With version 1, move all its processes into the cgroup of cpu. Children that they start later are in that cgroup too.
+        """
         if self._cpu is None:
             return
         name = os.path.basename(group)
@@ -105,7 +111,7 @@ class RunCgroups:
         moved = set[int]()
         while self._cpu_of_v1 and (left := {*pids(group)} - moved) and len(moved) < MOVED_MAX:
             for pid in left:
-                with contextlib.suppress(OSError):  # it has just ended
+                with contextlib.suppress(OSError):  # the process has just ended
                     _write(f"{self._cpu}/{name}/cgroup.procs", b"%d" % pid)
             moved |= left
 
@@ -123,7 +129,7 @@ class RunCgroups:
         return b"oom_kill" in events and events[events.index(b"oom_kill") + 1] != b"0"
 
     def release(self, group: str) -> None:
-        """Make the cgroup of an ended run available to other runs, or remove it."""
+        """Keep the cgroup of an ended run for reuse, or remove it."""
         folder, name = os.path.split(group)
         if folder == self._listing and len(self._spare) < SPARE_MAX and self._is_clean(group, name):
             self._spare.append(name)
@@ -131,7 +137,7 @@ class RunCgroups:
             self._remove(group)
 
     def _is_clean(self, group: str, name: str) -> bool:
-        """Lift the limits. Return whether another run could use the cgroup without a trace of this one."""
+        """Remove the limits of a cgroup. Return whether another run can use it, without any effect of the ended run."""
         try:
             if name in self._shared:
                 self._unshare_cpu(name)
@@ -147,7 +153,7 @@ class RunCgroups:
         return True
 
     def group_of(self, pid: int) -> str | None:
-        """The cgroup of a process, if it is one of these."""
+        """Return the cgroup of a process, or None if the spawner did not create the cgroup."""
         for line in _read(f"/proc/{pid}/cgroup").decode().splitlines():
             path = line.split(":", 2)[2]
             if f"/{os.path.basename(self._listing)}/" in path and not path.endswith(f"/{HOME}"):
@@ -155,7 +161,7 @@ class RunCgroups:
         return None
 
     def remove_unused(self, used: set[str]) -> None:
-        """Remove the cgroups that an earlier spawner left. A cgroup with processes stays."""
+        """Remove the cgroups that an earlier spawner left. Cgroups that contain processes stay."""
         for folder in self.folders:
             for entry in os.scandir(folder):
                 known = entry.name == HOME or entry.name in self._spare or f"{self._listing}/{entry.name}" in used
@@ -163,7 +169,7 @@ class RunCgroups:
                     remove(entry.path)
 
     def close(self) -> None:
-        """Remove all cgroups, when no run is alive. The spawner returns to the cgroups in which they are."""
+        """Remove all cgroups. Call this when no run is alive. The spawner moves to the parent cgroups first."""
         for folder in self.folders:
             with contextlib.suppress(OSError):
                 _write(f"{os.path.dirname(folder)}/cgroup.procs", b"0")
@@ -215,9 +221,9 @@ class RunCgroups:
 
 
 def open_cgroups(data: Path, root: str = ROOT) -> RunCgroups | None:
-    """The cgroups of the spawner of a node folder; None: this user may not create cgroups.
+    """Create the cgroups of the spawner of this data folder. Return None if this user may not create cgroups.
 
-    Their folders are noted in a file, so that a later spawner removes what is left in them.
+    The paths of their folders are stored in a file, so that a later spawner can remove leftover cgroups.
     """
     about, note = os.stat(data), data / "cgroups"
     cgroups = _open(f"corral-{about.st_dev:x}-{about.st_ino:x}", root)
@@ -244,7 +250,10 @@ def _open(name: str, root: str) -> RunCgroups | None:
 
 
 def _places(root: str) -> list[tuple[str, str | None, str | None]]:
-    """The folders for listing, memory and cpu in which cgroups could be created, the best first: where this process is."""
+    """Return (listing, memory, cpu): candidates for the folders in which to create cgroups, the best first.
+
+    The candidates are the cgroups of this process and its parent cgroup.
+    """
     own = dict[str, str]()
     for line in _read("/proc/self/cgroup").decode().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -258,7 +267,8 @@ def _places(root: str) -> list[tuple[str, str | None, str | None]]:
         places += [(f"{unified}{own['']}", memory, cpu)] if has_unified else []
         places.append((memory, memory, cpu))
     if "" in own:
-        # Only a cgroup without processes of its own can hand controllers to its children: ours often has some, its parent has not.
+        # A cgroup can give controllers to its children only if it contains no processes. The cgroup of this process often contains
+        # some, so also try its parent.
         candidates = [own[""], os.path.dirname(own[""]).rstrip("/")] if own[""] else [""]
         able = [f"{unified}{each}" for each in candidates if _enable_controllers(f"{unified}{each}")]
         places += [(folder, folder, folder) for folder in (*able[:1], f"{unified}{own['']}")]
@@ -266,7 +276,7 @@ def _places(root: str) -> list[tuple[str, str | None, str | None]]:
 
 
 def _enable_controllers(folder: str) -> bool:
-    """Let the cgroups in a folder of version 2 limit memory and CPU. Return whether they can limit memory."""
+    """Enable the controllers memory and cpu for the cgroups in a folder of version 2. Return whether they can limit memory."""
     for controller in (b"+memory", b"+cpu"):
         with contextlib.suppress(OSError):
             _write(f"{folder}/cgroup.subtree_control", controller)
@@ -274,14 +284,14 @@ def _enable_controllers(folder: str) -> bool:
 
 
 def pids(group: str) -> list[int]:
-    """The processes in a cgroup; none if it does not exist."""
+    """Return the pids of the processes in a cgroup. Return none if the cgroup does not exist."""
     return [int(line) for line in _read(f"{group}/cgroup.procs").split()]
 
 
 def kill(group: str) -> None:
     """Send SIGKILL to every process in a cgroup."""
     try:
-        _write(f"{group}/cgroup.kill", b"1")  # version 2, Linux 5.14
+        _write(f"{group}/cgroup.kill", b"1")  # exists in version 2 since Linux 5.14
         return
     except OSError:
         pass
@@ -289,7 +299,7 @@ def kill(group: str) -> None:
     for pid in pids(group):
         with contextlib.suppress(OSError):
             handles.append((pid, os.pidfd_open(pid)))
-    still = set(pids(group))  # check again: from here on a pid cannot be reused
+    still = set(pids(group))  # check again, because a pid may have been reused before pidfd_open
     for pid, handle in handles:
         with contextlib.suppress(OSError):
             if pid in still:
@@ -298,7 +308,7 @@ def kill(group: str) -> None:
 
 
 def remove_empty(base: str) -> None:
-    """Remove the cgroups in a folder that have no processes, and the folder if none is left."""
+    """Remove the cgroups in a folder that contain no processes. Also remove the folder if no cgroup is left."""
     with contextlib.suppress(OSError):
         for entry in os.scandir(base):
             if entry.is_dir():

@@ -1,7 +1,8 @@
-"""The spawner's journal: JSON lines with the whole run each time it changes, so the last line about a run is its state.
+"""The spawner's journal. Whenever a run changes, the whole run is appended as a JSON line, so the last line has its state.
 
-The journal is not fsynced. Its records are needed only while the processes are alive, and a power failure ends those: then the boot
-id in the first line differs from that of the machine, and every unfinished run has ended.
+The journal is not synced to disk. It is needed only while the processes of the runs may be alive, and no process survives a power
+failure. After a power failure, the boot id in the first line of the journal differs from the boot id of the machine. Then every
+unfinished run has ended.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from corral.errors import Refused
 from corral.node.spawner_protocol import SpawnedRun
 
 VERSION = 1
-RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")  # becomes a file name
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")  # a run id is also used as a file name
 ADVICE = "Restore it, or move it away: runs that are alive are found again, and exit codes that were not reported are lost."
 COMPACT_MIN_BYTES = 4 * 1024 * 1024
-COMPACT_GROWTH = 4  # the file is rewritten when it has grown to this many times its size after the last rewrite
+COMPACT_GROWTH = 4  # the file is rewritten when it is this many times as large as after the last rewrite
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,10 @@ class Replay:
 
 
 def replay(path: Path, boot_id: str) -> Replay:
-    """Read the journal of an earlier spawner. An incomplete last line is dropped: the spawner had not acted on it."""
+    """Read the journal of an earlier spawner.
+
+    An incomplete last line is ignored, because the spawner acts on a change only after the line is written.
+    """
     try:
         text = path.read_bytes()
     except FileNotFoundError:
@@ -40,7 +44,7 @@ def replay(path: Path, boot_id: str) -> Replay:
         raise Refused(f"{path} cannot be read ({error.strerror}). {ADVICE}") from None
     lines = text.split(b"\n")[:-1]
     if not lines or not lines[0].strip(b"\0"):
-        return Replay(None, {})  # created but not yet written, or zeroed by a power failure
+        return Replay(None, {})  # the file was created but not yet written, or a power failure filled it with zeros
     written_by = _boot_id_of(path, lines[0])
     runs: dict[str, SpawnedRun] = {}
     for number, line in enumerate(lines[1:], start=2):
@@ -49,7 +53,7 @@ def replay(path: Path, boot_id: str) -> Replay:
         except (ValueError, TypeError, KeyError) as error:
             if written_by == boot_id:
                 raise Refused(f"{path}: line {number} cannot be read ({error}). {ADVICE}") from None
-            # a power failure may leave such lines, and it ended the runs that they describe
+            # A power failure may leave such lines. It also ended the runs that they describe.
     return Replay(written_by, runs)
 
 
@@ -81,7 +85,7 @@ def _apply(record: dict[str, Any], runs: dict[str, SpawnedRun]) -> None:
 
 
 class RunJournal:
-    """The open journal. If a write fails, the record is buffered and written before the next one."""
+    """The open journal. If a write fails, the record is buffered. It is written before the next record."""
 
     def __init__(self, path: Path, boot_id: str) -> None:
         self._path = path
@@ -111,7 +115,7 @@ class RunJournal:
 
     def _append(self, line: bytes) -> bool:
         if self._fd < 0:
-            return True  # during recovery: the rewrite at its end writes every run
+            return True  # the spawner is recovering; `rewrite` writes every run at the end of the recovery
         line = self._unwritten + line
         try:
             written = os.write(self._fd, line)
@@ -126,7 +130,7 @@ class RunJournal:
         return True
 
     def rewrite(self, runs: dict[str, SpawnedRun]) -> None:
-        """Replace the journal by one line per run. The old file stays until the new one is renamed over it."""
+        """Replace the journal by a new file with one line per run. A rename replaces the old file, so a crash cannot lose both."""
         fresh = self._path.with_suffix(".new")
         header = orjson.dumps({"corral_journal": VERSION, "boot_id": self._boot_id}) + b"\n"
         text = header + b"".join(b'{"run":' + orjson.dumps(run) + b"}\n" for run in runs.values())

@@ -1,4 +1,4 @@
-"""The processes of runs that an earlier spawner started: which are alive, and which is the main process."""
+"""Find the living processes of runs that an earlier spawner started, and find their main processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from corral.node.spawner_protocol import RUN_VARIABLE, SpawnedRun, run_mark
 
 
 def find_processes(data: Path, outputs: Mapping[str, SpawnedRun]) -> dict[str, list[int]]:
-    """The processes of runs, by run id. They hold the lock of the output file, have the mark of the run, or are in its cgroup."""
+    """Return run id → the pids of its processes.
+
+    A process of a run holds the lock of the run's output file, has the variable RUN_VARIABLE in its environment, or is in the run's
+    cgroup.
+    """
     if not outputs:
         return {}
     found = {outputs[path].run_id: pids for path, pids in lock_files.holders(outputs).items()}
@@ -26,16 +30,16 @@ def find_processes(data: Path, outputs: Mapping[str, SpawnedRun]) -> dict[str, l
 
 
 def main_process(pids: list[int]) -> int:
-    """The main process of a run is the leader of its session. If it has ended, take the oldest of the others."""
+    """Return the main process of a run, which is the leader of its session. If it has ended, return the smallest pid."""
     return next((pid for pid in pids if _session(pid) == pid), min(pids))
 
 
 def is_same_process(run: SpawnedRun) -> bool:
-    """Whether the pid still belongs to the run's main process. A process that reuses the pid has another start time."""
+    """Whether the pid still belongs to the run's main process. Another process with the same pid has a different start time."""
     if run.pid is None or run.started_boot_s is None:
         return False
     since = procfs.started_boot_s(run.pid)
-    return since is not None and -0.02 <= since - run.started_boot_s < 1.0  # the kernel counts in hundredths of a second
+    return since is not None and -0.02 <= since - run.started_boot_s < 1.0  # the kernel's times have a precision of 0.01 seconds
 
 
 def _session(pid: int) -> int | None:

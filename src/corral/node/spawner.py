@@ -1,17 +1,19 @@
-"""The spawner: the parent of every process run of this host. It outlives the agent.
+"""The spawner: the parent process of all runs on this host that are processes. It outlives the agent.
 
     python -m corral.node.spawner --dir <data>/node
 
-It starts, stops and reaps processes, and journals every change before it reports it. It has one thread and one loop, in which
-nothing blocks: a start takes a third of a millisecond, everything else is a timer. It imports little and stays small, because
-one runs on every host all the time.
+A run is one container of a task on this host. The spawner starts and stops the processes of runs, and collects their exit codes. It
+writes every change to a journal before it reports the change to the agent. It has one thread with one loop, in which nothing
+blocks: starting a process takes a third of a millisecond, and everything else uses timers. It imports few modules and needs little
+memory, because a spawner runs on every host all the time.
 
-The life of a run: journaled as starting → spawned, with a lock on its output file that only its processes hold → its main process
-ends: the rest of its process group is killed and the exit code is journaled → no process is left: ended. So no process of an ended
-run is alive, and its GPUs are free.
+The steps of a run: write the run to the journal → start its main process, with a lock on the output file that only processes of the
+run hold → when the main process ends, kill the rest of its process group and write the exit code to the journal → when no process
+of the run is left, report the run as ended. So the GPUs of an ended run are free.
 
-A process of a run is found by the run's cgroup (`run_cgroups.py`). Without cgroups it is found by the lock, or as a child of the
-spawner with the run's id in its environment: a process whose parent has ended becomes a child of the spawner.
+The spawner finds all processes of a run by the cgroup of the run (`run_cgroups.py`). Without cgroups, it finds them by the lock, or
+by the id of the run in their environment. For the second method it examines only its own children: a process whose parent has ended
+becomes a child of the spawner.
 """
 
 from __future__ import annotations
@@ -46,16 +48,16 @@ from corral.node.run_journal import RUN_ID, Replay, RunJournal, replay
 from corral.node.run_processes import find_processes, is_same_process, main_process
 from corral.node.spawner_protocol import RUN_VARIABLE, Launch, SpawnedRun, SpawnerClient, run_mark
 
-STARTS_PER_TURN = 16  # so that exits, stops and timers do not wait for a long queue of starts
+STARTS_PER_TURN = 16  # maximum number of starts per turn of the loop, so that exits, stops and timers do not wait for many starts
 RUNS_PER_MESSAGE = 1_000
 CLIENTS_MAX = 8
-IDLE_S = 120.0  # the spawner ends after this time without a live run and without a client; the next agent starts another
-LINGER_FIRST_S = 0.001  # the delay until the lock of a run is checked again; it doubles each time
+IDLE_S = 120.0  # the spawner exits after this time without a living run and without a client; the next agent starts a new one
+LINGER_FIRST_S = 0.001  # the first delay until the lock of a run is checked again; each further delay is twice as long
 LINGER_MAX_S = 1.0
-LINGER_KILL_S = 0.004  # from this delay on, search /proc for the holders of the lock and kill them
+LINGER_KILL_S = 0.004  # when the delay has reached this value, find the holders of the lock in /proc and kill them
 JOURNAL_RETRY_S = 1.0
-CPU_SHARE_S = 0.2  # a run gets its share of busy CPUs after this time: most runs that end earlier need none
-STOP_GRACE_S = 30.0  # of a run that the journal does not have
+CPU_SHARE_S = 0.2  # a run gets its CPU share after this time, because shorter runs do not need one
+STOP_GRACE_S = 30.0  # the grace period of a run that is not in the journal
 BAD_TURN_S = 0.05
 PONG = b'{"pong":true}\n'
 
@@ -65,7 +67,10 @@ NEVER_STARTED = "CannotStartContainerError: never started: the spawner died whil
 
 
 def boot_s() -> float:
-    """The clock of all timers. It also runs during suspend, and it is the same for a later spawner of the same boot."""
+    """Return the time since boot, including suspended time. All timers use it.
+
+    It stays valid for a later spawner of the same boot.
+    """
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -74,13 +79,14 @@ class Spawner:
         self._data = data
         self._clock = clock
         self._runs: dict[str, SpawnedRun] = {}
-        self._by_pid: dict[int, str] = {}  # children that have not been waited for
-        self._watched: dict[str, int] = {}  # run id → pidfd of an adopted run, which is not a child of this process
-        self._adopted: set[str] = set()  # runs of an earlier spawner: their processes are not descendants of this one
+        self._by_pid: dict[int, str] = {}  # pid → run id, for child processes that have not been waited for
+        self._watched: dict[str, int] = {}  # run id → pidfd of the main process, for runs of an earlier spawner
+        self._adopted: set[str] = set()  # ids of runs of an earlier spawner; their processes are not descendants of this process
         self._cgroups = cgroups
-        self._inside: str | None = None  # the run in whose cgroup the spawner is
-        self._unlimited: tuple[str, Launch] | None = None  # the last run that was started, until its memory limit is set
-        self._over_limit: set[str] = set()  # runs that were killed because they used too much memory at once
+        self._inside: str | None = None  # id of the run in whose cgroup the spawner currently is
+        self._unlimited: tuple[str, Launch] | None = None  # the last started run, until its memory limit is set
+        # Ids of runs that were killed because they exceeded their memory limit before it was set.
+        self._over_limit: set[str] = set()
         self._children = procfs.OwnChildren()
         self._mark = str(data / "starting")
         self._mark_fd = os.open(self._mark, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -109,7 +115,7 @@ class Spawner:
     # -- after a restart -----------------------------------------------------------------------------------------
 
     def _recover(self, left: Replay, *, same_boot: bool) -> None:
-        """Find out what became of every run whose end an earlier spawner did not observe."""
+        """Handle every run whose end an earlier spawner did not record: continue to watch it, or report its end."""
         unfinished = [run for run in left.runs.values() if run.alive]
         self._adopted = {run.run_id for run in unfinished} if same_boot else set()
         starting = [run for run in unfinished if run.pid is None]
@@ -132,17 +138,24 @@ class Spawner:
                 self._ended(run)
 
     def _lost_at_start(self, run: SpawnedRun, *, alone: bool) -> SpawnedRun:
-        """A run that a dead spawner was about to start, and that has no process now. Did it run? The mark says so."""
+        """Decide how to report a run that a dead spawner was about to start, and that has no process now.
+
+        The modification time of the file `starting` shows whether its process was started.
+        """
         started_ns = os.fstat(self._mark_fd).st_mtime_ns
         if started_ns:
             return run.but(started_at_s=started_ns / 1e9, reason=EXIT_STATUS_LOST)
         if alone:
             return run.but(reason=NEVER_STARTED)
-        return run.but(started_at_s=self._clock.now_s(), reason=MAY_HAVE_RUN)  # the journal could not be written for a while
+        # Several runs have no pid, because the journal could not be written for some time.
+        return run.but(started_at_s=self._clock.now_s(), reason=MAY_HAVE_RUN)
 
     def _adopt(self, run: SpawnedRun, found: list[int]) -> None:
-        """Take over a run that has a live process. Watch its main process if that is alive, else end the other processes."""
-        if run.pid is None and found:  # the spawner died after the spawn, before it journaled the pid
+        """Take over a run that has a living process. Watch its main process if that is alive.
+
+        Otherwise kill the other processes.
+        """
+        if run.pid is None and found:  # the spawner died after it started the process and before it wrote the pid to the journal
             pid = main_process(found)
             since = procfs.started_boot_s(pid)
             now_s = self._clock.now_s()
@@ -166,7 +179,7 @@ class Spawner:
             self._poll.register(fd, select.EPOLLIN)
         except ProcessLookupError:
             self._main_ended(run.run_id, None, EXIT_STATUS_LOST)
-        except OSError:  # too many open files: poll instead
+        except OSError:  # too many files are open, so check the process regularly instead
             self._at(boot_s() + LINGER_MAX_S, lambda: self._poll_main_process(run.run_id))
 
     def _poll_main_process(self, run_id: str) -> None:
@@ -179,7 +192,8 @@ class Spawner:
     def _remove_orphans(self) -> None:
         """Remove the files of runs that were forgotten just before a crash.
 
-        A run whose lock is held is alive: its journal was moved away. It is taken over, because its GPUs are in use.
+        If the lock of such a run is held, the run is alive, and someone has removed the journal. Take over the run, because its
+        GPUs are in use.
         """
         left = {*os.listdir(self._data / "output"), *os.listdir(self._data / "work")} - self._runs.keys()
         alive = [name for name in left if lock_files.is_held(self._output(name))]
@@ -226,9 +240,9 @@ class Spawner:
                 self._start_some()
                 self._fire_timers()
                 self._send_changes()
-            except Exception:  # one error must not lose the exit codes of all runs
+            except Exception:  # an error must not end the spawner, because the exit codes of all runs would be lost
                 _log(traceback.format_exc())
-                time.sleep(BAD_TURN_S)  # a permanent error must not use a whole core
+                time.sleep(BAD_TURN_S)  # if the error occurs in every turn, do not use a whole CPU core
         (self._data / "spawner.sock").unlink(missing_ok=True)
         if self._cgroups is not None:
             self._cgroups.close()
@@ -277,7 +291,8 @@ class Spawner:
     def _process_unread(self) -> None:
         """Process the unread messages of all clients before the state is sent to a new client.
 
-        Otherwise a dead agent's last orders could start a run that the new agent, and so the core, believes was never ordered.
+        Otherwise the last orders of a dead agent could start a run after the new agent has reported to the core that this run does
+        not exist.
         """
         for client in list(self._clients.values()):
             self._receive(client)
@@ -348,15 +363,15 @@ class Spawner:
                     self._put(self._start(launch, run))
                 except process_launch.CannotSpawn as why:
                     self._ended(self._runs[launch.run_id].but(reason=str(why)))
-                except Exception as error:  # whatever is wrong with a launch, it fails its own run only
+                except Exception as error:  # an error in one launch must fail only its own run
                     _log(traceback.format_exc())
                     self._ended(self._runs[launch.run_id].but(reason=f"CannotStartContainerError: {error}"))
         self._leave_group()
         if not self._starts:
-            os.fchdir(self._home)  # do not keep the last run's folder in use
+            os.fchdir(self._home)  # the working directory of the spawner must not stay in the folder of the last run
 
     def _start(self, launch: Launch, run: SpawnedRun) -> SpawnedRun:
-        """Start a run. It is journaled first, so that a run that may have been started is never started again."""
+        """Start a run. Write it to the journal first, so that a run that may have been started is never started again."""
         if launch.fault is not None:
             raise process_launch.CannotSpawn(launch.fault)
         if self._cgroups is not None:
@@ -375,7 +390,7 @@ class Spawner:
             run = self._enter_group(run)
             pid = process_launch.spawn(launch, directory, output, self._null, self._mark)
         finally:
-            os.close(output)  # from now on only processes of the run hold the lock
+            os.close(output)  # after this, only processes of the run hold the lock
         self._by_pid[pid] = run.run_id
         if run.group is not None:
             self._unlimited = (run.run_id, launch)
@@ -391,7 +406,7 @@ class Spawner:
             return None
 
     def _limit_last(self) -> None:
-        """Set the memory limit of the last run that was started: the spawner is not in its cgroup any more."""
+        """Set the memory limit of the last started run. Call this when the spawner has left the cgroup of the run."""
         if self._unlimited is None or self._cgroups is None:
             return
         run_id, launch = self._unlimited
@@ -406,7 +421,7 @@ class Spawner:
             self._cgroups.share_cpu(run.group, cpu_units)
 
     def _enter_group(self, run: SpawnedRun) -> SpawnedRun:
-        """Join the cgroup of a run, and leave that of the run before. If that fails, the run has no cgroup."""
+        """Join the cgroup of a run, and so leave the cgroup of the previous run. If that fails, the run gets no cgroup."""
         if self._cgroups is None or run.group is None:
             self._leave_group()
             return run
@@ -422,7 +437,10 @@ class Spawner:
         return run
 
     def _leave_group(self) -> None:
-        """Return to the spawner's own cgroup. If that fails, use no cgroups: killing a run must not kill the spawner."""
+        """Return to the spawner's own cgroup.
+
+        If that fails, stop using cgroups. Otherwise the spawner would kill itself when it kills the run.
+        """
         if self._cgroups is None or self._inside is None:
             return
         run_id, self._inside = self._inside, None
@@ -463,7 +481,7 @@ class Spawner:
         if run is None or not run.alive or run.main_ended_at_s is not None or run.kill_at_boot_s is not None:
             return
         if run.pid is None:
-            self._ended(run.but(reason=STOPPED_BEFORE_START))  # still queued; the queue skips ended runs
+            self._ended(run.but(reason=STOPPED_BEFORE_START))  # the start is still queued; `_start_some` skips ended runs
             return
         self._put(run.but(kill_at_boot_s=boot_s() + run.stop_grace_s))
         self._signal(run, signal.SIGTERM)
@@ -475,7 +493,7 @@ class Spawner:
             self._signal(run, signal.SIGKILL)
 
     def _signal(self, run: SpawnedRun, number: signal.Signals) -> None:
-        """Signal the whole process group. Its leader has not been waited for, so the pid cannot have been reused."""
+        """Send a signal to the whole process group. Its leader has not been waited for, so the pid cannot have been reused."""
         assert run.pid is not None
         if run.pid in self._by_pid or is_same_process(run):
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -484,7 +502,10 @@ class Spawner:
     # -- ending --------------------------------------------------------------------------------------------------
 
     def _reap(self) -> None:
-        """Wait for ended children. The group is killed before its leader is waited for: afterwards the pid may be reused."""
+        """Wait for ended child processes.
+
+        Kill the process group before waiting for its leader, because the pid may be reused afterwards.
+        """
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -528,7 +549,7 @@ class Spawner:
         return run.run_id in self._over_limit or self._cgroups.ran_out_of_memory(run.group)
 
     def _kill_others(self, run: SpawnedRun) -> bool:
-        """Kill the processes that a run has left. Return whether there were any."""
+        """Kill the remaining processes of a run whose main process has ended. Return whether there were any."""
         if run.group is not None:
             if self._cgroups.is_empty(run.group) if self._cgroups is not None else not run_cgroups.pids(run.group):
                 return False
@@ -540,7 +561,10 @@ class Spawner:
         return bool(strangers) and procfs.kill_with_variable(RUN_VARIABLE, run_mark(self._data, run.run_id), strangers)
 
     def _linger(self, run_id: str, wait_s: float) -> None:
-        """Check again later: a process of the run is still alive, killed but not yet dead, or in another process group."""
+        """Check again later whether a process of the run is alive.
+
+        It may be killed but not dead yet, or in another process group.
+        """
         self._at(boot_s() + wait_s, lambda: self._still_held(run_id, wait_s))
 
     def _still_held(self, run_id: str, waited_s: float) -> None:
@@ -564,7 +588,7 @@ class Spawner:
         self._put(run.but(stopped_at_s=self._clock.now_s(), group=None))
 
     def _put(self, run: SpawnedRun) -> None:
-        """Store the run, journal it and queue it for the clients. If the journal cannot be written, retry until it can."""
+        """Store the run, write it to the journal, and queue it for the clients. If the journal cannot be written, retry later."""
         self._runs[run.run_id] = run
         self._changed[run.run_id] = None
         if not self._journal.put(run):
@@ -577,7 +601,10 @@ class Spawner:
     # -- forgetting ----------------------------------------------------------------------------------------------
 
     def _forget(self, run_ids: list[str]) -> None:
-        """Forget ended runs. This is journaled first: a crash then leaves files without a run, which the next start removes."""
+        """Forget ended runs. Write that to the journal first.
+
+        If the spawner then crashes, the files of the runs are left, and the next spawner removes them.
+        """
         ended = [run_id for run_id in run_ids if run_id in self._runs and not self._runs[run_id].alive]
         if not ended:
             return
@@ -606,7 +633,7 @@ class Spawner:
 def _launch(run_id: str, fields: dict[str, Any]) -> Launch:
     try:
         return Launch(**fields)
-    except TypeError as error:  # from an agent of another version
+    except TypeError as error:  # the order is from an agent of another version
         fault = f"CannotStartContainerError: the spawner does not understand the order: {error}"
         return Launch(run_id, [], {}, None, 0.0, ships_logs=bool(fields.get("ships_logs")), gpu_ids=[], fault=fault)
 
@@ -619,13 +646,14 @@ def main(arguments: list[str] | None = None) -> int:
     options = dict(getopt(sys.argv[1:] if arguments is None else arguments, "", ["dir=", "boot-id=", "cgroup-root="])[0])
     data = Path(options["--dir"]).resolve()
     node_folder.make(data)
-    lock = node_folder.try_lock(data / "spawner.lock")  # held for as long as this process lives
+    lock = node_folder.try_lock(data / "spawner.lock")  # held until this process ends
     if lock is None:
         _log(f"another spawner is running in {data}")
         return 0
     os.chdir(data)
     procfs.become_subreaper()
-    gc.set_threshold(50_000)  # this process creates no reference cycles, and a collection would walk thousands of queued starts
+    # Collect seldom: this process creates no reference cycles, and a collection is slow with thousands of objects.
+    gc.set_threshold(50_000)
     try:
         cgroups = open_cgroups(data, options.get("--cgroup-root", run_cgroups.ROOT))
         spawner = Spawner(data, options.get("--boot-id") or kernel_boot_id(), WallClock(), cgroups)

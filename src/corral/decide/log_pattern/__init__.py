@@ -1,8 +1,8 @@
 """Filter patterns of CloudWatch Logs. `parse` compiles the text of a pattern to a `LogPattern`.
 
-The parameter accepts three languages. A pattern in braces tests the members of JSON messages (selectors.py), a pattern in
-brackets tests the fields between spaces (fields.py), and any other pattern is a list of terms (terms.py). Each pattern has a hint
-that SQLite can check before Python matches a message.
+The parameter filterPattern accepts three languages. A pattern in braces tests the members of JSON messages (selectors.py), a
+pattern in brackets tests the space-separated fields of a message (fields.py), and any other pattern is a list of terms (terms.py).
+Each pattern has a hint: a simple condition that SQLite checks first, so that Python has to match fewer messages.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ PATTERN_MAX_CHARACTERS = 1024
 class LogPattern(Protocol):
     @property
     def hint(self) -> Hint:
-        """A condition that every matching message satisfies."""
+        """A condition that every matching message satisfies. Some messages that do not match may satisfy it too."""
 
     @property
     def exact(self) -> bool:
-        """Whether every message that satisfies the hint matches."""
+        """Whether every message that satisfies the hint also matches the pattern."""
 
     @property
     def regexes(self) -> int:
@@ -36,16 +36,16 @@ class LogPattern(Protocol):
 
     @property
     def has_fields(self) -> bool:
-        """Whether the pattern names parts of a message, which the dimensions of a metric filter need."""
+        """Whether the pattern gives names to parts of a message. A metric filter with dimensions needs such names."""
 
     def matches(self, message: str) -> bool: ...
 
     def extract(self, message: str) -> Mapping[str, str]:
-        """Name → text of the parts that the pattern names in a matching message."""
+        """Return the parts of a matching message to which the pattern gives names: name → text."""
 
 
 def parse(text: str) -> LogPattern:
-    """Raises InvalidPattern, whose message has the fault and its position."""
+    """Parse a pattern. Raises InvalidPattern; its message describes the error and has its position."""
     if len(text) > PATTERN_MAX_CHARACTERS:
         raise InvalidPattern(f"a pattern can have at most {PATTERN_MAX_CHARACTERS} characters", PATTERN_MAX_CHARACTERS)
     reader = Reader(text)

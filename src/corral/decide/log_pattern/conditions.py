@@ -1,4 +1,4 @@
-"""Conditions on one value, and their combinations with && and ||, for patterns in brackets and in braces."""
+"""Conditions on one value, such as `= 7`, and their combinations with && and ||. Patterns in brackets and in braces use them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ OPERATOR = re.compile(r"!=|<=|>=|=|<|>")
 UNQUOTED = re.compile(r"[A-Za-z0-9_.*:/#+-]+")
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 LOOKS_LIKE_A_NUMBER = re.compile(r"[0-9.eE+-]*")
-KEPT_BY_JSON = re.compile(r"[^\x00-\x1f\"\\/\x7f-\U0010ffff]+")  # characters that JSON writes as they are or as \u
+KEPT_BY_JSON = re.compile(r"[^\x00-\x1f\"\\/\x7f-\U0010ffff]+")  # characters that JSON encoders usually do not escape
 REGEXES_MAX = 2  # per pattern
 TOO_MANY_REGEXES = f"a pattern can contain at most {REGEXES_MAX} regular expressions"
 NESTED_MAX = 50
 
-Scalar = str | int | float  # bool is an int
+Scalar = str | int | float  # includes bool, which is a subclass of int
 T = TypeVar("T")
 
 
@@ -29,8 +29,8 @@ class Literal(Struct, frozen=True):
     """The right side of a comparison: a text with wildcards at its ends, a number, or a regular expression."""
 
     text: str
-    open_start: bool = False  # any text may come before
-    open_end: bool = False  # any text may follow
+    open_start: bool = False  # the pattern began with *: any text may precede `text`
+    open_end: bool = False  # the pattern ended with *: any text may follow `text`
     number: int | float | None = None
     regex: Regex | None = None
 
@@ -74,7 +74,7 @@ class Comparison(Struct, frozen=True):
 
     @property
     def hint(self) -> Hint:
-        """The longest part of the text that the message must contain, even if the message is JSON."""
+        """A text that every matching message contains: the longest part of the literal that JSON writes without escapes."""
         if self.operator != "=":
             return EVERY_MESSAGE
         if self.literal.regex is not None:
@@ -82,7 +82,7 @@ class Comparison(Struct, frozen=True):
             text = hint.text if isinstance(hint, Contains) else ""
         else:
             text = self.literal.text
-        if LOOKS_LIKE_A_NUMBER.fullmatch(text):  # the message may write 500 as 5e2
+        if LOOKS_LIKE_A_NUMBER.fullmatch(text):  # a message may contain the number 500 in the form 5e2
             return EVERY_MESSAGE
         return Contains(max(KEPT_BY_JSON.findall(text), key=len)) if KEPT_BY_JSON.search(text) else EVERY_MESSAGE
 
@@ -118,7 +118,7 @@ def leaves(tree: T | Every[T] | Some[T]) -> list[T]:
 
 
 def read_tree(reader: Reader, leaf: Callable[[Reader], T], depth: int = 0) -> T | Every[T] | Some[T]:
-    """Parse a combination: && binds tighter than ||."""
+    """Parse conditions that are combined with && and ||. && binds tighter than ||."""
     if depth > NESTED_MAX:
         raise reader.error(f"parentheses are nested more than {NESTED_MAX} deep")
     some = []
@@ -138,7 +138,7 @@ def read_tree(reader: Reader, leaf: Callable[[Reader], T], depth: int = 0) -> T 
 
 
 def read_comparison(reader: Reader) -> Comparison | None:
-    """An operator and its right side; None if the next token is not an operator."""
+    """Parse an operator and its right side. Return None if the next token is not an operator."""
     reader.peek()
     operator = reader.match(OPERATOR)
     if not operator:
@@ -172,12 +172,12 @@ def _literal(reader: Reader) -> Literal:
         return _with_wildcards(reader.quoted(), None)
     text = reader.match(UNQUOTED)
     if not text:
-        raise reader.error("a value is missing here; put values with other characters than letters and digits in double quotes")
+        raise reader.error("a value is missing here; put values with characters other than letters and digits in double quotes")
     return _with_wildcards(text, as_number(text))
 
 
 def _with_wildcards(text: str, number: int | float | None) -> Literal:
-    """An asterisk at either end matches any text; elsewhere it is a plain character."""
+    """An asterisk at the start or at the end matches any text. In any other position it is an ordinary character."""
     if text == "*":
         return Literal("", open_start=True, open_end=True)
     open_start, open_end = text.startswith("*"), text.endswith("*")

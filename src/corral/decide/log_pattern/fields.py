@@ -1,4 +1,4 @@
-"""Patterns in brackets: conditions on the space-separated fields of a message: [ip, user, ..., status=4*, size>1000]."""
+"""Patterns in brackets, which test the space-separated fields of a message: [ip, user, ..., status=4*, size>1000]."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FieldTree = Comparison | Every[Comparison] | Some[Comparison]
 
 
 class Field(Struct, frozen=True):
-    name: str  # empty: the field is called by its position
+    name: str  # empty: the field has no name
     condition: FieldTree | None = None
 
     def fits(self, text: str) -> bool:
@@ -69,7 +69,7 @@ class Fields(Struct, frozen=True):
         )
 
     def extract(self, message: str) -> Mapping[str, str]:
-        """Fields without a name are called by their position: `$1`."""
+        """Return name → text. The name of a field without a name is its position, such as `$1`."""
         texts = split(message)
         over = len(texts) - len(self.before) - len(self.after)
         names = [*(field.name for field in self.before), *[""] * over, *(field.name for field in self.after)]
@@ -77,7 +77,7 @@ class Fields(Struct, frozen=True):
 
 
 def split(message: str) -> list[str]:
-    """The fields of a message: words, and texts in brackets or quotes."""
+    """Split a message into fields. A text in brackets or quotes is one field, even if it contains spaces."""
     if '"' not in message and "[" not in message:
         return message.split()
     found, at, bracket = [], 0, 0
@@ -86,7 +86,7 @@ def split(message: str) -> list[str]:
         if message[at] == '"':
             end = message.find('"', at + 1)
         elif message[at] == "[":
-            if bracket >= 0 and bracket <= at:  # otherwise `bracket` is still the next one, or -1: no further bracket
+            if bracket >= 0 and bracket <= at:  # the last "]" that was found is before this field, so find the next one
                 bracket = message.find("]", at)
             end = bracket
         if end > at and (end + 1 == len(message) or message[end + 1].isspace()):

@@ -1,4 +1,4 @@
-"""A cursor over the text of a pattern. Errors name the position."""
+"""A cursor over the text of a filter pattern. Error messages contain the position of the cursor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SPACES = re.compile(r"\s*")
 
 
 class InvalidPattern(Exception):
-    """The pattern is invalid; the message says why, and at which character."""
+    """The pattern is invalid. The message describes the error and contains the position of the character."""
 
     def __init__(self, fault: str, at: int) -> None:
         super().__init__(f"{fault} (at character {at + 1})")
@@ -20,14 +20,14 @@ class Reader:
         self.at = 0
 
     def peek(self) -> str:
-        """Skip spaces and return the next character without consuming it; empty at the end."""
+        """Skip spaces and return the next character without consuming it. Return an empty string at the end."""
         spaces = SPACES.match(self.text, self.at)
         assert spaces is not None
         self.at = spaces.end()
         return self.text[self.at : self.at + 1]
 
     def take(self, token: str) -> bool:
-        """Consume `token` if it is next."""
+        """If the text continues with `token`, consume it and return True."""
         self.peek()
         found = self.text.startswith(token, self.at)
         if found:
@@ -39,7 +39,7 @@ class Reader:
             raise self.error(fault)
 
     def match(self, expression: re.Pattern[str]) -> str:
-        """Consume and return the text that the expression matches here; empty if it does not match."""
+        """Consume and return the text that the expression matches here. Return an empty string if it does not match."""
         found = expression.match(self.text, self.at)
         if found is None:
             return ""

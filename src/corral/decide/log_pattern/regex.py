@@ -1,7 +1,7 @@
-"""Regular expressions between percent signs: the subset that CloudWatch Logs documents, without groups.
+"""Regular expressions in filter patterns, written between percent signs. CloudWatch Logs supports a subset without groups.
 
 Callers write these expressions, and messages can be long, so the matching time must be bounded. Python's `re` is faster for most
-expressions; RE2 matches those for which `re` could backtrack too long.
+expressions, but it can backtrack for a very long time. RE2 is used for the expressions that `re` could match too slowly.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ CLASSES = {
 }
 REPEATS_MAX = 255
 STEPS_MAX = 1_000
-TRIES_MAX = 1_000_000  # of Python's `re` per message: a few milliseconds, in which no other thread runs
+TRIES_MAX = 1_000_000  # attempts of Python's `re` per message: they take a few milliseconds, in which no other thread can run
 HEX = re.compile(r"[0-9A-Fa-f]{2}")
 BOUNDS = re.compile(r"\{(\d{1,4})(,(\d{0,4}))?\}")
 
 
 class CharacterSet(Struct, frozen=True):
-    """A set of characters, or its complement (`others`)."""
+    """A set of characters. If `others` is true, all characters except these."""
 
     members: frozenset[str]
     others: bool = False
@@ -45,7 +45,7 @@ ANY = CharacterSet(frozenset("\n"), others=True)
 
 
 class RegexItem(Struct, frozen=True):
-    """A character of a set, repeated `low` to `high` times; `high` None means any number of times."""
+    """A sequence of `low` to `high` characters of one set. If `high` is None, the length has no upper limit."""
 
     characters: CharacterSet
     low: int = 1
@@ -86,7 +86,7 @@ class Regex:
         return Contains(longest) if longest else EVERY_MESSAGE
 
     def _tries(self, length: int) -> int:
-        """An upper bound of the attempts that backtracking makes on a text of this length."""
+        """An upper bound of the attempts that `re` makes when it backtracks on a text of this length."""
         worst = 0
         for branch in self.branches:
             ways = 1 if branch.from_start else length + 1
@@ -206,7 +206,7 @@ class _Parser:
 
     def _member(self) -> CharacterSet:
         character = self._source[self._at]
-        if character in "$?.*+{}|^":  # plain characters inside []
+        if character in "$?.*+{}|^":  # these have no special meaning inside []
             self._at += 1
             return CharacterSet(frozenset(character))
         if character == "[":
@@ -243,7 +243,7 @@ class _Parser:
 
 
 def _written(branch: RegexBranch, escape: Callable[[str], str], end: str) -> str:
-    """The branch in the syntax of `re` or RE2."""
+    """Write the branch in the syntax of `re` or RE2. `escape` and `end` contain the differences between the two."""
     parts = [r"\A"] if branch.from_start else []
     for item in branch.items:
         characters = "".join(map(escape, sorted(item.characters.members)))

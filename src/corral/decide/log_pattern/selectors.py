@@ -1,4 +1,4 @@
-"""Patterns in braces: conditions on the members of JSON messages: { $.user.id = 7 && $.tries[0].code != 2* }."""
+"""Patterns in braces, which test the members of JSON messages: { $.user.id = 7 && $.tries[0].code != 2* }."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from corral.model.message_hint import EVERY_MESSAGE, Contains, Hint, all_of, any
 
 STEP = re.compile(r"\.(?P<name>[A-Za-z0-9_-]+|\*)|\.?\[(?P<index>\d{1,9}|\*)\]")
 KEYWORDS = re.compile(r"(IS\s+NULL|IS\s+TRUE|IS\s+FALSE|NOT\s+EXISTS)\b", re.IGNORECASE)
-ANY_MEMBER, ANY_ELEMENT = "*", "[*]"  # no member has these names
+ANY_MEMBER, ANY_ELEMENT = "*", "[*]"  # a member name in a pattern cannot contain * or [
 WILDCARDS = (ANY_MEMBER, ANY_ELEMENT)
 STATES = {"IS NULL": None, "IS TRUE": True, "IS FALSE": False}
-ESCAPED = Contains("\\u")  # with escapes, a message may write a name or text in other ways
+ESCAPED = Contains("\\u")  # JSON can write any character as \uXXXX, so a hint cannot exclude a message that contains \u
 
 
 class Selector(Struct, frozen=True):
@@ -38,7 +38,7 @@ class Selector(Struct, frozen=True):
     path: tuple[str | int, ...]
 
     def found_in(self, document: Any) -> list[Any]:
-        """Every value at the path; more than one only with a wildcard."""
+        """Return every value at the path. Only a path with a wildcard can have more than one value."""
         found = [document]
         for step in self.path:
             found = [inner for value in found for inner in _inside(value, step)]
@@ -147,7 +147,7 @@ def _inside(value: Any, step: str | int) -> Iterable[Any]:
 
 
 def _compares(test: Comparison, value: str | int | float) -> bool:
-    """Less and greater apply to JSON numbers only, not to a string such as "9"."""
+    """Compare a value. <, >, <= and >= are true only for JSON numbers, not for a string such as "9"."""
     return (test.operator in ("=", "!=") or not isinstance(value, str)) and test.holds(value)
 
 

@@ -1,4 +1,4 @@
-"""Patterns of terms: words, phrases and regular expressions that a message must, may or must not contain."""
+"""Patterns of terms. A term is a word, a phrase or a regular expression that a message must, may or must not contain."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class Terms(Struct, frozen=True):
 
 
 def parse_terms(reader: Reader) -> Terms:
-    """As in CloudWatch Logs, `?` terms are ignored in a pattern that also has other terms."""
+    """Parse a list of terms. Like CloudWatch Logs, ignore terms with `?` if the pattern also has other terms."""
     found: dict[str, list[Term]] = {"": [], "-": [], "?": []}
     while sign := reader.peek():
         if sign in "-?":
             reader.at += 1
             reader.peek()
         term = _term(reader)
-        if isinstance(term, Regex) or term.text.strip():  # quoted spaces match every message
+        if isinstance(term, Regex) or term.text.strip():  # ignore a term of spaces only, because it matches every message
             found[sign if sign in "-?" else ""].append(term)
     mixed = found[""] or found["-"]
     return Terms(tuple(found[""]), tuple(found["-"]), () if mixed else tuple(found["?"]))

@@ -1,4 +1,4 @@
-"""CloudWatch's metric math: `parse` and `evaluate` for expressions over time series."""
+"""CloudWatch's metric math: `parse` parses an expression over time series, and `evaluate` computes its result."""
 
 from corral.decide.metric_math.evaluate import evaluate, to_result
 from corral.decide.metric_math.parse import Expression, InvalidExpression, calls_in, names_in, parse

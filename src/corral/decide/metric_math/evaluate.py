@@ -1,4 +1,4 @@
-"""Evaluation of parsed expressions: operators, arrays, and calls of the functions in `functions.py`."""
+"""Evaluate parsed expressions of metric math: operators, arrays, and calls of the functions in `functions.py`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def evaluate(expression: Expression, scope: ExpressionScope) -> Value:
 
 
 def to_result(value: Value) -> Series | tuple[Series, ...]:
-    """The value as a result. A scalar is not a valid result."""
+    """Convert the value of an expression to its result. Raise an error for a scalar, which is not a valid result."""
     if isinstance(value, float):
         raise InvalidExpression("The expression returns a scalar; its result must be a time series or an array of time series")
     return value
@@ -112,7 +112,10 @@ def _combined(sign: str, left: Value, right: Value) -> Value:
 
 
 def _series(operation: BinaryOperator, left: float | Series, right: float | Series) -> Series:
-    """The operator applied at each time that either series has. A missing value is 0; results that are not numbers are dropped."""
+    """Apply the operator at each time at which one of the two series has a value.
+
+    If the other series has no value at that time, use 0. Drop results that are not numbers, such as the result of a division by 0.
+    """
     if isinstance(left, Series) and isinstance(right, Series):
         times = sorted(left.values.keys() | right.values.keys()) if left.values.keys() != right.values.keys() else list(left.values)
         pairs = ((at, left.values.get(at, 0.0), right.values.get(at, 0.0)) for at in times)

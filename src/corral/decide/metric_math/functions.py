@@ -15,7 +15,7 @@ from corral.model.durations import DAY_S, HOUR_S
 from corral.model.numbers import INT64_MAX
 
 UNSUPPORTED = ("ANOMALY_DETECTION_BAND", "DB_PERF_INSIGHTS", "INSIGHT_RULE_METRIC", "LAMBDA", "SERVICE_QUOTA")
-CYCLE_DAYS = 146_097  # the calendar repeats after 400 years
+CYCLE_DAYS = 146_097  # days in 400 years, after which the calendar repeats
 
 
 class Function(Struct, frozen=True):
@@ -70,7 +70,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _by_series(change: Callable[[Series, ExpressionScope], SeriesValues]) -> Callable[..., Value]:
-    """A function that maps a series to a series, and an array to an array."""
+    """Make a function that maps a series to a series, and an array of series to an array of series."""
 
     def compute(name: str, scope: ExpressionScope, value: Any) -> Value:
         if isinstance(value, Series):
@@ -89,7 +89,10 @@ def _by_value(change: Callable[[float], float | None]) -> Callable[..., Value]:
 
 
 def _reducing(of_values: Callable[[list[float]], float], of_column: Callable[[list[float], int], float]) -> Callable[..., Value]:
-    """A function that reduces a series to a number, and an array to a series over all times of its series."""
+    """Make a function that reduces a series to a number.
+
+    It reduces an array to one series, which has a value for each time at which a series of the array has one.
+    """
 
     def compute(name: str, _: ExpressionScope, value: Any) -> Value:
         if isinstance(value, Series):
@@ -141,7 +144,7 @@ REDUCERS: dict[str, Callable[[list[float]], float]] = {"AVG": _mean, "MAX": _lar
 
 
 def _steps(series: Series) -> Iterable[tuple[int, int, float]]:
-    """(time, seconds since the previous value, difference to it)"""
+    """Yield (time, seconds since the previous value, difference from the previous value)."""
     return ((at, at - before, value - last) for (before, last), (at, value) in pairwise(series.values.items()))
 
 
@@ -201,7 +204,7 @@ def _repeated(times: Iterable[int], known: SeriesValues) -> SeriesValues:
 
 
 def _linear(times: Iterable[int], known: SeriesValues) -> SeriesValues:
-    """Interpolation between two values. Times before the first and after the last value stay empty."""
+    """Interpolate missing values between two values. Times before the first value and after the last value stay empty."""
     found: SeriesValues = {}
     gap: list[int] = []
     before: tuple[int, float] | None = None
@@ -291,12 +294,12 @@ def _time_series(name: str, scope: ExpressionScope, value: Any) -> Value:
     return Series("", scope.period_s, dict.fromkeys(scope.times(scope.period_s), number))
 
 
-# Dates in UTC, by plain arithmetic: decide/ may not import datetime
+# Dates in UTC. They are computed here, because the modules of decide/ may not import datetime.
 
 
 def date_of(at_s: int) -> tuple[int, int, int]:
-    """(year, month, day). Years are counted from March, so that the leap day is the last day of a year."""
-    days = at_s // DAY_S + 719_468  # since March 1 of the year 0
+    """Return (year, month, day). The computation uses years that start in March, so that the leap day is the last day of a year."""
+    days = at_s // DAY_S + 719_468  # days since March 1 of the year 0
     cycle, of_cycle = divmod(days, CYCLE_DAYS)
     year_of_cycle = (of_cycle - of_cycle // 1460 + of_cycle // 36_524 - of_cycle // 146_096) // 365
     of_year = of_cycle - (365 * year_of_cycle + year_of_cycle // 4 - year_of_cycle // 100)

@@ -1,4 +1,7 @@
-"""The parser of metric math: numbers, ids of other queries, operators, uppercase functions, arrays, and quoted text."""
+"""The parser of metric math.
+
+An expression can contain numbers, ids of other queries, operators, functions with uppercase names, arrays and quoted text.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ SYNONYMS = {"||": "OR", "&&": "AND"}
 
 
 class InvalidExpression(Exception):
-    """The expression is invalid; the message says why."""
+    """The expression is invalid. The message says why."""
 
 
 class Number(Struct, frozen=True):
@@ -74,7 +77,7 @@ def parse(text: str) -> Expression:
 
 
 def names_in(expression: Expression) -> Iterator[str]:
-    """The ids of the queries that an expression refers to."""
+    """Return the ids of the queries to which an expression refers."""
     match expression:
         case QueryReference(id):
             yield id
@@ -89,7 +92,7 @@ def names_in(expression: Expression) -> Iterator[str]:
 
 
 def calls_in(expression: Expression, name: str) -> int:
-    """The number of calls of a function in an expression."""
+    """Count the calls of a function in an expression."""
     match expression:
         case FunctionCall(called, parts):
             return (called == name) + sum(calls_in(part, name) for part in parts)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from corral.model.metric import Metric
 
-SeriesValues = dict[int, float]  # start of a period in seconds → value, in the order of time
+SeriesValues = dict[int, float]  # start of a period in seconds → value, sorted by time
 
 
 class Series(Struct, frozen=True):
@@ -30,7 +30,7 @@ class ExpressionScope(Struct, frozen=True):
     """The queries and series that an expression may refer to."""
 
     results: Mapping[str, Value]  # query id → result
-    metrics: Mapping[str, Series]  # query id → series, for METRICS()
-    period_s: int  # of new series, such as those of TIME_SERIES
-    times: Callable[[int], range]  # period → start times of the request's periods
+    metrics: Mapping[str, Series]  # query id → series; the function METRICS() returns these
+    period_s: int  # the period of series that a function such as TIME_SERIES creates
+    times: Callable[[int], range]  # length of a period → the start times of all periods of that length in the request's time range
     search: Callable[[str, str, int | None], tuple[Series, ...]]
