@@ -1,7 +1,7 @@
 """Task protection, through ECS's API and through the agent's API (`ECS_AGENT_URI`) that a task calls to protect itself.
 
-A protected task is not chosen when its service scales in. ECS protects only tasks of services; Corral has no services yet, so every
-task can be protected. Protection is stored and shown until it expires. StopTask stops a protected task, as on ECS.
+A protected task is not chosen when its service scales in or deploys a new version. ECS protects only tasks of services; here every
+task can be protected. StopTask stops a protected task, as on ECS.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from corral.services.ecs.errors import InvalidParameterException, TaskNotFound
 from corral.services.ecs.lookup import arn, find_cluster, short
 from corral.services.ecs.task_description import task_arn_of
 from corral.services.ecs.task_metadata import role_name, unstopped_task
+from corral.services.ecs.task_progress import mark_service
 from corral.store import Store
 
 EXPIRES_DEFAULT_MINUTES = 120
@@ -39,6 +40,7 @@ def update_task_protection(tx: Tx[Store], params: dict[str, Any], caller: Caller
         details = {key: value for key, value in task.details.items() if key != "protectedUntil"}
         if enabled:
             details["protectedUntil"] = tx.now_s + minutes * 60
+        mark_service(tx, task)
         changed.append(_protection(caller, tx.store.tasks.set_details(task, details), tx.now_s))
     return {"protectedTasks": changed, "failures": failures}
 
