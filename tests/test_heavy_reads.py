@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from corral.server.heavy_reads import HeavyReads, ReadCancelled, Step, ThrottlingException
+from corral.server.heavy_reads import QUICK_MAX_S, HeavyReads, ReadCancelled, Step, ThrottlingException
 
 
 class Endless:
@@ -41,7 +42,7 @@ async def reading(**limits: int) -> AsyncIterator[Callable[..., Any]]:
     futures: list[asyncio.Future[Any]] = []
 
     def start(read: Callable[[Step], Any], caller: str) -> asyncio.Task[Any]:
-        return asyncio.create_task(reads.run(read, caller, futures.append))
+        return asyncio.create_task(reads.run(read, (caller, "Read"), futures.append))
 
     start.slow = futures  # type: ignore[attr-defined]
     try:
@@ -118,5 +119,30 @@ def test_errors_reach_the_caller_and_too_many_slow_reads_are_throttled() -> None
             for future in start.slow:
                 future.cancel()
             await asyncio.wait([running, *waiting])
+
+    asyncio.run(scenario())
+
+
+def test_a_caller_that_reads_slowly_again_and_again_loses_time_once() -> None:
+    def reader(thread_names: list[str], until_s: float) -> Callable[[Step], str]:
+        def read(step: Step) -> str:
+            thread_names.append(threading.current_thread().name.partition("_")[0])
+            began_s = time.thread_time()
+            while time.thread_time() - began_s < until_s:
+                step()
+            return "read"
+
+        return read
+
+    async def scenario() -> None:
+        async with reading() as start:
+            threads: list[str] = []
+            for _ in range(3):
+                assert await start(reader(threads, 2 * QUICK_MAX_S), "pages") == "read"
+            assert threads == ["reader", "slow-reader", "slow-reader", "slow-reader"]
+            threads.clear()
+            for _ in range(2):
+                assert await start(reader(threads, 0.0), "pages") == "read"
+            assert threads == ["slow-reader", "reader"]  # a quick read ends it
 
     asyncio.run(scenario())

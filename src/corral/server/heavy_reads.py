@@ -4,6 +4,10 @@ A read starts in one of the quick threads. If it takes too much CPU time there, 
 reads have threads of their own: each caller has at most one read in them at a time, and callers take turns. So quick reads never
 wait for slow ones, and one caller's slow reads do not delay those of the next. A slow read ends when its client disconnects.
 
+After a slow read, the next read of the same caller and operation starts as a slow read, unless another slow read of the caller is
+under way. So a client that reads page after page loses time to an abandoned read only once. This ends with the first read of them
+that was quick.
+
 Long reads call `Tx.step` between their steps, which is where they are abandoned or cancelled.
 """
 
@@ -26,10 +30,12 @@ SLOW_THREADS = 2
 QUICK_MAX_S = 0.02  # CPU time
 WATCH_S = 0.25  # after this time, the connection of a read is watched
 WAITING_MAX = 200  # slow reads that wait for a thread
+KINDS_MAX = 1_000  # pairs of a caller and an operation that are known to read slowly
 
 ThrottlingException = api_error("ThrottlingException")
 Step = Callable[[], None]
 Read = Callable[[Step], Any]
+Kind = tuple[str, str]  # caller and operation
 
 
 class TooSlow(Exception):
@@ -53,7 +59,16 @@ class QuickLimit(Struct):
 class SlowRead(Struct, eq=False):
     read: Read
     answer: asyncio.Future[Any]
+    kind: Kind
     cancelled: bool = False
+    was_quick: bool = False
+
+    def run(self) -> Any:
+        """Called in a thread for slow reads."""
+        since_s = time.thread_time()
+        found = self.read(self.step)
+        self.was_quick = time.thread_time() - since_s <= QUICK_MAX_S
+        return found
 
     def step(self) -> None:
         if self.cancelled:
@@ -70,21 +85,33 @@ class HeavyReads:
         self._slow: ThreadPoolExecutor | None = None
         self._waiting: dict[str, deque[SlowRead]] = {}  # by caller, in the order of their turns
         self._reading: dict[str, SlowRead] = {}  # by caller
+        self._slow_kinds: dict[Kind, None] = {}  # least recently added first
 
-    async def run(self, read: Read, caller: str, on_slow: Callable[[asyncio.Future[Any]], object]) -> Any:
+    async def run(self, read: Read, kind: Kind, on_slow: Callable[[asyncio.Future[Any]], object]) -> Any:
         """Run a read and return its result. `on_slow` gets the future of a read that takes long; cancelling it ends the read."""
-        if self._quick is None:
-            self._quick = ThreadPoolExecutor(QUICK_THREADS, thread_name_prefix="reader")
-        quick = self._loop.run_in_executor(self._quick, _read_quickly, read)
-        watch = self._loop.call_later(WATCH_S, on_slow, quick)  # it may have to wait for a thread
+        if kind not in self._slow_kinds or kind[0] in self._reading:
+            try:
+                return await self._watched(self._start_quick(read), on_slow)
+            except TooSlow:
+                self._note_slow(kind)
+        return await self._watched(self._queue(read, kind), on_slow)
+
+    async def _watched(self, answer: asyncio.Future[Any], on_slow: Callable[[asyncio.Future[Any]], object]) -> Any:
+        watch = self._loop.call_later(WATCH_S, on_slow, answer)  # it may have to wait for a thread
         try:
-            return await quick
-        except TooSlow:
-            answer = self._queue(read, caller)
+            return await answer
         finally:
             watch.cancel()
-        on_slow(answer)
-        return await answer
+
+    def _start_quick(self, read: Read) -> asyncio.Future[Any]:
+        if self._quick is None:
+            self._quick = ThreadPoolExecutor(QUICK_THREADS, thread_name_prefix="reader")
+        return self._loop.run_in_executor(self._quick, _read_quickly, read)
+
+    def _note_slow(self, kind: Kind) -> None:
+        if len(self._slow_kinds) >= KINDS_MAX:
+            del self._slow_kinds[next(iter(self._slow_kinds))]
+        self._slow_kinds[kind] = None
 
     def close(self) -> None:
         """Cancel the slow reads, and wait for the threads."""
@@ -95,10 +122,11 @@ class HeavyReads:
             if pool is not None:
                 pool.shutdown()
 
-    def _queue(self, read: Read, caller: str) -> asyncio.Future[Any]:
+    def _queue(self, read: Read, kind: Kind) -> asyncio.Future[Any]:
         if sum(map(len, self._waiting.values())) >= self._waiting_max:
             raise ThrottlingException("Rate exceeded: too many long reads are waiting. Retry later.")
-        slow = SlowRead(read, self._loop.create_future())
+        caller, _ = kind
+        slow = SlowRead(read, self._loop.create_future(), kind)
         slow.answer.add_done_callback(lambda answer: self._cancel(slow, caller) if answer.cancelled() else None)
         self._waiting.setdefault(caller, deque()).append(slow)
         self._start()
@@ -123,7 +151,7 @@ class HeavyReads:
             slow = self._reading[caller] = queue.popleft()
             if queue:
                 self._waiting[caller] = queue  # behind the other callers
-            done = self._slow.submit(slow.read, slow.step)
+            done = self._slow.submit(slow.run)
             done.add_done_callback(lambda done, slow=slow, caller=caller: self._finish_soon(slow, caller, done))  # type: ignore[misc]
 
     def _finish_soon(self, slow: SlowRead, caller: str, done: Future[Any]) -> None:
@@ -132,6 +160,8 @@ class HeavyReads:
 
     def _finished(self, slow: SlowRead, caller: str, done: Future[Any]) -> None:
         del self._reading[caller]
+        if slow.was_quick:
+            self._slow_kinds.pop(slow.kind, None)
         if not slow.answer.done():
             error = done.exception()
             if error is None:

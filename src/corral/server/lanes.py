@@ -99,11 +99,14 @@ class Lane(Generic[S]):
         handler: Callable[[Tx[S]], T],
         settings: Settings,
         ids: Ids,
-        caller: str = "",
+        kind: tuple[str, str] = ("", ""),
         on_slow: Callable[[asyncio.Future[T]], object] = lambda answer: None,
     ) -> T:
-        """Run a heavy read in a reader thread, outside the lane. `on_slow` gets the future of a read that takes long."""
-        found: T = await self._heavy_reads.run(lambda step: self._read(handler, settings, ids, step), caller, on_slow)
+        """Run a heavy read in a reader thread, outside the lane. `kind` is its caller and operation (heavy_reads.py).
+
+        `on_slow` gets the future of a read that takes long.
+        """
+        found: T = await self._heavy_reads.run(lambda step: self._read(handler, settings, ids, step), kind, on_slow)
         return found
 
     def read_now(self, handler: Callable[[Tx[S]], T], settings: Settings, ids: Ids) -> T:

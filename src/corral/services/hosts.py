@@ -1,4 +1,7 @@
-"""Messages of hosts: hello, heartbeats, and reports of runs and of GPUs that other processes use."""
+"""Messages from the agents of hosts: hello, heartbeats, reports about runs, and reports about GPUs in use.
+
+A run is one execution of a container.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,11 @@ UNKNOWN_TO_HOST = "the host no longer knows this run"
 
 
 def hello(tx: Tx[Store], message: Hello) -> None:
-    """A host (re)joined: apply its report, then order everything that should run there.
+    """A host has connected: apply its report, then order everything that should run on it.
 
-    A host knows every run that it started since it booted. So a run that it was ordered to start and does not know was never
-    started: order it again. But if the host rebooted, or had reported the run as alive, the run is lost.
+    A host reports every run that it has started since it booted. If it was ordered to start a run and does not report the run, it
+    never started the run. Then the start is ordered again. There are two exceptions: if the host has rebooted, or has reported the
+    run as running before, the run is lost.
     """
     tx.reset_orders(message.host_id)
     before = tx.store.hosts.get(message.host_id)
@@ -50,14 +54,14 @@ def hello(tx: Tx[Store], message: Hello) -> None:
 
 
 def report(tx: Tx[Store], host_id: str, runs: Iterable[Observed]) -> None:
-    """Apply a host's report of started and ended runs. Ignore runs that are unknown or belong to another host."""
+    """Apply a host's report of started and ended runs. The report does not change runs of other hosts."""
     by_task: dict[str, tuple[Task, dict[str, Observed]]] = {}
     for observed in runs:
         task = tx.store.tasks.of_run(run_of_attempt(observed.run_id))
         if task is not None and task.instance_id is not None and host_of(tx, task) == host_id:
             by_task.setdefault(task.id, (task, {}))[1][observed.run_id] = observed
         if observed.stopped_at_s is None and (task is None or task.state is TaskState.STOPPED):
-            tx.stop(host_id, observed.run_id)  # an orphan: its task has ended or does not exist
+            tx.stop(host_id, observed.run_id)  # the task of this run has stopped or does not exist
     for task, of_task in by_task.values():
         _apply_reports(tx, task, of_task)
         for observed in of_task.values():
@@ -68,7 +72,7 @@ def report(tx: Tx[Store], host_id: str, runs: Iterable[Observed]) -> None:
 
 
 def order_again(tx: Tx[Store], host_id: str, attempt_ids: Collection[str]) -> None:
-    """Order runs to start once more, with the present environment files: those of the first order have been replaced since."""
+    """Order the start of runs again, because their environment files were replaced after the first order was made."""
     for attempt_id in attempt_ids:
         task = tx.store.tasks.of_run(run_of_attempt(attempt_id))
         if task is not None and task.desired is TaskState.RUNNING and task.instance_id is not None:
@@ -87,21 +91,21 @@ def heartbeat(tx: Tx[Store], host_id: str) -> None:
 
 
 def gpus_in_use(tx: Tx[Store], host_id: str, found: Mapping[str, Sequence[Foreign]]) -> None:
-    """Store which GPUs of a host are used by processes that belong to no run. No task is placed on them meanwhile."""
+    """Store which GPUs are used by processes that belong to no run. While they are used, no task is placed on them."""
     host = tx.store.hosts.get(host_id)
     if host is not None and tx.store.hosts.put_foreign(host_id, found):
         _wake_pools(tx, host_id)
 
 
 def _wake_pools(tx: Tx[Store], host_id: str) -> None:
-    """Wake the pools of a host's slots after these gained capacity: claims may fit."""
+    """Call the scheduler for the host's pools, because the host has gained capacity and waiting claims may fit."""
     for pool in {instance.pool for instance in tx.store.instances.on_host(host_id)} - {None}:
         tx.mark(f"pool:{pool}")
         tx.mark(f"daemons:{pool}")
 
 
 def _missing(task: Task, run: Run, rebooted: bool, now_s: float) -> Observed | None:
-    """The report for a run that its host does not know; None if the host has yet to start it."""
+    """The end to record for a run that its host does not report; None if the host still has to start the run."""
     if run.state is RunState.STOPPED or run.waits:
         return None
     if rebooted:
@@ -114,14 +118,14 @@ def _missing(task: Task, run: Run, rebooted: bool, now_s: float) -> Observed | N
 
 
 def _apply_reports(tx: Tx[Store], task: Task, observed: dict[str, Observed]) -> None:
-    """Apply reports to the runs of a task. Reports of earlier attempts of a run change nothing."""
+    """Apply reports to the runs of a task. A report about an earlier attempt of a run has no effect."""
     runs = tuple([observe(run, observed[run.attempt_id]) if run.attempt_id in observed else run for run in task.runs])
     if any(map(is_not, runs, task.runs)):
         apply_progress(tx, task, task, runs)
 
 
 def _restore_health_checks(tx: Tx[Store], task: Task) -> None:
-    """Order the health checks of running containers again: a restarted agent has forgotten them."""
+    """Order the health checks of running containers again, because a restarted agent does not know them."""
     if task.plain:
         return
     spec = spec_of(tx, task)

@@ -1,4 +1,4 @@
-"""Launch and termination of instances. No API operation launches instances yet; tests do."""
+"""Launch and termination of instances. No API operation launches instances yet. Tests call these functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class InstanceRequest(Struct, frozen=True, kw_only=True):
     """An instance to launch, with the size of its type."""
 
     region: str
-    cluster: str  # the ECS cluster that it joins; empty: none
+    cluster: str  # the ECS cluster that the instance joins; empty if it joins none
     type: str
     gpus: int
     cpu_units: int
@@ -30,7 +30,10 @@ class InstanceRequest(Struct, frozen=True, kw_only=True):
 
 
 def launch(tx: Tx[Store], request: InstanceRequest) -> Instance:
-    """Launch an instance in this transaction if GPUs are free and no older claim waits for them; else it waits as a claim."""
+    """Add an instance, and launch it in this transaction if there is capacity. Otherwise its claim waits for capacity.
+
+    A claim that has waited longer is served first.
+    """
     instance = Instance(
         id=tx.ids.hex32(),
         region=request.region,
@@ -49,9 +52,9 @@ def launch(tx: Tx[Store], request: InstanceRequest) -> Instance:
 
 
 def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
-    """Launch an instance whose claim was placed. Its own slot may then serve waiting tasks."""
+    """Launch an instance after its claim was granted. Then place tasks that wait for the capacity of this instance."""
     instance = tx.store.instances.get(claim.id)
-    assert instance is not None, "the claim of an instance that does not exist"
+    assert instance is not None, "the instance of the claim does not exist"
     launched = tx.store.instances.launch(instance, placement)
     tx.changed(f"instance:{instance.id}")
     if launched.pool is not None:
@@ -60,11 +63,11 @@ def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
 
 
 def terminate(tx: Tx[Store], instance: Instance) -> None:
-    """Stop the tasks of an instance; when the last one has ended, its host gets the GPUs back. Idempotent."""
+    """Stop the tasks of an instance. When the last task has ended, the GPUs are returned to the host. This is idempotent."""
     assert not instance.is_host, "a host's own instance ends with the host"
     if instance.state is InstanceState.PENDING:
         tx.store.instances.terminate(instance, tx.now_s)
-        tx.mark(f"pool:{HOST_POOL}")  # a slot may have been reserved for it
+        tx.mark(f"pool:{HOST_POOL}")  # a slot that was reserved for this instance is free for other claims now
     elif instance.state is InstanceState.RUNNING:
         tx.store.instances.shut_down(instance)
         for task in tx.store.tasks.on(instance.id):

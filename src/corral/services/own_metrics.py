@@ -1,4 +1,4 @@
-"""The metrics that Corral publishes about itself: queues, clusters, and GPUs under the names of DCGM."""
+"""The metrics that Corral itself publishes: queues, clusters and GPUs. GPU metrics have the names that NVIDIA's DCGM uses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GPU_NAMESPACE = "Corral/GPU"
 
 
 class GpuReading(Struct, frozen=True):
-    """A sample of a GPU, and the dimensions under which to publish it: the GPU itself, its clusters, and its task."""
+    """A sample of a GPU, and the metric dimensions for it: for the GPU, for its clusters, and for its task."""
 
     sample: GpuSample
     memory_mib: int
@@ -32,12 +32,12 @@ class GpuReading(Struct, frozen=True):
 
 
 def queue_level(queue: QueueActivity) -> QueueActivity:
-    """The queue's levels, with all event counts at zero."""
+    """The activity of a queue without its event counts. Only the levels are left, such as the number of visible messages."""
     return replace(queue, sent=0, sent_bytes=0, received=0, deleted=0, empty_receives=0)
 
 
 def level_points(queue: QueueActivity, at_s: float, seconds: float) -> Iterator[Point]:
-    """The levels of a queue, which it had for `seconds`."""
+    """Datapoints for the levels of a queue. The levels did not change for `seconds`."""
     levels = {
         "ApproximateNumberOfMessagesVisible": (queue.visible, "Count"),
         "ApproximateNumberOfMessagesNotVisible": (queue.in_flight, "Count"),
@@ -49,7 +49,7 @@ def level_points(queue: QueueActivity, at_s: float, seconds: float) -> Iterator[
 
 
 def event_points(queue: QueueActivity, at_s: float) -> Iterator[Point]:
-    """The events of a queue since the last call."""
+    """Datapoints for the events of a queue since the last call."""
     events = {
         "NumberOfMessagesSent": queue.sent,
         "NumberOfMessagesReceived": queue.received,
@@ -58,7 +58,7 @@ def event_points(queue: QueueActivity, at_s: float) -> Iterator[Point]:
     }
     for name, count in events.items():
         yield Point(_queue_metric(queue, name), at_s, float(count), "Count", 1)
-    if queue.sent:  # the average size, counted once per message
+    if queue.sent:  # each sent message counts with the average size
         sizes = [(queue.sent_bytes / queue.sent, float(queue.sent))]
         yield Point(_queue_metric(queue, "SentMessageSize"), at_s, sizes, "Bytes", 1)
 
@@ -71,7 +71,7 @@ def _queue_metric(queue: QueueActivity, name: str) -> Metric:
 
 
 def reservations(tx: Tx[Store]) -> dict[tuple[str, str], dict[str, float]]:
-    """(region, cluster) → the percentages that tasks have reserved."""
+    """The percentages of CPU, memory and GPUs that tasks have reserved, by (region, cluster)."""
     clusters = {(region, tx.settings.cluster) for region in tx.store.clusters.regions()} | tx.store.instances.joined_clusters()
     return {key: _reserved_percent(slots_of(tx, *key)) for key in sorted(clusters)}
 
@@ -93,7 +93,7 @@ def cluster_points(percentages: Mapping[str, float], region: str, cluster: str, 
 
 
 def utilizations(tx: Tx[Store], measured: Sequence[Measured]) -> dict[tuple[str, str], dict[str, float]]:
-    """(region, cluster) → the percentages of its capacity that tasks used between two measurements."""
+    """The percentages of CPU and memory that tasks used between two measurements, by (region, cluster)."""
     capacities: dict[tuple[str, str], tuple[float, int]] = {}
     found: dict[tuple[str, str], dict[str, float]] = {}
     for attempt, now, before in _pairs(measured):
@@ -114,7 +114,10 @@ def utilizations(tx: Tx[Store], measured: Sequence[Measured]) -> dict[tuple[str,
 
 
 def _capacity(tx: Tx[Store], region: str, cluster: str) -> tuple[float, int]:
-    """Cores and bytes of a cluster's connected instances, or of all hosts if the cluster has only Fargate tasks."""
+    """CPU cores and bytes of memory of a cluster's connected instances.
+
+    If the cluster has no instances, the result is the capacity of all hosts, because Fargate tasks run there.
+    """
     slots = slots_of(tx, region, cluster) or tx.store.fleet.pool(HOST_POOL).slots()
     connected = [slot.total for slot in slots if slot.connected]
     cores = sum(total.cpu_units for total in connected) / CPU_UNITS_PER_CORE
@@ -122,7 +125,7 @@ def _capacity(tx: Tx[Store], region: str, cluster: str) -> tuple[float, int]:
 
 
 def _pairs(measured: Sequence[Measured]) -> Iterator[tuple[str, Usage, Usage]]:
-    """(attempt, usage now, usage before) of the runs that were measured twice."""
+    """Yield (attempt id, usage now, usage before) for each run that was measured twice."""
     for each in measured:
         for attempt, now in each.now.items():
             before = each.before.get(attempt)
@@ -134,7 +137,7 @@ def _pairs(measured: Sequence[Measured]) -> Iterator[tuple[str, Usage, Usage]]:
 
 
 def gpu_readings(tx: Tx[Store], samples: Mapping[str, GpuSample]) -> Iterator[GpuReading]:
-    """Readings for each GPU and cluster in every used region, and for each task in the task's region."""
+    """Yield one reading per GPU. The metrics of a GPU and of a host's cluster are published in every region in use."""
     regions = tx.store.clusters.regions() if samples else []
     for host in tx.store.hosts.all() if regions else ():
         holders, owners = tx.store.hosts.holders(host["id"]), tx.store.hosts.gpu_owners(host["id"])
@@ -174,5 +177,5 @@ def _dcgm_values(sample: GpuSample, memory_mib: int) -> Mapping[str, tuple[float
 
 
 def _weighted(value: float, seconds: float) -> Sample:
-    """A value that covers several seconds counts once for each of them."""
+    """A sample in which the value counts once for each second that it covers."""
     return float(value) if seconds < 1.5 else [(float(value), float(round(seconds)))]

@@ -1,7 +1,7 @@
-"""Pagination: how a service splits a list into pages, declared once per service.
+"""Pagination: how a service splits a list into pages. Each service declares this once.
 
-A `Pagination` names the members of requests and responses that carry the limit and the token, and holds the bounds of a page.
-`page` reads one page from `candidates`. A handler that reads its rows in another way uses `limit_of`, `after` and `more`.
+A `Pagination` has the names of the request and response members for the limit and the token. It also has the smallest and largest
+limit. `page` reads one page from `candidates`. A handler that reads its rows itself uses `limit_of`, `after` and `more`.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from corral.errors import ApiError
 
 T = TypeVar("T")
 Candidates = Callable[[str, int], list[tuple[str, T]]]
-"""(after, limit) → up to `limit` pairs of a sort key and an item whose keys follow `after`, sorted by key; -1: no limit."""
+"""A function of (after, limit). It returns (key, item) pairs, sorted by key, with keys greater than `after`; -1 means no limit."""
 
 
 class Pagination(Struct, frozen=True):
     invalid_token: type[ApiError]
-    limit: str | None = "maxResults"  # request member; None: the caller cannot choose the size of a page
+    limit: str | None = "maxResults"  # request member; None if the caller cannot choose the size of a page
     token: str = "nextToken"  # request member
     next_token: str = "nextToken"  # response member
     truncated: str | None = None  # response member that says whether there are more
-    default: int | None = 100  # items of a page when the request has no limit; None: all of them
+    default: int | None = 100  # items per page if the request has no limit; None means all items
     smallest: int = 1
     largest: int = 1000
-    invalid_limit: Callable[[str, int, int, int], ApiError] | None = None  # (member, limit, smallest, largest) → the refusal
-    only_with_limit: bool = False  # SQS: a request without a limit gets one page of `default` items, and no token
+    invalid_limit: Callable[[str, int, int, int], ApiError] | None = None  # (member, limit, smallest, largest) → error
+    only_with_limit: bool = False  # SQS returns a token only if the request has a limit
 
     def limit_of(self, params: Mapping[str, Any]) -> int | None:
-        """The size of a page; None: unlimited."""
+        """The size of a page; None if it is unlimited."""
         given = params.get(self.limit) if self.limit is not None else None
         if given is None:
             return self.default
@@ -44,7 +44,7 @@ class Pagination(Struct, frozen=True):
         return int(given)
 
     def after(self, params: Mapping[str, Any]) -> str:
-        """The key that the page follows; empty for the first page."""
+        """The last key of the previous page; empty for the first page."""
         given = params.get(self.token)
         if given is None:
             return ""
@@ -57,21 +57,21 @@ class Pagination(Struct, frozen=True):
         return self.invalid_token(f"{self.token} is not valid: pass the {self.next_token} of the previous response unchanged.")
 
     def position(self, params: Mapping[str, Any], read: Callable[[str], T]) -> T:
-        """The position that the token holds, parsed by `read`, which raises ValueError for a text that is no position."""
+        """The position that the token contains, parsed by `read`. `read` raises ValueError if the text is not a position."""
         try:
             return read(self.after(params))
         except ValueError:
             raise self.wrong_token() from None
 
     def more(self, last: str | None) -> dict[str, Any]:
-        """The response members that say whether more items follow the key `last`; None: this is the last page."""
+        """The response members that say whether more items follow. `last` is the last key of this page, or None if none follow."""
         members: dict[str, Any] = {} if self.truncated is None else {self.truncated: last is not None}
         if last is not None:
             members[self.next_token] = token_of(last)
         return members
 
     def page(self, params: Mapping[str, Any], candidates: Candidates[T]) -> tuple[list[T], dict[str, Any]]:
-        """The items of one page, and the response members that say whether there are more."""
+        """The items of one page, and the response members that say whether more items follow."""
         limit = self.limit_of(params)
         found = candidates(self.after(params), -1 if limit is None else limit + 1)
         if limit is None or len(found) <= limit:
@@ -81,12 +81,12 @@ class Pagination(Struct, frozen=True):
 
 
 def token_of(key: str) -> str:
-    """An opaque token for a position."""
+    """An opaque token that contains the key of an item."""
     return urlsafe_b64encode(key.encode()).decode()
 
 
 def among(items: Mapping[str, T]) -> Candidates[T]:
-    """Candidates from a mapping of key to item."""
+    """Candidates from a dict of key to item."""
 
     def candidates(after: str, limit: int) -> list[tuple[str, T]]:
         keys = [key for key in sorted(items) if key > after]
@@ -96,5 +96,5 @@ def among(items: Mapping[str, T]) -> Candidates[T]:
 
 
 def names(listing: Callable[[str, int], list[str]]) -> Candidates[str]:
-    """Candidates that are their own keys."""
+    """Candidates from a function that lists names. Each name is both key and item."""
     return lambda after, limit: [(name, name) for name in listing(after, limit)]

@@ -1,7 +1,7 @@
-"""The permissions that an operation needs: the action of IAM, and the ARNs of the resources that the request names.
+"""The permissions that an operation needs: IAM actions, and the ARNs of the resources that the request names.
 
-A resource is named as its handler finds it, not as the request writes it: handlers ignore parts of an ARN, so a policy on the text
-of the request would protect nothing.
+Handlers ignore some parts of an ARN, so different ARNs in requests can refer to the same resource. The permission therefore has
+the ARN of the resource that the handler will find. With the ARN of the request, a caller could evade a policy.
 """
 
 from __future__ import annotations
@@ -27,20 +27,23 @@ from corral.store import Store
 
 Params = Mapping[str, Any]
 
-RUN_ON_HOST = "corral:RunOnHost"  # Corral's own action: launch a task that has access to the host
+RUN_ON_HOST = "corral:RunOnHost"  # an action that AWS does not have: launch a task that has access to the host
 PASS_ROLE = "iam:PassRole"
 PASSED_TO_TASKS: Context = {"iam:passedtoservice": ("ecs-tasks.amazonaws.com",)}
 PASSED_TO_INSTANCES: Context = {"iam:passedtoservice": ("ec2.amazonaws.com",)}
 
 
 class Permission(Struct, frozen=True):
-    action: str  # as a policy names it
+    action: str  # as in a policy: "ecs:RunTask"
     resource: str  # an ARN, NO_RESOURCE or UNKNOWN_RESOURCE
-    context: Context = field(default_factory=dict)  # condition keys of this operation, in lower case
+    context: Context = field(default_factory=dict)  # condition keys and their values; keys are in lower case
 
 
 def permissions(tx: Tx[Store], caller: Caller, service: str, operation: str, params: Params) -> list[Permission]:
-    """All of these are needed for the operation. `params` are the parameters of the request; for S3, those in its head."""
+    """All permissions that the caller needs for the operation. `params` are the parameters of the request.
+
+    For S3, `params` has only the parameters in the head of the request, because the body has not arrived yet.
+    """
     derive = DERIVATIONS.get(service)
     if derive is None:
         return [Permission(f"{service}:{operation}", UNKNOWN_RESOURCE, _tags(params))]
@@ -48,12 +51,12 @@ def permissions(tx: Tx[Store], caller: Caller, service: str, operation: str, par
 
 
 def action_of(service: str, operation: str) -> str:
-    """The action of IAM for an operation: most have the same name, but not all."""
+    """The IAM action of an operation. Most actions have the name of their operation."""
     return f"{service}:{ACTIONS.get(service, {}).get(operation, operation)}"
 
 
 def _tags(params: Params) -> Context:
-    """The condition keys aws:RequestTag/KEY and aws:TagKeys of a request that tags something."""
+    """The condition keys aws:RequestTag/KEY and aws:TagKeys, if the request has tags."""
     given = params.get("tags") or params.get("Tags") or ()
     tags = [{"key": key, "value": value} for key, value in given.items()] if isinstance(given, Mapping) else given
     pairs = {tag.get("key", tag.get("Key", "")): tag.get("value", tag.get("Value", "")) for tag in tags if isinstance(tag, Mapping)}
@@ -63,7 +66,7 @@ def _tags(params: Params) -> Context:
 
 
 def _each(service: str, operation: str, arns: Iterable[str], context: Context) -> list[Permission]:
-    """One permission for each resource; without any, the operation on no resource."""
+    """One permission for each ARN. If there are no ARNs, one permission without a resource."""
     action = action_of(service, operation)
     return [Permission(action, each, context) for each in arns] or [Permission(action, NO_RESOURCE, context)]
 
@@ -117,7 +120,7 @@ def _launch(tx: Tx[Store], caller: Caller, operation: str, params: Params, conte
     try:
         revision, _, document = find_definition(tx, caller, given)
         name = f"{split_definition(given)[0]}:{revision}"
-    except ApiError:  # the operation will raise it, if the caller may perform it
+    except ApiError:  # the handler raises the same error later, if the caller has the permissions
         name, document = short(given), {}
     definition_arn = f"arn:aws:ecs:{caller.region}:{caller.account}:task-definition/{name}"
     needed = _each("ecs", operation, [definition_arn], context)
@@ -125,18 +128,21 @@ def _launch(tx: Tx[Store], caller: Caller, operation: str, params: Params, conte
 
 
 def _pass_roles(tx: Tx[Store], caller: Caller, document: Params, overrides: Params) -> list[Permission]:
-    """A task gets the permissions of its roles, so its creator must be allowed to pass them to it."""
+    """The permissions to pass the task's roles. A task can do what its roles allow, so its creator needs these permissions."""
     given = [overrides.get(member) or document.get(member) for member in ("taskRoleArn", "executionRoleArn")]
     return [Permission(PASS_ROLE, role_arn(tx, caller, role), PASSED_TO_TASKS) for role in dict.fromkeys(given) if role]
 
 
 def _host(document: Params) -> list[Permission]:
-    """ECS has no action for this: on AWS, a task cannot become the machine that ECS itself runs on."""
+    """The permission to run a task that has access to the host.
+
+    ECS has no such action, because AWS runs no task on ECS's own machines.
+    """
     return [Permission(RUN_ON_HOST, NO_RESOURCE)] if host_access.setting_with_host_access(document) is not None else []
 
 
 def role_arn(tx: Tx[Store], caller: Caller, given: str) -> str:
-    """The ARN of the role that a name or an ARN refers to. Only its name counts, so the path of another role does not help."""
+    """The ARN of the role that the handler will find. It finds a role by name only, so the path in `given` is ignored."""
     role = find_role(tx, short(given))
     if role is not None:
         return str(role["Arn"])
@@ -174,7 +180,7 @@ def _s3(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[P
 
 def _sqs(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
     name = params.get("QueueName") or params.get("QueueUrl", "").rstrip("/").rpartition("/")[2]
-    source = params.get("SourceArn")  # of message move tasks
+    source = params.get("SourceArn")  # only operations on message move tasks have it
     arns = [f"arn:aws:sqs:{caller.region}:{caller.account}:{name}"] if name else [source] if source else []
     arns += [params["DestinationArn"]] if params.get("DestinationArn") else []
     return _each("sqs", operation, arns if operation != "ListQueues" else (), _tags(params))
@@ -244,7 +250,7 @@ def _sts(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[
 
 
 def assume_role_context(params: Params) -> Context:
-    """The condition keys of AssumeRole, also for the trust policy of the role."""
+    """The condition keys of AssumeRole. They are used for the caller's policies and for the trust policy of the role."""
     keys = {"sts:externalid": "ExternalId", "sts:rolesessionname": "RoleSessionName", "sts:sourceidentity": "SourceIdentity"}
     return {key: (params[member],) for key, member in keys.items() if params.get(member)}
 
@@ -266,7 +272,7 @@ def _corral(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> li
 Derivation = Callable[[Tx[Store], Caller, str, Params], list[Permission]]
 DERIVATIONS: dict[str, Derivation] = {
     "cloudwatch": _cloudwatch,
-    "corral": _corral,  # pages of Corral itself
+    "corral": _corral,  # Corral's own pages, such as the status page
     "ecr": _ecr,
     "ecs": _ecs,
     "iam": _iam,
@@ -277,7 +283,7 @@ DERIVATIONS: dict[str, Derivation] = {
     "sts": _sts,
 }
 
-ACTIONS: dict[str, dict[str, str]] = {  # service → operation → action, where the two differ
+ACTIONS: dict[str, dict[str, str]] = {  # service → operation → action, for actions whose name is not the operation's
     "s3": {
         "CompleteMultipartUpload": "PutObject",
         "CopyObject": "PutObject",

@@ -1,11 +1,12 @@
-"""Temporary credentials without stored sessions: a session token contains its session, and a MAC proves that Corral issued it.
+"""Temporary credentials. Corral stores no sessions: the session token contains the session, authenticated by a MAC.
 
-The token carries the principal and the expiry of the session. The secret key, with which the client signs requests, is derived
-from the same bytes and is not in the token. So a session survives a restart, and a million sessions need no storage. The token is
-not encrypted: its holder can read the principal.
+The token contains the principal and the expiry time of the session. The client signs requests with a secret key. Corral derives
+this secret key from the token and from a key that only Corral has. So the token need not contain the secret key, and Corral need
+not store it. Sessions survive a restart. The token is not encrypted: its holder can read the principal.
 
-The key of the MAC is the data folder's (`sessions.json`). Each MAC has a purpose, so a token for one purpose is not valid for
-another. A session also ends when it is revoked, and when the root key that created it is replaced (`SessionValidity`).
+Corral's own key, which is used for all MACs, is in the data folder (`sessions.json`). The purpose of a token is part of its MAC,
+so a token is valid for one purpose only. A session can end before its expiry time: when it is revoked, or when the root key that
+created it is replaced (`SessionValidity`).
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from msgspec.structs import astuple
 
 from corral.model.session import Credentials, CredentialSession
 
-TOKEN_MAX = 4096  # characters, as on AWS
+TOKEN_MAX = 4096  # characters; AWS has the same limit
 TASK_LIFETIME_S = 6 * 3600  # as on ECS
-TASK_ROTATION_S = 5 * 3600  # a task's credentials are valid for at least another hour; SDKs refresh 15 minutes before they expire
+TASK_ROTATION_S = 5 * 3600  # an hour less than the lifetime, because SDKs refresh credentials before they expire
 SEAL_BYTES = 32
 NONCE_BYTES = 6
-HOST_ROLE = "corral-host"  # the role of a task without one: it corresponds to the instance profile on EC2
+HOST_ROLE = "corral-host"  # the role of tasks without a task role, like the instance profile on EC2
 
 
 def issue(
@@ -38,7 +39,7 @@ def issue(
     confined: bool = False,
     epoch: str = "0",
 ) -> Credentials:
-    """Create a session. The same arguments give the same keys."""
+    """Create a session. The same arguments always give the same credentials."""
     assert len(nonce) == NONCE_BYTES
     access_key_id = "ASIA" + b32encode(nonce + _seal(key, "access key id", nonce)[:4]).decode()
     session = CredentialSession(access_key_id, principal, expires_at_s, task_id, confined, epoch)
@@ -46,9 +47,9 @@ def issue(
     return Credentials(session, _secret_key(key, payload), sealed(key, "session", payload))
 
 
-@lru_cache(maxsize=1024)  # a client sends the same one with every request
+@lru_cache(maxsize=1024)  # a client sends the same token with every request
 def read(key: bytes, access_key_id: str, token: str) -> Credentials | None:
-    """The credentials of a token; None if it is not valid for this access key. The caller checks the expiry."""
+    """The credentials for a token; None if the token is not valid for this access key. The caller checks the expiry time."""
     payload = opened(key, "session", token) if len(token) <= TOKEN_MAX else None
     if payload is None:
         return None
@@ -59,7 +60,7 @@ def read(key: bytes, access_key_id: str, token: str) -> Credentials | None:
 def of_task(
     key: bytes, account: str, role: str, task_id: str, now_s: float, *, confined: bool = False, epoch: str = "0"
 ) -> Credentials:
-    """The credentials of a task at this time. They change every few hours, and the old ones stay valid for a while."""
+    """The current credentials of a task. They change every five hours. Old credentials stay valid until they expire."""
     issued_at_s = int(now_s // TASK_ROTATION_S) * TASK_ROTATION_S
     nonce = _seal(key, "task", f"{task_id}/{issued_at_s}/{epoch}".encode())[:NONCE_BYTES]
     principal, expires_at_s = role_session(account, role, task_id), issued_at_s + TASK_LIFETIME_S
@@ -67,12 +68,15 @@ def of_task(
 
 
 def root_mark(key: bytes, access_key_id: str, secret_key: str) -> str:
-    """Identify a root key in the sessions that it creates, so that they end with it. The mark does not reveal the key."""
+    """A text that identifies a root key without revealing it.
+
+    Sessions contain the mark of the root key that created them, so they end when the root key is replaced.
+    """
     return _seal(key, "root mark", f"{access_key_id}/{secret_key}".encode())[:8].hex()
 
 
 def is_our_key(key: bytes, access_key_id: str) -> bool:
-    """Whether Corral issued this access key id. Its session may have expired."""
+    """Whether Corral issued this access key id. The session of the key may have expired."""
     prefix, encoded = access_key_id[:4], access_key_id[4:]
     if prefix != "ASIA" or len(encoded) != 16:
         return False
@@ -83,29 +87,29 @@ def is_our_key(key: bytes, access_key_id: str) -> bool:
     return compare_digest(body[NONCE_BYTES:], _seal(key, "access key id", body[:NONCE_BYTES])[:4])
 
 
-# --- tokens that only a task's containers know --------------------------------------------------------------------
+# --- secrets of a task's containers -------------------------------------------------------------------------------
 
 
 def password_of_task(key: bytes, task_id: str) -> str:
-    """The secret with which a task requests its credentials. The task id is public, so it cannot serve for this."""
+    """The secret that a task sends to get its credentials. The task id is public, so it cannot be this secret."""
     return urlsafe_b64encode(_seal(key, "password", task_id.encode())).decode()
 
 
 def address_of_run(key: bytes, run_id: str) -> str:
-    """The unguessable part of the URL at which a container finds its task metadata."""
+    """The part of the task metadata URL that identifies the container. Other programs cannot guess it."""
     return f"{run_id}-{_seal(key, 'address', run_id.encode())[:16].hex()}"
 
 
-# --- signed tokens ------------------------------------------------------------------------------------------------
+# --- tokens with a MAC --------------------------------------------------------------------------------------------
 
 
 def sealed(key: bytes, purpose: str, payload: bytes) -> str:
-    """A token with a payload and a MAC for one purpose. The payload is not encrypted."""
+    """Make a token from a payload and a MAC for this purpose. The payload is not encrypted."""
     return urlsafe_b64encode(_seal(key, purpose, payload) + payload).decode()
 
 
 def opened(key: bytes, purpose: str, token: str) -> bytes | None:
-    """The payload of a token; None if its MAC is not valid."""
+    """The payload of a token; None if the token has no valid MAC for this purpose."""
     try:
         data = b64decode(token.encode("ascii"), altchars=b"-_", validate=True)
     except ValueError:
@@ -122,7 +126,7 @@ def role_session(account: str, role: str, session_name: str) -> str:
 
 
 def derived_role_id(account: str, role: str) -> str:
-    """An id for a role that IAM does not have: always the same for the same name."""
+    """An id for a role that IAM does not have. The same name always gives the same id."""
     return "AROA" + b32encode(sha256(f"{account}/{role}".encode()).digest()).decode()[:17]
 
 
@@ -131,5 +135,5 @@ def _secret_key(key: bytes, payload: bytes) -> str:
 
 
 def _seal(key: bytes, purpose: str, payload: bytes) -> bytes:
-    """A MAC. Keyed BLAKE2 is one without HMAC, and three times as fast: each start of a container needs two."""
+    """A MAC. Keyed BLAKE2 needs no HMAC and is three times as fast. Each start of a container needs two MACs."""
     return blake2b(payload, key=key, person=purpose.encode(), digest_size=SEAL_BYTES).digest()

@@ -1,9 +1,8 @@
-"""Stored-only resources: they are stored, described, updated and deleted, and do nothing else.
+"""Stored-only resources: Corral stores, describes, updates and deletes them. They have no other effect.
 
-A `ServiceStyle` says how a service names its errors, pages and tags. A `ResourceType` declares one type of resource: its id, the
-members it stores, and the operations that create, get, list, update, delete and tag it; `handlers(type)` returns those operations.
-An operation that a declaration cannot express is an ordinary function, built from `create`, `find`, `put` and `every`.
-`cloudformation_types.py` makes the same types available to CloudFormation.
+A `ServiceStyle` has the conventions of a service: errors, pages and tags. A `ResourceType` declares one type of resource: its id,
+its members, and its operations. `handlers(type)` returns these operations. Operations that a declaration cannot express are
+ordinary functions that call `create`, `find`, `put` and `every`. `cloudformation_types.py` uses the same types for CloudFormation.
 """
 
 from __future__ import annotations
@@ -24,23 +23,24 @@ from corral.store import Store
 from corral.store.stored_resources import Document as Document
 
 Params = dict[str, Any]
-Selects = Callable[[Document], bool]  # of a resource as its type's `view` returns it
+Selects = Callable[[Document], bool]  # whether a list response contains this resource; the argument is a result of `view`
 
 ROWS_PER_READ = 100
-TOKEN, REQUEST = "_token", "_request"  # of a resource that was created with an idempotency token
+TOKEN, REQUEST = "_token", "_request"  # document members for the idempotency token and the request that contained it
 
 
 class ServiceStyle(Struct, frozen=True):
-    """How one service names its errors, pages and tags, for all its resource types."""
+    """The conventions of one service for errors, pages and tags. All resource types of the service share them."""
 
     service: str
-    exists: Callable[[str, str], ApiError]  # (type, id) → the error for an id that is taken
-    missing: Callable[[str, str], ApiError]  # (type, id) → the error for an id that does not exist
+    exists: Callable[[str, str], ApiError]  # (type, id) → the error if the id already exists
+    missing: Callable[[str, str], ApiError]  # (type, id) → the error if the id does not exist
     pages: Pagination
     tags: TagRules
-    tags_member: str = "Tags"  # of documents, and of requests that tag
-    given_tags: Callable[[str, Params], list[dict[str, str]]] = lambda type_, params: params.get("Tags", [])  # of a create request
-    token_reused: Callable[[], ApiError] | None = None  # the error for the token of another request
+    tags_member: str = "Tags"  # the member for tags in documents and in requests that tag a resource
+    # Returns the tags in a create request.
+    given_tags: Callable[[str, Params], list[dict[str, str]]] = lambda type_, params: params.get("Tags", [])
+    token_reused: Callable[[], ApiError] | None = None  # the error if another request used the same token
     regional: bool = True
 
 
@@ -57,26 +57,27 @@ def _all(tx: Tx[Store], caller: Caller, params: Params) -> Selects:
 
 class ResourceType(Struct, frozen=True):
     style: ServiceStyle
-    name: str  # "role": in the store and in messages
-    id: str  # "RoleName": the member of requests and documents that identifies a resource
-    one: str  # "Role": the response member that holds one
-    many: str  # "Roles": the response member that holds a list
-    new: Callable[[Tx[Store], Params, Caller], Document]  # the members of a new resource that its request does not give
-    members: tuple[str, ...] = ()  # request members that are stored as given
+    name: str  # such as "role": the name of the type in the store and in messages
+    id: str  # such as "RoleName": the member that identifies a resource, in requests and documents
+    one: str  # such as "Role": the response member for one resource
+    many: str  # such as "Roles": the response member for a list of resources
+    new: Callable[[Tx[Store], Params, Caller], Document]  # returns members that are not in the request, such as ids
+    members: tuple[str, ...] = ()  # request members that are stored unchanged
     defaults: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    unlisted: tuple[str, ...] = ()  # members that the list operation leaves out
-    by_arn: tuple[str, str] | None = None  # for requests that give an ARN: their member, and the document's member
-    ids: str | None = None  # the member of a list request that names the resources it wants
-    check: Callable[[Params], None] = lambda params: None  # refuses a create or update request
+    unlisted: tuple[str, ...] = ()  # members that the list operation omits
+    by_arn: tuple[str, str] | None = None  # members for the ARN in requests and in documents, if requests use the ARN
+    ids: str | None = None  # the member of a list request that has the ids of the requested resources
+    check: Callable[[Params], None] = lambda params: None  # raises an error if a create or update request is not valid
     token: str | None = None  # the request member that makes a create request idempotent
-    created: Callable[[Tx[Store], Caller, Document], None] = lambda tx, caller, document: None  # creates what belongs to it
-    create_response: Callable[[Document], dict[str, Any]] | None = None  # None: the resource
-    check_delete: Callable[[Tx[Store], Caller, Document], None] = lambda tx, caller, document: None  # refuses while in use
-    deleted: Callable[[Tx[Store], Caller, Document], None] = lambda tx, caller, document: None  # deletes what belongs to it
+    # `created` creates the resources that belong to a new resource, and `deleted` deletes them.
+    created: Callable[[Tx[Store], Caller, Document], None] = lambda tx, caller, document: None
+    create_response: Callable[[Document], dict[str, Any]] | None = None  # if None, the response is the resource
+    check_delete: Callable[[Tx[Store], Caller, Document], None] = lambda tx, caller, document: None  # raises an error if in use
+    deleted: Callable[[Tx[Store], Caller, Document], None] = lambda tx, caller, document: None
     delete_response: Callable[[Document], dict[str, Any]] = lambda document: {}
-    selects: Callable[[Tx[Store], Caller, Params], Selects] = _all  # which resources a list request wants
+    selects: Callable[[Tx[Store], Caller, Params], Selects] = _all  # returns the filter for a list request
     view: Callable[[Tx[Store], Caller, Document], Document] = lambda tx, caller, document: document
-    # Operations; None: the service has none
+    # Names of the operations. None means that the service does not have the operation.
     create: str | None = None
     get: str | None = None
     list: str | None = None
@@ -88,7 +89,7 @@ class ResourceType(Struct, frozen=True):
 
 
 def handlers(type_: ResourceType) -> dict[str, Handler]:
-    """The operations that a declaration names."""
+    """The handlers of the operations that a declaration names."""
 
     def create_one(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
         document = create(tx, caller, type_, params)
@@ -130,7 +131,10 @@ def handlers(type_: ResourceType) -> dict[str, Handler]:
 
 
 def create(tx: Tx[Store], caller: Caller, type_: ResourceType, params: Params) -> Document:
-    """Store a new resource; raise the service's error if its id is taken. A repeated token returns the resource it created."""
+    """Store a new resource. Raises the service's error if the id already exists.
+
+    A repeated request with the same token returns the resource that the first request created.
+    """
     style, token = type_.style, params.get(type_.token) if type_.token is not None else None
     if token is not None:
         for document in every(tx, caller, type_):
@@ -154,7 +158,7 @@ def create(tx: Tx[Store], caller: Caller, type_: ResourceType, params: Params) -
 
 
 def find(tx: Tx[Store], caller: Caller, type_: ResourceType, params: Params) -> Document:
-    """The resource that a request names; raise the service's error if it does not exist."""
+    """The resource that a request names. Raises the service's error if it does not exist."""
     given, own = type_.by_arn or (type_.id, type_.id)
     name = params[given].rpartition("/")[2] if type_.by_arn else params[given]
     document = tx.store.stored.get(*_place(type_, caller), name)
@@ -164,12 +168,12 @@ def find(tx: Tx[Store], caller: Caller, type_: ResourceType, params: Params) -> 
 
 
 def put(tx: Tx[Store], caller: Caller, type_: ResourceType, document: Document) -> None:
-    """Replace the document of a resource that exists."""
+    """Replace the document of an existing resource."""
     tx.store.stored.change(*_place(type_, caller), document[type_.id], document)
 
 
 def delete(tx: Tx[Store], caller: Caller, type_: ResourceType, document: Document) -> None:
-    """Delete a resource that nothing uses."""
+    """Delete a resource. Raises an error if the resource is in use."""
     type_.check_delete(tx, caller, document)
     tx.store.stored.drop(*_place(type_, caller), document[type_.id])
     type_.deleted(tx, caller, document)
@@ -180,12 +184,12 @@ def get(tx: Tx[Store], caller: Caller, type_: ResourceType, name: str) -> Docume
 
 
 def every(tx: Tx[Store], caller: Caller, type_: ResourceType) -> Iterator[Document]:
-    """All resources of a type, in the order of their ids."""
+    """All resources of a type, sorted by id."""
     return (document for _, document in tx.store.stored.listed(*_place(type_, caller)))
 
 
 def list_resources(tx: Tx[Store], params: Params, caller: Caller, type_: ResourceType) -> dict[str, Any]:
-    """The response of a list operation: the resources that the request names or selects, one page of them."""
+    """The response of a list operation: one page of the resources that the request names or selects."""
     chosen = type_.selects(tx, caller, params)
     if type_.ids is not None and params.get(type_.ids):
         named = {each: type_.view(tx, caller, find(tx, caller, type_, {type_.id: each})) for each in params[type_.ids]}
@@ -200,7 +204,7 @@ def list_resources(tx: Tx[Store], params: Params, caller: Caller, type_: Resourc
 
 
 def response_view(tx: Tx[Store], caller: Caller, type_: ResourceType, document: Document) -> Document:
-    """A resource as responses show it: without the members that begin with "_"."""
+    """The resource for a response, without the members that begin with "_"."""
     return _visible(type_.view(tx, caller, document))
 
 
@@ -248,5 +252,5 @@ def _visible(view: Document, hidden: tuple[str, ...] = ()) -> Document:
 
 
 def _place(type_: ResourceType, caller: Caller) -> tuple[str, str, str]:
-    """Where the store holds it: service, type and region."""
+    """The service, type and region under which the store has the resource."""
     return type_.style.service, type_.name, caller.region if type_.style.regional else ""

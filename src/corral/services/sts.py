@@ -1,7 +1,8 @@
 """AWS STS: the identity of the caller, and temporary credentials.
 
-The root user and tasks that run as processes may assume any role of this account. Programs in containers need a policy that allows
-it and a role that trusts them, and what they may do in the session is decided by the policies of that role.
+The root user may assume every role of this account, and so may tasks that run as plain processes. A program in a Docker container
+may assume a role only if a policy allows this and the role trusts the program. The policies of the assumed role then limit the
+session.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ ValidationError = api_error("ValidationError")
 
 ROLE_DURATION_S = 3600
 TOKEN_DURATION_S = 12 * 3600
-CHAINED_MAX_S = 3600  # a session made with a session's credentials
-POLICY_MAX = 2048  # characters of a policy and tags together
+CHAINED_MAX_S = 3600  # for a caller that uses the credentials of another session
+POLICY_MAX = 2048  # characters of session policies and tags together
 
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::([0-9]{12}):role/((?:[!-.0-~]+/)*)([\w+=,.@-]{1,64})", re.ASCII)
 
@@ -37,7 +38,7 @@ def get_caller_identity(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> 
 
 
 def user_id(tx: Tx[Any], caller: Caller) -> str:
-    """AWS's id for a principal: the account for its root user, AROA…:session for a role, account:name for a federated user."""
+    """The UserId of a caller: ACCOUNT for the root user, AROA…:SESSION for a role, ACCOUNT:NAME for a federated user."""
     kind, _, name = caller.principal.rpartition(":")[2].partition("/")
     if kind == "assumed-role":
         role, _, session_name = name.partition("/")
@@ -84,7 +85,7 @@ def get_federation_token(tx: Tx[Any], params: dict[str, Any], caller: Caller) ->
 
 
 def get_access_key_info(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """The account of an access key that Corral issued; the key may have expired."""
+    """The account of an access key that Corral issued. The key may have expired."""
     access_key_id = params["AccessKeyId"]
     if access_key_id != caller.access_key_id and not sessions.is_our_key(tx.settings.session_key, access_key_id):
         raise InvalidClientTokenId("The access key ID provided does not exist in our records.")
@@ -92,19 +93,22 @@ def get_access_key_info(tx: Tx[Any], params: dict[str, Any], caller: Caller) -> 
 
 
 def _known_role(tx: Tx[Any], role: str) -> dict[str, Any] | None:
-    from corral.services.iam.roles import find_role  # imported late: most callers only use GetCallerIdentity as root
+    from corral.services.iam.roles import find_role  # imported only here, because most callers use no roles
 
     return find_role(tx, role)
 
 
 def _role_id(tx: Tx[Any], caller: Caller, role: str) -> str:
-    """The role's id in IAM; a derived id if IAM does not have the role."""
+    """The role's id in IAM, or a derived id if IAM does not have the role."""
     known = _known_role(tx, role)
     return known["RoleId"] if known else sessions.derived_role_id(caller.account, role)
 
 
 def _issue(tx: Tx[Any], principal: str, duration_s: int, caller: Caller) -> Credentials:
-    """Issue credentials. A session that a task's program creates ends with the task, and is confined if the program is."""
+    """Issue credentials. If the caller is a program of a task, the session ends with the task.
+
+    If policies limit the caller (`confined`), they also limit the new session.
+    """
     nonce = bytes.fromhex(tx.ids.hex32())[: sessions.NONCE_BYTES]
     return sessions.issue(
         tx.settings.session_key,
@@ -130,7 +134,7 @@ def _credentials_response(credentials: Credentials) -> dict[str, Any]:
 
 
 def _check_role(role_arn: str, caller: Caller) -> str:
-    """The name of the role in an ARN, without its path."""
+    """Check the ARN of a role, and return the name of the role without its path."""
     if not role_arn.startswith("arn:"):
         raise ValidationError(f"{role_arn} is invalid")
     match = _ROLE.fullmatch(role_arn)
@@ -142,8 +146,8 @@ def _check_role(role_arn: str, caller: Caller) -> str:
 
 
 def _check_trust(tx: Tx[Any], params: dict[str, Any], caller: Caller, role: str) -> None:
-    """Raise AccessDenied unless the role exists and its trust policy lets this program in a container assume it."""
-    from corral.services.authorization import trust_refusal  # imported late: few callers are confined
+    """Raise AccessDenied if the role does not exist, or if its trust policy does not allow this caller to assume it."""
+    from corral.services.authorization import trust_refusal  # imported only here, because few callers are programs in containers
 
     known = _known_role(tx, role)
     role_arn = known["Arn"] if known is not None else params["RoleArn"]
@@ -153,7 +157,7 @@ def _check_trust(tx: Tx[Any], params: dict[str, Any], caller: Caller, role: str)
 
 
 def _check_mfa(params: dict[str, Any]) -> None:
-    """Corral has no MFA devices, so no code can be valid."""
+    """Refuse every MFA code, because Corral has no MFA devices."""
     if "SerialNumber" in params or "TokenCode" in params:
         raise AccessDenied("MultiFactorAuthentication failed with invalid MFA one time pass code.")
 
@@ -164,7 +168,10 @@ def _check_long_lived(caller: Caller, operation: str) -> None:
 
 
 def _packed_size(params: dict[str, Any]) -> dict[str, int]:
-    """PackedPolicySize: the space that policies and tags of a session take, in percent; absent without any."""
+    """The response member PackedPolicySize: the percentage of the limit that session policies and tags use.
+
+    The member is omitted if the request has no policies and no tags.
+    """
     policy, tags, arns = params.get("Policy"), params.get("Tags", ()), params.get("PolicyArns", ())
     if policy is not None:
         try:

@@ -1,6 +1,6 @@
-"""Tags: the rules that all AWS services share, with one declaration per service for names, errors and texts.
+"""Tags: the rules that all AWS services share. Each service declares its own names, errors and texts as `TagRules`.
 
-A service stores tags as a dict of key to value; `read` and `to_list` convert the lists of requests and responses.
+A service stores tags as a dict of key to value. `read` converts the list in a request, `to_list` makes the list for a response.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ TEXTS: Mapping[TagRule, str] = {
 
 
 class TagRules(Struct, frozen=True):
-    invalid: type[ApiError]  # for every rule that `errors` does not name
+    invalid: type[ApiError]  # the error for each rule that is not in `errors`
     errors: Mapping[TagRule, type[ApiError]] = field(default_factory=lambda: MappingProxyType({}))
-    texts: Mapping[TagRule, str] = field(default_factory=lambda: MappingProxyType({}))  # AWS's texts, with {key}, {value} and {max}
-    key: str = "Key"  # members of a tag
+    texts: Mapping[TagRule, str] = field(default_factory=lambda: MappingProxyType({}))  # AWS's texts with {key}, {value}, {max}
+    key: str = "Key"  # `key` and `value` are the names of a tag's members
     value: str = "Value"
     max: int = TAGS_MAX
     any_character: bool = False
-    keys_ignore_case: bool = False  # IAM: `Team` and `team` are the same key
-    reserved_values: bool = False  # ECS: values may not begin with aws: either
+    keys_ignore_case: bool = False  # in IAM, `Team` and `team` are the same key
+    reserved_values: bool = False  # in ECS, values must not begin with aws:
     error_members: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))  # S3: {"TagKey": "key"}
 
     def read(self, tags: Iterable[Mapping[str, str]], **members: Any) -> Tags:
-        """Return the tags of a request after checking them. A tag without a value gets an empty value."""
+        """Check the tags of a request and return them. A tag without a value gets an empty value."""
         return self.of_pairs([(tag.get(self.key, ""), tag.get(self.value, "")) for tag in tags], **members)
 
     def of_pairs(self, pairs: Sequence[tuple[str, str]], **members: Any) -> Tags:
@@ -63,7 +63,7 @@ class TagRules(Struct, frozen=True):
         return tags
 
     def check(self, tags: Mapping[str, str], **members: Any) -> None:
-        """Raise the service's error if a tag of a request breaks a rule."""
+        """Raise the service's error if a tag of a request violates a rule."""
         if len(tags) > self.max:
             raise self._refusal("count", **members)
         for key, value in tags.items():
@@ -77,7 +77,7 @@ class TagRules(Struct, frozen=True):
                 raise self._refusal("characters", key, value)
 
     def merge(self, tags: Mapping[str, str], added: Mapping[str, str], **members: Any) -> Tags:
-        """Return a resource's tags plus `added`, which were checked before. Reserved tags do not count towards the maximum."""
+        """Add tags to a resource's tags. `added` was checked before. Reserved tags do not count towards the maximum."""
         if self.keys_ignore_case:
             given = {key.lower() for key in added}
             tags = {key: value for key, value in tags.items() if key.lower() not in given}
@@ -97,7 +97,7 @@ class TagRules(Struct, frozen=True):
         return {key: value for key, value in tags.items() if key not in removed}
 
     def to_list(self, tags: Mapping[str, str]) -> list[dict[str, str]]:
-        """Tags as responses list them."""
+        """Convert tags to the list for a response."""
         return [{self.key: key, self.value: value} for key, value in tags.items()]
 
     def _refusal(self, rule: TagRule, key: str = "", value: str = "", **members: Any) -> ApiError:

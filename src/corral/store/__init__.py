@@ -1,4 +1,4 @@
-"""The state store: all SQL of the state, and the index of free capacity that is derived from it."""
+"""The state store: all SQL for state.db, and an index of free capacity in memory, which is derived from the rows."""
 
 from corral.store.instances import HOLD_PREFIX
 from corral.store.state import Store

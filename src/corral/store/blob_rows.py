@@ -1,4 +1,7 @@
-"""Which blobs the rows of a state.db refer to: reads of other processes than the server (backups and checks)."""
+"""Queries about blobs in a state.db. Backups and checks use them. They run in other processes than the server.
+
+A blob is a file with bytes of an object or image layer. A content is a list of blobs.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,12 @@ from corral.database import quoted_path
 class BlobRow(Struct, frozen=True):
     blob: str
     size: int
-    checksums: dict[str, str]  # by algorithm, in base64
-    sha256: str | None  # hexadecimal, of a layer of an image
+    checksums: dict[str, str]  # algorithm → checksum in base64
+    sha256: str | None  # hexadecimal; only for image layers
 
 
 def live_blobs(state: sqlite3.Connection) -> Iterator[BlobRow]:
-    """The blobs that must exist, by name. Garbage is left out: its files are erased before its rows."""
+    """The blobs whose files must exist, sorted by name. Garbage is omitted: its files are deleted before its rows."""
     rows = state.execute(
         "SELECT blob, content_part.size, checksums, digest FROM content_part JOIN content ON content.id = content_part.content "
         "LEFT JOIN (SELECT content, min(digest) AS digest FROM layer GROUP BY content) AS layers ON layers.content = content.id "
@@ -33,7 +36,7 @@ def live_blobs(state: sqlite3.Connection) -> Iterator[BlobRow]:
 
 
 def live_total(state: sqlite3.Connection) -> tuple[int, int]:
-    """(number, bytes) of the live blobs."""
+    """The number and the total size in bytes of the live blobs."""
     number, size = state.execute(
         "SELECT count(*), coalesce(sum(size), 0) FROM content_part JOIN content ON content.id = content_part.content WHERE refs > 0"
     ).fetchone()
@@ -41,12 +44,12 @@ def live_total(state: sqlite3.Connection) -> tuple[int, int]:
 
 
 def known_names(state: sqlite3.Connection) -> set[str]:
-    """All blobs with a row, also garbage."""
+    """The names of all blobs that have a row, including garbage."""
     return {blob for (blob,) in state.execute("SELECT blob FROM content_part")}
 
 
 def wrong_counts(state: sqlite3.Connection) -> int:
-    """The number of contents whose count of references differs from the versions, uploads and layers that refer to them."""
+    """The number of contents with a wrong reference count. The references are those of versions, uploads and layers."""
     (number,) = state.execute(
         "SELECT count(*) FROM content LEFT JOIN (SELECT content, count(*) AS n FROM ("
         "SELECT content FROM object_version WHERE content IS NOT NULL UNION ALL SELECT content FROM upload "
@@ -57,13 +60,16 @@ def wrong_counts(state: sqlite3.Connection) -> int:
 
 
 def never_had_blobs(path: Path) -> bool:
-    """Whether this state.db never had a row of a blob. SQLite keeps the largest number that a table ever had."""
+    """Whether this state.db never had a row for a blob. `sqlite_sequence` has an entry once a table has had a row."""
     mode = "mode=ro" if Path(f"{path}-wal").exists() else "immutable=1"
     with closing(sqlite3.connect(f"file:{quoted_path(path)}?{mode}", uri=True)) as state:
         return state.execute("SELECT 1 FROM sqlite_sequence WHERE name = 'content'").fetchone() is None
 
 
 def forget_boots(path: Path) -> None:
-    """Make hosts seem rebooted: the runs in a restored state.db that a host does not know are lost, not to be started again."""
+    """Make all hosts in a restored state.db appear rebooted.
+
+    Then the runs that a host does not report count as lost. Without this, they would be started again.
+    """
     with closing(sqlite3.connect(path, isolation_level=None)) as state:
         state.execute("UPDATE host SET boot_id = '', connected = 0")

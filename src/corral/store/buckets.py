@@ -1,6 +1,7 @@
-"""The SQL of buckets and their documents. Buckets are cached by name: almost every S3 request needs one, and they rarely change.
+"""SQL of buckets and their documents.
 
-A document is one stored configuration of a bucket, such as its policy, CORS rules or lifecycle rules.
+Buckets are cached by name, because almost every S3 request needs one and they rarely change. A document is one stored
+configuration of a bucket, such as its policy, CORS rules or lifecycle rules.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from corral.model.objects import BUCKET_ENCRYPTION, BUCKET_LIFECYCLE, BUCKET_NOT
 ENCRYPTION = f"SELECT document FROM bucket_document AS d WHERE d.bucket = bucket.id AND d.kind = '{BUCKET_ENCRYPTION}'"
 COLUMNS = f"id, name, region, created_at, versioning, has_lifecycle, has_notifications, ({ENCRYPTION})"
 PARSED_MAX = 512
-# Documents that act on objects, and the column of `bucket` that says whether there is one, which saves most buckets a query.
+# Documents that affect objects, and the column of `bucket` that says whether the document exists. The column saves a query.
 FLAGS = {BUCKET_LIFECYCLE: "has_lifecycle", BUCKET_NOTIFICATION: "has_notifications"}
 
 
 class BucketChangeCount(Struct):
-    """The number of commits that changed a bucket. The writer counts; readers compare it to know whether their cache is valid."""
+    """The number of commits that changed a bucket. Readers compare it to find out whether their cache is still valid."""
 
     count: int = 0
 
 
 class Buckets:
-    """A part of the state store: it shares the store's connection, transactions and savepoints."""
+    """The buckets in the state store."""
 
     def __init__(self, database: Database, changes: BucketChangeCount) -> None:
         self._database = database
@@ -49,7 +50,7 @@ class Buckets:
         count = self.changes.count if self._reading_at is None else self._reading_at
         if self._known_at != count:
             self._known.clear()
-            self._known_at = count  # set before the row is read, because the row may change right after
+            self._known_at = count  # set before the row is read, because the row may change after the read
         if (known := self._known.get(name)) is not None:
             return known
         row = self._database.execute(f"SELECT {COLUMNS} FROM bucket WHERE name = ?", (name,)).fetchone()
@@ -63,7 +64,7 @@ class Buckets:
         return _bucket(self._database.execute(f"SELECT {COLUMNS} FROM bucket WHERE id = ?", (bucket_id,)).fetchone())
 
     def named(self, *, after: str = "", prefix: str = "", region: str | None = None, limit: int = -1) -> list[Bucket]:
-        """Buckets by name, after `after`; all of them without a limit."""
+        """Buckets with names greater than `after`, sorted by name. `limit` -1 means no limit."""
         rows = self._database.execute(
             f"SELECT {COLUMNS} FROM bucket WHERE name > ?1 AND name >= ?2 AND substr(name, 1, length(?2)) = ?2 "
             "AND (?3 IS NULL OR region = ?3) ORDER BY name LIMIT ?4",
@@ -81,7 +82,7 @@ class Buckets:
         self._database.execute("DELETE FROM bucket WHERE id = ?", (bucket_id,))
 
     def forget(self) -> None:
-        """Drop the cache, because this transaction changes a bucket or a document."""
+        """Clear the cache, because this transaction changes a bucket or a document."""
         self._known.clear()
         self._database.journal.on_rollback(self._known.clear)
         self._database.journal.on_commit(self._count_change)
@@ -103,14 +104,14 @@ def _bucket(row: Row) -> Bucket:
 
 
 class BucketDocuments:
-    """A part of the state store: it shares the store's connection, transactions and savepoints."""
+    """The documents of buckets in the state store."""
 
     def __init__(self, database: Database, buckets: Buckets) -> None:
         self._database = database
         self._buckets = buckets
 
     def put(self, bucket_id: int, kind: str, document: Any, now_s: float, name: str = "") -> None:
-        """Store a document. None stores that the bucket has no such document, not even the default one."""
+        """Store a document. If `document` is None, the bucket has no such document, not even the default document."""
         self._database.execute(
             "INSERT OR REPLACE INTO bucket_document VALUES (?, ?, ?, ?, ?)",
             (bucket_id, kind, name, now_s, orjson.dumps(document).decode()),
@@ -118,24 +119,24 @@ class BucketDocuments:
         self._document_changed(bucket_id, kind, bool(document))
 
     def drop(self, bucket_id: int, kind: str, name: str = "") -> bool:
-        """Delete a document; return False if there was none."""
+        """Delete a document. Returns False if it did not exist."""
         self._document_changed(bucket_id, kind, False)
         sql = "DELETE FROM bucket_document WHERE bucket = ? AND kind = ? AND name = ?"
         return self._database.execute(sql, (bucket_id, kind, name)).rowcount == 1
 
     def get(self, bucket_id: int, kind: str, name: str = "") -> tuple[Any, float] | None:
-        """The document, which the caller must not change, and when it was put."""
+        """The document and the time when it was stored. The caller must not change the document."""
         found = self.text(bucket_id, kind, name)
         return None if found is None else (_parsed(found[0]), found[1])
 
     def text(self, bucket_id: int, kind: str, name: str = "") -> tuple[str, float] | None:
-        """The document as JSON text, which a caller can use as the key of a cache, and when it was put."""
+        """The document as JSON text, and the time when it was stored. The text can be the key of a cache."""
         sql = "SELECT document, put_at FROM bucket_document WHERE bucket = ? AND kind = ? AND name = ?"
         row: tuple[str, float] | None = self._database.execute(sql, (bucket_id, kind, name)).fetchone()
         return row
 
     def named(self, bucket_id: int, kind: str, after: str = "", limit: int = -1) -> list[tuple[str, Any]]:
-        """(name, document) of all documents of a kind, by name."""
+        """The (name, document) pairs of one kind, sorted by name."""
         rows = self._database.execute(
             "SELECT name, document FROM bucket_document WHERE bucket = ? AND kind = ? AND name > ? ORDER BY name LIMIT ?",
             (bucket_id, kind, after, limit),

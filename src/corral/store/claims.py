@@ -1,4 +1,4 @@
-"""SQL of claims: tasks and instance launches that wait for capacity. A row has the pool and the rank in its queue."""
+"""SQL of claims. A claim is a task or an instance launch that waits for capacity. A row has the pool and the rank in its queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from corral.model.task import Demand
 from corral.store.fleet import Fleet
 from corral.store.task_rows import placement_rules_of
 
-CLAIMS = (  # every claim with its ask
+CLAIMS = (  # every claim with the resources that it needs
     "SELECT claim.pool, rank, kind, claim.id, task.gpus, task.cpu_units, task.memory_mib, task.rules, roams "
     "FROM claim JOIN task ON task.id = claim.id WHERE kind = 'task' UNION ALL "
     "SELECT claim.pool, rank, kind, claim.id, instance.gpus, 0, 0, NULL, 0 FROM claim JOIN instance ON instance.id = claim.id "
@@ -21,7 +21,7 @@ CLAIMS = (  # every claim with its ask
 
 
 class Claims:
-    """A part of the state store. The ranks alone decide the order of a queue; the store stores and compares them."""
+    """The claims in the state store. The rank alone decides the order of a queue."""
 
     def __init__(self, database: Database, fleet: Fleet) -> None:
         self._database = database
@@ -51,7 +51,7 @@ class Claims:
         self._database.journal.on_rollback(partial(self._waiting.pop, key))
 
     def remove(self, kind: str, id: str) -> None:
-        """Delete a claim that was granted or given up."""
+        """Delete a claim that was granted or withdrawn."""
         key = kind, id
         pool, claim = waiting = self._waiting.pop(key)
         self._database.execute("DELETE FROM claim WHERE kind = ? AND id = ?", key)

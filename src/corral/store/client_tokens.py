@@ -1,4 +1,4 @@
-"""SQL of client tokens: a repeated request with the same token gets the same response."""
+"""SQL of client tokens. If a client repeats a request with the same token, it gets the response of the first request."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from corral.database import Database
 
 
 class ClientTokens:
-    """A part of the state store."""
+    """The client tokens in the state store."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def get(self, scope: str, token: str, now_s: float) -> tuple[str, str] | None:
-        """Return (digest of the request, its response)."""
+        """Return the digest of the first request and its response; None if the token is unknown or has expired."""
         row = self._database.execute(
             "SELECT request, reply FROM client_token WHERE scope = ? AND token = ? AND expires_at > ?", (scope, token, now_s)
         ).fetchone()

@@ -1,4 +1,4 @@
-"""SQL of ECS clusters, and counts of tasks by cluster."""
+"""SQL of ECS clusters, and task counts by cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from corral.database import Database
 
 
 class Clusters:
-    """A part of the state store."""
+    """The ECS clusters in the state store."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -41,7 +41,10 @@ class Clusters:
         )
 
     def left_behind(self, region: str) -> list[str]:
-        """Clusters that have tasks but no row: this machine joined and left them. One index lookup for each."""
+        """Clusters that have tasks but no row. This machine joined such a cluster and left it later.
+
+        The query makes one index look-up per cluster.
+        """
         rows = self._database.execute(
             "WITH RECURSIVE used (cluster) AS (SELECT min(cluster) FROM task WHERE region = ?1 UNION ALL "
             "SELECT (SELECT min(cluster) FROM task WHERE region = ?1 AND cluster > used.cluster) FROM used "
@@ -53,7 +56,7 @@ class Clusters:
         return [name for (name,) in rows]
 
     def regions(self) -> list[str]:
-        """Regions that have a cluster or a task. One index lookup for each."""
+        """Regions that have a cluster or a task. The query makes one index look-up per region."""
         rows = self._database.execute(
             "WITH RECURSIVE used (region) AS (SELECT min(region) FROM task "
             "UNION ALL SELECT (SELECT min(region) FROM task WHERE region > used.region) FROM used WHERE region IS NOT NULL) "
@@ -70,7 +73,7 @@ class Clusters:
         return dict(rows.fetchall())
 
     def task_statistics(self, region: str, name: str) -> dict[tuple[str, str], int]:
-        """(launch type, state) → the number of tasks of the cluster, without STOPPED ones."""
+        """The number of tasks of the cluster by (launch type, state). STOPPED tasks are not counted."""
         rows = self._database.execute(
             "SELECT iif(coalesce(json_extract(details, '$.launchType'), json_extract(details, '$.capacityProviderName')) "
             "LIKE 'FARGATE%', 'FARGATE', 'EC2'), state, count(*) FROM task "
@@ -80,7 +83,7 @@ class Clusters:
         return {(launch_type, state): count for launch_type, state, count in rows}
 
     def with_provider(self, region: str, provider: str) -> str | None:
-        """The name of an active cluster with this capacity provider."""
+        """The name of an active cluster that uses this capacity provider; None if there is none."""
         row = self._database.execute(
             "SELECT name FROM cluster, json_each(details, '$.capacityProviders') "
             "WHERE region = ? AND status = 'ACTIVE' AND value = ? LIMIT 1",
@@ -89,7 +92,7 @@ class Clusters:
         return row[0] if row else None
 
     def runs_on(self, region: str, name: str, provider: str) -> bool:
-        """Whether a task of the cluster that has not stopped was started with this capacity provider."""
+        """Whether the cluster has a task that was started with this capacity provider and has not stopped."""
         sql = (
             "SELECT 1 FROM task WHERE region = ? AND cluster = ? AND state != 'STOPPED' "
             "AND json_extract(details, '$.capacityProviderName') = ? LIMIT 1"

@@ -10,11 +10,11 @@ import orjson
 from corral.database import Database
 
 DOCUMENTS_CACHED_MAX = 1_000
-LAST_CHARACTER = "\U0010ffff"  # sorts last: all names with a prefix sort before the prefix plus this
+LAST_CHARACTER = "\U0010ffff"  # the largest character: every name with a prefix is smaller than the prefix plus this character
 
 
 class Definitions:
-    """A part of the state store."""
+    """The task definitions in the state store."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -35,7 +35,10 @@ class Definitions:
         return int(revision)
 
     def get(self, region: str, family: str, revision: int | None) -> tuple[int, str, dict[str, Any]] | None:
-        """Return (revision, status, document); revision None: the newest active one. The caller must not change the document."""
+        """Return (revision, status, document). If `revision` is None, return the newest active revision.
+
+        The caller must not change the document.
+        """
         if revision is None:
             row = self._database.execute(
                 "SELECT max(revision), 'ACTIVE' FROM task_definition WHERE region = ? AND family = ? AND status = 'ACTIVE'",
@@ -51,7 +54,7 @@ class Definitions:
         return row[0], row[1], self.document(region, family, row[0])
 
     def document(self, region: str, family: str, revision: int) -> dict[str, Any]:
-        """The document of a revision that exists. The caller must not change it."""
+        """The document of an existing revision. The caller must not change the document."""
         key = (region, family, revision)
         found = self._documents.get(key)
         if found is None:
@@ -73,7 +76,7 @@ class Definitions:
     def listed(
         self, region: str, status: str, *, family: str | None, after: tuple[str, int] | None, limit: int, descending: bool
     ) -> list[tuple[str, int]]:
-        """Return (family, revision) pairs sorted by family and revision, starting with the pair that follows `after`."""
+        """Return (family, revision) pairs after the pair `after`, sorted by family and revision."""
         sql = "SELECT family, revision FROM task_definition WHERE region = ? AND status = ?"
         values: list[str | int] = [region, status]
         order, beyond = ("DESC", "<") if descending else ("ASC", ">")
@@ -86,7 +89,11 @@ class Definitions:
         return self._database.execute(f"{sql} ORDER BY family {order}, revision {order} LIMIT ?", (*values, limit)).fetchall()
 
     def families(self, region: str, prefix: str, status: str, after: str, limit: int) -> list[str]:
-        """Families by status. ACTIVE: with an active revision. INACTIVE: with revisions, none of them active. ALL: with any."""
+        """Family names by status.
+
+        ACTIVE: families with an active revision. INACTIVE: families that have only inactive revisions. ALL: families with any
+        revision.
+        """
         active = "EXISTS (SELECT 1 FROM task_definition d WHERE d.region = f.region AND d.status = 'ACTIVE' AND d.family = f.name)"
         exists = "EXISTS (SELECT 1 FROM task_definition d WHERE d.region = f.region AND d.family = f.name)"
         wanted = {"ACTIVE": active, "INACTIVE": f"NOT {active} AND {exists}", "ALL": exists}[status]
@@ -98,7 +105,7 @@ class Definitions:
         return [name for (name,) in rows]
 
     def drop_deleted(self, account: str, limit: int) -> int:
-        """Delete DELETE_IN_PROGRESS revisions that no task uses. Return how many revisions of that status are left."""
+        """Delete DELETE_IN_PROGRESS revisions that no task uses. Return how many DELETE_IN_PROGRESS revisions are left."""
         unused = self._database.execute(
             "SELECT region, family, revision FROM task_definition d WHERE status = 'DELETE_IN_PROGRESS' AND NOT EXISTS ("
             "SELECT 1 FROM task WHERE definition_arn = "

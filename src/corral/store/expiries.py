@@ -1,4 +1,4 @@
-"""The schedule of lifecycle rules: one row per key or upload with the time of its next evaluation."""
+"""The schedule for lifecycle rules. Each key or upload has one row with the time of its next evaluation."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ class ExpiryTarget(Struct, frozen=True):
 
     bucket_id: int
     key: str
-    upload_id: str  # empty: the target is the key with its versions
+    upload_id: str  # empty if the target is a key with all its versions
 
 
 class Expiries:
-    """A part of the state store: it shares the store's connection, transactions and savepoints."""
+    """The lifecycle schedule in the state store."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def put(self, target: ExpiryTarget, at_s: float | None) -> None:
-        """Evaluate the target at this time; None: remove it from the schedule."""
+        """Schedule the next evaluation of the target. `at_s` None removes the target from the schedule."""
         row = (target.bucket_id, target.key.encode(), target.upload_id)
         if at_s is None:
             self._database.execute("DELETE FROM expiry WHERE bucket = ? AND key = ? AND upload = ?", row)
@@ -39,7 +39,7 @@ class Expiries:
         (at_s,) = self._database.execute("SELECT min(at) FROM expiry").fetchone()
         return None if at_s is None else float(at_s)
 
-    # Versions of a key. A key may have very many
+    # Versions of a key
 
     def version_count(self, bucket_id: int, key: str) -> int:
         sql = "SELECT count(*) FROM object_version WHERE bucket = ? AND key = ?"
@@ -49,13 +49,16 @@ class Expiries:
         sql = f"SELECT {VERSION_COLUMNS} FROM object_version WHERE bucket = ? AND key = ? ORDER BY number LIMIT ?"
         return [version_of(row) for row in self._database.execute(sql, (bucket_id, key.encode(), limit))]
 
-    # The walk through a bucket whose rules have changed
+    # The walk: it visits all uploads and keys of a bucket after the rules of the bucket have changed
 
     def begin_walk(self, bucket_id: int) -> None:
         self._database.execute("INSERT OR REPLACE INTO expiry_walk (bucket, upload, key) VALUES (?, 0, x'')", (bucket_id,))
 
     def walk(self, bucket_id: int, limit: int) -> list[ExpiryTarget] | None:
-        """The next uploads, and after them the next keys; empty at the end of the walk. None: the bucket has no walk."""
+        """The next uploads of the walk, and after all uploads the next keys. The list is empty at the end of the walk.
+
+        Returns None if no walk is in progress.
+        """
         row = self._database.execute("SELECT upload, key FROM expiry_walk WHERE bucket = ?", (bucket_id,)).fetchone()
         if row is None:
             return None
@@ -73,7 +76,7 @@ class Expiries:
         self._database.execute("DELETE FROM expiry_walk WHERE bucket = ?", (bucket_id,))
 
     def _next_keys(self, bucket_id: int, after: bytes, limit: int) -> list[bytes]:
-        """The next keys. Each costs one index seek, however many versions it has."""
+        """The next keys. Each key needs one index look-up, even if it has many versions."""
         found = list[bytes]()
         sql = "SELECT min(key) FROM object_version WHERE bucket = ? AND key > ?"
         while len(found) < limit:

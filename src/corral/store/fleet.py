@@ -1,6 +1,8 @@
-"""The fleet index: the free capacity of every pool and its queue of claims, in memory, derived from the rows.
+"""The fleet index: the free capacity of every pool, and the claims that wait for it. The index is derived from the rows.
 
-Every change records its inverse in the store's journal. `Fleet.snapshot` is for tests that compare the index with a rebuilt one.
+A slot is the capacity of one instance. A pool is a set of slots with one queue of claims. Every change of the index registers its
+inverse in the store's journal, for a rollback. Tests use `Fleet.snapshot` to compare the index with one that is built from the
+rows.
 """
 
 from __future__ import annotations
@@ -17,11 +19,14 @@ from corral.model.task import ALL_GPUS, Demand, PlacementRules
 from corral.store.slots import FreeAmounts, GroupIndex, SelectionIndex, SlotIndex
 
 CHANGES_KEPT_MIN = 1_000
-SELECTED_MAX = 500_000  # slots in all selections of a pool; the least recently used ones are evicted
+SELECTED_MAX = 500_000  # total slots in a pool's selections; above this, the least recently used selection is evicted
 
 
 class PoolIndex:
-    """The free capacity of one pool (implements `model.placement.Pool`). A decision compares groups of slots, not slots."""
+    """The free capacity of one pool (implements `model.placement.Pool`). Slots with equal free GPUs form a group.
+
+    Placement compares groups, so that its cost does not grow with the number of slots.
+    """
 
     def __init__(self) -> None:
         self.free_gpus = 0
@@ -30,13 +35,13 @@ class PoolIndex:
         self.lines_depending_on_tasks = 0
         self._slots: dict[str, Slot] = {}
         self._totals: dict[Demand, int] = {}
-        self._index = SlotIndex()  # slots that take tasks
-        self._by_held: dict[tuple[int, int], GroupIndex] | None = None  # by held GPUs and size; None until the first use
-        self._withheld: dict[str, dict[str, str]] = {}  # slot → its withheld GPUs, with reasons
-        self._lines: dict[Demand, list[Claim]] = {}  # the queue of each distinct ask, sorted by rank
-        self._selections: dict[PlacementRules, SelectionIndex] = {}  # the most recently used is last
-        self._changes: list[str] = []  # slots that have changed since `_forgotten`: selections catch up before their next use
-        self._forgotten = 0  # number of changes before those in `_changes`
+        self._index = SlotIndex()  # the slots that accept tasks
+        self._by_held: dict[tuple[int, int], GroupIndex] | None = None  # (leased GPUs, all GPUs) → slots; None before the first use
+        self._withheld: dict[str, dict[str, str]] = {}  # slot id → GPU id → why tasks cannot get this GPU
+        self._lines: dict[Demand, list[Claim]] = {}  # demand → the claims with this demand, sorted by rank
+        self._selections: dict[PlacementRules, SelectionIndex] = {}  # the most recently used selection is last
+        self._changes: list[str] = []  # ids of changed slots; a selection applies the changes that it missed before its next use
+        self._forgotten = 0  # the number of older changes, which are no longer in `_changes`
 
     def groups(self, min_gpus: int = 0) -> list[GroupIndex]:
         if min_gpus == ALL_GPUS:
@@ -95,7 +100,7 @@ class PoolIndex:
     def waiting(self) -> int:
         return sum(len(line) for line in self._lines.values())
 
-    # Changes. Only Fleet calls these, and records their inverses.
+    # Changes. Only Fleet calls these methods, and registers the inverse of each change.
 
     def put(self, slot: Slot) -> None:
         self._slots[slot.id] = slot
@@ -115,12 +120,15 @@ class PoolIndex:
             del self._totals[slot.total]
 
     def change(self, slot_id: str, gpu_ids: Sequence[str], cpu_units: int, memory_mib: int, group: str = "", *, back: bool) -> None:
-        """Take resources from a slot, or give them back. With a group, also count a new pending task of it, or undo that."""
+        """Take resources from a slot, or give them back (`back`). If `group` is given, also count one pending task of the group.
+
+        With `back`, the task is subtracted.
+        """
         slot = self._slots[slot_id]
         before = len(slot.gpus), slot.memory_mib, slot.cpu_units
         if back:
             for gpu_id in gpu_ids:
-                if gpu_id in slot.positions and gpu_id not in slot.gpus:  # else its host no longer offers it
+                if gpu_id in slot.positions and gpu_id not in slot.gpus:  # a GPU without a position is not available to tasks
                     insort(slot.gpus, gpu_id, key=slot.positions.__getitem__)
             slot.cpu_units += cpu_units
             slot.memory_mib += memory_mib
@@ -135,7 +143,7 @@ class PoolIndex:
         self._relist(slot, before)
 
     def count(self, slot_id: str, group: str, tasks: int, running: int, pending: int) -> None:
-        """Add to the counts of a slot: tasks of a group that should run, running tasks, pending tasks."""
+        """Add to the counters of a slot: tasks of a group with desired status RUNNING, running tasks, pending tasks."""
         slot = self._slots[slot_id]
         slot.running += running
         slot.pending += pending
@@ -181,7 +189,7 @@ class PoolIndex:
             self._unlist_by_held(slot, (len(slot.gpus), slot.memory_mib, slot.cpu_units), self._by_held)
 
     def _relist(self, slot: Slot, before: FreeAmounts) -> None:
-        """Index a slot again after its free resources, and nothing else, have changed."""
+        """Update the index after a change of the slot's free resources. `before` has the previous amounts."""
         if self._selections:
             self._note_change(slot.id)
         if not slot.connected or slot.draining:
@@ -200,7 +208,7 @@ class PoolIndex:
             self._forgotten += len(self._changes)
             self._changes.clear()
 
-    # Slots by held GPUs. Only tasks that require all GPUs need this index, so the first of them builds it.
+    # Slots by leased GPUs. Only tasks that require all GPUs use this index, so it is built when the first such task arrives.
 
     def _held_groups(self) -> dict[tuple[int, int], GroupIndex]:
         if self._by_held is None:
@@ -256,7 +264,7 @@ class Fleet:
         return sorted(name for name, pool in self._pools.items() if pool.has_line())
 
     def put_slot(self, pool_name: str, slot: Slot) -> None:
-        """Add a slot, or replace it after its size, GPUs or connection have changed."""
+        """Add a slot, or replace it after a change of its size, GPUs or connection."""
         pool = self.pool(pool_name)
         before = pool._slots.get(slot.id)
         if before is not None:
@@ -272,7 +280,7 @@ class Fleet:
         self._on_rollback(partial(pool.put, before))
 
     def take(self, pool_name: str, slot_id: str, gpu_ids: Sequence[str], cpu_units: int, memory_mib: int, group: str = "") -> None:
-        """Take resources from a slot for a task that becomes pending. With a group, the task counts on the slot."""
+        """Take resources from a slot for a task that becomes pending. If `group` is given, count the task on the slot."""
         pool = self.pool(pool_name)
         pool.change(slot_id, gpu_ids, cpu_units, memory_mib, group, back=False)
         self._on_rollback(partial(pool.change, slot_id, gpu_ids, cpu_units, memory_mib, group, back=True))
@@ -298,7 +306,7 @@ class Fleet:
         self._on_rollback(partial(pool.join_line, claim))
 
     def snapshot(self) -> dict[str, Any]:
-        """The content of the index, as values that can be compared."""
+        """The content of the index as values that tests can compare."""
         return {
             name: {
                 "slots": {slot.id: deepcopy(slot) for slot in pool.slots()},

@@ -1,4 +1,4 @@
-"""SQL of hosts and their GPUs. What a host offers to tasks is in `store/instances.py`."""
+"""SQL of hosts and their GPUs. `store/instances.py` has the capacity that a host offers to tasks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ HOST_FIELDS = ("id", "name", "boot_id", "connected", "seen_at", "docker")
 
 
 class Hosts:
-    """A part of the state store."""
+    """The hosts in the state store."""
 
     def __init__(self, database: Database, instances: Instances) -> None:
         self._database = database
         self._instances = instances
 
     def put(self, hello: Hello, now_s: float, cluster: str = DEFAULT_CLUSTER, instance_type: str = HOST_TYPE) -> None:
-        """Store what a host says in its hello: size, boot id, GPUs. A GPU that it no longer has stays, but tasks do not get it."""
+        """Store the content of a host's hello: size, boot id and GPUs.
+
+        A GPU that the host no longer has is marked as not present. Tasks cannot get it.
+        """
         execute = self._database.execute
         execute(
             "INSERT INTO host (id, name, boot_id, connected, seen_at, links, docker) VALUES (?, ?, ?, 1, ?, ?, ?) "
@@ -74,7 +77,7 @@ class Hosts:
         self._set_connected(host_id, True)
 
     def silent(self, host_id: str) -> None:
-        """Mark a host as disconnected: it gets no new tasks and keeps its leases."""
+        """Mark a host as disconnected. It gets no new tasks. Its tasks keep their leases."""
         self._set_connected(host_id, False)
 
     def _set_connected(self, host_id: str, connected: bool) -> None:
@@ -89,7 +92,7 @@ class Hosts:
     # GPUs
 
     def gpus(self, host_id: str, *, excluded: bool = False) -> list[GpuDevice]:
-        """The GPUs of a host that tasks may get; with `excluded`, those that --exclude-gpus names."""
+        """The GPUs of a host that tasks can get. With `excluded`, the GPUs that --exclude-gpus excludes."""
         rows = self._database.execute(
             "SELECT id, position, model, memory_mib, simulated, excluded FROM gpu "
             "WHERE host_id = ? AND present = 1 AND excluded = ? ORDER BY position",
@@ -98,23 +101,26 @@ class Hosts:
         return [GpuDevice(gpu_id, at, model, mib, bool(sim), bool(out)) for gpu_id, at, model, mib, sim, out in rows]
 
     def gpu_owners(self, host_id: str) -> dict[str, str]:
-        """GPU → the instance that owns it."""
+        """GPU id → id of the instance that owns the GPU."""
         return dict(self._database.execute("SELECT id, owner FROM gpu WHERE host_id = ? AND present = 1", (host_id,)).fetchall())
 
     def links(self, host_id: str) -> Links | None:
-        """The distances between all GPUs of a host, including excluded ones, in their order. None: unknown."""
+        """The distances between all GPUs of a host, in the order of the GPUs. None if they are unknown.
+
+        GPUs that --exclude-gpus excludes have distances too.
+        """
         (text,) = self._database.execute("SELECT links FROM host WHERE id = ?", (host_id,)).fetchone()
         return tuple(tuple(row) for row in orjson.loads(text)) if text else None
 
     def foreign(self, host_id: str) -> dict[str, list[Foreign]]:
-        """GPU → processes that use it and belong to no run."""
+        """GPU id → processes that use the GPU but belong to no run."""
         rows = self._database.execute(
             "SELECT id, foreign_use FROM gpu WHERE host_id = ? AND present = 1 AND foreign_use != ''", (host_id,)
         )
         return {gpu_id: [(pid, name) for pid, name in orjson.loads(text)] for gpu_id, text in rows}
 
     def put_foreign(self, host_id: str, processes: Mapping[str, Sequence[Foreign]]) -> bool:
-        """Store the foreign processes on these GPUs of a host. Return False if nothing has changed."""
+        """Store which foreign processes use these GPUs. Return False if nothing has changed."""
         changed = self._database.executemany(
             "UPDATE gpu SET foreign_use = ?1 WHERE id = ?2 AND host_id = ?3 AND foreign_use != ?1",
             [(_dumps(of_gpu), gpu_id, host_id) for gpu_id, of_gpu in processes.items()],
@@ -124,7 +130,7 @@ class Hosts:
         return bool(changed)
 
     def holders(self, host_id: str) -> dict[str, str]:
-        """GPU → the task that leases it."""
+        """GPU id → id of the task that leases the GPU."""
         return dict(
             self._database.execute(
                 "SELECT lease.gpu_id, run.task_id FROM gpu JOIN lease ON lease.gpu_id = gpu.id JOIN run ON run.id = lease.run_id "

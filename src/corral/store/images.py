@@ -1,4 +1,4 @@
-"""Repositories, images, tags and layers: all their SQL. The bytes of a layer are a content, like those of an S3 object."""
+"""SQL of repositories, images, tags and layers. The bytes of a layer are a content: a list of blobs, as for an S3 object."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ HELD = "SELECT 1 FROM image_part p WHERE p.repository = repository_layer.reposit
 
 
 class ImageName(NamedTuple):
-    number: int  # of the image
+    number: int  # the number of the image
     digest: str
     tag: str  # empty for an image without tags
 
 
 class RegistryImages:
-    """A part of the state store: it shares the store's connection, transactions and savepoints."""
+    """The repositories and images in the state store."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -41,7 +41,7 @@ class RegistryImages:
         return _repository(row) if row else None
 
     def repositories(self, region: str, after: str, limit: int) -> list[Repository]:
-        """Repositories sorted by name, from the first name after `after`."""
+        """Repositories with names greater than `after`, sorted by name."""
         sql = f"SELECT {REPOSITORY_COLUMNS} FROM repository WHERE region = ? AND name > ? ORDER BY name LIMIT ?"
         return [_repository(row) for row in self._database.execute(sql, (region, after, limit))]
 
@@ -56,13 +56,14 @@ class RegistryImages:
         self._database.execute(sql, (_dumps(repository.about), _dumps(repository.tags), repository.id))
 
     def mark_repository_deleted(self, repository_id: int) -> None:
-        """Take away the name of a repository, so that no request finds it. `clear_deleted_repository` deletes its contents."""
+        """Replace the name of a repository, so that no request finds it. `clear_deleted_repository` deletes the rows later."""
         self._database.execute("UPDATE repository SET region = '', name = '#' || id WHERE id = ?", (repository_id,))
 
     def clear_deleted_repository(self, limit: int) -> tuple[list[int], bool]:
         """Delete up to `limit` images and layers of a deleted repository.
 
-        Return the contents that no layer has any more, which the caller must release, and whether there may be more to delete.
+        Returns the contents that no layer uses any more, and whether there may be more to delete. The caller must release the
+        contents.
         """
         row = self._database.execute("SELECT id FROM repository WHERE region = '' LIMIT 1").fetchone()
         if row is None:
@@ -80,7 +81,7 @@ class RegistryImages:
     # Images
 
     def image(self, repository_id: int, *, digest: str | None = None, tag: str | None = None) -> RegistryImage | None:
-        """Find an image by digest, by tag, or by both: then the image must have this tag."""
+        """Find an image by digest, by tag, or by both. With both, the image must match both."""
         where, values = ["repository = ?"], [repository_id]
         if digest is not None:
             where.append("digest = ?")
@@ -92,12 +93,12 @@ class RegistryImages:
         return _image(row) if row else None
 
     def images(self, repository_id: int, after: int, limit: int, tagged: bool | None = None) -> list[RegistryImage]:
-        """Images in the order of their push, from the first after `after`: all, those with tags, or those without."""
+        """Images with numbers greater than `after`, in the order of their push. `tagged` selects images with or without tags."""
         sql = f"{IMAGE} WHERE repository = ? AND number > ?{TAGGED[tagged]} ORDER BY number LIMIT ?"
         return [_image(row) for row in self._database.execute(sql, (repository_id, after, limit))]
 
     def names(self, repository_id: int, after: tuple[int, str], limit: int, tagged: bool | None = None) -> list[ImageName]:
-        """Each image once for each of its tags, and an image without tags once, from the first name after `after`."""
+        """One entry per tag of each image, and one entry for an image without tags. Only entries after `after` are listed."""
         sql = (
             "SELECT number, image.digest, ifnull(tag, '') AS name FROM image LEFT JOIN image_tag ON image = number "
             f"WHERE image.repository = ? AND number >= ? AND (number, name) > (?, ?){TAGGED[tagged]} ORDER BY number, name LIMIT ?"
@@ -105,26 +106,26 @@ class RegistryImages:
         return [ImageName(*row) for row in self._database.execute(sql, (repository_id, after[0], *after, limit))]
 
     def tags(self, repository_id: int, after: str, limit: int) -> list[str]:
-        """Tags in alphabetical order, from the first after `after`."""
+        """Tags greater than `after`, sorted."""
         sql = "SELECT tag FROM image_tag WHERE repository = ? AND tag > ? ORDER BY tag LIMIT ?"
         return [tag for (tag,) in self._database.execute(sql, (repository_id, after, limit))]
 
     def referrers(self, repository_id: int, digest: str) -> list[RegistryImage]:
-        """The images whose subject has this digest."""
+        """The images that refer to this digest as their subject."""
         sql = f"{IMAGE} WHERE repository = ? AND subject = ? ORDER BY number"
         return [_image(row) for row in self._database.execute(sql, (repository_id, digest))]
 
     def manifest(self, image: RegistryImage) -> bytes:
-        """The manifest, byte for byte as it was pushed."""
+        """The bytes of the manifest, unchanged since the push."""
         return bytes(self._database.execute("SELECT manifest FROM image WHERE number = ?", (image.number,)).fetchone()[0])
 
     def indexes_with(self, repository_id: int, digest: str) -> list[str]:
-        """The digests of the indexes that contain this image."""
+        """The digests of the image indexes that contain this image."""
         sql = "SELECT i.digest FROM image_part p JOIN image i ON i.number = p.image WHERE p.repository = ? AND p.digest = ?"
         return [found for (found,) in self._database.execute(sql, (repository_id, digest))]
 
     def add_image(self, repository_id: int, digest: str, manifest: Manifest, body: bytes, now_s: float) -> None:
-        """Add an image. The repository must have its layers, or its images if it is an index."""
+        """Add an image. The repository must already have its layers. If it is an index, the repository must have its images."""
         (number,) = self._database.execute(
             "INSERT INTO image (repository, digest, media_type, artifact_type, size, subject, pushed_at, manifest) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?) RETURNING number",
@@ -137,7 +138,7 @@ class RegistryImages:
         self._database.executemany(sql, [(repository_id, layer) for layer in manifest.layers])
 
     def set_tag(self, image: RegistryImage, tag: str) -> None:
-        """Move a tag to this image, or create it."""
+        """Create a tag for this image. If the tag exists, move it to this image."""
         sql = "INSERT INTO image_tag VALUES (?, ?, ?) ON CONFLICT (repository, tag) DO UPDATE SET image = excluded.image"
         self._database.execute(sql, (image.repository_id, tag, image.number))
 
@@ -148,7 +149,7 @@ class RegistryImages:
         self._database.execute("UPDATE image SET pulled_at = ? WHERE number = ?", (now_s, image.number))
 
     def drop_image(self, image: RegistryImage, now_s: float) -> None:
-        """Delete an image and its tags. Its layers stay until `drop_unused_layers`: a client may push another image with them."""
+        """Delete an image and its tags. `drop_unused_layers` deletes its layers later, because another push may use them."""
         layers = [(image.repository_id, digest) for (digest,) in self._database.execute(
             "SELECT digest FROM image_part WHERE image = ?", (image.number,)
         )]  # fmt: skip
@@ -160,7 +161,7 @@ class RegistryImages:
     # Layers
 
     def layer(self, repository_id: int, digest: str) -> Layer | None:
-        """A layer of this repository; None if only other repositories have it."""
+        """A layer of this repository; None if the repository does not have it."""
         sql = "SELECT digest, content, size FROM layer JOIN repository_layer USING (digest) WHERE repository = ? AND digest = ?"
         row = self._database.execute(sql, (repository_id, digest)).fetchone()
         return Layer(*row) if row else None
@@ -171,11 +172,11 @@ class RegistryImages:
         return Layer(*row) if row else None
 
     def add_layer(self, layer: Layer) -> None:
-        """Add a layer that no repository has yet. The caller has counted the reference to its content."""
+        """Add a layer that no repository has yet. The caller has already added a reference to its content."""
         self._database.execute("INSERT INTO layer VALUES (?, ?, ?)", (layer.digest, layer.content, layer.size))
 
     def hold_layer(self, repository_id: int, digest: str, now_s: float) -> None:
-        """Add a layer to a repository. It counts as unused from now until an image has it."""
+        """Add a layer to a repository. The layer counts as unused until an image uses it."""
         self._database.execute(
             "INSERT INTO repository_layer VALUES (?, ?, ?) ON CONFLICT (repository, digest) "
             "DO UPDATE SET unused_since = excluded.unused_since WHERE unused_since IS NOT NULL",
@@ -183,24 +184,24 @@ class RegistryImages:
         )
 
     def is_unused(self, repository_id: int, digest: str) -> bool:
-        """Whether the repository has the layer, but no image of the repository does."""
+        """Whether the repository has the layer but none of its images uses the layer."""
         sql = "SELECT 1 FROM repository_layer WHERE repository = ? AND digest = ? AND unused_since IS NOT NULL"
         return self._database.execute(sql, (repository_id, digest)).fetchone() is not None
 
     def drop_layer(self, repository_id: int, digest: str) -> list[int]:
-        """Remove a layer that no image of this repository has. Return the contents to release."""
+        """Remove a layer that no image of this repository uses. Return the contents that the caller must release."""
         sql = "DELETE FROM repository_layer WHERE repository = ? AND digest = ? AND unused_since IS NOT NULL"
         self._database.execute(sql, (repository_id, digest))
         return self._drop_layers([digest])
 
     def first_unused_s(self) -> float | None:
-        """Since when the longest unused layer has been unused."""
+        """The time since which the longest unused layer has been unused; None if no layer is unused."""
         sql = "SELECT min(unused_since) FROM repository_layer WHERE unused_since IS NOT NULL"
         found: float | None = self._database.execute(sql).fetchone()[0]
         return found
 
     def drop_unused_layers(self, before_s: float, limit: int) -> list[int]:
-        """Remove up to `limit` layers that have been unused since before `before_s`. Return the contents to release."""
+        """Remove up to `limit` layers that became unused before `before_s`. Return the contents that the caller must release."""
         rows = self._database.execute(
             "SELECT repository, digest FROM repository_layer WHERE unused_since <= ? ORDER BY unused_since LIMIT ?",
             (before_s, limit),
@@ -209,7 +210,7 @@ class RegistryImages:
         return self._drop_layers(digest for _, digest in rows)
 
     def _drop_layers(self, digests: Iterable[str]) -> list[int]:
-        """Delete those of the layers that no repository has. Return their contents."""
+        """Delete the layers that no repository has any more. Return their contents."""
         sql = (
             "DELETE FROM layer WHERE digest = ? AND NOT EXISTS (SELECT 1 FROM repository_layer r WHERE r.digest = layer.digest) "
             "RETURNING content"

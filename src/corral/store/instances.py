@@ -1,4 +1,4 @@
-"""SQL of instances, and the slots that are derived from them."""
+"""SQL of instances, and the slots derived from them. A slot is the capacity of an instance, as the scheduler sees it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ COLUMNS = "id, region, cluster, type, state, gpus, cpu_units, memory_mib, create
 
 
 class Instances:
-    """A part of the state store. It keeps the slots in the fleet index in step with the rows of instances."""
+    """The instances in the state store. When the row of an instance changes, its slot in the fleet index changes too."""
 
     def __init__(self, database: Database, fleet: Fleet, claims: Claims) -> None:
         self._database = database
         self._fleet = fleet
         self._claims = claims
-        self._live: dict[str, Instance] = {}  # all instances that are not terminated, equal to their rows
+        self._live: dict[str, Instance] = {}  # a cache of all instances that are not terminated
         self._by_host: dict[str | None, dict[str, None]] = {}
         if not database.reads_only:
             for row in database.execute(f"SELECT {COLUMNS} FROM instance WHERE state != 'terminated'").fetchall():
@@ -48,17 +48,17 @@ class Instances:
         return _instance(row) if row else None
 
     def all(self) -> list[Instance]:
-        """All instances, including terminated ones that are still described; oldest first."""
+        """All instances, sorted by age. Terminated instances are included until their rows are deleted."""
         rows = self._database.execute(f"SELECT {COLUMNS} FROM instance ORDER BY created_at, id")
         return [_instance(row) for row in rows.fetchall()]
 
     def on_host(self, host_id: str) -> list[Instance]:
-        """The instances on a host; the host's own instance is first."""
+        """The instances on a host. The host's own instance comes first."""
         found = [self._live[instance_id] for instance_id in self._by_host.get(host_id, ())]
         return sorted(found, key=lambda instance: (not instance.is_host, instance.id))
 
     def joined_clusters(self) -> set[tuple[str, str]]:
-        """The (region, cluster) pairs that instances have joined, without those of hosts' own instances."""
+        """The (region, cluster) pairs that instances have joined. The hosts' own instances are not included."""
         return {(each.region, each.cluster) for each in self._live.values() if each.pool is not None and not each.is_host}
 
     def host_of(self, instance_id: str) -> str:
@@ -68,7 +68,7 @@ class Instances:
         return live.host_id
 
     def gpus(self, instance_id: str) -> list[GpuDevice]:
-        """The GPUs of the instance that its host has and does not exclude, in the host's order."""
+        """The GPUs of an instance that are present and not excluded, in the host's order."""
         rows = self._database.execute(
             "SELECT id, position, model, memory_mib, simulated, excluded FROM gpu "
             "WHERE owner = ? AND present = 1 AND excluded = 0 ORDER BY position",
@@ -77,7 +77,7 @@ class Instances:
         return [GpuDevice(gpu_id, at, model, mib, bool(sim), bool(out)) for gpu_id, at, model, mib, sim, out in rows]
 
     def holders(self, instance_id: str) -> dict[str, str]:
-        """GPU of the instance → the task that leases it."""
+        """GPU id → id of the task that leases the GPU, for the GPUs of the instance."""
         return dict(
             self._database.execute(
                 "SELECT lease.gpu_id, run.task_id FROM gpu JOIN lease ON lease.gpu_id = gpu.id JOIN run ON run.id = lease.run_id "
@@ -87,7 +87,10 @@ class Instances:
         )
 
     def some_holders(self, pool: str, limit: int) -> tuple[list[str], list[str]]:
-        """Examples for a message: tasks that lease GPUs of a pool, and instances that took GPUs from its hosts; `limit` in all."""
+        """Some tasks that lease GPUs of a pool, and some instances that own GPUs of its hosts. At most `limit` in total.
+
+        Messages name them as examples.
+        """
         members = (instance for instance in self._live.values() if instance.pool == pool)
         tasks, takers = dict[str, None](), dict[str, None]()
         for instance in members:
@@ -107,7 +110,7 @@ class Instances:
     # Launch and termination
 
     def add(self, instance: Instance, pool: str, rank: Rank) -> Claim:
-        """Add an instance that waits for capacity of a pool, with its claim; `launch` grants the claim."""
+        """Add an instance that waits for capacity of a pool, and its claim. `launch` grants the claim."""
         assert instance.state is InstanceState.PENDING and instance.host_id is None
         self.put_row(instance)
         claim = Claim(rank, INSTANCE, instance.id, instance.demand)
@@ -115,7 +118,7 @@ class Instances:
         return claim
 
     def launch(self, instance: Instance, placement: Placement) -> Instance:
-        """Move GPUs from the slot that a placement chose to the instance, which is running then."""
+        """Move GPUs from the chosen slot to the instance. The instance is running then."""
         parent = self._live[placement.slot_id]
         assert parent.is_host and len(placement.gpu_ids) == instance.gpus
         launched = self._move(instance, InstanceState.RUNNING, host_id=parent.host_id)
@@ -126,13 +129,13 @@ class Instances:
         return launched
 
     def shut_down(self, instance: Instance) -> Instance:
-        """Stop placing tasks on an instance. `terminate` follows when its last task has ended."""
+        """Stop placing tasks on an instance. When its last task has ended, `terminate` is called."""
         changed = self._move(instance, InstanceState.SHUTTING_DOWN)
         self.renew_slot(instance.id)
         return changed
 
     def terminate(self, instance: Instance, now_s: float) -> Instance:
-        """Return the GPUs of an instance to its host's own slot. The schema refuses this while a run leases one of them."""
+        """Return the GPUs of an instance to its host's own slot. The schema refuses this while a run leases one of the GPUs."""
         ended = self._move(instance, InstanceState.TERMINATED, terminated_at_s=now_s)
         if instance.host_id is None:
             self._claims.remove(INSTANCE, instance.id)
@@ -147,14 +150,14 @@ class Instances:
         return ended
 
     def drop_terminated(self, before_s: float, limit: int) -> int:
-        """Delete instances that were terminated long ago. Return how many."""
+        """Delete up to `limit` instances that were terminated before `before_s`. Return their number."""
         return self._database.execute(
             "DELETE FROM instance WHERE id IN (SELECT id FROM instance WHERE state = 'terminated' AND terminated_at < ? LIMIT ?)",
             (before_s, limit),
         ).rowcount
 
     def put_row(self, instance: Instance) -> None:
-        """Write the row only. The caller calls `renew_slot` if the change affects the slot."""
+        """Write only the row. If the change affects the slot, the caller must also call `renew_slot`."""
         self._database.execute(
             f"INSERT INTO instance ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
             "cluster = excluded.cluster, type = excluded.type, state = excluded.state, gpus = excluded.gpus, "
@@ -185,12 +188,12 @@ class Instances:
         moved = self._database.executemany(
             "UPDATE gpu SET owner = ? WHERE id = ? AND owner = ?", [(after, gpu_id, before) for gpu_id in gpu_ids]
         ).rowcount
-        assert not gpu_ids or moved == len(gpu_ids), "a GPU belongs to another instance than the giver"
+        assert not gpu_ids or moved == len(gpu_ids), "a GPU does not belong to the instance that gives it away"
 
-    # As container instances
+    # Container instances of ECS
 
     def set_status(self, instance_id: str, status: str) -> None:
-        """Set ACTIVE or DRAINING. A draining instance gets no new tasks and keeps its present ones."""
+        """Set ACTIVE or DRAINING. A draining instance gets no new tasks. Its running tasks continue."""
         self.put_row(self._live[instance_id].but(status=status))
         self.renew_slot(instance_id)
 
@@ -204,20 +207,20 @@ class Instances:
         self.renew_slot(instance_id)
 
     def drop_attribute(self, instance_id: str, name: str) -> bool:
-        """Return False if the instance has no such attribute."""
+        """Delete an attribute. Returns False if the instance does not have it."""
         sql = "DELETE FROM instance_attribute WHERE instance_id = ? AND name = ?"
         dropped = self._database.execute(sql, (instance_id, name)).rowcount
         self.renew_slot(instance_id)
         return dropped == 1
 
     def holds(self, instance_id: str) -> dict[str, str]:
-        """GPU that a user has reserved → the reason."""
+        """GPU id → reason, for the GPUs that a user has reserved."""
         return _holds(self.attributes(instance_id))
 
     # Slots
 
     def renew_slot(self, instance_id: str) -> None:
-        """Derive the slot of an instance again from the rows."""
+        """Replace the slot of an instance by one that is derived from the current rows."""
         instance = self._live[instance_id]
         if instance.pool is not None:
             self._fleet.put_slot(instance.pool, self._slot(instance))
@@ -232,7 +235,7 @@ class Instances:
         ).fetchall()
         held, attributes = self.holders(instance.id), self.attributes(instance.id)
         holds = _holds(attributes)
-        offered: dict[str, str] = {}  # GPU that tasks may get → foreign processes that use it
+        offered: dict[str, str] = {}  # GPU id → foreign processes that use the GPU, as JSON
         withheld: dict[str, str] = {}
         positions: dict[str, int] = {}
         for position, (gpu_id, excluded, foreign, owner) in enumerate(rows):
@@ -244,7 +247,7 @@ class Instances:
             offered[gpu_id] = foreign
             if not foreign:
                 positions[gpu_id] = position
-            elif gpu_id not in held:  # a leased GPU stays with its run; after that it is withheld until the process ends
+            elif gpu_id not in held:  # a run keeps its leased GPU, even if a foreign process uses it too
                 withheld[gpu_id] = _in_use(foreign)
         slot = Slot(
             id=instance.id,
@@ -264,7 +267,10 @@ class Instances:
         return slot
 
     def _count_tasks(self, slot: Slot) -> None:
-        """Subtract what the tasks on a slot use, and count them. Fargate tasks do not count: callers see them on no instance."""
+        """Subtract the resources of the slot's tasks, and count the tasks.
+
+        Fargate tasks are not counted, because the API shows them on no instance.
+        """
         rows = self._database.execute(
             "SELECT region || '/' || cluster || '/' || task_group, state, desired, launch_type, count(*), sum(cpu_units), "
             "sum(memory_mib) FROM task WHERE instance_id = ? AND state IN ('PENDING', 'RUNNING') GROUP BY 1, 2, 3, 4",
@@ -285,7 +291,7 @@ def _holds(attributes: Mapping[str, str]) -> dict[str, str]:
 
 
 def built_in_attributes(instance_type: str, host_name: str, gpus: Sequence[GpuDevice]) -> dict[str, str]:
-    """The attributes that every container instance has, without those that depend on a region."""
+    """The attributes of every container instance that do not depend on a region."""
     return {
         "ecs.instance-type": instance_type,
         "ecs.os-type": "linux",
@@ -311,7 +317,7 @@ def _in_use(foreign: str) -> str:
 
 
 def _useful_links(text: str) -> Links | None:
-    """The distances between GPUs. None if all are equal: then a placement need not compare them."""
+    """The distances between GPUs. None if all distances are equal, because then placement need not compare them."""
     rows = orjson.loads(text) if text else []
     distances = {far for at, row in enumerate(rows) for other, far in enumerate(row) if other != at}
     return tuple(tuple(row) for row in rows) if len(distances) > 1 else None

@@ -1,8 +1,9 @@
-"""Message groups of FIFO queues, and the memory of what was sent and received.
+"""Message groups of FIFO queues, deduplication ids, and receive attempts.
 
-The messages of a group are received in order, and none while another message of the group is in flight. `message_group` has a
-row for each group with messages: the time from which the group may be served. Each change of a group's messages must be followed
-by `update_group`, which computes that time from the first messages of the group: only those can be in flight.
+The messages of a group are received in order. While a message of a group is in flight, no other message of the group can be
+received. `message_group` has one row per group that has messages. The row has the time at which the group is ready, which means
+that its next message can be received. After each change of a group's messages, `update_group` must compute this time again. It
+reads only the first messages of the group, because only these can be in flight.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from corral.store.messages import MESSAGE_COLUMNS, Messages, fit_response
 
 class MessageGroups(Messages):
     def open_groups(self, queue: Queue, drafts: Sequence[MessageDraft], now_ms: int) -> None:
-        """Add rows for groups that had no messages. Each may be served at once, or when the delay of its first message ends."""
+        """Add rows for groups that had no messages. A group is ready at once, or when the delay of its first message ends."""
         first: dict[str | None, int] = {}
         for draft in drafts:
             first.setdefault(draft.group_id, now_ms + draft.delay_ms)
@@ -30,7 +31,7 @@ class MessageGroups(Messages):
         )
 
     def ready_groups(self, queue: Queue, limit: int, now_ms: int) -> list[str]:
-        """Groups that may be served; the group that has waited longest is the first."""
+        """The groups that are ready. The group that has waited longest is first."""
         rows = self._database.execute(
             "SELECT name FROM message_group WHERE pile = ? AND ready_ms <= ? ORDER BY ready_ms LIMIT ?", (queue.pile, now_ms, limit)
         )
@@ -43,7 +44,7 @@ class MessageGroups(Messages):
         return None if found is None else int(found)
 
     def first_of_group(self, queue: Queue, group: str, limit: int, now_ms: int) -> list[QueueMessage]:
-        """The first messages of a ready group, with their bodies, up to the first delayed message."""
+        """The first messages of a ready group, up to the first delayed message. The result includes the bodies."""
         rows = self._database.execute(
             f"SELECT {MESSAGE_COLUMNS} FROM place JOIN message ON message.id = place.id "
             "WHERE pile = ? AND place.group_id = ? ORDER BY place.id LIMIT ?",
@@ -53,10 +54,10 @@ class MessageGroups(Messages):
         return list(takewhile(lambda message: message.visible_ms is None or message.visible_ms <= now_ms, found))
 
     def update_group(self, pile: int, group: str, now_ms: int) -> None:
-        """Compute the time from which a group may be served. A group that may be served now is queued behind the waiting groups."""
+        """Compute when a group is ready. If it is ready now, it is placed behind the groups that are already waiting."""
         rows = self._database.execute(
             "SELECT visible_ms, receives FROM place WHERE pile = ? AND group_id = ? ORDER BY id LIMIT ?",
-            (pile, group, RECEIVE_MAX_MESSAGES),  # at most so many messages of one group can be in flight
+            (pile, group, RECEIVE_MAX_MESSAGES),  # the maximum number of messages of one group that can be in flight
         ).fetchall()
         if not rows:
             self._database.execute("DELETE FROM message_group WHERE pile = ? AND name = ?", (pile, group))
@@ -70,7 +71,7 @@ class MessageGroups(Messages):
     # Deduplication ids and receive attempts
 
     def sent_before(self, queue: Queue, scope: str, deduplication_id: str, now_ms: int) -> tuple[str, int] | None:
-        """(message id, id) of an earlier message with this deduplication id; None if there is none that still counts."""
+        """(message id, id) of an earlier message with this deduplication id; None if there is none or it has expired."""
         row: tuple[str, int] | None = self._database.execute(
             "SELECT message_id, id FROM deduplication WHERE queue = ? AND scope = ? AND deduplication_id = ? AND expires_ms > ?",
             (queue.id, scope, deduplication_id, now_ms),
@@ -84,7 +85,7 @@ class MessageGroups(Messages):
         )
 
     def received_before(self, queue: Queue, attempt_id: str, now_ms: int) -> list[tuple[int, int]] | None:
-        """(id, receives) of each message that a receive attempt returned; None if the attempt is not known."""
+        """(id, receive count) of each message that an earlier receive attempt returned; None if the attempt is unknown."""
         row = self._database.execute(
             "SELECT given FROM receive_attempt WHERE queue = ? AND attempt_id = ? AND expires_ms > ?",
             (queue.id, attempt_id, now_ms),
@@ -98,7 +99,7 @@ class MessageGroups(Messages):
         )
 
     def in_flight(self, queue: Queue, given: Sequence[tuple[int, int]], now_ms: int) -> list[QueueMessage]:
-        """The messages of an attempt that are still in flight and have not been received again."""
+        """The messages of a receive attempt that are still in flight and have not been received again."""
         found: list[QueueMessage] = []
         for id, receives in given:
             rows = self._database.execute(
@@ -110,7 +111,7 @@ class MessageGroups(Messages):
         return found
 
     def forget_duplicates(self, now_ms: int, limit: int) -> int:
-        """Delete expired deduplication ids and receive attempts, up to `limit` of each; return their number."""
+        """Delete up to `limit` expired deduplication ids and up to `limit` expired receive attempts. Return the total."""
         dropped = 0
         for table, key in (("deduplication", "queue, scope, deduplication_id"), ("receive_attempt", "queue, attempt_id")):
             dropped += self._database.execute(

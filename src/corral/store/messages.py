@@ -1,8 +1,9 @@
-"""Messages of queues: add, receive, delete, move. The cost of each does not grow with the number of messages.
+"""Messages of queues: add, receive, delete and move. The cost of each operation does not depend on the length of the queue.
 
-A message has a row in `message`, which never changes, and one in `place`, which changes with each receive. A standard queue is
-an index of its places by the time at which they become visible: places before the present can be received, later ones are in
-flight or delayed. A FIFO queue is served by its message groups (`store/message_groups.py`).
+A pile is the set of a queue's messages. A purge gives the queue a new pile. Each message has two rows. The row in `message` has
+the content and never changes. The row in `place` has the pile and the time at which the message becomes visible. It changes with
+each receive. For a standard queue, an index sorts the places by this time. If the time has passed, the message can be received.
+Otherwise it is in flight or delayed. For FIFO queues, see `store/message_groups.py`.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ MESSAGE_COLUMNS = (
     "place.id, visible_ms, receives, receives_before, first_received_ms, message_id, sent_ms, sender, message.group_id, "
     "deduplication_id, trace, source_arn, attributes, bytes, body"
 )
-RECEIVE_MAX_BYTES = 1024 * 1024  # in one response; SQS may always return fewer messages than requested
-DELETED_MAX_BYTES = 8 * 1024 * 1024  # in one transaction
+RECEIVE_MAX_BYTES = 1024 * 1024  # bytes in one response; SQS may return fewer messages than requested
+DELETED_MAX_BYTES = 8 * 1024 * 1024  # bytes that one transaction deletes
 
 
 class Messages:
-    """A part of the state store: it shares the store's connection, transactions and savepoints."""
+    """The messages of queues in the state store."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -30,13 +31,13 @@ class Messages:
         self._last_id = 0
 
     def new_ids(self, now_s: float, count: int) -> range:
-        """Ids for messages that are sent now, larger than all earlier ids."""
+        """New message ids. They are larger than all earlier ids."""
         first = max(int(now_s * 1_000_000) * ID_STEP, self._last_id + 1)
         self._last_id = first + count - 1
         return range(first, first + count)
 
     def put(self, queue: Queue, drafts: Sequence[MessageDraft], ids: Sequence[int], now_ms: int) -> bool:
-        """Add messages to the queue's pile; True if the pile was empty."""
+        """Add messages to the queue's pile. Returns True if the pile was empty before."""
         database, fifo = self._database, queue.is_fifo
         database.executemany(
             "INSERT INTO message VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -60,7 +61,7 @@ class Messages:
         return was_empty
 
     def candidates(self, queue: Queue, count: int, now_ms: int) -> list[QueueMessage]:
-        """The visible messages of a standard queue that have waited longest, with their bodies, up to the size of one response."""
+        """The visible messages of a standard queue that have waited longest, with bodies, up to the size of one response."""
         rows = self._database.execute(
             f"SELECT {MESSAGE_COLUMNS} FROM place JOIN message ON message.id = place.id "
             "WHERE pile = ? AND visible_ms <= ? ORDER BY pile, visible_ms, receives, place.id LIMIT ?",
@@ -71,7 +72,7 @@ class Messages:
     def mark_received(
         self, queue: Queue, found: Sequence[QueueMessage], now_ms: int, until_ms: int, task_id: str | None
     ) -> list[QueueMessage]:
-        """Put messages in flight until `until_ms`. `task_id` is the task that received them."""
+        """Mark messages as in flight until `until_ms`. `task_id` is the task that received them."""
         counter = self.counters.of(queue.pile, now_ms)
         self._database.executemany(
             "UPDATE place SET visible_ms = ?, receives = receives + 1, first_received_ms = coalesce(first_received_ms, ?), "
@@ -96,19 +97,22 @@ class Messages:
         ]
 
     def next_visible_ms(self, queue: Queue, now_ms: int) -> int | None:
-        """A time before which no message of a standard queue becomes visible without a request; None: no message will."""
+        """A lower bound of the time at which the next message becomes visible; None if none is in flight or delayed.
+
+        Only for standard queues. Requests can make a message visible earlier.
+        """
         next_ms = self.counters.of(queue.pile, now_ms).next_ms
         return None if next_ms == NEVER_MS else next_ms
 
     def message_state(self, pile: int, id: int) -> MessageState | None:
-        """None if the pile has no such message."""
+        """The state of a message; None if the pile does not have the message."""
         row = self._database.execute(
             "SELECT visible_ms, receives, received_ms, group_id FROM place WHERE pile = ? AND id = ?", (pile, id)
         ).fetchone()
         return None if row is None else MessageState(*row)
 
     def drop(self, pile: int, ids: Sequence[int], now_ms: int) -> list[str]:
-        """Delete messages of a pile, and return their FIFO groups. Messages that have moved to another pile are left alone."""
+        """Delete messages of a pile, and return their message groups. Messages that were moved to another pile are not deleted."""
         counter, groups, gone = self.counters.of(pile, now_ms), dict[str, None](), list[tuple[int]]()
         for id in ids:
             found = self._database.execute(
@@ -133,7 +137,7 @@ class Messages:
         counter.used_ms = now_ms
 
     def set_visible_from(self, pile: int, id: int, visible_ms: int, now_ms: int) -> None:
-        """Set the time at which a message in flight becomes visible."""
+        """Set the time at which an in-flight message becomes visible."""
         before, counter = self.message_state(pile, id), self.counters.of(pile, now_ms)
         assert before is not None
         self._database.execute("UPDATE place SET visible_ms = ? WHERE pile = ? AND id = ?", (visible_ms, pile, id))
@@ -143,7 +147,7 @@ class Messages:
     def move_to_dead_letters(
         self, source: Queue, target: Queue, message: QueueMessage, source_arn: str, id: int, now_ms: int
     ) -> None:
-        """Move a message to its dead-letter queue; its receive count is kept. If `id` is its present id, its age is kept too."""
+        """Move a message to its dead-letter queue. It keeps its receive count. If `id` is its current id, it also keeps its age."""
         source_counter, counter = self.counters.of(source.pile, now_ms), self.counters.of(target.pile, now_ms)
         sent_ms = message.sent_ms if id == message.id else now_ms
         sql = "UPDATE message SET id = ?, sent_ms = ?, source_arn = ? WHERE id = ?"
@@ -158,10 +162,10 @@ class Messages:
         counter.add(visible_ms, 0)
         counter.used_ms = now_ms
 
-    # Expired messages, and piles that no queue owns
+    # Expired messages, and piles of purged or deleted queues
 
     def expired(self, queue: Queue, now_ms: int, limit: int) -> list[int]:
-        """Up to `limit` messages past the queue's retention, the oldest first."""
+        """Up to `limit` messages that are older than the queue's retention. The oldest message is first."""
         rows = self._database.execute(
             "SELECT place.id, bytes FROM place JOIN message ON message.id = place.id WHERE pile = ? AND place.id < ? "
             "ORDER BY place.id LIMIT ?",
@@ -175,7 +179,7 @@ class Messages:
         return None if id is None else sent_at_ms(id)
 
     def clear_pile(self, limit: int) -> bool:
-        """Delete up to `limit` rows of a pile that no queue owns. False: there is no such pile."""
+        """Delete up to `limit` rows of a pile that belongs to no queue. Returns False if there is no such pile."""
         row = self._database.execute("SELECT min(id) FROM pile WHERE owned = 0").fetchone()
         if row[0] is None:
             return False
@@ -196,14 +200,14 @@ class Messages:
         return True
 
     def in_flight_of(self, task_id: str, now_ms: int) -> list[tuple[int, int, int]]:
-        """(pile, id, visible from) of the messages that a task has received and that are still in flight."""
+        """(pile, id, visible_ms) of each message that the task has received and that is still in flight."""
         return self._database.execute(
             "SELECT pile, id, visible_ms FROM place WHERE task_id = ? AND visible_ms > ? ORDER BY pile, id", (task_id, now_ms)
         ).fetchall()
 
 
 def fit_response(rows: Iterable[Row]) -> list[QueueMessage]:
-    """The first messages that fit into one response; at least one."""
+    """The first messages that fit into one response. The result has at least one message, if there is any."""
     found, size = list[QueueMessage](), 0
     for message in map(QueueMessage._make, rows):
         size += message.bytes
@@ -214,7 +218,7 @@ def fit_response(rows: Iterable[Row]) -> list[QueueMessage]:
 
 
 def _fit_transaction(rows: Iterable[tuple[int, int]]) -> list[int]:
-    """The first ids of (id, bytes) rows, as many as one transaction should delete."""
+    """The first ids of (id, bytes) rows, up to the number of bytes that one transaction deletes."""
     ids, size = [], 0
     for id, message_bytes in rows:
         ids.append(id)

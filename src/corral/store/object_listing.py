@@ -1,4 +1,4 @@
-"""Listings of a bucket. A common prefix costs one index seek, however many keys it contains."""
+"""Listings of a bucket. All keys with a common prefix are skipped with one index look-up."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from corral.database import Database, Row
 from corral.model.objects import ListingPage, MultipartUpload, ObjectVersion
 from corral.store.object_rows import UPLOAD_COLUMNS, VERSION_COLUMNS, upload_of, version_of
 
-BEYOND = b"\xff"  # appended to a prefix, sorts after every key with that prefix: UTF-8 never contains this byte
+BEYOND = b"\xff"  # a prefix plus this byte is greater than every key with the prefix, because UTF-8 never contains the byte
 CURRENT = "AND latest = 1 AND content IS NOT NULL"
-NEXT = b"\x00"  # appended to a key, gives the next possible key
+NEXT = b"\x00"  # a key plus this byte is the next possible key
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ class ObjectListing:
         self._database = database
 
     def objects(self, bucket_id: int, *, prefix: str, delimiter: str, after: str, limit: int) -> ListingPage[ObjectVersion]:
-        """Current objects and common prefixes after `after`, which is a key or a common prefix."""
+        """Current objects and common prefixes that are greater than `after`. `after` is a key or a common prefix."""
         sql = f"SELECT key, {VERSION_COLUMNS} FROM object_version WHERE bucket = ? AND key >= ? {CURRENT} ORDER BY key"
         walk = _Walk(lambda key: self._database.execute(sql, (bucket_id, key)), prefix, delimiter, version_of)
         return walk.page(walk.after(after), limit)
@@ -30,7 +30,10 @@ class ObjectListing:
     def versions(
         self, bucket_id: int, *, prefix: str, delimiter: str, after: str, before_number: int | None, limit: int
     ) -> ListingPage[ObjectVersion]:
-        """All versions by key, newest first. With `before_number`, the key `after` is included with its older versions."""
+        """All versions after the key `after`, sorted by key. The newest version of a key is first.
+
+        If `before_number` is given, the older versions of the key `after` are included.
+        """
         sql = f"SELECT key, {VERSION_COLUMNS} FROM object_version WHERE bucket = ? AND key >= ? ORDER BY key, number DESC"
         walk = _Walk(lambda key: self._database.execute(sql, (bucket_id, key)), prefix, delimiter, version_of)
         if before_number is None:
@@ -43,7 +46,10 @@ class ObjectListing:
     def uploads(
         self, bucket_id: int, *, prefix: str, delimiter: str, after: str, after_number: int | None, limit: int
     ) -> ListingPage[MultipartUpload]:
-        """Uploads by key, oldest first. With `after_number`, the key `after` is included with its newer uploads."""
+        """Uploads after the key `after`, sorted by key. The oldest upload of a key is first.
+
+        If `after_number` is given, the newer uploads of the key `after` are included.
+        """
         sql = f"SELECT key, {UPLOAD_COLUMNS} FROM upload WHERE bucket = ? AND key >= ? ORDER BY key, content"
         walk = _Walk(lambda key: self._database.execute(sql, (bucket_id, key)), prefix, delimiter, upload_of)
         if after_number is None:
@@ -53,7 +59,7 @@ class ObjectListing:
 
 
 class _Walk(Generic[T]):
-    """Walks through rows that are sorted by key and begin with it, and replaces common prefixes."""
+    """Reads rows that are sorted by key, and replaces all keys with a common prefix by the prefix. A row begins with its key."""
 
     def __init__(self, seek: Callable[[bytes], Iterator[Row]], prefix: str, delimiter: str, convert: Callable[[Row], T]) -> None:
         self._seek = seek
@@ -62,7 +68,7 @@ class _Walk(Generic[T]):
         self._convert = convert
 
     def after(self, key: str, rest: Iterable[Row] = ()) -> Iterator[Row]:
-        """The remaining rows of a key and the rows of later keys. A key inside a common prefix continues after that prefix."""
+        """The rows `rest` of a key, then the rows of later keys. If the key has a common prefix, all keys with it are skipped."""
         start = key.encode()
         if start < self._prefix or not key:
             return self._seek(self._prefix)

@@ -1,4 +1,4 @@
-"""Converts rows of versions, parts and uploads to the types of `model.objects`."""
+"""Conversion of rows to versions, parts and uploads (`model.objects`)."""
 
 from __future__ import annotations
 

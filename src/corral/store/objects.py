@@ -1,7 +1,7 @@
-"""The SQL of object versions, contents and multipart uploads. The bytes themselves are files (`blobs/`).
+"""SQL of object versions, contents and multipart uploads. The bytes are in files (`blobs/`).
 
-A content is a list of parts, one blob each. Versions, uploads and image layers hold references to contents. A content without
-references is garbage: its files are deleted first, then its rows.
+A content is a list of parts. Each part is one blob. Versions, uploads and image layers refer to contents. A content without
+references is garbage. Its files are deleted first, then its rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NEWEST = "SELECT number FROM object_version WHERE bucket = ? AND key = ? ORDER B
 
 
 class Objects(ObjectListing):
-    """A part of the state store: it shares the store's connection, transactions and savepoints."""
+    """The objects in the state store."""
 
     # Buckets
 
@@ -27,7 +27,7 @@ class Objects(ObjectListing):
         return self._database.execute("SELECT 1 FROM object_version WHERE bucket = ? LIMIT 1", (bucket_id,)).fetchone() is not None
 
     def drop_uploads(self, bucket_id: int) -> bool:
-        """Delete the unfinished uploads of the bucket. True: there is new garbage."""
+        """Delete the unfinished uploads of the bucket. Returns True if this leaves garbage."""
         uploads = self._database.execute("DELETE FROM upload WHERE bucket = ? RETURNING content", (bucket_id,)).fetchall()
         self._database.executemany("UPDATE content SET refs = 0 WHERE id = ?", uploads)
         self._drop_empty({content for (content,) in uploads})
@@ -47,14 +47,15 @@ class Objects(ObjectListing):
         return version_of(row) if row else None
 
     def next_number(self) -> int:
-        """The number that the next version will have."""
+        """The number of the next version."""
         row = self._database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'object_version'").fetchone()
         return int(row[0]) + 1 if row else 1
 
     def add_version(self, bucket_id: int, version: ObjectVersion, *, is_first: bool = False) -> None:
-        """Add the latest version of its key. Its id must be new. The version takes over one reference to its content.
+        """Add a version, which becomes the latest version of its key. Its id must be new.
 
-        `is_first`: the key is known to have no other version.
+        The version takes over one reference to its content. `is_first` means that the key has no other version, which saves a
+        query.
         """
         key = version.key.encode()
         if not is_first:
@@ -66,7 +67,7 @@ class Objects(ObjectListing):
         )  # fmt: skip
 
     def drop_version(self, bucket_id: int, version: ObjectVersion) -> bool:
-        """Delete a version; the newest remaining one becomes the latest. True: its content is now garbage."""
+        """Delete a version. The newest remaining version becomes the latest. Returns True if the content is garbage now."""
         self._database.execute("DELETE FROM object_version WHERE number = ?", (version.number,))
         if version.latest:
             sql = f"UPDATE object_version SET latest = 1 WHERE number = ({NEWEST})"
@@ -77,7 +78,7 @@ class Objects(ObjectListing):
         self._database.execute("UPDATE object_version SET details = ? WHERE number = ?", (dumps(details), number))
 
     def version_of_upload(self, upload_id: str) -> tuple[int, ObjectVersion] | None:
-        """(bucket id, version) that a completed upload created, if the version still exists."""
+        """The bucket id and the version that a completed upload created; None if the version no longer exists."""
         sql = f"SELECT bucket, {VERSION_COLUMNS} FROM object_version WHERE upload_id = ?"
         row = self._database.execute(sql, (upload_id,)).fetchone()
         return (row[0], version_of(row[1:])) if row else None
@@ -95,19 +96,22 @@ class Objects(ObjectListing):
         return upload_of(row) if row else None
 
     def put_part(self, upload: MultipartUpload, part: ContentPart) -> bool:
-        """Add a part. True: it replaced a part of the same number, whose blob is now garbage."""
+        """Add a part. Returns True if it replaced a part with the same number. The blob of the replaced part is garbage then."""
         replaced = self._discard_parts(upload.number, [part.number])
         self._put_part(upload.number, part)
         return replaced
 
     def keep_parts(self, upload: MultipartUpload, unlisted: Iterable[int]) -> bool:
-        """Complete an upload without the unlisted parts; a version takes over its reference. True: there is new garbage."""
+        """Complete an upload, and discard its unlisted parts. Returns True if this leaves garbage.
+
+        The caller adds a version, which takes over the upload's reference to the content.
+        """
         has_garbage = self._discard_parts(upload.number, unlisted)
         self._database.execute("DELETE FROM upload WHERE content = ?", (upload.number,))
         return has_garbage
 
     def drop_upload(self, upload: MultipartUpload) -> None:
-        """Abort an upload: all its parts become garbage."""
+        """Abort an upload. All its parts become garbage."""
         self._database.execute("DELETE FROM upload WHERE content = ?", (upload.number,))
         self._database.execute("UPDATE content SET refs = 0 WHERE id = ?", (upload.number,))
         self._drop_empty([upload.number])
@@ -115,7 +119,7 @@ class Objects(ObjectListing):
     # Contents
 
     def add_content(self, part: ContentPart) -> int:
-        """Add a content of one part, with one reference for the version or layer that the caller adds next."""
+        """Add a content with one part and one reference. The reference is for the version or layer that the caller adds next."""
         content = self._new_content(1)
         self._put_part(content, part)
         return content
@@ -128,7 +132,7 @@ class Objects(ObjectListing):
         return int(self._database.execute("SELECT count(*) FROM content_part WHERE content = ?", (content,)).fetchone()[0])
 
     def slices(self, content: int, start: int, size: int) -> tuple[Slice, ...]:
-        """The slices of blobs that hold these bytes of a content."""
+        """The slices of blobs that contain these bytes of a content."""
         found, at, end = [], 0, start + size
         for blob, length in self._database.execute(
             "SELECT blob, size FROM content_part WHERE content = ? ORDER BY number", (content,)
@@ -142,18 +146,18 @@ class Objects(ObjectListing):
         return tuple(found)
 
     def refer_to(self, content: int) -> None:
-        """Add a reference, for the version that the caller adds next."""
+        """Add a reference to a content. The reference is for the version that the caller adds next."""
         self._database.execute("UPDATE content SET refs = refs + 1 WHERE id = ?", (content,))
 
     def release(self, content: int) -> bool:
-        """Remove a reference. True: it was the last one, and the content is now garbage."""
+        """Remove a reference. Returns True if it was the last reference, so that the content is garbage now."""
         sql = "UPDATE content SET refs = refs - 1 WHERE id = ? RETURNING refs"
         return bool(self._database.execute(sql, (content,)).fetchone()[0] == 0)
 
     # Garbage
 
     def garbage(self, limit: int) -> list[str]:
-        """Blobs of contents without references."""
+        """Blobs of contents that have no references."""
         rows = self._database.execute(
             "SELECT blob FROM content JOIN content_part ON content_part.content = content.id WHERE content.refs = 0 LIMIT ?",
             (limit,),
@@ -161,13 +165,13 @@ class Objects(ObjectListing):
         return [blob for (blob,) in rows]
 
     def drop_garbage(self, blobs: Iterable[str]) -> None:
-        """Delete the rows of blobs whose files are deleted."""
+        """Delete the rows of blobs whose files were deleted."""
         sql = "DELETE FROM content_part WHERE blob = ? RETURNING content"
         rows = (self._database.execute(sql, (blob,)).fetchone() for blob in blobs)
         self._drop_empty({row[0] for row in rows if row is not None})
 
     def known_blobs(self, blobs: Sequence[str]) -> set[str]:
-        """The blobs of these that a row refers to."""
+        """Those of the given blobs that have a row."""
         sql = f"SELECT blob FROM content_part WHERE blob IN ({', '.join('?' * len(blobs))})"
         return {blob for (blob,) in self._database.execute(sql, blobs)}
 
@@ -187,7 +191,7 @@ class Objects(ObjectListing):
         )
 
     def _discard_parts(self, content: int, numbers: Iterable[int]) -> bool:
-        """Move these parts to a new content without references. True: there were some."""
+        """Move these parts to a new content without references. Returns True if any of the parts existed."""
         sql = "SELECT number FROM content_part WHERE content = ? AND number = ?"
         stored = [number for number in numbers if self._database.execute(sql, (content, number)).fetchone()]
         if stored:

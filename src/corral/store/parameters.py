@@ -1,4 +1,4 @@
-"""Parameters and their versions: all their SQL."""
+"""SQL of parameters and their versions."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ LATEST = (
     "ON v.region = p.region AND v.name = p.name AND v.version = p.latest"
 )
 ONE = f"SELECT {COLUMNS} FROM parameter_version v WHERE v.region = ? AND v.name = ?"
-LAST_CHARACTER = "\U0010ffff"  # sorts after every other character: the end of a range of names with one prefix
+LAST_CHARACTER = "\U0010ffff"  # the largest character: every name with a prefix is smaller than the prefix plus this character
 
 
 class Parameters:
-    """A part of the state store: it shares the store's connection, transactions and savepoints."""
+    """The SSM parameters in the state store."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -42,14 +42,15 @@ class Parameters:
         return int(self._database.execute(sql, (region, name)).fetchone()[0])
 
     def history(self, region: str, name: str, after: int, limit: int) -> list[Parameter]:
-        """The versions of a parameter with numbers above `after`, the oldest first."""
+        """The versions of a parameter with numbers greater than `after`. The oldest version is first."""
         rows = self._database.execute(f"{ONE} AND v.version > ? ORDER BY v.version LIMIT ?", (region, name, after, limit))
         return [_parameter(row) for row in rows]
 
     def listed(self, region: str, prefix: str, after: str, limit: int, *, slashless: int | None = None) -> list[Parameter]:
-        """The latest versions of the parameters whose names begin with `prefix` and follow `after`, sorted by name.
+        """The latest versions of parameters whose names begin with `prefix` and are greater than `after`, sorted by name.
 
-        `slashless` excludes deeper levels: names with a slash after so many characters.
+        `slashless` is a number of characters. Names with a slash after these characters are excluded, because they are at a deeper
+        level.
         """
         flat = "" if slashless is None else f"AND instr(substr(p.name, {slashless + 1}), '/') = 0 "
         rows = self._database.execute(
@@ -59,7 +60,7 @@ class Parameters:
         return [_parameter(row) for row in rows]
 
     def put(self, parameter: Parameter) -> None:
-        """Add a version, which becomes the latest."""
+        """Add a version, which becomes the latest version of the parameter."""
         region, name, version = parameter.region, parameter.name, parameter.version
         self._database.execute(
             "INSERT INTO parameter (region, name, latest) VALUES (?, ?, ?) "
@@ -73,7 +74,7 @@ class Parameters:
         )  # fmt: skip
 
     def drop(self, region: str, name: str) -> bool:
-        """Delete a parameter with all its versions; False if it does not exist."""
+        """Delete a parameter with all its versions. Returns False if it does not exist."""
         return self._database.execute("DELETE FROM parameter WHERE region = ? AND name = ?", (region, name)).rowcount == 1
 
     def drop_version(self, parameter: Parameter) -> None:
@@ -85,7 +86,7 @@ class Parameters:
         self._database.execute(sql, (_dumps(tuple(labels)), parameter.region, parameter.name, parameter.version))
 
     def tags(self, region: str, name: str) -> dict[str, str] | None:
-        """None if the parameter does not exist."""
+        """The tags of a parameter; None if it does not exist."""
         row = self._database.execute("SELECT tags FROM parameter WHERE region = ? AND name = ?", (region, name)).fetchone()
         return orjson.loads(row[0]) if row else None
 

@@ -1,8 +1,9 @@
-"""Message counts of each pile, in memory: derived from the rows at start and updated with each change, so no request counts rows.
+"""Message counts of each pile, in memory. A pile is the set of a queue's messages.
 
-Messages become visible as time passes, without a request. Each counter therefore has an instant, `as_of_ms`: it counts a message
-that becomes visible after that instant as in flight or delayed. Each use first advances the counter to the present, and counts
-through an index the messages that have become visible in between. Each message is counted this way once.
+The counts are derived from the rows at start and updated with each change, so no request has to count rows. But messages also
+become visible as time passes. So each counter is valid for one instant, `as_of_ms`. Messages that become visible after this
+instant count as in flight or delayed. Each use first advances the counter to the present time. For this it counts the messages
+that have become visible since `as_of_ms`, with an index. So each message is counted only once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from corral.database import Database
 from corral.model.queue import Counts
 
 NEVER_MS = 1 << 62
-STEP_BACK_MS = 1000  # if the clock is set back further, the counter is computed anew
+STEP_BACK_MS = 1000  # if the clock is set back by more, all messages in flight or delayed are counted again
 
 
 class QueueCounter(Struct):
@@ -24,9 +25,9 @@ class QueueCounter(Struct):
     in_flight: int = 0
     delayed: int = 0
     as_of_ms: int = 0
-    next_ms: int = NEVER_MS  # no message becomes visible between as_of_ms and this
+    next_ms: int = NEVER_MS  # no message becomes visible between `as_of_ms` and this time
     used_ms: int = 0
-    # Since the last report to CloudWatch:
+    # Events since the last report to CloudWatch
     sent: int = 0
     sent_bytes: int = 0
     received: int = 0
@@ -38,7 +39,7 @@ class QueueCounter(Struct):
         return Counts(self.total - self.in_flight - self.delayed, self.in_flight, self.delayed)
 
     def add(self, visible_ms: int | None, receives: int, count: int = 1) -> None:
-        """Count a message that was added to the pile, or (count = -1) removed from it."""
+        """Count a message that was added to the pile. With `count` -1, subtract a message that was removed."""
         self.total += count
         if visible_ms is not None and visible_ms > self.as_of_ms:
             if receives:
@@ -67,12 +68,12 @@ class QueueCounters:
         self._by_pile: dict[int, QueueCounter] = {}
 
     def rebuild(self) -> None:
-        """Count the rows. `as_of_ms` is 0, so the first use of a counter counts its messages in flight and delayed."""
+        """Count the rows. `as_of_ms` is 0, so the first use of a counter counts the messages in flight and delayed."""
         sql = "SELECT pile, (SELECT count(*) FROM place WHERE place.pile = queue.pile) FROM queue"
         self._by_pile = {pile: QueueCounter(total=total) for pile, total in self._database.execute(sql) if total}
 
     def of(self, pile: int, now_ms: int) -> QueueCounter:
-        """The counter of a pile, advanced to the present. Call this before you change a row, because it may count rows."""
+        """The counter of a pile, advanced to the present time. Call this before you change a row, because it may count rows."""
         counter = self._by_pile.get(pile)
         if counter is None:
             counter = self._by_pile[pile] = QueueCounter(as_of_ms=now_ms)
@@ -109,7 +110,7 @@ class QueueCounters:
         counter.next_ms = NEVER_MS if next_ms is None else next_ms
 
     def _count(self, pile: int, after_ms: int, until_ms: int) -> tuple[int, int]:
-        """(in flight, delayed) until then: the messages that become visible after `after_ms`, up to `until_ms`."""
+        """How many messages in flight and how many delayed messages become visible after `after_ms`, up to `until_ms`."""
         row = self._database.execute(
             "SELECT total(receives > 0), count(*) FROM place WHERE pile = ? AND visible_ms > ? AND visible_ms <= ?",
             (pile, after_ms, until_ms),

@@ -1,4 +1,4 @@
-"""Queues and message move tasks. This file, `messages.py`, `message_groups.py` and `queue_counters.py` have all SQL of SQS."""
+"""SQL of queues and message move tasks. `messages.py` and `message_groups.py` have the SQL of messages."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from corral.store.queue_counters import QueueCounter
 
 QUEUE_COLUMNS = "id, region, name, pile, created_ms, modified_ms, purged_ms, attributes, tags"
 TASK_COLUMNS = "id, source, source_arn, destination_arn, per_s, status, to_move, moved, started_ms, failure"
-ACTIVE_MS = 6 * 3_600_000  # CloudWatch gets metrics of a queue for this long after its last use
-CACHED_MAX = 20_000  # entries: two for each queue
+ACTIVE_MS = 6 * 3_600_000  # metrics of an empty queue are published for this time after its last use
+CACHED_MAX = 20_000  # each queue has two entries
 
 
 class Queues(MessageGroups):
-    """A part of the state store: it shares the store's connection, transactions and savepoints."""
+    """The SQS queues in the state store."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
-        # By region and name, and by pile. A read-only connection has no cache: it is not notified of changes.
+        # Each queue has two keys: (region, name), and its pile. A reader has no cache: it does not see changes of the writer.
         self._cached: dict[tuple[str, str] | int, Queue] | None = None if database.reads_only else {}
         if not database.reads_only:
             (last,) = database.execute("SELECT max(id) FROM message").fetchone()
@@ -32,7 +32,7 @@ class Queues(MessageGroups):
             self.counters.rebuild()
 
     def _forget_on_rollback(self) -> None:
-        """Clear the cache if the transaction rolls back. Call this before you change a queue's row."""
+        """Clear the cache if the transaction is rolled back. Call this before you change a queue's row."""
         if self._cached is not None:
             self._database.journal.on_rollback(self._cached.clear)
 
@@ -87,7 +87,7 @@ class Queues(MessageGroups):
         self._cache(replace(queue, tags=dict(tags)))
 
     def purge_queue(self, queue: Queue, now_ms: int) -> None:
-        """Give the queue a new, empty pile. The reconciler deletes the rows of the old pile later."""
+        """Give the queue a new, empty pile. A reconciler deletes the rows of the old pile later."""
         self._abandon_pile(queue)
         emptied = replace(queue, pile=self._new_pile(), purged_ms=now_ms)
         self._database.execute("UPDATE queue SET pile = ?, purged_ms = ? WHERE id = ?", (emptied.pile, now_ms, queue.id))
@@ -120,7 +120,7 @@ class Queues(MessageGroups):
         return [name for (name,) in rows]
 
     def dead_letter_sources(self, region: str, arn: str, after: str, limit: int) -> list[str]:
-        """Names of the queues whose dead-letter queue has this ARN."""
+        """Names of the queues that use the queue with this ARN as their dead-letter queue."""
         rows = self._database.execute(
             "SELECT name FROM queue WHERE region = ? AND dead_letters = ? AND name > ? ORDER BY name LIMIT ?",
             (region, arn, after, limit),
@@ -167,14 +167,14 @@ class Queues(MessageGroups):
         return None if row is None else MoveTask(*row)
 
     def move_tasks(self, source: Queue, limit: int) -> list[MoveTask]:
-        """The latest task is the first."""
+        """The move tasks of a source queue. The latest task is first."""
         rows = self._database.execute(
             f"SELECT {TASK_COLUMNS} FROM move_task WHERE source = ? ORDER BY started_ms DESC LIMIT ?", (source.id, limit)
         )
         return [MoveTask(*row) for row in rows]
 
     def add_move_task(self, task: MoveTask) -> None:
-        """Add a task, and delete the oldest tasks of the same source above the limit."""
+        """Add a task. If the source queue then has too many tasks, delete its oldest ones."""
         self._database.execute(
             f"INSERT INTO move_task ({TASK_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (task.id, task.source, task.source_arn, task.destination_arn, task.per_s, task.status, task.to_move, task.moved,

@@ -1,4 +1,4 @@
-"""SQL of scaling requests: the last request of each alarm to each scaling policy."""
+"""SQL of scaling requests. A row is the last request of an alarm to a scaling policy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ScalingRequests:
         )
 
     def of_policy(self, policy: str) -> dict[str, ScalingRequest]:
-        """The requests to a policy, by the ARN of the alarm."""
+        """The requests to a policy, by alarm ARN."""
         rows = self._execute(
             "SELECT alarm, state, period_value, newest_value FROM scaling_request WHERE policy = ? ORDER BY alarm", (policy,)
         )

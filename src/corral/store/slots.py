@@ -1,4 +1,7 @@
-"""Indexes of slots by their free resources: all slots of a pool, or those that placement rules allow, in the order of the rules."""
+"""Indexes of slots by their free resources. A slot is the capacity of one instance.
+
+`SlotIndex` can hold all slots of a pool. `SelectionIndex` has the slots that placement rules allow, in the order of the rules.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,24 @@ from operator import attrgetter, itemgetter
 from corral.model.placement import CompiledRules, Slot
 
 FreeShape = tuple[int, int]  # (free memory, free CPU), or (free CPU, free memory) in an index that sorts by CPU
-SpreadValues = tuple[str | int, ...]  # the values of a slot over which tasks are spread
-FreeAmounts = tuple[int, int, int]  # (GPUs, memory, CPU): an index sorts slots by these
+SpreadValues = tuple[str | int, ...]  # a slot's value for each spread strategy, such as its instance id
+FreeAmounts = tuple[int, int, int]  # free (GPUs, memory, CPU)
 
 _gpus = attrgetter("gpus")
 
 
 class GroupIndex:
-    """Slots with the same number of free GPUs (implements `model.placement.SlotGroup`). Ids and shapes are sorted."""
+    """Slots with the same number of free GPUs (implements `model.placement.SlotGroup`). Ids and shapes are sorted.
+
+    A shape is an amount of free memory and CPU.
+    """
 
     def __init__(self, gpus: int, *, by_cpu: bool = False) -> None:
         self.gpus = gpus
         self._by_cpu = by_cpu
         self._ids: dict[FreeShape, list[str]] = {}
         self.shapes: list[FreeShape] = []
-        self._seconds: list[int] = []  # the second numbers of all shapes, sorted
+        self._seconds: list[int] = []  # the second element of each shape, sorted
 
     def fitting(self, memory_mib: int, cpu_units: int) -> Iterator[Sequence[str]]:
         first, second = (cpu_units, memory_mib) if self._by_cpu else (memory_mib, cpu_units)
@@ -48,7 +54,7 @@ class GroupIndex:
             insort(ids, slot_id)
 
     def remove(self, slot_id: str, memory_mib: int, cpu_units: int) -> bool:
-        """Return False if no slot is left."""
+        """Remove a slot. Returns False if the group has no slots left."""
         shape = (cpu_units, memory_mib) if self._by_cpu else (memory_mib, cpu_units)
         ids = self._ids[shape]
         del ids[bisect_left(ids, slot_id)]
@@ -63,14 +69,14 @@ class GroupIndex:
 
 
 class SlotIndex:
-    """Slots by free GPUs, then by free memory and CPU (implements `model.placement.SpreadPart`)."""
+    """Slots sorted by free GPUs, then by free memory and CPU (implements `model.placement.SpreadPart`)."""
 
     def __init__(self, *, by_cpu: bool = False, drawn: bool = False) -> None:
         self._by_cpu = by_cpu
-        self._groups: dict[int, GroupIndex] = {}  # empty groups stay, because they are soon needed again
-        self._in_order: list[GroupIndex] = []  # groups that have slots
+        self._groups: dict[int, GroupIndex] = {}  # empty groups are not removed, because they are soon used again
+        self._in_order: list[GroupIndex] = []  # the groups that are not empty, sorted by free GPUs
         self._size = 0
-        self._ids: list[str] | None = [] if drawn else None  # unordered, for `sample`
+        self._ids: list[str] | None = [] if drawn else None  # in any order; only for `sample`
         self._places: dict[str, int] = {}  # slot id → index in `_ids`
 
     def groups(self, min_gpus: int = 0) -> list[GroupIndex]:
@@ -96,7 +102,7 @@ class SlotIndex:
             self._ids.append(slot_id)
 
     def remove(self, slot_id: str, gpus: int, memory_mib: int, cpu_units: int) -> bool:
-        """Return False if no slot is left."""
+        """Remove a slot. Returns False if the index has no slots left."""
         if not self._groups[gpus].remove(slot_id, memory_mib, cpu_units):
             del self._in_order[bisect_left(self._in_order, gpus, key=_gpus)]
         self._size -= 1
@@ -111,13 +117,14 @@ class SlotIndex:
 class SelectionIndex:
     """The slots that placement rules allow (implements `model.placement.Selection`).
 
-    It is derived from the slots. Before each use, `PoolIndex` calls `refresh` for the slots that have changed. A part has the slots
-    with equal values; parts are sorted by the number of the group's tasks on their values.
+    Before each use, `PoolIndex` calls `refresh` for the slots that have changed. Slots with equal spread values form a part. The
+    parts are sorted by the number of tasks of the group that already have these values. So the part with the fewest tasks is
+    first.
     """
 
     def __init__(self, compiled: CompiledRules) -> None:
         self.compiled = compiled
-        self.seen = -1  # number of the pool's changes that are applied
+        self.seen = -1  # the number of the pool's changes that this index has applied
         self.allowed = 0
         self._all = SlotIndex()
         self._plain = not (compiled.spreads or compiled.by_cpu or compiled.drawn)
@@ -125,9 +132,9 @@ class SelectionIndex:
         self._parts: dict[SpreadValues, SlotIndex] = {}
         self._ranks: dict[SpreadValues, tuple[int, ...]] = {}
         self._order: list[tuple[tuple[int, ...], SpreadValues]] = []
-        self._shares: dict[str, tuple[SpreadValues, int]] = {}  # slot with tasks of the group → its values, number of tasks
-        self._sums: list[dict[str | int, int]] = [{} for _ in compiled.spreads]  # by spread: value → number of the group's tasks
-        self._having: list[dict[str | int, dict[SpreadValues, None]]] = [{} for _ in compiled.spreads]  # value → its parts
+        self._shares: dict[str, tuple[SpreadValues, int]] = {}  # slot id → spread values, number of tasks of the group
+        self._sums: list[dict[str | int, int]] = [{} for _ in compiled.spreads]  # per spread: value → tasks of the group
+        self._having: list[dict[str | int, dict[SpreadValues, None]]] = [{} for _ in compiled.spreads]  # value → parts
 
     def groups(self, min_gpus: int = 0) -> list[GroupIndex]:
         return self._all.groups(min_gpus)
@@ -138,7 +145,7 @@ class SelectionIndex:
         return ([self._parts[key] for _, key in equal] for _, equal in groupby(self._order, key=itemgetter(0)))
 
     def refresh(self, slot_id: str, slot: Slot | None) -> None:
-        """Apply the change of a slot; None: it was removed."""
+        """Apply the change of a slot. `slot` is None if the slot was removed."""
         self._drop(slot_id)
         values = self._values(slot) if slot is not None else ()
         self._share(slot_id, values, slot.tasks.get(self.compiled.group, 0) if slot is not None else 0)
@@ -178,7 +185,7 @@ class SelectionIndex:
             del having[value][key]
 
     def _share(self, slot_id: str, values: SpreadValues, count: int) -> None:
-        """Update the number of the group's tasks on this slot's values. Slots that the rules do not allow count too."""
+        """Update the number of tasks that have this slot's spread values. Slots that the rules do not allow count too."""
         if not self.compiled.spreads:
             return
         before, there = self._shares.pop(slot_id, ((), 0))
@@ -188,7 +195,7 @@ class SelectionIndex:
             return
         moved: dict[SpreadValues, None] = {}
         for at, value_of in enumerate(self.compiled.spreads):
-            if value_of is not None:  # else the count itself is the value, and the part keeps its rank
+            if value_of is not None:  # for None, the number of tasks is itself the value, so no sum is needed
                 sums = self._sums[at]
                 for old, less in ((before[at], -there),) if there else ():
                     sums[old] += less

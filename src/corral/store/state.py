@@ -1,4 +1,4 @@
-"""The state store and its parts. One thread uses it, inside one transaction per batch (core.py)."""
+"""The state store and its parts. Only one thread writes to it, with one transaction per batch of commands (core.py)."""
 
 from __future__ import annotations
 
@@ -36,11 +36,14 @@ SCHEMA = (
 
 
 class Store(Database):
-    """All state except metrics and logs. Each part has the SQL of one kind of resource."""
+    """The state store: everything except metrics and logs. Each part has the SQL of one kind of resource.
+
+    All parts share the store's connection and transactions.
+    """
 
     fleet: Fleet
     buckets: Buckets
-    MIGRATIONS: tuple[Migration, ...] = ()  # scripts, each from a released schema version to the next
+    MIGRATIONS: tuple[Migration, ...] = ()  # each script converts one released schema version to the next
 
     def __init__(self, path: Path | None, *, checked: bool = False) -> None:
         schema = "".join(Path(__file__).with_name(name).read_text() for name in SCHEMA)
@@ -66,7 +69,7 @@ class Store(Database):
         self.images = RegistryImages(self)
         self.scaling = ScalingRequests(self)
         if self.reads_only:
-            del self.fleet  # a reader has rows only: the index belongs to the writer's thread
+            del self.fleet  # readers have no index, because only the writer's thread may use it
         else:
             self.instances.rebuild_slots()
             self.claims.rebuild()
@@ -74,7 +77,7 @@ class Store(Database):
 
     def begin_reading(self) -> None:
         super().begin_reading()
-        self.buckets.begin_reading()  # before the first read, which takes the snapshot
+        self.buckets.begin_reading()  # must come before the first read, because the snapshot begins with that read
 
     def end_reading(self) -> None:
         self.buckets.end_reading()

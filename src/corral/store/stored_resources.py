@@ -1,4 +1,4 @@
-"""SQL of stored-only resources: one JSON document per row."""
+"""SQL of stored-only resources. A row has one JSON document."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ import orjson
 
 from corral.database import Database
 
-Document = dict[str, Any]  # a resource in the service's own shape; responses leave out members that begin with "_"
+Document = dict[str, Any]  # a resource with the service's member names; responses omit members that begin with "_"
 
 
 class StoredResources:
-    """A part of the state store. It shares the store's connection, transactions and savepoints."""
+    """The stored-only resources in the state store."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def add(self, service: str, type_: str, region: str, name: str, document: Document, now_s: float) -> bool:
-        """Return False, and change nothing, if the name is taken."""
+        """Add a resource. If the name exists, change nothing and return False."""
         sql = "INSERT INTO stored_resource VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
         return self._changed(sql, (service, type_, region, name, now_s, _dumps(document)))
 
     def change(self, service: str, type_: str, region: str, name: str, document: Document) -> bool:
-        """Return False if there is no such resource."""
+        """Replace the document of a resource. Returns False if the resource does not exist."""
         sql = "UPDATE stored_resource SET document = ? WHERE service = ? AND type = ? AND region = ? AND name = ?"
         return self._changed(sql, (_dumps(document), service, type_, region, name))
 
     def put(self, service: str, type_: str, region: str, name: str, document: Document, now_s: float) -> None:
-        """Add the resource, or replace its document."""
+        """Add a resource. If it exists, replace its document."""
         if not self.add(service, type_, region, name, document, now_s):
             self.change(service, type_, region, name, document)
 
     def drop(self, service: str, type_: str, region: str, name: str) -> bool:
-        """Return False if there is no such resource."""
+        """Delete a resource. Returns False if it does not exist."""
         sql = "DELETE FROM stored_resource WHERE service = ? AND type = ? AND region = ? AND name = ?"
         return self._changed(sql, (service, type_, region, name))
 
@@ -43,7 +43,7 @@ class StoredResources:
         return orjson.loads(row[0]) if row else None
 
     def listed(self, service: str, type_: str, region: str, after: str = "", limit: int = -1) -> list[tuple[str, Document]]:
-        """Return (name, document) pairs sorted by name, from the first name after `after` on; limit -1: all of them."""
+        """Return (name, document) pairs with names greater than `after`, sorted by name. `limit` -1 means no limit."""
         sql = (
             "SELECT name, document FROM stored_resource WHERE service = ? AND type = ? AND region = ? AND name > ? "
             "ORDER BY name LIMIT ?"

@@ -1,4 +1,4 @@
-"""Conversion between rows and the model's tasks and runs."""
+"""Conversion between database rows and the model's tasks and runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from corral.database import Row
 from corral.model.run import RunState
 from corral.model.task import Demand, PlacementRules, Run, Task, TaskState
 
-# The fields of tasks and runs in the order of their columns. The last four fields of a task are its ask.
+# The fields of tasks and runs, in the order of their columns. The last four fields of a task are its demand.
 TASK_FIELDS = (
     "id", "region", "cluster", "definition_arn", "pool", "state", "desired", "created_at_s", "version", "instance_id",
     "placed_at_s", "started_at_s", "stopping_at_s", "stopped_at_s", "stop_code", "stopped_reason", "family", "group", "started_by",
@@ -25,7 +25,7 @@ RUN_FIELDS = (
 )  # fmt: skip
 assert set(TASK_FIELDS[:-4]) | {"demand", "runs"} == {field.name for field in fields(Task)}
 assert set(RUN_FIELDS) == {field.name for field in fields(Run)}
-COLUMNS = {"group": "task_group", "time_limit_s": "time_limit"}  # columns that are not named like their field
+COLUMNS = {"group": "task_group", "time_limit_s": "time_limit"}  # field → column, if their names differ
 TASK_COLUMNS, RUN_COLUMNS = (
     ", ".join(COLUMNS.get(field, field.replace("_at_s", "_at")) for field in names) for names in (TASK_FIELDS, RUN_FIELDS)
 )
@@ -54,7 +54,7 @@ def values_of_run(run: Run) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-# Positions of the columns that need a conversion, and the order of the fields of Task and Run.
+# Positions of the columns that need a conversion, and functions that sort values by the fields of Task and Run.
 _STATE, _DESIRED, _DETAILS, _PLAIN, _ASK = map(TASK_FIELDS.index, ("state", "desired", "details", "plain", "gpus"))
 _IN_TASK = itemgetter(*map((*TASK_FIELDS, "demand", "runs").index, Task.__struct_fields__))
 _ESSENTIAL, _RUN_STATE, _GPU_IDS, _WAITS, _ABOUT = map(RUN_FIELDS.index, ("essential", "state", "gpu_ids", "waits", "about"))

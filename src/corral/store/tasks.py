@@ -1,4 +1,7 @@
-"""SQL of tasks, their runs and leases: one guarded method per write."""
+"""SQL of tasks, their runs and their leases. A write fails if the task has another version than the caller expects.
+
+A run is one container of a task. A lease gives a GPU to a run.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +28,18 @@ from corral.store.task_rows import (
 )
 
 CACHED_MAX = 10_000
-CHANGES = (  # columns that change after a task was placed, and their fields
+CHANGES = (  # (column, field) pairs that can change after a task was placed
     ("desired", "desired"), ("started_at", "started_at_s"), ("stopping_at", "stopping_at_s"), ("stopped_at", "stopped_at_s"),
     ("stop_code", "stop_code"), ("stopped_reason", "stopped_reason"),
 )  # fmt: skip
 
 
 class Conflict(Exception):
-    """A guarded write found another version of the task than the one it was decided on."""
+    """The stored task has another version than the caller expects, because another write has changed it."""
 
 
 class Tasks:
-    """A part of the state store. It keeps the fleet index in step with what tasks take and give back."""
+    """The tasks in the state store. When a task takes or returns resources, the fleet index changes too."""
 
     def __init__(self, database: Database, fleet: Fleet, claims: Claims, instances: Instances) -> None:
         self._execute, self._executemany = database.execute, database.executemany
@@ -44,11 +47,12 @@ class Tasks:
         self._fleet = fleet
         self._claims = claims
         self._instances = instances
-        self._cached: dict[str, Task] = {}  # tasks that have not stopped, as their rows are: reports need not read them
+        self._cached: dict[str, Task] = {}  # tasks that have not stopped; saves queries
         self._cached_by_run: dict[str, str] = {}  # run id → task id
         self._caches = not database.reads_only
         placed = database.execute("SELECT id FROM task WHERE state IN ('PENDING', 'RUNNING')") if self._caches else ()
-        self.live = {task_id for (task_id,) in placed}  # committed tasks that are placed and not stopped; other threads may read it
+        # Committed tasks that are placed and have not stopped. Other threads may read this set.
+        self.live = {task_id for (task_id,) in placed}
 
     def _cache(self, task: Task) -> Task:
         if task.state is TaskState.STOPPED:
@@ -67,13 +71,13 @@ class Tasks:
             self._cached_by_run.pop(run.id, None)
 
     def _evict_on_rollback(self, task_id: str) -> None:
-        """Call before a task's row is changed: a rollback then evicts the task from the cache."""
+        """Evict the task from the cache if the transaction is rolled back. Call this before you change the task's row."""
         self._journal.on_rollback(partial(self._evict, task_id))
 
     # Writing
 
     def add(self, task: Task, rank: Rank | None = None, *, roams: bool = False) -> None:
-        """Add a task, with its leases if it is placed, or with a claim of this rank if it waits."""
+        """Add a task. A placed task gets its leases. A task that waits gets a claim with this rank."""
         self._execute(INSERT_TASK, values_of_task(task))
         self._executemany(INSERT_RUN, [values_of_run(run) for run in task.runs])
         self._evict_on_rollback(task.id)
@@ -86,7 +90,7 @@ class Tasks:
             self._lease(task)
 
     def place(self, task: Task, placement: Placement, runs: Sequence[Run], now_s: float) -> Task:
-        """Grant the claim of a task: it becomes PENDING, and its runs get their GPUs."""
+        """Grant the claim of a task. The task becomes PENDING, and its runs get their GPUs."""
         self._evict_on_rollback(task.id)
         self._move(task, TaskState.PENDING, {"instance_id": placement.slot_id, "placed_at": now_s})
         gpu_ids = [(dumps(run.gpu_ids), run.id) for run in runs if run.gpu_ids]
@@ -124,14 +128,20 @@ class Tasks:
         )
 
     def _count(self, before: Task, after: Task) -> None:
-        """Update the task counts of the slot. Fargate tasks do not count: callers see them on no container instance."""
+        """Update the task counts of the slot.
+
+        Fargate tasks are not counted, because the API shows them on no container instance.
+        """
         was, now = _counts(before), _counts(after)
         if was != now:
             assert after.instance_id is not None
             self._fleet.count(after.pool, after.instance_id, after.group_key, now[0] - was[0], now[1] - was[1], now[2] - was[2])
 
     def change(self, before: Task, after: Task) -> None:
-        """Write the new state of a task and its runs. Ended runs give their GPUs back, and an ended task its CPU and memory."""
+        """Write the new state of a task and its runs.
+
+        A run that has ended returns its GPUs. A task that has stopped returns its CPU and memory.
+        """
         self._evict_on_rollback(before.id)
         freed: list[str] = []
         for run, was in zip(after.runs, before.runs):
@@ -153,10 +163,10 @@ class Tasks:
         self._cache(after)
 
     def _give_back(self, task: Task, instance_id: str, gpu_ids: Sequence[str], *, ended: bool) -> None:
-        """Return the GPUs of ended runs to the slot and, if the task has ended, its CPU and memory."""
+        """Return the GPUs of ended runs to the slot. If the task has ended, also return its CPU and memory."""
         positions = self._fleet.pool(task.pool).slot(instance_id).positions
         if not all(gpu_id in positions for gpu_id in gpu_ids):
-            self._instances.renew_slot(instance_id)  # some of them are withheld now
+            self._instances.renew_slot(instance_id)  # tasks cannot get some of these GPUs any more, so the slot is derived again
             gpu_ids = ()
         cpu_units, memory_mib = (task.demand.cpu_units, task.demand.memory_mib) if ended else (0, 0)
         self._fleet.give(task.pool, instance_id, gpu_ids, cpu_units, memory_mib)
@@ -168,7 +178,8 @@ class Tasks:
         if run.gpus != was.gpus:
             self._give_gpus(task, run)
         progress = (run.waits, run.restarts, run.health)
-        if progress != (was.waits, was.restarts, was.health):  # before the state: the schema lets only PENDING runs wait
+        # This is written before the state, because the schema allows `waits` only for PENDING runs.
+        if progress != (was.waits, was.restarts, was.health):
             self._execute("UPDATE run SET waits = ?, restarts = ?, health = ? WHERE id = ?", (*progress, run.id))
         self._execute(
             "UPDATE run SET state = ?, pid = ?, exit_code = ?, reason = ?, started_at = ?, stopped_at = ? WHERE id = ?",
@@ -181,7 +192,7 @@ class Tasks:
         return run.gpu_ids if freed else ()
 
     def _give_gpus(self, task: Task, run: Run) -> None:
-        """Lease GPUs to a run of a placed task that had none."""
+        """Lease GPUs to a run that had none. Its task is already placed."""
         assert task.instance_id is not None
         self._execute("UPDATE run SET gpus = ?, gpu_ids = ? WHERE id = ?", (run.gpus, dumps(run.gpu_ids), run.id))
         self._executemany(
@@ -191,7 +202,7 @@ class Tasks:
         self._instances.renew_slot(task.instance_id)
 
     def _move(self, task: Task, state: TaskState, changes: dict[str, Any]) -> None:
-        """Write the state and the changed columns only: SQLite updates every index of a column that is written."""
+        """Write the state and the changed columns. Other columns are not written, because SQLite would update their indexes."""
         assert state is task.state or state in MOVES[task.state], f"task {task.id}: {task.state} → {state}"
         columns = "".join([f", {column} = ?" for column in changes])
         moved = self._execute(
@@ -210,7 +221,7 @@ class Tasks:
         return self._with_runs(self._execute(f"SELECT {TASK_COLUMNS} FROM task WHERE id = ?", (task_id,)).fetchone())
 
     def several(self, task_ids: Sequence[str]) -> dict[str, Task]:
-        """The tasks that exist among these, by id."""
+        """The tasks with these ids, by id. Ids that do not exist are omitted."""
         found = {task_id: self._cached[task_id] for task_id in task_ids if task_id in self._cached}
         if found:
             task_ids = [task_id for task_id in task_ids if task_id not in found]
@@ -250,29 +261,30 @@ class Tasks:
         self, region: str, cluster: str, *, desired: str, after: tuple[str, int], limit: int, family: str | None = None,
         started_by: str | None = None, instance_id: str | None = None, launch_type: str | None = None, group: str | None = None,
     ) -> list[tuple[str, int, str]]:  # fmt: skip
-        """Return (family, number, id), sorted by family and then by number; numbers grow with time.
+        """Return (family, number, id) tuples, sorted by family and number. A newer task has a larger number.
 
-        The statement has only the filters that are given, so that SQLite can use the index of each.
+        The SQL contains only the given filters, so that SQLite can use an index.
         """
         filters = {"started_by": started_by, "instance_id": instance_id, "launch_type": launch_type, "task_group": group}
         given = {column: value for column, value in filters.items() if value is not None}
         where = "region = ? AND cluster = ? AND desired = ?" + "".join(f" AND {column} = ?" for column in given)
         if launch_type is not None and launch_type != "EC2":
-            where += " AND launch_type != 'EC2'"  # the condition of the partial index task_not_on_ec2
-        if instance_id is not None and desired == "RUNNING":  # use the instance's index; a plus disables the others
+            where += " AND launch_type != 'EC2'"  # SQLite needs this condition to use the partial index task_not_on_ec2
+        if instance_id is not None and desired == "RUNNING":
+            # A plus disables the index on a column. SQLite then uses the index on the instance, which selects fewer rows.
             where = where.replace("region", "+region").replace("cluster", "+cluster").replace("desired", "+desired")
             where += " AND state IN ('PENDING', 'RUNNING')"
         chosen = f"SELECT family, rowid, id FROM task WHERE {where}"
         values: tuple[str | int, ...] = (region, cluster, desired, *given.values())
         if family is not None:
             sql, values = f"{chosen} AND family = ? AND rowid > ?", (*values, family, after[1])
-        else:  # the rest of the family in which the last page ended, and all later families
+        else:  # the remaining tasks of the last page's family, then all later families
             sql = f"{chosen} AND family = ? AND rowid > ? UNION ALL {chosen} AND family > ?"
             values = (*values, *after, *values, after[0])
         return self._execute(f"{sql} ORDER BY family, rowid LIMIT ?", (*values, limit)).fetchall()
 
     def counts(self) -> dict[str, int]:
-        """The number of tasks in each state, over all clusters. Each SELECT uses an index, because many tasks may be stopped."""
+        """The number of tasks in each state, over all clusters. Each SELECT uses an index, because there may be many tasks."""
         return dict(
             self._execute(
                 "SELECT state, count(*) FROM task WHERE state IN ('PENDING', 'RUNNING') GROUP BY state "
@@ -282,7 +294,7 @@ class Tasks:
         )
 
     def oldest_placed(self, limit: int) -> list[str]:
-        """Ids of placed tasks, the oldest of each instance first."""
+        """Ids of placed tasks, sorted by instance. The oldest task of an instance is first."""
         sql = (
             "SELECT id FROM task WHERE instance_id IS NOT NULL AND state IN ('PENDING', 'RUNNING') "
             "ORDER BY instance_id, rowid LIMIT ?"
@@ -290,14 +302,14 @@ class Tasks:
         return [task_id for (task_id,) in self._execute(sql, (limit,))]
 
     def drop_stopped(self, before_s: float, limit: int) -> int:
-        """Delete tasks that stopped long ago. Return how many."""
+        """Delete up to `limit` tasks that stopped before `before_s`. Return their number."""
         return self._execute(
             "DELETE FROM task WHERE id IN (SELECT id FROM task WHERE state = 'STOPPED' AND stopped_at < ? LIMIT ?)",
             (before_s, limit),
         ).rowcount
 
     def set_details(self, task: Task, details: dict[str, Any]) -> Task:
-        """Replace the details of a task: its tags, its protection."""
+        """Replace the details of a task, such as its tags and its protection."""
         self._evict_on_rollback(task.id)
         changed = self._execute(
             "UPDATE task SET details = ? WHERE id = ? AND version = ?", (dumps(details), task.id, task.version)
@@ -308,7 +320,7 @@ class Tasks:
 
 
 def _counts(task: Task) -> tuple[int, int, int]:
-    """What a task adds to the counts of its slot: (should run, is running, is pending)."""
+    """What a task adds to the counts of its slot: (desired status is RUNNING, is running, is pending)."""
     if task.instance_id is None or task.launch_type != "EC2" or task.state is TaskState.STOPPED:
         return 0, 0, 0
     return task.desired is TaskState.RUNNING, task.state is TaskState.RUNNING, task.state is TaskState.PENDING

@@ -1,4 +1,4 @@
-"""The metric store and the log store: separate databases, so that telemetry never slows down the state."""
+"""The metric store and the log store. They are separate databases, so that metrics and logs never delay the state store."""
 
 from corral.telemetry.logs import LogEvent, LogGroup, LogStore, LogStream, MetricFilter
 from corral.telemetry.metrics import MetricStore

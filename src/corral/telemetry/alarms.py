@@ -1,7 +1,7 @@
-"""Alarms, the series they watch, and their history: their only SQL. A part of the metric store.
+"""SQL of alarms, their metrics and their history. Alarms are part of the metric store.
 
-Alarms are few, and every new point looks them up, so all rows are cached in memory with an index by series. The time of the next
-evaluation is in memory only: it follows from the alarm and the clock.
+Every new datapoint needs the alarms of its series, and there are few alarms. So all alarms are cached in memory, with an index by
+series. The time of an alarm's next evaluation is only in memory, because it can be computed from the alarm and the clock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Alarms:
         self.rebuild()
 
     def rebuild(self) -> None:
-        """Build the cache from the rows. No row says when an alarm was last evaluated, so all alarms are due."""
+        """Build the cache from the rows. Every alarm is evaluated at once, because no row has the time of the last evaluation."""
         self._alarms: dict[int, Alarm] = {}
         self._ids: dict[tuple[str, str], int] = {}
         self._metrics: dict[int, list[Metric]] = {}
@@ -37,7 +37,7 @@ class Alarms:
         self._parents: dict[tuple[str, str], dict[int, None]] = {}
         self.watching: dict[Metric, dict[int, None]] = {}  # series → alarms
         self._evaluated_s: dict[int, float] = {}
-        self._wakes: list[tuple[float, int]] = []  # a heap; entries that differ from `_wake_s` are stale
+        self._wakes: list[tuple[float, int]] = []  # a heap; an entry is stale if `_wake_s` has another time
         self._wake_s: dict[int, float] = {}
         self._requested: dict[int, tuple[ScalingRequest, ...]] = {}
         for row in self._execute(f"SELECT {COLUMNS} FROM alarm"):
@@ -45,7 +45,7 @@ class Alarms:
             self.wake(row[0], 0.0)
 
     def _reload(self, alarm_id: int) -> None:
-        """Undo a change after a rollback: cache the alarm as its row is now."""
+        """After a rollback, read the alarm from its row again."""
         self._uncache(alarm_id)
         self._requested.pop(alarm_id, None)
         row = self._execute(f"SELECT {COLUMNS} FROM alarm WHERE id = ?", (alarm_id,)).fetchone()
@@ -81,7 +81,7 @@ class Alarms:
     # Times of the next evaluation
 
     def wake(self, alarm_id: int, at_s: float) -> None:
-        """Evaluate the alarm at that time. An earlier time that is already set stays."""
+        """Evaluate the alarm at this time. If an earlier time is already set, keep the earlier time."""
         if at_s < self._wake_s.get(alarm_id, at_s + 1):
             self._wake_s[alarm_id] = at_s
             heappush(self._wakes, (at_s, alarm_id))
@@ -92,7 +92,7 @@ class Alarms:
         return self._wakes[0][0] if self._wakes else None
 
     def take_woken(self, now_s: float, limit: int) -> list[str]:
-        """The keys of the alarms to evaluate now."""
+        """Remove the alarms that are due now, and return their keys."""
         found: list[str] = []
         while len(found) < limit and (at_s := self.next_wake_s()) is not None and at_s <= now_s:
             _, alarm_id = heappop(self._wakes)
@@ -119,14 +119,14 @@ class Alarms:
         return self._alarms.get(alarm_id)
 
     def parents(self, region: str, name: str) -> list[Alarm]:
-        """The composite alarms that name this alarm in their rule or as their suppressor."""
+        """The composite alarms that have this alarm in their rule or as their suppressor."""
         return [self._alarms[alarm_id] for alarm_id in self._parents.get((region, name), ())]
 
     def watchers(self, metric: Metric) -> list[Alarm]:
         return [self._alarms[alarm_id] for alarm_id in self.watching.get(metric, ())]
 
     def listed(self, region: str, *, prefix: str = "", after: str = "") -> Iterator[Alarm]:
-        """Alarms in the order of their names."""
+        """Alarms sorted by name."""
         rows = self._execute(
             "SELECT id FROM alarm WHERE region = ? AND name > ? AND name >= ? AND name < ? ORDER BY name",
             (region, after, prefix, prefix + "\U0010ffff"),
@@ -134,7 +134,10 @@ class Alarms:
         return (self._alarms[alarm_id] for (alarm_id,) in rows)
 
     def add(self, alarm: Alarm, metrics: Iterable[Metric] = (), children: Iterable[tuple[str, bool]] = ()) -> Alarm:
-        """Add an alarm and return it with its id. `children` are names, each with whether the rule contains it."""
+        """Add an alarm, and return it with its id.
+
+        `children` are pairs of an alarm name and whether the rule contains this alarm. A suppressor is a child, too.
+        """
         marks = ", ".join("?" * len(COLUMNS.split(",")))
         cursor = self._execute(f"INSERT INTO alarm ({COLUMNS}) VALUES ({marks})", (None, *_values(alarm)))
         alarm = alarm.but(id=cursor.lastrowid)
@@ -142,7 +145,7 @@ class Alarms:
         return alarm
 
     def change(self, alarm: Alarm, metrics: Iterable[Metric] = (), children: Iterable[tuple[str, bool]] = ()) -> None:
-        """Replace the configuration of an alarm, its metrics and its children."""
+        """Replace the configuration of an alarm, including its metrics and children."""
         self.update(alarm)
         for table in ("alarm_metric", "alarm_child"):
             self._execute(f"DELETE FROM {table} WHERE alarm_id = ?", (alarm.id,))
@@ -181,7 +184,10 @@ class Alarms:
     # Requests to scaling policies
 
     def requested(self, alarm_id: int) -> tuple[ScalingRequest, ...] | None:
-        """The last requests of an alarm. None: unknown, after a restart or rollback; repeating a request changes nothing."""
+        """The last scaling requests of an alarm. None if they are unknown, after a restart or a rollback.
+
+        Then the alarm sends its requests again. A repeated request has no effect.
+        """
         return self._requested.get(alarm_id)
 
     def set_requested(self, alarm_id: int, requests: Sequence[ScalingRequest]) -> None:
@@ -200,7 +206,7 @@ class Alarms:
         self, region: str, *, name: str | None, item: str | None, kinds: Sequence[str], since_s: float, until_s: float,
         after: tuple[float, int] | None, ascending: bool, limit: int,
     ) -> list[tuple[int, HistoryItem]]:  # fmt: skip
-        """One page of (number, item). `after` is the time and number of the last item of the previous page."""
+        """One page of (number, item) pairs. `after` is the time and number of the last item of the previous page."""
         where, values = ["region = ?", "at_s >= ?", "at_s <= ?"], [region, since_s, until_s]  # type: tuple[list[str], list[Any]]
         if name is not None:
             where, values = [*where, "alarm = ?"], [*values, name]
@@ -229,7 +235,7 @@ def _drop(index: dict[Any, dict[int, None]], key: Any, alarm_id: int) -> None:
 
 
 def _values(alarm: Alarm) -> tuple[Any, ...]:
-    """The columns in the order of COLUMNS, without the id."""
+    """The values of an alarm in the order of COLUMNS, without the id."""
     return (
         alarm.region, alarm.name, alarm.kind, alarm.config, alarm.created_s, alarm.configured_s, alarm.actions_enabled,
         alarm.state.value, alarm.reason, alarm.reason_data, alarm.updated_s, alarm.transitioned_s, alarm.acted_state.value,

@@ -1,9 +1,12 @@
-"""A buffer in memory for the points that Corral measures itself once a second, so that an idle machine's disk can sleep.
+"""A buffer in memory for Corral's own datapoints, which are measured every second. It reduces disk writes.
 
-The buffer is flushed every FLUSH_S seconds; a crash loses the points since the last flush. Points of callers never pass through
-it. Readers in other threads also read the buffer. The last flushed generation stays in memory: a reader whose snapshot of the
-file is older than the flush finds the points here. A reader with a newer snapshot finds the number of the generation in the file
-and skips it, so no point is counted twice.
+The buffer is flushed to the database every FLUSH_S seconds. A crash loses the points since the last flush. Points from callers are
+not buffered.
+
+Readers in other threads also read the buffer. The points between two flushes form a generation, which has a number. The database
+stores the number of the last flushed generation. That generation also stays in the buffer, for a reader whose snapshot of the
+database is older than the flush. A reader with a newer snapshot sees the number in the database and skips the generation. So no
+point is counted twice.
 """
 
 from __future__ import annotations
@@ -11,18 +14,18 @@ from __future__ import annotations
 from corral.journal import Journal
 
 Rows = dict[tuple[int, int], bytes]  # (unit, minute) → records
-Generation = tuple[int, dict[int, Rows]]  # its number, and series id → rows
+Generation = tuple[int, dict[int, Rows]]  # (number, series id → rows)
 
 FLUSH_S = 10.0
 
 
 class Buffer:
-    """Only the lane's thread writes. `newer_than` may be called from any thread."""
+    """Only the thread of the metrics lane writes. Any thread may call `newer_than`."""
 
     def __init__(self, flushed: int, journal: Journal) -> None:
         self._journal = journal
-        self._generations: tuple[Generation, ...] = ((flushed + 1, {}),)  # replaced as a whole; only the last one grows
-        self._since_s: float | None = None  # arrival of the oldest point of the last generation
+        self._generations: tuple[Generation, ...] = ((flushed + 1, {}),)  # new points are added to the last one
+        self._since_s: float | None = None  # when the oldest point of the last generation arrived
         self._pending: list[tuple[int, int, int, bytes, float]] = []  # points of the current transaction
         self._pending_by_series: dict[int, list[tuple[int, int, bytes]]] = {}
         self._flushing = False
@@ -37,7 +40,7 @@ class Buffer:
         return self._since_s is not None and not 0 <= now_s - self._since_s < FLUSH_S
 
     def flush(self) -> Generation | None:
-        """The generation to write in this transaction; None if the buffer is empty."""
+        """The generation to write in this transaction; None if there is nothing to write."""
         number, rows = self._generations[-1]
         if self._flushing or not rows:
             return None
@@ -48,11 +51,11 @@ class Buffer:
 
     @property
     def flushed(self) -> int:
-        """The last generation in the file, as the writer sees it."""
+        """The number of the last flushed generation, as the writer sees it."""
         return self._generations[-1][0] - (not self._flushing)
 
     def newer_than(self, flushed: int, series_id: int) -> list[tuple[int, int, bytes]]:
-        """(unit, minute, records) that a snapshot of the file with the last generation `flushed` does not contain."""
+        """(unit, minute, records) of all generations after the generation `flushed`, which is the last in the reader's snapshot."""
         found: list[tuple[int, int, bytes]] = []
         for number, by_series in self._generations:
             if number > flushed and series_id in by_series:
@@ -60,7 +63,7 @@ class Buffer:
         return found
 
     def pending(self, series_id: int) -> list[tuple[int, int, bytes]]:
-        """(unit, minute, records) of the current transaction, which only the writer sees."""
+        """(unit, minute, records) of the current transaction. Only the writer sees them."""
         return self._pending_by_series.get(series_id, [])
 
     # The transaction
@@ -77,7 +80,7 @@ class Buffer:
         self._flushing = False
 
     def _committed(self) -> None:
-        """After a flush, start a new generation. Then add the points of this transaction, which all readers now see."""
+        """After a flush, start a new generation. Then add the points of this transaction, so that all readers see them."""
         if self._flushing:
             self._generations = (self._generations[-1], (self._generations[-1][0] + 1, {}))
             self._flushing, self._since_s = False, None

@@ -1,4 +1,4 @@
-"""Dashboards, and the tags of dashboards and alarms: their only SQL. A part of the metric store."""
+"""SQL of dashboards, and of the tags of dashboards and alarms. They are part of the metric store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from corral.database import Database
 
 class Dashboard(Struct, frozen=True):
     name: str
-    body: str  # JSON, as PutDashboard gave it
+    body: str  # the JSON text of PutDashboard, unchanged
     modified_s: float
 
 
@@ -28,11 +28,11 @@ class Dashboards:
         return Dashboard(*row) if row else None
 
     def drop(self, name: str) -> bool:
-        """Return False if no dashboard has this name."""
+        """Delete a dashboard. Returns False if it does not exist."""
         return self._execute("DELETE FROM dashboard WHERE name = ?", (name,)).rowcount == 1
 
     def page(self, prefix: str, after: str, limit: int) -> list[Dashboard]:
-        """Dashboards in the order of their names."""
+        """Dashboards with names greater than `after`, sorted by name."""
         rows = self._execute(
             "SELECT name, body, modified_s FROM dashboard WHERE name > ? AND name >= ? AND name < ? ORDER BY name LIMIT ?",
             (after, prefix, prefix + "\U0010ffff", limit),
@@ -50,6 +50,6 @@ class ResourceTags:
         return dict(self._database.execute("SELECT key, value FROM tag WHERE arn = ? ORDER BY key", (arn,)).fetchall())
 
     def put(self, arn: str, tags: dict[str, str]) -> None:
-        """Replace all tags."""
+        """Replace all tags of a resource."""
         self._database.execute("DELETE FROM tag WHERE arn = ?", (arn,))
         self._database.executemany("INSERT INTO tag VALUES (?, ?, ?)", [(arn, key, value) for key, value in tags.items()])

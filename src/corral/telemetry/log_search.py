@@ -1,8 +1,8 @@
-"""Search for the events of many streams in the order of time, with a bounded amount of work per page.
+"""Search many log streams for events, sorted by time. The work for one page is limited.
 
-Each stream is read in chunks, and SQLite drops the rows that cannot match before Python sees them. The horizon of a stream is the
-place up to which it has been read. Events before the nearest horizon are complete and in order, so a page may contain them. The
-stream with the nearest horizon is read next. So a search reads at most one chunk per stream more than it needs.
+Each stream is read in chunks. SQLite drops rows that cannot match before Python sees them. The horizon of a stream is the position
+up to which it has been read. All events before the earliest horizon have been read, so a page can contain them. The stream with
+the earliest horizon is read next. So a search reads at most one extra chunk per stream.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from msgspec import Struct
 from corral.model.message_hint import EVERY_MESSAGE, AllHints, AnyHint, Contains, Hint, Lacks
 from corral.telemetry.logs import LAST_MS, Position
 
-EventPlace = tuple[int, int, int]  # (milliseconds, stream id, number): orders the events of all streams
+EventPlace = tuple[int, int, int]  # (milliseconds, stream id, number): the position of an event among all streams
 FIRST: EventPlace = (0, 0, 0)
 LAST: EventPlace = (LAST_MS, 0, 0)
-SearchKey = tuple[int, int, int]  # a place, negated if the search goes backwards: the next event has the smallest key
+SearchKey = tuple[int, int, int]  # a place, negated in a backward search, so that the next event has the smallest key
 LOWEST: SearchKey = (-(2**63), 0, 0)
 NEVER: SearchKey = (2**63, 0, 0)
 
-# The cost of work, expressed in bytes read:
-STEP_ROWS = 64  # rows between two steps
+STEP_ROWS = 64  # `step` is called once per this number of rows
+# The budget of a search is in bytes. These constants are the cost of other work, in bytes.
 ROW_BYTES = 100  # a row, in addition to its message
 SEEK_BYTES = 2_000  # the start of a chunk
 MATCH_BYTES = 1_500  # a message that Python must match
-CHECK_AGAIN = 1.25  # after an incomplete page, collect this many times as many events before the next check
+CHECK_AGAIN = 1.25  # if a page is incomplete, the next check follows when there are this many times as many events
 
 
 class SearchBudget(Struct, frozen=True):
     """The limits of one search."""
 
-    budget_bytes: int = 12 * 1024 * 1024  # tens of milliseconds of work
-    first_share: float = 0.8  # of the budget, for the first chunk of each stream
+    budget_bytes: int = 12 * 1024 * 1024  # this takes tens of milliseconds
+    first_share: float = 0.8  # the part of the budget for the first chunks of all streams
     chunk_min_rows: int = 16
     chunk_max_rows: int = 16_384
     chunk_max_bytes: int = 4 * 1024 * 1024
-    held_max_bytes: int = 16 * 1024 * 1024  # messages in memory; a page reads further ones again
-    listed_at_once: int = 1_000  # streams per query
+    held_max_bytes: int = 16 * 1024 * 1024  # messages held in memory; other messages are read again for the page
+    listed_at_once: int = 1_000  # number of streams that one query lists
 
 
 class SearchScope(Struct, frozen=True):
-    """The streams of a group to search: by name, or by a prefix, which may be empty."""
+    """The streams to search in a group: by their names, or by a prefix of the name. An empty prefix means all streams."""
 
     group_id: int
     names: tuple[str, ...] | None = None
@@ -61,10 +61,10 @@ class FoundEvent(Struct, frozen=True):
 
 
 class EventFilter(Struct, frozen=True):
-    """The events to find: `start` <= place < `end`, and the message matches."""
+    """The events to find: `start` <= place < `end`, and the message matches `hint` and `matches`."""
 
     hint: Hint = EVERY_MESSAGE
-    matches: Callable[[str], bool] | None = None  # None: the hint alone decides
+    matches: Callable[[str], bool] | None = None  # if None, only the hint is checked
     start: EventPlace = FIRST
     end: EventPlace = LAST
     backwards: bool = False
@@ -77,23 +77,23 @@ class EventFilter(Struct, frozen=True):
 
 
 class _Scan(Struct):
-    """A stream that is being read. Events between `start` and `end` have not been read yet."""
+    """The reading state of a stream. The events from `start` to `end` have not been read yet."""
 
     stream_id: int
     name: str
     stored: int
-    event_bytes: int  # average
-    events_per_ms: float  # average
+    event_bytes: int  # average size
+    events_per_ms: float  # average rate
     start: Position
     end: Position
-    rows: int = 0  # size of the last chunk
+    rows: int = 0  # number of rows in the last chunk
 
 
 _Hit = tuple[SearchKey, int, int, str, str | None]  # (key, ingested_ms, bytes, stream, message)
 
 
 class LogSearch:
-    """The search for one page, on any connection."""
+    """The search for one page. It works on any connection, the writer's or a reader's."""
 
     def __init__(
         self,
@@ -103,25 +103,28 @@ class LogSearch:
         budget: SearchBudget | None = None,
         step: Callable[[], None] = lambda: None,
     ) -> None:
-        """`step` is called between steps of the search. It may raise an exception to end the search."""
+        """`step` is called repeatedly during the search. It can raise an exception to stop the search."""
         self._connection = connection
         self._scope = scope
         self._filter = event_filter
         self._budget = budget or SearchBudget()
         self._step = step
         self._hint, self._hint_values = _as_sql(event_filter.hint)
-        self._scans: list[tuple[SearchKey, _Scan]] = []  # a heap by horizon
-        self._listed_to = LOWEST  # streams that are not listed yet have a horizon after this
+        self._scans: list[tuple[SearchKey, _Scan]] = []  # a heap, sorted by horizon
+        self._listed_to = LOWEST  # all streams up to this horizon have been listed
         self._last_listed: tuple[int, int] | None = None
-        self._hits: list[_Hit] = []  # sorted only when a page may be full
+        self._hits: list[_Hit] = []  # sorted only when there may be enough events for a page
         self._hit_bytes = 0
         self._held_bytes = 0
         self._spent_bytes = 0
-        self._window_ms = 0.0  # the time that a page may cover, estimated from the averages of the streams
+        self._window_ms = 0.0  # the estimated time range of a page
         self._read_last: _Scan | None = None
 
     def page(self) -> tuple[list[FoundEvent], EventPlace | None]:
-        """The events of one page, and the place where the next page starts (ends, if backwards); None after the last page."""
+        """The events of one page, and the place where the next page starts. After the last page, the place is None.
+
+        In a backward search, the place is the end of the next page.
+        """
         event_filter = self._filter
         origin = self._horizon_key(event_filter.end if event_filter.backwards else event_filter.start)
         enough, enough_bytes = event_filter.limit, event_filter.max_bytes
@@ -142,12 +145,12 @@ class LogSearch:
                 self._push(scan)
 
     def _has_moved(self, origin: SearchKey) -> bool:
-        """Whether every stream at the start has been read, so that the next page does not repeat this work."""
+        """Whether every stream at the start of the search has been read. Otherwise the next page would repeat this work."""
         horizon, scan = self._scans[0]
         return horizon > origin and (scan.rows > 0 or abs(horizon[0] - origin[0]) > 1)
 
     def _cut(self, ready: list[_Hit], horizon: SearchKey) -> tuple[list[FoundEvent], EventPlace | None]:
-        """The page: events before the horizon, up to the limits."""
+        """Make the page from the events before the horizon, up to the limits."""
         event_filter, left_bytes, taken = self._filter, self._filter.max_bytes, 0
         for hit in ready[: event_filter.limit]:
             left_bytes -= hit[2]
@@ -155,16 +158,17 @@ class LogSearch:
                 break
             taken += 1
         page = [self._found(hit) for hit in ready[:taken]]
-        if taken < len(ready):  # the next page starts after the last event, or ends before it if backwards
+        if taken < len(ready):  # the next page continues at the last event of this page
             at_ms, stream_id, number = page[-1].place
             next_place: EventPlace | None = (at_ms, stream_id, number) if event_filter.backwards else (at_ms, stream_id, number + 1)
         else:
             next_place = None if horizon == NEVER else self._horizon(horizon)
         sign = -1 if event_filter.backwards else 1
-        page.sort(key=lambda event: (sign * event.place[0], sign * event.ingested_ms))  # in a millisecond by arrival
+        # Events of the same millisecond are sorted by the time of their arrival.
+        page.sort(key=lambda event: (sign * event.place[0], sign * event.ingested_ms))
         return page, next_place
 
-    # Streams, in the order of their horizons
+    # Listing of streams, sorted by horizon
 
     def _list_more(self) -> None:
         event_filter, scope = self._filter, self._scope
@@ -201,10 +205,10 @@ class LogSearch:
         at_ms, number = scan.end if self._filter.backwards else scan.start
         heappush(self._scans, (self._horizon_key((at_ms, scan.stream_id, number)), scan))
 
-    # Events of one stream
+    # Reading of one stream
 
     def _read(self, scan: _Scan) -> bool:
-        """Read the next chunk. False: it was the last."""
+        """Read the next chunk of a stream. Returns False if it was the last chunk."""
         event_filter, backwards, stream_id = self._filter, self._filter.backwards, scan.stream_id
         matches, everything = event_filter.matches, event_filter.everything
         budget_bytes, held_max_bytes = self._budget.budget_bytes, self._budget.held_max_bytes
@@ -236,7 +240,7 @@ class LogSearch:
             self._held_bytes += size * hold
             hits, hit_bytes = hits + 1, hit_bytes + size
             if hits >= event_filter.limit or hit_bytes > event_filter.max_bytes or (everything and hits == scan.rows):
-                edge = (at_ms, number) if backwards else (at_ms, number + 1)  # this stream alone fills a page
+                edge = (at_ms, number) if backwards else (at_ms, number + 1)  # enough events have been read
                 break
         rows.close()
         self._hit_bytes += hit_bytes
@@ -246,7 +250,10 @@ class LogSearch:
         return scan.start < scan.end
 
     def _chunk_rows(self, scan: _Scan) -> int:
-        """A number of rows that advances all streams by about the same time. It doubles for a stream that lags behind."""
+        """A number of rows such that all streams advance by about the same time.
+
+        The number doubles if the previous chunk was from the same stream.
+        """
         budget = self._budget
         self._window_ms = self._window_ms or self._page_ms(scan)
         if scan is self._read_last:
@@ -259,7 +266,7 @@ class LogSearch:
         )
 
     def _page_ms(self, first: _Scan) -> float:
-        """The time that a page may cover, estimated from the streams that start at the same place."""
+        """The estimated time range of a page. The estimate uses the streams that start at the same time."""
         edge_ms = first.end[0] if self._filter.backwards else first.start[0]
         scans = [first, *(scan for key, scan in self._scans if abs(abs(key[0]) - edge_ms) <= 1)]
         if self._filter.everything:
@@ -270,7 +277,7 @@ class LogSearch:
         return self._budget.first_share * self._budget.budget_bytes / per_ms
 
     def _chunk_edge(self, scan: _Scan) -> Position | None:
-        """The end of the chunk, where the next chunk starts; None if this is the last chunk."""
+        """The position where the chunk ends and the next chunk starts; None if this is the last chunk."""
         order, offset = ("DESC", scan.rows - 1) if self._filter.backwards else ("ASC", scan.rows)
         row: Position | None = self._connection.execute(
             "SELECT at_ms, number FROM log_event WHERE stream_id = ? AND (at_ms, number) >= (?, ?) AND (at_ms, number) < (?, ?) "
@@ -291,7 +298,7 @@ class LogSearch:
     # Conversion between places and keys
 
     def _horizon_key(self, place: EventPlace) -> SearchKey:
-        """A key that is not greater than that of any unread event: at or after `place`, or before it if backwards."""
+        """The horizon for a stream that has been read up to `place`. The keys of all its unread events are not smaller."""
         return (-place[0], -place[1], 1 - place[2]) if self._filter.backwards else place
 
     def _horizon(self, key: SearchKey) -> EventPlace:
@@ -299,7 +306,7 @@ class LogSearch:
 
 
 def _in_stream(place: EventPlace, stream_id: int) -> Position:
-    """The first position of a stream that is not before `place`."""
+    """The first position in a stream that is not before `place`."""
     at_ms, of_stream_id, number = place
     return (at_ms, number) if stream_id == of_stream_id else (at_ms + (stream_id < of_stream_id), 0)
 

@@ -1,4 +1,4 @@
-"""Log groups, streams and events: the only SQL that changes or lists them. `log_search.py` searches many streams."""
+"""SQL of log groups, streams and events. `log_search.py` searches many streams."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from msgspec import Struct
 from corral.database import Database, Migration
 from corral.model.durations import DAY_MS
 
-Position = tuple[int, int]  # (milliseconds, number): the place of an event in its stream
+Position = tuple[int, int]  # (milliseconds, number): the position of an event in its stream
 
-EVENT_OVERHEAD_BYTES = 26  # CloudWatch Logs counts this for each event, in addition to its message
+EVENT_OVERHEAD_BYTES = 26  # CloudWatch Logs adds this to the size of each message
 LAST_MS = 2**62
 
 
@@ -74,12 +74,12 @@ class LogStore(Database):
         super().__init__(path, _script("logs.sql"), self.MIGRATIONS, checked=checked)
 
     def _compose(self) -> None:
-        self._filters: dict[int, list[dict[str, Any]]] = {}  # group id → its metric filters; a cache
+        self._filters: dict[int, list[dict[str, Any]]] = {}  # a cache: group id → metric filters
 
     # Groups
 
     def add_group(self, region: str, name: str, details: dict[str, Any], now_ms: int) -> bool:
-        """Return False if the name exists already."""
+        """Add a group. Returns False if the name already exists."""
         sql = "INSERT OR IGNORE INTO log_group (region, name, created_ms, details) VALUES (?, ?, ?, ?)"
         return self.execute(sql, (region, name, now_ms, json.dumps(details))).rowcount == 1
 
@@ -102,7 +102,7 @@ class LogStore(Database):
         classes: Sequence[str] = (),
         names: Sequence[str] | None = None,
     ) -> list[LogGroup]:
-        """Groups in the order of their names. `part` is any part of the name; empty `classes` means all classes."""
+        """Groups sorted by name. `part` can be anywhere in the name. If `classes` is empty, all classes are listed."""
         sql = f"SELECT {GROUP_COLUMNS} FROM log_group WHERE region = ? AND name > ? AND name >= ? AND name < ?"
         values: list[Any] = [region, after, prefix, _beyond(prefix)]
         if part:
@@ -129,15 +129,15 @@ class LogStore(Database):
     # Streams
 
     def add_stream(self, group_id: int, name: str, now_ms: int) -> bool:
-        """Return False if the name exists already."""
+        """Add a stream. Returns False if the name already exists."""
         sql = "INSERT OR IGNORE INTO log_stream (group_id, name, created_ms) VALUES (?, ?, ?)"
         return self.execute(sql, (group_id, name, now_ms)).rowcount == 1
 
     def stream_id(self, group_id: int, name: str, now_ms: int) -> int:
-        """The id of a stream, which is created if it does not exist."""
-        sql = (
+        """The id of a stream. The stream is created if it does not exist."""
+        sql = (  # with DO NOTHING, SQLite would not return the id of an existing row
             "INSERT INTO log_stream (group_id, name, created_ms) VALUES (?, ?, ?) "
-            "ON CONFLICT (group_id, name) DO UPDATE SET name = excluded.name RETURNING id"  # DO NOTHING would return no row
+            "ON CONFLICT (group_id, name) DO UPDATE SET name = excluded.name RETURNING id"
         )
         (found,) = self.execute(sql, (group_id, name, now_ms)).fetchone()
         return int(found)
@@ -160,7 +160,7 @@ class LogStore(Database):
         return [LogStream(*row) for row in rows]
 
     def streams_by_time(self, group_id: int, after: tuple[int, str] | None, limit: int, *, descending: bool) -> list[LogStream]:
-        """Streams in the order of their last event. Streams without events come before all others."""
+        """Streams sorted by the time of their last event. Streams without events are first."""
         sign, order = ("<", "DESC") if descending else (">", "ASC")
         here = "" if after is None else f" AND (coalesce(s.last_ms, 0), s.name) {sign} (?, ?)"
         rows = self.execute(
@@ -170,7 +170,7 @@ class LogStore(Database):
         return [LogStream(*row) for row in rows]
 
     def drop_stream(self, stream: LogStream) -> None:
-        """Move the stream into a new deleted group. `purge` deletes it later."""
+        """Move the stream to a new group that is marked as deleted. `purge` deletes the stream later."""
         sql = "INSERT INTO log_group (region, name, created_ms, details) VALUES ('', NULL, 0, '{}') RETURNING id"
         (deleted_group_id,) = self.execute(sql).fetchone()
         sql = "UPDATE log_group SET bytes = bytes - (SELECT bytes FROM log_stream WHERE id = ?) WHERE id = ?"
@@ -197,7 +197,7 @@ class LogStore(Database):
                 "first_ms = ? WHERE id = ?",
                 (*counted, first_ms, stream.id),
             )
-        else:  # first_ms is unchanged, so its index is not written
+        else:  # do not write first_ms, because SQLite would also write its index
             self.execute(
                 "UPDATE log_stream SET events = ?, stored = stored + ?, bytes = bytes + ?, ingested_ms = ?, last_ms = ? "
                 "WHERE id = ?",
@@ -206,7 +206,10 @@ class LogStore(Database):
         self.execute("UPDATE log_group SET bytes = bytes + ? WHERE id = ?", (size, stream.group_id))
 
     def purge(self, limit: int, max_bytes: int) -> bool:
-        """Delete a batch of events, then streams and groups, of deleted groups. False: nothing is left to delete."""
+        """Delete a batch of events of deleted groups. A stream is deleted after its events, a group after its streams.
+
+        Returns False if nothing is left to delete.
+        """
         while limit > 0 and max_bytes > 0:
             row = self.execute(
                 "SELECT g.id, s.id, s.stored, s.bytes FROM log_group g LEFT JOIN log_stream s ON s.group_id = g.id "
@@ -227,11 +230,11 @@ class LogStore(Database):
         return True
 
     def has_retention(self) -> bool:
-        """Whether any group has a retention."""
+        """Whether any group has a retention setting."""
         return self.execute("SELECT 1 FROM log_group WHERE retention_days IS NOT NULL AND name IS NOT NULL").fetchone() is not None
 
     def next_expiry(self) -> tuple[int, int] | None:
-        """(group id, expiry in milliseconds) of the event that expires first."""
+        """The group id and the expiry time in milliseconds of the event that expires first; None if no event will expire."""
         row: tuple[int, int] | None = self.execute(
             f"SELECT id, (SELECT min(first_ms) FROM log_stream WHERE group_id = log_group.id) + retention_days * {DAY_MS} AS at "
             "FROM log_group WHERE retention_days IS NOT NULL AND name IS NOT NULL AND at IS NOT NULL ORDER BY at LIMIT 1"
@@ -239,7 +242,7 @@ class LogStore(Database):
         return row
 
     def expire(self, group_id: int, now_ms: int, limit: int, max_bytes: int) -> None:
-        """Delete a batch of expired events of one stream of the group."""
+        """Delete a batch of expired events from one stream of the group."""
         row = self.execute(
             f"SELECT s.id, s.stored, s.bytes, ? - g.retention_days * {DAY_MS} "
             "FROM log_group g JOIN log_stream s ON s.group_id = g.id "
@@ -258,7 +261,7 @@ class LogStore(Database):
         self.execute("UPDATE log_group SET bytes = bytes - ? WHERE id = ?", (removed_bytes, group_id))
 
     def _cut(self, stream_id: int, before_ms: int, limit: int) -> tuple[int, int]:
-        """Delete the oldest events of a stream and return (events, bytes)."""
+        """Delete the oldest events of a stream, and return (number of events, number of bytes)."""
         beyond = self.execute(
             "SELECT at_ms, number FROM log_event WHERE stream_id = ? AND at_ms < ? ORDER BY at_ms, number LIMIT 1 OFFSET ?",
             (stream_id, before_ms, limit),
@@ -279,7 +282,7 @@ class LogStore(Database):
         )
 
     def metric_filters(self, region: str, group: str | None = None, prefix: str = "") -> list[MetricFilter]:
-        """The metric filters of one group, or of all groups of a region, in the order of their names."""
+        """The metric filters of one group, or of all groups in a region, sorted by name."""
         rows = self.execute(
             "SELECT g.name, f.name, f.created_ms, f.details FROM log_group g JOIN metric_filter f ON f.group_id = g.id "
             "WHERE g.region = ? AND g.name = coalesce(?, g.name) AND f.name >= ? AND f.name < ? ORDER BY f.name, g.name",
@@ -288,7 +291,7 @@ class LogStore(Database):
         return [MetricFilter(group, name, created_ms, json.loads(details)) for group, name, created_ms, details in rows]
 
     def filters_of(self, group_id: int) -> list[dict[str, Any]]:
-        """The details of a group's metric filters, cached because every batch of events needs them."""
+        """The details of a group's metric filters. They are cached, because every batch of events needs them."""
         found = self._filters.get(group_id)
         if found is None:
             rows = self.execute("SELECT details FROM metric_filter WHERE group_id = ? ORDER BY name", (group_id,))
@@ -298,7 +301,7 @@ class LogStore(Database):
         return found
 
     def _clear_filters(self) -> None:
-        """Clear the cache before filters change, and again on rollback: filters cached in between are uncommitted."""
+        """Clear the cache because filters change, and again on a rollback, because the cache may have uncommitted filters then."""
         self._filters.clear()
         self.journal.on_rollback(self._filters.clear)
 
@@ -307,14 +310,17 @@ class LogStore(Database):
         return dict(self.execute(sql, tuple(group_ids)).fetchall())
 
     def drop_metric_filter(self, group_id: int, name: str) -> bool:
-        """Return False if the group has no filter with this name."""
+        """Delete a filter. Returns False if the group does not have it."""
         self._clear_filters()
         return self.execute("DELETE FROM metric_filter WHERE group_id = ? AND name = ?", (group_id, name)).rowcount == 1
 
-    # Output of runs
+    # Shipments. A shipment is a row that says how much of a run's output has been stored.
 
     def open_shipment(self, run_id: str, group_id: int, stream_id: int | None, now_ms: int) -> None:
-        """Prepare the shipment of a run's output. `stream_id` None: `name_shipment` follows when the container has started."""
+        """Add a shipment before a run starts. `stream_id` is None if the stream's name is not known yet.
+
+        `name_shipment` sets the stream when the container has started.
+        """
         self.execute(
             "INSERT INTO shipment VALUES (?, ?, ?, 0, ?) "
             "ON CONFLICT (run_id) DO UPDATE SET stream_id = coalesce(stream_id, excluded.stream_id)",
@@ -322,7 +328,7 @@ class LogStore(Database):
         )
 
     def name_shipment(self, run_id: str, stream: str, now_ms: int) -> None:
-        """Create the stream of a shipment that has none. If its log group was deleted, drop the shipment."""
+        """Create the stream of a shipment that has none. If the log group was deleted, delete the shipment."""
         row = self.execute("SELECT group_id FROM shipment WHERE run_id = ? AND stream_id IS NULL", (run_id,)).fetchone()
         if row is None:
             return
@@ -333,7 +339,7 @@ class LogStore(Database):
             self.execute("UPDATE shipment SET stream_id = ?, touched_ms = ? WHERE run_id = ?", (stream_id, now_ms, run_id))
 
     def shipment(self, run_id: str) -> tuple[int | None, int] | None:
-        """(stream id, bytes shipped); the stream id is None until the stream has a name."""
+        """(stream id, bytes stored); the stream id is None until `name_shipment` has created the stream."""
         row = self.execute("SELECT stream_id, shipped FROM shipment WHERE run_id = ?", (run_id,)).fetchone()
         return (row[0], row[1]) if row else None
 
@@ -356,9 +362,9 @@ def read_events(
     max_bytes: int,
     descending: bool,
 ) -> list[LogEvent]:
-    """Events with `start` <= position < `end`, in order of position; with `descending` the last events of that range.
+    """Events with `start` <= position < `end`, sorted by position. With `descending`, the last events of the range.
 
-    `connection` is the writer's or a reader's.
+    `connection` is the writer's or a reader's connection.
     """
     order = "DESC" if descending else "ASC"
     rows = connection.execute(
@@ -381,12 +387,12 @@ def _group(row: tuple[Any, ...]) -> LogGroup:
 
 
 def _rows_of(max_bytes: int, stored: int, size: int) -> int:
-    """About how many events of a stream have `max_bytes` bytes."""
+    """The approximate number of a stream's events that have `max_bytes` bytes together."""
     return max(1, max_bytes * max(stored, 1) // max(size, 1))
 
 
 def _beyond(prefix: str) -> str:
-    """A text greater than every text that starts with `prefix`."""
+    """A text that is greater than every text with this prefix."""
     return prefix + "\U0010ffff"
 
 

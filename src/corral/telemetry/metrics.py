@@ -1,6 +1,7 @@
-"""Series of metrics and their samples: the only SQL that changes them.
+"""SQL of metric series and their samples.
 
-`packing.py` defines the format of a row, `rollup.py` coarsens old rows, and `buffer.py` delays the writing of Corral's own points.
+`packing.py` defines the format of a row, `rollup.py` converts old rows to longer steps, and `buffer.py` delays the writing of
+Corral's own points.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from corral.telemetry.buffer import Buffer
 from corral.telemetry.dashboards import Dashboards, ResourceTags
 from corral.telemetry.packing import STEPS, gather, newest_step, pack, repack
 
-VALUES_MAX = {1: 256, 60: 32, 300: 32, 3600: 32}  # step → distinct values of one step; more of them are bucketed
-ROW_MAX_BYTES = 8 * 1024  # a longer row is repacked, and again each time it doubles
-ACTIVE_STEP_S = 1800  # the precision of a series' last activity
-SERIES_CACHED_MAX = 100_000  # series whose id is cached
-STEP_ROWS = 200  # rows of a list between two steps
-BLOCKS_MAX = 300  # a query over more rows first reads the range that exists
+VALUES_MAX = {1: 256, 60: 32, 300: 32, 3600: 32}  # step → maximum number of distinct values; more values are stored as buckets
+ROW_MAX_BYTES = 8 * 1024  # a longer row is repacked, and repacked again when it has doubled
+ACTIVE_STEP_S = 1800  # the time of a series' last activity is written only this often
+SERIES_CACHED_MAX = 100_000  # number of series whose ids are cached
+STEP_ROWS = 200  # `step` is called once per this number of rows
+BLOCKS_MAX = 300  # for a longer time range, the query first finds out which times have rows
 UNIT_NUMBERS = {unit: number for number, unit in enumerate(UNITS)}
 
 PackedRow = tuple[int, int, int, bytes]  # (unit, step, start, data)
@@ -49,17 +50,17 @@ class MetricStore(Database):
         super().__init__(path, _script("metrics.sql") + _script("alarms.sql"), self.MIGRATIONS, checked=checked)
 
     def _compose(self) -> None:
-        """A read-only store has the rows and the buffer. Only the writer has the alarms."""
+        """A read-only store has the rows and the buffer. Only the writer has alarms."""
         self.dashboards = Dashboards(self)
         self.tags = ResourceTags(self)
-        self._series: dict[Metric, tuple[int, int]] = {}  # series → (id, the active_s of its row)
+        self._series: dict[Metric, tuple[int, int]] = {}  # series → (id, active_s)
         if self.reads_only:
             del self.alarms
         else:
             self.alarms = Alarms(self)
             self._buffer = Buffer(self._flushed(), self.journal)
 
-    # Due keys: rows of the database, and alarms in memory
+    # Due keys. Most are rows in the database, but those of alarms are in memory.
 
     def next_due_s(self) -> float | None:
         row_s, wake_s = super().next_due_s(), self.alarms.next_wake_s()
@@ -71,7 +72,7 @@ class MetricStore(Database):
 
     def close(self) -> None:
         if not self.reads_only:
-            with suppress(sqlite3.Error, CommitFailed):  # a full disk loses the buffer, as a crash does
+            with suppress(sqlite3.Error, CommitFailed):  # if the disk is full, the buffer is lost, as in a crash
                 self.begin()
                 self.flush()
                 self.commit()
@@ -98,7 +99,7 @@ class MetricStore(Database):
             self.flush()
 
     def append_buffered(self, points: Iterable[Point], now_s: float) -> None:
-        """Buffer points of the current second. Readers see them after the commit; the next flush writes them to disk."""
+        """Buffer points of the current second. Readers see them after the commit. The next flush writes them to disk."""
         for metric, at_s, sample, unit, resolution_s in points:
             second = int(at_s)
             data = pack(second % 60 if resolution_s == 1 else 0, sample)
@@ -140,18 +141,18 @@ class MetricStore(Database):
         return row[0] if row else None
 
     def knows(self, metric: Metric) -> bool:
-        """Whether the series is in the cache. False does not mean that it is unknown."""
+        """Whether the series is in the cache. If not, it may still exist."""
         return metric in self._series
 
     def set_entity(self, metric: Metric, entity: dict[str, Any]) -> None:
         self.execute("UPDATE series SET entity = ? WHERE id = ?", (json.dumps(entity), self.find(metric)))
 
     def forget(self, metric: Metric) -> None:
-        """Drop a deleted series from the cache."""
+        """Remove a deleted series from the cache."""
         self._series.pop(metric, None)
 
     def _active(self, metric: Metric, now_s: float) -> int:
-        """The id of a series that has a new point. The series is created if it does not exist."""
+        """The id of a series that gets a new point. The series is created if it does not exist."""
         known = self._series.get(metric)
         if known is not None and now_s - known[1] < ACTIVE_STEP_S:
             return known[0]
@@ -187,8 +188,11 @@ class MetricStore(Database):
         limit: int = -1,
         step: Callable[[], None] = lambda: None,
     ) -> list[Metric]:
-        """Series in the order of their names. A dimension whose value is None matches any value. `step` is called between rows."""
-        # "+" disables the index on the column: the value of a dimension selects fewer rows.
+        """Series sorted by name. A dimension with the value None matches any value.
+
+        `step` is called repeatedly. It can raise an exception to stop the query.
+        """
+        # "+" disables the index on the column. The index on dimension values is better, because it selects fewer rows.
         plain = "+" if any(value is not None for _, value in dimensions) else ""
         sql = f"SELECT namespace, name, dimensions FROM series WHERE {plain}region = ? AND active_s >= ?"
         values: list[Any] = [region, active_since_s]
@@ -196,7 +200,7 @@ class MetricStore(Database):
         for column, wanted in (("namespace", namespace), ("name", name)):
             if wanted is not None:
                 sql, values = f"{sql} AND {plain}{column} = ?", [*values, wanted]
-                order.remove(column)  # it is equal in all rows, so an index gives the order of the rest
+                order.remove(column)  # all rows have the same value, so sorting by it is not needed
         for key, value in dimensions:
             sql, values = f"{sql} AND id IN (SELECT series_id FROM series_dimension WHERE name = ?", [*values, key]
             sql, values = (f"{sql})", values) if value is None else (f"{sql} AND value = ?)", [*values, value])
@@ -225,9 +229,9 @@ class MetricStore(Database):
         unit: str | None = None,
         values: bool = False,
     ) -> dict[int, Summary]:
-        """Summaries of the periods with samples that begin at `start_s`, `start_s + period_s`... before `end_s`.
+        """Summaries of the periods that have samples. The periods begin at `start_s`, `start_s + period_s`... before `end_s`.
 
-        They cover one unit, or all units together. Without `values` the summaries have no weights, which is much cheaper.
+        A summary covers one unit, or all units together. Without `values`, a summary has no weights, which is much faster.
         """
         found: dict[int, Summary] = {}
         wanted = None if unit is None else UNIT_NUMBERS[unit]
@@ -239,14 +243,14 @@ class MetricStore(Database):
     def read_by_unit(
         self, metric: Metric, *, start_s: int, end_s: int, period_s: int, now_s: float, values: bool = False
     ) -> dict[str, dict[int, Summary]]:
-        """`read`, with separate summaries for each unit."""
+        """Like `read`, but with separate summaries for each unit."""
         found: dict[str, dict[int, Summary]] = {}
         for unit, step_s, at_s, data in self._rows(metric, start_s, end_s, now_s):
             gather(data, at_s, step_s, start_s, end_s, period_s, found.setdefault(UNITS[unit], {}), values=values)
         return found
 
     def newest(self, metric: Metric, *, since_s: int, now_s: float, unit: str | None = None) -> tuple[int, Summary] | None:
-        """The newest second with samples at or after `since_s`, and their summary."""
+        """The newest second that has samples, at or after `since_s`, and the summary of its samples."""
         wanted = None if unit is None else UNIT_NUMBERS[unit]
         found: tuple[int, Summary] | None = None
         for row_unit, step_s, at_s, data in self._rows(metric, since_s, int(now_s) + AHEAD_S + 1, now_s):
@@ -263,7 +267,7 @@ class MetricStore(Database):
         return found
 
     def _rows(self, metric: Metric, start_s: int, end_s: int, now_s: float) -> list[PackedRow]:
-        """All rows that may have samples of that time, including those in the buffer."""
+        """All rows that may have samples of this time range, including rows in the buffer."""
         series_id = self.find(metric)
         if series_id is None:
             return []
@@ -271,7 +275,7 @@ class MetricStore(Database):
         for step_s in RETENTION_S:
             rows += self._written_rows(series_id, step_s, start_s, end_s)
             if start_s > now_s - RETENTION_S[step_s]:
-                break  # coarser rows hold only older samples
+                break  # rows with longer steps have only older samples
         if not self.reads_only:
             buffered = self._buffer.newer_than(self._buffer.flushed, series_id) + self._buffer.pending(series_id)
         else:
@@ -283,7 +287,7 @@ class MetricStore(Database):
     def _written_rows(self, series_id: int, step_s: int, start_s: int, end_s: int) -> list[PackedRow]:
         block_s = STEPS * step_s
         begin, end = start_s - start_s % block_s, end_s
-        if end - begin > BLOCKS_MAX * block_s:  # a caller may give a range from the epoch to the far future
+        if end - begin > BLOCKS_MAX * block_s:  # the range of a request may reach from 1970 to the far future
             oldest, newest = self.execute(
                 "SELECT (SELECT min(at_s) FROM packed WHERE step_s = ?1), (SELECT max(at_s) FROM packed WHERE step_s = ?1)",
                 (step_s,),

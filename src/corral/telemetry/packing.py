@@ -1,15 +1,15 @@
-"""The binary format of samples: a row holds sixty time steps of one series, as records that are only appended.
+"""The binary format of samples. A row has sixty time steps of one series. It is a list of records, and records are only appended.
 
-A record begins with one byte: its kind, and its step from 0 to 59.
+The first byte of a record contains its kind and its step, from 0 to 59. There are four kinds of records:
 
-    value       one sample                                              9 bytes
-    counted     a value, and how often it was seen                     17 bytes
-    set         count, sum, minimum and maximum; the values unknown    33 bytes
-    bucketed    the same, then how many samples lie in which bucket    35 bytes and 6 for each bucket
+    value       one sample                                                   9 bytes
+    counted     a value, and the number of samples with this value           17 bytes
+    set         count, sum, minimum and maximum, but no single values        33 bytes
+    bucketed    the same as a set, and the number of samples per bucket      35 bytes, and 6 for each bucket
 
-A step with too many distinct values is bucketed. A bucket reaches from one power of 1.04 to the next, so a percentile from
-buckets is wrong by at most 2%. Zero has its own bucket. Negative values have no bucket, because CloudWatch has no percentiles for
-them.
+A step with too many distinct values is stored in buckets. The upper bound of a bucket is 1.04 times its lower bound, so a
+percentile that is computed from buckets is wrong by at most 2%. Zero has its own bucket. There are no buckets for negative values,
+because CloudWatch computes no percentiles for them.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _VALUE_BYTES, _COUNTED_BYTES, _SET_BYTES, _BUCKETED_BYTES, _BUCKET_BYTES = (
 
 
 def pack(step: int, sample: Sample) -> bytes:
-    """The records of a new sample."""
+    """The records for a new sample."""
     if isinstance(sample, float):
         return _value.pack(step, sample)
     if isinstance(sample, StatisticSet):
         count, total, minimum, maximum = sample
-        if minimum == maximum and total == minimum * count:  # all samples of this set are equal, so the values are known
+        if minimum == maximum and total == minimum * count:  # all samples of the set have the same value
             return _counted.pack(step | COUNTED, minimum, count)
         return _set.pack(step | SET, count, total, minimum, maximum)
     return b"".join(_pair(step, value, weight) for value, weight in sample)
 
 
 def pack_summary(step: int, summary: Summary, values_max: int) -> bytes:
-    """The records of a whole period, with all values if there are at most `values_max`."""
+    """The records for a whole period. They contain all values if there are at most `values_max`."""
     head = summary.count, summary.sum, summary.minimum, summary.maximum
     weights = summary.weights
     if weights is None:
@@ -65,7 +65,7 @@ def pack_summary(step: int, summary: Summary, values_max: int) -> bytes:
 
 
 def steps_of(data: bytes) -> dict[int, Summary]:
-    """Step → the summary of its samples."""
+    """The summary of each step, by step."""
     found: dict[int, Summary] = {}
     for step, kind, at in _records(data):
         summary = found.get(step)
@@ -88,7 +88,7 @@ def summary_of(data: bytes, *, values: bool) -> Summary:
 def gather(
     data: bytes, at_s: int, step_s: int, start_s: int, end_s: int, period_s: int, found: dict[int, Summary], *, values: bool
 ) -> None:
-    """Add the samples of a row that begins at `at_s` to the periods that begin at `start_s`, `start_s + period_s`..."""
+    """Add the samples of a row to the periods that begin at `start_s`, `start_s + period_s`... The row begins at `at_s`."""
     first, last = (at_s - start_s) // period_s, (at_s + (STEPS - 1) * step_s - start_s) // period_s
     if first == last and at_s >= start_s and at_s + STEPS * step_s <= end_s:
         period = start_s + first * period_s
@@ -109,7 +109,7 @@ def gather(
 
 
 def newest_step(data: bytes) -> tuple[int, Summary]:
-    """The last step with samples, and its summary."""
+    """The last step that has samples, and its summary."""
     last = max(step for step, _, _ in _records(data))
     summary = Summary()
     for step, kind, at in _records(data):
@@ -124,7 +124,7 @@ def repack(data: bytes, values_max: int) -> bytes:
 
 
 def move(data: bytes, step: int, values_max: int) -> bytes:
-    """All samples of a row as one step of a coarser row."""
+    """All samples of a row, packed as one step of a row with longer steps."""
     if len(data) == _VALUE_BYTES:
         return bytes((step,)) + data[1:]
     return pack_summary(step, summary_of(data, values=True), values_max)
@@ -144,7 +144,7 @@ def _pair(step: int, value: float, weight: float) -> bytes:
 
 
 def _is_plain(data: bytes) -> bool:
-    """Whether the row has single values only. Then every ninth byte begins a record."""
+    """Whether the row has only records of kind `value`. If so, every ninth byte begins a record."""
     return len(data) % _VALUE_BYTES == 0 and max(data[::_VALUE_BYTES]) < COUNTED
 
 
@@ -154,7 +154,7 @@ def _plain(data: bytes) -> Summary:
 
 
 def _records(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """(step, kind, offset)"""
+    """Yield (step, kind, offset) for each record."""
     at, end = 0, len(data)
     while at < end:
         head = data[at]

@@ -9,11 +9,14 @@ from corral.model.metric import RETENTION_S, Metric, Summary
 from corral.telemetry.metrics import VALUES_MAX, MetricStore, parse_dimensions
 from corral.telemetry.packing import STEPS, gather, move, pack_summary
 
-SERIES_RETENTION_S = RETENTION_S[3600] + 5 * DAY_S  # a series is kept a little longer than its samples
+SERIES_RETENTION_S = RETENTION_S[3600] + 5 * DAY_S  # a series is deleted some days after its samples
 
 
 def roll_up(store: MetricStore, now_s: float, limit: int) -> int:
-    """Move about `limit` old rows into coarser rows or delete them; return how many. Less than `limit` means that none are left."""
+    """Move about `limit` old rows into rows with longer steps, or delete them. Return the number of rows.
+
+    If the number is less than `limit`, no old rows are left.
+    """
     done = 0
     for fine_s, coarse_s in pairwise(RETENTION_S):
         rows = store.execute(
@@ -32,8 +35,8 @@ def roll_up(store: MetricStore, now_s: float, limit: int) -> int:
 
 def _coarsen(store: MetricStore, fine_s: int, coarse_s: int, at_s: int, series_id: int, unit: int, data: bytes) -> None:
     values_max = VALUES_MAX[coarse_s]
-    block = at_s - at_s % (STEPS * coarse_s)  # a fine row never crosses the boundary of a coarse row
-    if STEPS * fine_s <= coarse_s:  # the whole row becomes one step
+    block = at_s - at_s % (STEPS * coarse_s)  # the start of the coarse row that contains the whole fine row
+    if STEPS * fine_s <= coarse_s:  # the whole fine row becomes one step
         store.append_row((coarse_s, block, series_id, unit), move(data, (at_s - block) // coarse_s, values_max))
         return
     found: dict[int, Summary] = {}
@@ -51,7 +54,7 @@ def _drop_rows(store: MetricStore, now_s: float, limit: int) -> int:
 
 
 def _drop_series(store: MetricStore, now_s: float, limit: int) -> int:
-    """Delete series that have been inactive for longer than samples are stored."""
+    """Delete series that have had no new samples for SERIES_RETENTION_S."""
     rows = store.execute(
         "SELECT id, region, namespace, name, dimensions FROM series WHERE active_s < ? LIMIT ?",
         (int(now_s) - SERIES_RETENTION_S, limit),

@@ -1,6 +1,6 @@
-"""Placement constraints and strategies: from ECS's shape in requests and task definitions to `PlacementRules`.
+"""Placement constraints and strategies: conversion from ECS's form to `PlacementRules`.
 
-`decide/placement_rules.py` applies the rules.
+Requests and task definitions have ECS's form. `decide/placement_rules.py` applies the rules.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ FAILURE_REASONS = {
 
 
 def failure_reason(resource: str) -> str:
-    """The failure reason of RunTask for the resource that is missing."""
+    """The `reason` of a failure in RunTask's response. `resource` names what the cluster lacks."""
     return FAILURE_REASONS.get(resource, f"RESOURCE:{resource}")
 
 
 def placement_rules(
     constraints: Sequence[dict[str, Any]], strategies: Sequence[dict[str, Any]], launch_type: str, scope: str, group: str
 ) -> PlacementRules | None:
-    """The rules of all constraints, including those of the task definition, and of all strategies; None if there are none."""
+    """The rules for all given constraints and strategies; None if there are no constraints and no strategies.
+
+    `constraints` includes the constraints of the task definition.
+    """
     if not constraints and not strategies:
         return None
     if launch_type == "FARGATE":
@@ -54,7 +57,7 @@ def placement_rules(
 
 
 def check_definition_constraints(constraints: Iterable[dict[str, Any]]) -> None:
-    """Raise ClientException unless every constraint of a task definition is a valid memberOf."""
+    """Raise ClientException if a constraint of a task definition is not a valid memberOf constraint."""
     constraints = list(constraints)
     for constraint in constraints:
         if constraint.get("type") != "memberOf":

@@ -1,7 +1,7 @@
-"""What a host needs to start a container: command, environment, secrets, environment files and log stream.
+"""The data that a host needs to start a container: command, environment, secrets, environment files and log stream.
 
-Secrets and environment files are resolved when the order to start is made. The order carries them to the host, and no row of a
-task ever holds a secret.
+This data is an order to start. Secrets and environment files are read when the order is made. The order carries them to the host.
+No row of a task ever holds a secret.
 """
 
 from __future__ import annotations
@@ -24,17 +24,20 @@ from corral.services.ecs.task_spec import ContainerSpec, TaskSpec, sets_visible_
 from corral.services.sessions import address_of_run, password_of_task
 from corral.store import Store
 
-FILES_MAX_BYTES = 2**20  # of all files of a container. ECS has no limit, but no program can be started with much more
+FILES_MAX_BYTES = 2**20  # all files of a container together. Linux cannot start a program with a much larger environment
 OBJECT_ARN = re.compile(r"arn:aws[a-z-]*:s3:::([^/]+)/(.+)")
 SECRETS_MANAGER = "secretsmanager"
-TASK_SETTINGS = ("networkMode", "pidMode", "ipcMode", "volumes")  # of the task definition, for a Docker engine
+TASK_SETTINGS = ("networkMode", "pidMode", "ipcMode", "volumes")  # members of the task definition that Docker needs
 
 NO_SECRETS = "ResourceInitializationError: unable to pull secrets or registry auth: unable to retrieve secrets from ssm: {}"
 NO_FILES = "ResourceInitializationError: failed to download env files: file download command: non empty error stream: {}"
 
 
 def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrder:
-    """The order to start a run. Its `spec` also serves for health checks and commands in a run that has started."""
+    """The order to start a run.
+
+    After the start, the `spec` of the order also serves health checks and ExecuteCommand.
+    """
     container = spec.containers[run.container]
     secrets, no_secrets = secret_values(tx, task, container.definition)
     files, no_files = environment_file_slices(tx, container.definition)
@@ -69,9 +72,10 @@ def start_order(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> StartOrd
 
 
 def container_settings(tx: Tx[Store], task: Task, spec: TaskSpec, container: ContainerSpec) -> dict[str, Any] | None:
-    """The settings of a Docker container in ECS's shape, without command and environment. None: the container is a plain process.
+    """The settings of a Docker container in ECS's form, without command and environment; None for a plain process.
 
-    Only the host knows whether it has an engine. A host without one starts a plain process under `--runtime auto`.
+    Only the host knows whether it has a Docker engine. With `--runtime auto`, a host without an engine ignores the settings and
+    starts a plain process.
     """
     if tx.settings.runtime == "process" or container.is_host_image:
         return None
@@ -91,32 +95,38 @@ def container_settings(tx: Tx[Store], task: Task, spec: TaskSpec, container: Con
 
 
 def _not_isolated(tx: Tx[Store], spec: TaskSpec) -> str | None:
-    """Why a task that waited for capacity before a restart with --isolate cannot start now; None: it can."""
+    """Why `--isolate` forbids the start of this task; None if the start is allowed.
+
+    RunTask refuses such a task. But a task may have waited for capacity since before Corral was restarted with `--isolate`.
+    """
     setting = setting_with_host_access(spec.document) if tx.settings.isolate else None
     return refusal(setting) if setting is not None else None
 
 
 def runs_containers(tx: Tx[Store]) -> bool:
-    """Whether images run in Docker: `--runtime docker` requires an engine, `auto` uses one if a host reported it."""
+    """Whether images run in Docker: always with `--runtime docker`, and with `auto` if a host has reported an engine."""
     return tx.settings.runtime == "docker" or (
         tx.settings.runtime == "auto" and any(host["docker"] for host in tx.store.hosts.all())
     )
 
 
 def has_containers(tx: Tx[Store], task: Task, spec: TaskSpec) -> bool:
-    """Whether a container of the task runs in Docker, and not as a process of this machine. Then its credentials are confined."""
+    """Whether a container of the task runs in Docker, not as a plain process. If so, policies limit the task's credentials."""
     return any(_in_docker(tx, run) for run in task.runs if not spec.containers[run.container].is_host_image)
 
 
 def _in_docker(tx: Tx[Store], run: Run) -> bool:
     if run.about is not None:
         return True
-    is_process = run.pid is not None  # `auto`, on a host that had no engine when the run started
+    is_process = run.pid is not None  # with `--runtime auto`, the host had no engine when the run started
     return tx.settings.runtime == "docker" or (not is_process and runs_containers(tx))
 
 
 def log_target(task: Task, run: Run, container: ContainerSpec, *, may_be_container: bool = False) -> LogTarget | None:
-    """The log stream of a run. Without a prefix it has the `runtimeId` of the container, which a restart does not change."""
+    """The log stream of a run. If the log driver has no prefix, the stream is named by the container's `runtimeId`.
+
+    A restart of the container does not change its `runtimeId`.
+    """
     options = container.log_options
     if options is None:
         return None
@@ -135,9 +145,9 @@ def log_target(task: Task, run: Run, container: ContainerSpec, *, may_be_contain
 
 
 def task_environment(settings: Settings, task: Task, run: Run) -> dict[str, str]:
-    """The variables that ECS sets and AWS's libraries read: a program that uses an AWS library needs no configuration.
+    """The environment variables that ECS sets. AWS's libraries read them, so a program needs no configuration.
 
-    `server/task_endpoints.py` serves their addresses.
+    The variables contain URLs. `server/task_endpoints.py` serves these URLs.
     """
     url, address = settings.endpoint_url, address_of_run(settings.session_key, run.id)
     return {
@@ -158,12 +168,12 @@ def is_fargate(task: Task) -> bool:
 
 
 def secret_values(tx: Tx[Store], task: Task, container: dict[str, Any]) -> tuple[dict[str, str], str | None]:
-    """(variables from a container's secrets, the reason why it cannot start or None)"""
+    """Return the variables from a container's secrets, and the reason why the container cannot start (None if it can)."""
     options = container.get("logConfiguration", {}).get("secretOptions", ())
     wanted = [*container.get("secrets", ()), *options]
     if not wanted:
         return {}, None
-    from corral.services.ssm.parameter_names import find  # imported here because few containers have secrets
+    from corral.services.ssm.parameter_names import find  # imported only here, because few containers have secrets
     from corral.services.ssm.parameters import plain_value
 
     values, missing = dict[str, str](), list[str]()
@@ -190,9 +200,10 @@ def check_secrets(container: dict[str, Any]) -> None:
 
 
 def environment_file_slices(tx: Tx[Store], container: dict[str, Any]) -> tuple[list[tuple[Slice, ...]], str | None]:
-    """(slices of the blobs that hold each environment file, in order; the reason why the container cannot start or None)
+    """Return the slices of blobs that hold each environment file, and the reason why the container cannot start.
 
-    `server/environment_files.py` reads the slices before it sends the order to the host.
+    The reason is None if the container can start. `server/environment_files.py` reads the slices before the order is sent to the
+    host.
     """
     wanted = [file["value"] for file in container.get("environmentFiles", ())]
     if not wanted:
@@ -211,7 +222,7 @@ def environment_file_slices(tx: Tx[Store], container: dict[str, Any]) -> tuple[l
 
 
 def _object_slices(tx: Tx[Store], object_arn: str) -> tuple[Slice, ...]:
-    from corral.services.s3.errors import NoSuchBucket  # imported here because few containers have environment files
+    from corral.services.s3.errors import NoSuchBucket  # imported only here, because few containers have environment files
     from corral.services.s3.lookup import existing_version
 
     named = OBJECT_ARN.fullmatch(object_arn)

@@ -1,4 +1,4 @@
-"""Tags of ECS resources: the rules for tags, and reading and changing the tags of a resource by its ARN."""
+"""Tags of ECS resources: the rules for tags, and functions that read and change the tags of a resource by its ARN."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TAG_RULES = TagRules(
     texts={"count": "Tags can not have more than {max} elements.", "reserved": "Tags that begin with aws: are reserved: '{key}'."},
     key="key",
     value="value",
-    any_character=True,  # the model has a pattern
+    any_character=True,  # botocore's model has a pattern, which is checked before
     reserved_values=True,
 )
 
@@ -55,12 +55,12 @@ def list_tags_for_resource(tx: Tx[Store], params: dict[str, Any], caller: Caller
 
 
 def check_tags(tags: list[dict[str, Any]]) -> list[Tag]:
-    """The tags of a request, checked. A tag without a value gets an empty one."""
+    """Check the tags of a request and return them. A tag without a value gets an empty value."""
     return TAG_RULES.to_list(TAG_RULES.read(tags))
 
 
 def merge_tags(tags: Iterable[Tag], over: Iterable[Tag]) -> list[Tag]:
-    """All tags; where both have a key, the value of `over` counts."""
+    """Merge two sets of tags. If both have the same key, the value of `over` is used."""
     return TAG_RULES.to_list({**_by_key(tags), **_by_key(over)})
 
 
@@ -69,7 +69,10 @@ def _by_key(tags: Iterable[Tag]) -> dict[str, str]:
 
 
 def task_tags(params: dict[str, Any], cluster: str, document: dict[str, Any]) -> list[Tag]:
-    """The tags of a new task: those of its definition, replaced by those of the request, plus ECS's managed tags."""
+    """The tags of a new task: tags of its task definition, tags of the request, and ECS's managed tags.
+
+    If the task definition and the request have the same key, the value of the request is used.
+    """
     propagate = params.get("propagateTags", "NONE")
     if propagate == "SERVICE":
         raise InvalidParameterException("propagateTags SERVICE applies to tasks of a service only; use TASK_DEFINITION or NONE.")

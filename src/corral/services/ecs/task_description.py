@@ -20,12 +20,12 @@ HOLDERS_NAMED_MAX = 3
 
 
 def task_descriptions(tx: Tx[Store], tasks: Iterable[Task], *, tags: bool = True) -> list[dict[str, Any]]:
-    reasons: dict[tuple[str, Demand, bool], str] = {}  # waiting tasks with equal demands have the same reason
+    reasons: dict[tuple[str, Demand, bool], str] = {}  # a cache, because waiting tasks with equal demands have the same reason
     return [_description(tx, task, _why_waiting(tx, task, reasons), tags=tags) for task in tasks]
 
 
 def why_claim_waits(tx: Tx[Store], pool_name: str, claim: Claim) -> str:
-    """Why a claim still waits, with the tasks and instances that hold the GPUs it needs."""
+    """Why a claim still waits for capacity. The text names tasks and instances that hold the GPUs."""
     pool = tx.store.fleet.pool(pool_name)
     text = why_waiting(pool, claim)
     if claim.demand.gpus == ALL_GPUS or pool.free_gpus < claim.demand.gpus:
@@ -37,7 +37,7 @@ def why_claim_waits(tx: Tx[Store], pool_name: str, claim: Claim) -> str:
 
 
 def _holder_names(kind: str, ids: list[str]) -> list[str]:
-    """`tasks a, b and others` as a list of one text; an empty list if there are no ids."""
+    """A list with one text such as `tasks a, b and others`; an empty list if there are no ids."""
     named = ids[:HOLDERS_NAMED_MAX]
     more = " and others" if len(ids) > HOLDERS_NAMED_MAX else ""
     return [f"{kind}{'s' * (len(named) > 1)} {', '.join(named)}{more}"] if named else []
@@ -105,7 +105,7 @@ def _description(tx: Tx[Store], task: Task, waiting: str | None, *, tags: bool) 
 
 
 def _instance_arn(account: str, task: Task) -> str | None:
-    """The container instance of a placed EC2 task. Fargate tasks show none, as on ECS."""
+    """The container instance of a placed EC2 task. As on ECS, a Fargate task has none."""
     if task.instance_id is None or task.launch_type != "EC2":
         return None
     return arn(account, task.region, f"container-instance/{task.cluster}/{task.instance_id}")
@@ -116,7 +116,10 @@ def task_arn_of(account: str, task: Task) -> str:
 
 
 def _pull_times(task: Task) -> tuple[float | None, float | None]:
-    """When the first pull of an image began, and when the last ended; the time of placement if no image was pulled."""
+    """When the first image pull began and when the last one ended.
+
+    If no image was pulled, both are the time of placement.
+    """
     about = [run.about for run in task.runs if run.about]
     if not about:
         return task.placed_at_s, task.placed_at_s
@@ -188,13 +191,13 @@ def is_exec_enabled(task: Task) -> bool:
 
 
 def _execute_agent(run: Run) -> dict[str, Any]:
-    """The ExecuteCommandAgent. On ECS it is a program in the container; in Corral the host's agent does its work."""
+    """The ExecuteCommandAgent. On ECS it is a program in the container. In Corral, the host's agent does its work."""
     started = {"lastStartedAt": run.started_at_s} if run.started_at_s is not None else {}
     return {"name": "ExecuteCommandAgent", "lastStatus": run.state.value, **started}
 
 
 def _last_status(task: Task) -> str:
-    """STOPPING for a task whose desired status is STOPPED and whose containers have not all ended; else its state."""
+    """The lastStatus of a task: its state, or STOPPING while its containers are being stopped."""
     if task.desired is TaskState.STOPPED and task.state is not TaskState.STOPPED:
         return "STOPPING"
     return task.state.value
@@ -208,7 +211,7 @@ def _ended_at_s(task: Task) -> float | None:
 
 
 def _overrides(task: Task) -> dict[str, Any]:
-    """The overrides of a task, with an entry for every container, as on ECS."""
+    """The overrides of a task. As on ECS, the list has an entry for every container."""
     given = task.details.get("overrides")
     if not given:
         return {"inferenceAcceleratorOverrides": [], "containerOverrides": [{"name": run.container} for run in task.runs]}

@@ -1,7 +1,7 @@
-"""The task metadata endpoint, version 4: metadata of a container and its task, and its credentials and statistics.
+"""The task metadata endpoint, version 4: documents about a container and its task, credentials, and statistics.
 
-The member names are those of ECS's agent. Members that a plain process of this machine cannot have (an image digest, a VPC, its own
-network counters) are left out.
+The member names are those of ECS's agent. A plain process has no image digest, no VPC and no network counters of its own, so its
+documents omit these members.
 """
 
 from __future__ import annotations
@@ -22,18 +22,21 @@ from corral.services.ecs.task_description import task_arn_of
 from corral.services.ecs.task_spec import TaskSpec, spec_of
 from corral.store import Store
 
-KNOWN_STATUS = {RunState.PENDING: "CREATED"}  # where the agent's name differs from the state
+KNOWN_STATUS = {RunState.PENDING: "CREATED"}  # for the other states, ECS's agent uses the name of the state
 NOT_THROTTLED = {"periods": 0, "throttled_periods": 0, "throttled_time": 0}
 
 
 def unstopped_task(tx: Tx[Store], run_id: str) -> Task | None:
-    """The task of a run; None if it has stopped, because its endpoints end with it."""
+    """The task of a run; None if the task has stopped. The endpoints of a stopped task answer no more requests."""
     task = tx.store.tasks.of_run(run_id)
     return None if task is None or task.state is TaskState.STOPPED else task
 
 
 def task_credentials(tx: Tx[Store], task_id: str) -> tuple[str, Credentials] | None:
-    """(ARN of the role, keys); None if the task does not exist, is not placed, has stopped, or lost its credentials."""
+    """The ARN of the task's role, and the task's credentials.
+
+    Returns None if the task does not exist, is not placed yet, has stopped, or has had its credentials revoked.
+    """
     task, settings = tx.store.tasks.get(task_id), tx.settings
     if task is None or task.state in (TaskState.STOPPED, TaskState.PROVISIONING) or task_id in settings.sessions.revoked_tasks:
         return None
@@ -155,7 +158,7 @@ def _ports(about: dict[str, Any]) -> list[dict[str, Any]] | None:
 
 
 def _task_limits(task: Task, spec: TaskSpec) -> dict[str, Any] | None:
-    """The sizes at task level, if given: CPU in cores, memory in MiB."""
+    """The task-level limits of the task definition, if any: CPU in cores, memory in MiB."""
     limits = {
         "CPU": task.demand.cpu_units / CPU_UNITS_PER_CORE if spec.cpu else None,
         "Memory": task.demand.memory_mib if spec.memory else None,
@@ -167,10 +170,10 @@ def _task_limits(task: Task, spec: TaskSpec) -> dict[str, Any] | None:
 
 
 def docker_stats(run: Run, measured: Measured, instance: Instance) -> dict[str, Any] | None:
-    """Statistics in the shape of Docker's API; None for a container without a running process.
+    """Statistics in the format of Docker's API; None if the container has no running process.
 
-    A plain process has no network counters, and its memory limit is the memory of the host. Bytes read and written are known only
-    for all block devices together, which appear as device 0:0.
+    The statistics of a plain process have no network counters. Its memory limit is the memory of the host. Bytes read and written
+    are known only as a total of all block devices. The total is shown as device 0:0.
     """
     now, before = measured.now.get(run.attempt_id), measured.before.get(run.attempt_id)
     if now is None:

@@ -1,6 +1,6 @@
-"""Progress of placed tasks: write what follows from a change, and order the host to start and stop containers.
+"""Progress of placed tasks: write the new state of a task, and order its host to start and stop containers.
 
-A task knows its instance. Only `host_of` resolves the host, whose agent receives the orders.
+A task refers to its instance, not to a host. `host_of` returns the host whose agent receives the orders.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from corral.store import Store
 
 
 def host_of(tx: Tx[Store], task: Task) -> str:
-    """The host of a placed task."""
+    """The host whose agent runs a placed task."""
     assert task.instance_id is not None
     return tx.store.instances.host_of(task.instance_id)
 
@@ -31,7 +31,7 @@ def start_run(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> None:
 
 
 def start_runs(tx: Tx[Store], task: Task, spec: TaskSpec) -> None:
-    """Start the containers of a placed task that have not started and wait for no other container."""
+    """Start every container of a placed task that has not started and waits for no other container."""
     host_id = host_of(tx, task)
     for run in startable(task.runs):
         tx.start(host_id, start_order(tx, task, run, spec))
@@ -44,14 +44,14 @@ def stop_runs(tx: Tx[Store], task: Task, runs: Iterable[Run]) -> None:
 
 
 def check_health(tx: Tx[Store], task: Task, run: Run, spec: TaskSpec) -> None:
-    """Order a restarted agent to run the health check of a running container again."""
+    """Order the agent to run the health check of a running container. A restarted agent needs this order."""
     tx.check(host_of(tx, task), start_order(tx, task, run, spec).spec)
 
 
 def place_waiting_task(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
     """Place a task whose claim was granted, and order its host to start it."""
     task = tx.store.tasks.get(claim.id)
-    assert task is not None, "a claim of a task that does not exist"
+    assert task is not None, "the task of the claim does not exist"
     spec = spec_of(tx, task)
     runs = assign_gpus(tx, task.pool, task.runs, placement, spec, claim)
     start_runs(tx, tx.store.tasks.place(task, placement, runs, tx.now_s), spec)
@@ -60,9 +60,9 @@ def place_waiting_task(tx: Tx[Store], claim: Claim, placement: Placement) -> Non
 
 
 def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...]) -> None:
-    """Write the next state of a placed task and order what follows from it. Orders are idempotent.
+    """Write the next state of a placed task, and send the resulting orders to the host. Orders are idempotent.
 
-    `before` is the task as stored; `task` and `runs` have the changes that were decided or reported.
+    `before` is the stored task. `task` and `runs` contain the changes that were decided or reported.
     """
     progress = advance(task, runs, tx.now_s, rules_by_container(tx, task))
     tx.store.tasks.change(before, progress.task)
@@ -81,13 +81,16 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
         tx.mark(f"pool:{before.pool}")
     if progress.task.state is TaskState.STOPPED:
         if before.pool != HOST_POOL:
-            tx.mark(f"instance:{before.instance_id}")  # an instance that shuts down terminates after its last task
+            tx.mark(f"instance:{before.instance_id}")  # an instance that is shutting down terminates after its last task
         if before.instance_id in pool and pool.slot(before.instance_id).draining:
-            tx.mark(f"daemons:{before.pool}")  # daemon tasks leave a draining instance last
+            tx.mark(f"daemons:{before.pool}")  # a daemon task leaves a draining instance after all other tasks
 
 
 def begin_stop(tx: Tx[Store], task: Task, code: StopCode, reason: str) -> Task:
-    """Stop a task: a waiting task stops at once, a placed task when its containers have ended. The first reason stays."""
+    """Begin to stop a task. A task that is already stopping keeps its first reason.
+
+    A waiting task stops at once. A placed task stops when its containers have ended.
+    """
     if task.desired is TaskState.STOPPED:
         return task
     stopping = task.but(desired=TaskState.STOPPED, stopping_at_s=tx.now_s, stop_code=code.value, stopped_reason=reason)
@@ -95,7 +98,7 @@ def begin_stop(tx: Tx[Store], task: Task, code: StopCode, reason: str) -> Task:
         runs = tuple(run.but(state=RunState.STOPPED, waits=False) for run in task.runs)
         tx.store.tasks.change(task, stopping.but(state=TaskState.STOPPED, stopped_at_s=tx.now_s, runs=runs))
         tx.changed(f"task:{task.id}")
-        tx.mark(f"pool:{task.pool}")  # a slot may have been reserved for it
+        tx.mark(f"pool:{task.pool}")  # a slot that was reserved for this task is free for other claims now
         mark_service(tx, task)
     else:
         apply_progress(tx, task, stopping, task.runs)

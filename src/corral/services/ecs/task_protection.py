@@ -1,7 +1,8 @@
-"""Task protection, through ECS's API and through the agent's API (`ECS_AGENT_URI`) that a task calls to protect itself.
+"""Task protection: a protected task is not chosen when its service scales in.
 
-A protected task is not chosen when its service scales in or deploys a new version. ECS protects only tasks of services; here every
-task can be protected. StopTask stops a protected task, as on ECS.
+A client calls ECS's API. A task that protects itself calls the API of ECS's agent (`ECS_AGENT_URI`). A protected task is also not
+stopped by a new deployment of its service. ECS protects only tasks of services; Corral accepts every task. As on ECS, StopTask also
+stops a protected task.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from corral.services.ecs.task_progress import mark_service
 from corral.store import Store
 
 EXPIRES_DEFAULT_MINUTES = 120
-EXPIRES_MAX_MINUTES = 2880  # for the agent's API; aws/constraints/ecs.py has the limit for ECS's API
+EXPIRES_MAX_MINUTES = 2880  # limit of the agent's API; the limit of ECS's API is in aws/constraints/ecs.py
 NO_TASK = "Failed to find a task for the request"
 NOT_DECODED = "UpdateTaskProtection: failed to decode request"
 
@@ -51,7 +52,7 @@ def get_task_protection(tx: Tx[Store], params: dict[str, Any], caller: Caller) -
 
 
 def agent_task_protection(tx: Tx[Store], run_id: str, change: dict[str, Any] | None) -> dict[str, Any]:
-    """The agent's API: change the protection of a run's task unless `change` is None, and return it."""
+    """The agent's API: return the protection of a run's task. If `change` is given, change the protection first."""
     task = unstopped_task(tx, run_id)
     if task is None:
         raise TaskNotFound(NO_TASK)
@@ -79,7 +80,7 @@ def agent_task_protection(tx: Tx[Store], run_id: str, change: dict[str, Any] | N
 
 
 def _agent_params(change: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of UpdateTaskProtection from a request to the agent's API."""
+    """Convert a request to the agent's API into the parameters of UpdateTaskProtection."""
     minutes, enabled = change.get("ExpiresInMinutes"), change.get("ProtectionEnabled")
     whole = minutes is None or (isinstance(minutes, int) and not isinstance(minutes, bool))
     if not whole or not isinstance(enabled, bool | None) or change.keys() - {"ExpiresInMinutes", "ProtectionEnabled"}:

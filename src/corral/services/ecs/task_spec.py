@@ -1,7 +1,7 @@
-"""Task specs: a task definition with its overrides, merged once and shared by all tasks that have both in common.
+"""Task specs: a task definition merged with overrides. Tasks with equal definition and overrides share one spec.
 
-The second half of this module reads single settings of task and container definitions: dependencies, health checks, restart
-policies, sizes and GPUs.
+The second half of this module reads single settings of task definitions and container definitions: dependencies, health checks,
+restart policies, sizes and GPUs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from corral.services.ecs.lookup import split_definition
 from corral.store import Store
 
 CACHED_SPECS_MAX = 1_000
-GPUS_MAX = 64  # that a container can require
+GPUS_MAX = 64  # GPUs that one container can require
 MIB_PER_GB = 1024
 RESTART_PERIOD_S = 300
 HEALTH_CHECK_DEFAULTS = {"interval": 30, "timeout": 5, "retries": 3}
@@ -41,41 +41,42 @@ QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 
 
 class ContainerSpec(Struct, frozen=True, eq=False):
-    """One container of a task: its definition and the values derived from it."""
+    """One container of a task: its definition, and values derived from the definition."""
 
-    definition: dict[str, Any]  # in ECS's shape, with the task's overrides. It must not be changed
+    definition: dict[str, Any]  # in ECS's form, with overrides applied. Do not change it: it is shared
     image: str
     is_host_image: bool
     command: list[str]
     environment: dict[str, str]
-    gpus: int  # or ALL_GPUS, or FREE_GPUS
-    only_in_container: str | None  # the first setting that a plain process cannot have; None: there is no such setting
+    gpus: int  # a number of GPUs, or ALL_GPUS, or FREE_GPUS
+    only_in_container: str | None  # the first setting that only Docker supports, if there is one
     health_check: HealthCheck | None
     stop_grace_s: float
-    log_options: dict[str, str] | None  # of the log driver awslogs; None: it has another log driver, or none
-    description: dict[str, Any]  # the members in DescribeTasks that are the same for all tasks
+    log_options: dict[str, str] | None  # options of the log driver awslogs; None without this driver
+    description: dict[str, Any]  # the members in DescribeTasks that all tasks with this spec share
 
 
 class TaskSpec(Struct, frozen=True, eq=False):
     """A task definition with overrides."""
 
-    document: dict[str, Any]  # the task definition. It must not be changed
-    overrides: dict[str, Any]  # in ECS's shape
+    document: dict[str, Any]  # the task definition. Do not change it: it is shared
+    overrides: dict[str, Any]  # in ECS's form
     containers: dict[str, ContainerSpec]  # by name, in the order of the task definition
-    cpu: str | None  # the size at task level; None: the sum of the containers' sizes counts
+    cpu: str | None  # the task-level size; if None, the sum of the containers' sizes is used
     memory: str | None
     demand: Demand
     is_plain: bool  # no container has lifecycle rules or a health check
-    rules: Mapping[str, ContainerRules]  # by container; empty if plain
-    runs: tuple[Run, ...]  # one for each container, still without ids
-    role: str  # ARN or name of the task role; empty: none
+    rules: Mapping[str, ContainerRules]  # by container name; empty if `is_plain`
+    runs: tuple[Run, ...]  # one run per container, without ids; a new task copies them and sets the ids
+    role: str  # ARN or name of the task role; empty if there is none
 
 
-_cache: dict[Any, TaskSpec] = {}  # by id() of the document; a cached spec holds its document, so that no other gets the same id
+# By id() of the document. A cached spec refers to its document, so Python cannot give the same id to another document.
+_cache: dict[Any, TaskSpec] = {}
 
 
 def task_spec(document: dict[str, Any], overrides: dict[str, Any] | None = None) -> TaskSpec:
-    """The spec of a task definition document, which must be the store's own copy: the cache knows documents by identity."""
+    """The spec of a task definition. `document` must be the object that the store caches, because this cache uses its id()."""
     key = (id(document), orjson.dumps(overrides)) if overrides else id(document)
     found = _cache.get(key)
     if found is None:
@@ -93,7 +94,7 @@ def spec_of(tx: Tx[Store], task: Task) -> TaskSpec:
 
 
 def rules_by_container(tx: Tx[Store], task: Task) -> Mapping[str, ContainerRules]:
-    """Container → its lifecycle rules."""
+    """The lifecycle rules of each container, by container name."""
     return NO_RULES if task.plain else spec_of(tx, task).rules
 
 
@@ -138,7 +139,7 @@ def _with_overrides(base: TaskSpec, overrides: dict[str, Any]) -> TaskSpec:
 
 
 def _with_override(base: ContainerSpec, override: dict[str, Any]) -> ContainerSpec:
-    """An override can change only the command, environment, environment files, sizes and GPUs of a container."""
+    """The container with its overrides: command, environment, environment files, sizes and GPUs."""
     definition, environment, gpus = {**base.definition, **override}, base.environment, base.gpus
     if "environment" in override:
         environment = environment | {pair["name"]: pair.get("value", "") for pair in override["environment"]}
@@ -184,7 +185,7 @@ def _description(definition: dict[str, Any]) -> dict[str, Any]:
 
 
 def _demand(cpu: str | None, memory: str | None, containers: Collection[dict[str, Any]]) -> Demand:
-    """What a task needs of an instance: the sizes at task level if given, else the sum of its containers' sizes."""
+    """The resources that a task needs on an instance: its task-level sizes, or else the sum of its containers' sizes."""
     return Demand(
         gpus=gpus_required(containers),
         cpu_units=cpu_units(cpu) if cpu else sum(container["cpu"] for container in containers),
@@ -198,22 +199,22 @@ def _demand(cpu: str | None, memory: str | None, containers: Collection[dict[str
 
 
 def is_host_image(image: str) -> bool:
-    """Whether the image means a plain process of this machine, also where a Docker engine could run containers."""
+    """Whether the image name requests a plain process on this machine, even if Docker is available."""
     return image == HOST_IMAGE or image.startswith(f"{HOST_IMAGE}:")
 
 
 def is_plain(containers: Iterable[dict[str, Any]]) -> bool:
-    """Whether the containers have no dependencies, health checks and restart policies, so that their lifecycle needs no rules."""
+    """Whether no container has dependencies, a health check or a restart policy. If so, the lifecycle needs no rules."""
     return all(LIFECYCLE_FIELDS.isdisjoint(container) and not needs_others(container) for container in containers)
 
 
 def needs_others(container: dict[str, Any]) -> bool:
-    """Whether a container waits for other containers of its task before it starts."""
+    """Whether the container must wait for other containers of its task before it starts."""
     return bool(container.get("dependsOn") or container.get("links") or container.get("volumesFrom"))
 
 
 def dependencies(container: dict[str, Any]) -> dict[str, str]:
-    """Container → the condition that must hold before this one starts. Links and volumesFrom are dependencies too."""
+    """Names of the containers that this container needs, each with its condition. Links and volumesFrom also count."""
     sources = [source["sourceContainer"] for source in container.get("volumesFrom", ())]
     linked = [link.partition(":")[0] for link in container.get("links", ())]
     declared = {needed["containerName"]: needed["condition"] for needed in container.get("dependsOn", ())}
@@ -235,7 +236,7 @@ def container_rules(container: dict[str, Any]) -> ContainerRules:
 
 
 def health_check(container: dict[str, Any]) -> HealthCheck | None:
-    """The health check of a container; None if it has none, or the command is NONE."""
+    """The health check of a container; None if it has none, or if the command of the check is NONE."""
     check = container.get("healthCheck")
     if not check:
         return None
@@ -253,7 +254,7 @@ def health_check(container: dict[str, Any]) -> HealthCheck | None:
 
 
 def time_limit_s(tags: Iterable[dict[str, str]]) -> float | None:
-    """The time limit of a task by its tag, counted from the start of the task."""
+    """The time limit that a tag of the task sets. The time counts from the start of the task."""
     given = next((tag.get("value", "") for tag in tags if tag.get("key") == TIME_LIMIT_TAG), None)
     if given is None:
         return None
@@ -267,7 +268,7 @@ def time_limit_s(tags: Iterable[dict[str, str]]) -> float | None:
 
 
 def cpu_units(text: str) -> int:
-    """`1024`, `1 vCPU`, `.5 vcpu` → CPU units."""
+    """Convert `1024`, `1 vCPU` or `.5 vcpu` to CPU units."""
     number, unit = _quantity("cpu", text)
     if unit not in ("", "vcpu"):
         raise ClientException(f"Invalid 'cpu' setting for task: {text}. Give CPU units (1024) or vCPUs (1 vCPU).")
@@ -275,7 +276,7 @@ def cpu_units(text: str) -> int:
 
 
 def memory_mib(text: str) -> int:
-    """`2048`, `2 GB` → MiB."""
+    """Convert `2048` or `2 GB` to MiB."""
     number, unit = _quantity("memory", text)
     if unit not in ("", "gb"):
         raise ClientException(f"Invalid 'memory' setting for task: {text}. Give MiB (2048) or GB (2 GB).")
@@ -327,14 +328,18 @@ def gpus_required(containers: Iterable[dict[str, Any]]) -> int:
 
 
 def gpus_of_run(container: dict[str, Any]) -> int:
-    """The GPUs of a run: the required number, ALL_GPUS, or FREE_GPUS for `privileged` and NVIDIA_VISIBLE_DEVICES."""
+    """The GPUs of a run: the required number, ALL_GPUS or FREE_GPUS.
+
+    FREE_GPUS is for containers that require no GPU but are `privileged` or set NVIDIA_VISIBLE_DEVICES. They get GPUs that are
+    free.
+    """
     return gpu_count(container) or (FREE_GPUS if visible_gpus(container) else 0)
 
 
 def visible_gpus(container: dict[str, Any]) -> str | None:
-    """The GPUs that NVIDIA_VISIBLE_DEVICES names: `all`, or indexes and ids separated by commas; None if it names none.
+    """The GPUs that NVIDIA_VISIBLE_DEVICES names: `all`, or indexes and ids separated by commas. None: no GPU.
 
-    A privileged container without that variable sees all.
+    If the variable is not set, a privileged container sees all GPUs.
     """
     for pair in container["environment"]:
         if pair["name"] == "NVIDIA_VISIBLE_DEVICES":
@@ -344,5 +349,5 @@ def visible_gpus(container: dict[str, Any]) -> str | None:
 
 
 def sets_visible_devices(container: dict[str, Any]) -> bool:
-    """Whether the container's environment sets NVIDIA_VISIBLE_DEVICES, to whatever value."""
+    """Whether the container's environment sets NVIDIA_VISIBLE_DEVICES. The value does not matter."""
     return any(pair["name"] == "NVIDIA_VISIBLE_DEVICES" for pair in container["environment"])

@@ -1,6 +1,7 @@
-"""Operations on ECS tasks: run, start, stop, describe, list.
+"""Operations on ECS tasks: run, start, stop, describe and list.
 
-RunTask looks for capacity; StartTask names the container instances. Both build a `LaunchRequest`.
+RunTask chooses container instances that have capacity. In StartTask, the caller names the instances. Both operations build a
+`LaunchRequest`.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from corral.store import Store
 CLIENT_TOKEN_S = 24 * 3600.0
 STOPPED_BY_USER = "Task stopped by user"
 WAIT_MAX_S = 60.0
-OVERRIDES_MAX = 8_192  # characters, including those of JSON itself
-REFUSED_IN_REQUEST = ("volumeConfigurations",)  # these would change what a task does, so they are refused and not ignored
+OVERRIDES_MAX = 8_192  # characters of the overrides as JSON text
+REFUSED_IN_REQUEST = ("volumeConfigurations",)  # ignoring these members would change what the task does
 
 
 def run_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def run_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str,
 
 
 def start_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Start one task on each of the given container instances. A task that does not fit now fails."""
+    """Start one task on each given container instance. If a task does not fit on its instance, it fails at once."""
     _check_overrides(params)
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     instances = params["containerInstances"]
@@ -73,7 +74,7 @@ def start_task(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
 
 
 def _common(tx: Tx[Store], params: dict[str, Any], caller: Caller, cluster: str) -> dict[str, Any]:
-    """The fields of a launch that both operations have."""
+    """The fields of a LaunchRequest that RunTask and StartTask both set."""
     revision, status, document = find_definition(tx, caller, params["taskDefinition"])
     if status != "ACTIVE":
         raise ClientException("TaskDefinition is inactive")
@@ -96,7 +97,7 @@ def _common(tx: Tx[Store], params: dict[str, Any], caller: Caller, cluster: str)
 
 
 def _check_overrides(params: dict[str, Any]) -> None:
-    """ECS bounds the overrides of a request by the length of their JSON text."""
+    """Check the length of the overrides as JSON text, which ECS limits."""
     text = orjson.dumps(params["overrides"]) if "overrides" in params else b""
     if len(text) > OVERRIDES_MAX and (length := len(text.decode())) > OVERRIDES_MAX:
         raise InvalidParameterException(
@@ -119,7 +120,10 @@ def _digest(params: dict[str, Any]) -> str:
 
 
 def _previous_response(tx: Tx[Store], scope: str, params: dict[str, Any]) -> dict[str, Any] | None:
-    """The response to an earlier request with the same clientToken, with its tasks as they are now; None if there was none."""
+    """The response to an earlier request with the same clientToken; None if there was no such request.
+
+    The response describes the current state of the tasks.
+    """
     token = params.get("clientToken")
     stored = tx.store.tokens.get(scope, token, tx.now_s) if token else None
     if stored is None:
@@ -170,7 +174,8 @@ def describe_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
 def _awaited(tasks: list[Task], seen: int | None) -> list[Task]:
     """The tasks whose change the caller waits for.
 
-    Without `seen`, these are all tasks that have not stopped. With it, only the first task, while its version is still `seen`.
+    If `seen` is None, the caller waits for all tasks that have not stopped. Otherwise it waits only for the first task, while that
+    task has not stopped and still has version `seen`.
     """
     unfinished = [task for task in tasks if task.state is not TaskState.STOPPED]
     if seen is None:
@@ -186,7 +191,7 @@ def list_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
         raise ServiceNotFoundException("Service not found.")
     host = params.get("containerInstance")
     launch_type = params.get("launchType")
-    if host:  # a Fargate task has no container instance
+    if host:  # only EC2 tasks have a container instance
         launch_type = launch_type or "EC2"
     nothing = (
         params.get("desiredStatus") == "PENDING"  # no task has this desired status
@@ -221,7 +226,7 @@ def list_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
 
 
 def _check_filters(params: dict[str, Any]) -> None:
-    """`startedBy` excludes every other filter except the statuses, as ECS documents."""
+    """Check the filters of ListTasks. As on ECS, `startedBy` can be combined only with desiredStatus and launchType."""
     for other in ("family", "serviceName", "containerInstance", "daemonName"):
         if params.get("startedBy") and params.get(other):
             raise InvalidParameterException(f"startedBy must be the only filter: it cannot be used together with {other}.")

@@ -1,1 +1,1 @@
-"""AWS IAM: roles, policies and instance profiles, stored only. Policies are not enforced."""
+"""AWS IAM: roles, policies and instance profiles. The policies of a role are enforced only for tasks in Docker containers."""

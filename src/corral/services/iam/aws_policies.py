@@ -1,7 +1,7 @@
 """AWS's own managed policies, by ARN: `arn:aws:iam::aws:policy/service-role/AmazonECSTaskExecutionRolePolicy`.
 
-`tools/aws_managed_policies.py` generates the file with them. It is read up to the line that is wanted, which takes some
-milliseconds, so that no policy needs memory before a role has it.
+`tools/aws_managed_policies.py` generates the file that contains the policies. To find a policy, the file is read line by line,
+which takes some milliseconds. So only policies that are in use need memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FILE = Path(__file__).parent / "aws_managed_policies.jsonl.gz"
 
 
 class AwsPolicy(Struct, frozen=True):
-    version: str  # the only version that is known
+    version: str  # Corral has only this version of the policy
     created_at_s: float
     updated_at_s: float
     document: str
@@ -27,7 +27,10 @@ class AwsPolicy(Struct, frozen=True):
 
 @lru_cache(maxsize=256)
 def find_aws_policy(policy_arn: str) -> AwsPolicy | None:
-    """None: the file does not have it. Corral accepts every ARN of AWS, since AWS adds policies all the time."""
+    """The policy with this ARN; None if the file does not contain it.
+
+    AWS often adds policies. So callers accept every ARN that looks like a policy of AWS.
+    """
     start = b'["' + policy_arn.removeprefix(AWS_POLICY).encode("utf-8", "replace") + b'",'
     with gzip.open(_FILE) as lines:
         for line in lines:

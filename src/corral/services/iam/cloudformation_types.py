@@ -1,4 +1,4 @@
-"""CloudFormation types of IAM. Users and groups are not served."""
+"""CloudFormation types of IAM. Types for users and groups are not served."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def _text(document: Any) -> str:
 
 
 def _request(properties: Properties) -> Params:
-    """The properties as parameters of a request, with policy documents as text."""
+    """Convert template properties to the parameters of a request. Policy documents become text."""
     if properties.get("Users") or properties.get("Groups"):
         raise InvalidInputException("Corral does not serve IAM users and groups: attach the policy to Roles.")
     return {name: _text(value) if name in DOCUMENTS else value for name, value in properties.items()}
 
 
 def _changed(old: Properties, new: Properties, member: str) -> tuple[list[Any], list[Any]]:
-    """The elements that a list property has lost, and those that it has gained."""
+    """The elements that were removed from a list property, and the elements that were added."""
     before, after = old.get(member) or [], new.get(member) or []
     return [each for each in before if each not in after], [each for each in after if each not in before]
 
@@ -70,7 +70,7 @@ def _managed_request(properties: Properties) -> Params:
 
 
 def _set_managed(tx: Tx[Store], caller: Caller, policy: Document, old: Properties, new: Properties) -> None:
-    """Store a changed document as the new default version; at the limit, delete the oldest other version."""
+    """Store a changed document as the new default version. If the policy has too many versions, delete the oldest other one."""
     arn = policy["Arn"]
     if old and "PolicyDocument" in new and old.get("PolicyDocument") != new["PolicyDocument"]:
         if len(policy["_versions"]) >= VERSIONS_MAX:
@@ -103,7 +103,7 @@ def _empty_profile(tx: Tx[Store], caller: Caller, profile: Document, properties:
     put(tx, caller, INSTANCE_PROFILE, {**profile, "_roles": []})
 
 
-# Inline policies: AWS::IAM::Policy belongs to several roles, AWS::IAM::RolePolicy to one.
+# Inline policies: an AWS::IAM::Policy can belong to several roles, an AWS::IAM::RolePolicy belongs to one role.
 
 
 def _create_policy(tx: Tx[Store], caller: Caller, properties: Properties) -> str:

@@ -1,6 +1,6 @@
-"""Managed policies, their versions, and the roles they are attached to.
+"""Managed policies, their versions, and the roles that they are attached to.
 
-AWS's own policies can be attached and read, but not changed (`aws_policies.py`).
+Callers can attach and read AWS's own policies (`aws_policies.py`), but cannot change them.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _aws_policy(policy_arn: str) -> Document:
 
 
 def _facts(policy_arn: str) -> Document:
-    """What is known of a policy of AWS; empty if Corral does not have its document."""
+    """Dates, version and document of one of AWS's policies; empty if Corral does not have the policy."""
     found = find_aws_policy(policy_arn)
     if found is None:
         return {}
@@ -110,7 +110,7 @@ def document_of(tx: Tx[Store], policy_arn: str) -> str | None:
 
 
 def find_policy(tx: Tx[Store], params: Params, caller: Caller) -> Document:
-    """A policy of AWS, or one of this account."""
+    """One of AWS's policies, or a policy of this account."""
     policy_arn = params["PolicyArn"]
     if policy_arn.startswith(AWS_POLICY) and NAME.fullmatch(policy_arn.rpartition("/")[2]):
         return _aws_policy(policy_arn)
@@ -122,7 +122,10 @@ def get_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
 
 
 def list_policies(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    """List the policies of this account, and those of AWS that are attached to a role: Corral does not know the others."""
+    """List the policies of this account, and AWS's policies that are attached to a role.
+
+    Other policies of AWS are not listed.
+    """
     attached = attachments(tx, caller)
     known = {policy["PolicyName"]: policy for policy in every(tx, caller, POLICY)} if params.get("Scope") != "AWS" else {}
     if params.get("Scope") != "Local":
@@ -173,7 +176,7 @@ def list_policy_versions(tx: Tx[Store], params: Params, caller: Caller) -> dict[
 
 
 def delete_policy_version(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    find(tx, caller, POLICY, params)  # AWS's own policies cannot be changed
+    find(tx, caller, POLICY, params)  # raises an error for AWS's own policies, which cannot be changed
     policy = _with_version(tx, params, caller)
     if params["VersionId"] == policy["DefaultVersionId"]:
         raise DeleteConflictException("Cannot delete the default version of a policy.")

@@ -21,7 +21,7 @@ from corral.services.pagination import among
 from corral.services.stored_resources import Document, Params, ResourceType, Update, create, find, put, response_view
 from corral.store import Store
 
-SERVICE_ROLES = {  # service → the suffix of its role's name; other services use their name in title case
+SERVICE_ROLES = {  # service → suffix of its role's name; for other services, the suffix is the service's name in title case
     "autoscaling.amazonaws.com": "AutoScaling",
     "batch.amazonaws.com": "Batch",
     "ecs.amazonaws.com": "ECS",
@@ -82,7 +82,7 @@ ROLE = ResourceType(
 
 
 def find_role(tx: Tx[Store], name: str) -> Document | None:
-    """A role, for STS; None if IAM does not have it."""
+    """The role with this name, for other services; None if IAM does not have it."""
     return tx.store.stored.get(IAM.service, ROLE.name, "", name)
 
 

@@ -1,4 +1,4 @@
-"""Simulation: what the policies of a role, or policies in the request, decide for actions and resources."""
+"""Policy simulation: decide whether policies allow actions on resources. The policies belong to a role or are in the request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DECISIONS = {
 
 
 def simulate_principal_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
-    from corral.services.authorization import policies_of_role  # imported late: it imports other services
+    from corral.services.authorization import policies_of_role  # imported only here, because `authorization` imports other services
 
     source = params["PolicySourceArn"]
     kind, _, path = source.rpartition(":")[2].partition("/")

@@ -1,4 +1,4 @@
-"""IAM's ids, pages, tags and checks of names, paths and policy documents."""
+"""Conventions of IAM: ids, pagination, tags, and checks of names, paths and policy documents."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def check(params: Params) -> None:
 
 
 def _check_policy(text: str, *, is_trust: bool) -> None:
-    """Refuse a document that could not be enforced. The policy of a role has resources; its trust policy has principals."""
+    """Refuse a policy document that is not valid. A policy of a role names resources, a trust policy names principals."""
     try:
         policy = read_policy(text)
         if not is_trust:
@@ -65,7 +65,7 @@ def _check_policy(text: str, *, is_trust: bool) -> None:
 
 
 def identity_of(prefix: str, kind: str, member: str) -> Callable[[Tx[Store], Params, Caller], Document]:
-    """Id, ARN and date of a new resource: `AROA…`, `arn:aws:iam::ACCOUNT:role/PATH/NAME`."""
+    """The id, ARN and creation date of a new resource, such as `AROA…` and `arn:aws:iam::ACCOUNT:role/PATH/NAME`."""
 
     def identity(tx: Tx[Store], params: Params, caller: Caller) -> Document:
         path = params.get("Path", "/")

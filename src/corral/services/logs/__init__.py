@@ -1,1 +1,1 @@
-"""CloudWatch Logs: groups, streams, events, and the output of runs that hosts ship."""
+"""CloudWatch Logs: groups, streams, events, and the output of tasks."""

@@ -1,4 +1,4 @@
-"""FilterLogEvents: the events of many streams that match a filter pattern, in the order of time."""
+"""FilterLogEvents: search many streams for events that match a filter pattern. The events are sorted by time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from corral.services.pagination import token_of
 from corral.telemetry import LogGroup, LogStore
 from corral.telemetry.log_search import LAST, EventFilter, EventPlace, FoundEvent, LogSearch, SearchScope
 
-BACKWARDS_SINCE_MS = 1_704_067_200_000  # 2024-01-01: AWS searches backwards only from this date on
+BACKWARDS_SINCE_MS = 1_704_067_200_000  # 2024-01-01. AWS does not search backwards for events before this date
 
 
 def filter_log_events(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """One page. A page may have few events or none and still have a nextToken, because one request reads a bounded amount."""
+    """Return one page. A page with few or no events can still have a nextToken, because each request reads a limited amount."""
     group = existing_group(tx, caller, requested_group_name(params))
     pattern = parse_pattern(params.get("filterPattern", ""))
     start, end, backwards = _bounds(params, retention_start_ms(tx, group.retention_days))
@@ -35,7 +35,7 @@ def filter_log_events(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) 
     found, next_place = LogSearch(tx.store.connection, _scope(tx, params, caller, group), event_filter, step=tx.step).page()
     return {
         "events": [_described(event) for event in found],
-        "searchedLogStreams": [],  # deprecated: AWS has returned an empty list since 2020
+        "searchedLogStreams": [],  # deprecated; AWS also returns an empty list
         **({"nextToken": _token(next_place, backwards=backwards)} if next_place is not None else {}),
     }
 
@@ -59,7 +59,7 @@ def _scope(tx: Tx[LogStore], params: dict[str, Any], caller: Caller, group: LogG
 
 
 def _bounds(params: dict[str, Any], oldest_ms: int) -> tuple[EventPlace, EventPlace, bool]:
-    """(start, end, backwards). FilterLogEvents includes the end time; GetLogEvents does not."""
+    """Return (start, end, backwards). `end` is exclusive, but FilterLogEvents includes events at endTime, so 1 ms is added."""
     start: EventPlace = (max(params.get("startTime", 0), oldest_ms), 0, 0)
     end: EventPlace = (params["endTime"] + 1, 0, 0) if "endTime" in params else LAST
     backwards = not params.get("startFromHead", True)

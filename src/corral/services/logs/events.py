@@ -25,7 +25,7 @@ WAIT_MAX_S = 60.0
 
 
 def put_log_events(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """As on AWS, sequence tokens are ignored."""
+    """Store a batch of events. As on AWS, the sequence token of the request is ignored."""
     stream = existing_stream(tx, caller, params["logGroupName"], params["logStreamName"])
     events = [(event["timestamp"], event["message"]) for event in params["logEvents"]]
     _check_batch(events)
@@ -48,7 +48,7 @@ def put_log_events(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> 
 
 
 def get_log_events(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """One page of a stream. With X-Corral-Wait, a request at the end of the stream waits for new events."""
+    """Return one page of a stream. If the page is empty and X-Corral-Wait is given, wait for new events."""
     stream = existing_stream(tx, caller, requested_group_name(params), params["logStreamName"])
     reply = _page(tx, stream, params)
     if caller.wait_s and not tx.final and not reply["events"]:
@@ -71,7 +71,7 @@ def _page(tx: Tx[LogStore], stream: LogStream, params: dict[str, Any]) -> dict[s
     if events:
         first, (last_ms, last_number) = events[0].position, events[-1].position
         forward, backward = (last_ms, last_number + 1), first
-    else:  # the same token again tells the client that it has reached the end
+    else:  # return the token of the request, so that the client knows that it has reached the end
         forward = backward = here
     return {
         "events": [_described(event) for event in events],

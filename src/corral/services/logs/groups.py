@@ -13,7 +13,7 @@ from corral.services.logs.tags import LOG_GROUP_RULES
 from corral.telemetry import LogGroup, LogStore
 
 STANDARD = "STANDARD"
-LOW_COST = ("INFREQUENT_ACCESS", "ESSENTIALS")  # DescribeLogGroups lists the two together
+LOW_COST = ("INFREQUENT_ACCESS", "ESSENTIALS")  # for DescribeLogGroups these two are the same class
 SCAN_BATCH = 1_000
 
 
@@ -87,7 +87,7 @@ def describe_log_groups(tx: Tx[LogStore], params: dict[str, Any], caller: Caller
 
 
 def list_log_groups(tx: Tx[LogStore], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Corral has no data sources and no field indexes, so these filters match no group."""
+    """List log groups. Corral has no data sources and no field indexes, so a filter on them matches no group."""
     limit, alternatives = params.get("limit", 50), params.get("logGroupNamePattern", "").split("|")
     classes = (params["logGroupClass"],) if "logGroupClass" in params else ()
     after, found = PAGES.after(params), list[LogGroup]()
@@ -130,7 +130,7 @@ def _is_tagged(group: LogGroup, filters: list[dict[str, Any]]) -> bool:
 
 
 def _glob(value: str) -> str:
-    """A tag value as a pattern of fnmatch in which only * is a wildcard."""
+    """Convert a tag value to a pattern for fnmatch in which only * is a wildcard."""
     return value.replace("[", "[[]").replace("?", "[?]")
 
 

@@ -1,4 +1,4 @@
-"""CloudWatch Logs' operations and their handlers."""
+"""The operations of CloudWatch Logs and their handlers."""
 
 from corral.services.logs import event_search, events, groups, metric_filters, streams, tags
 

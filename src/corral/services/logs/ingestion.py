@@ -1,6 +1,7 @@
-"""Ingestion of log events: storing them, extracting metrics from them, and the output of runs that hosts ship.
+"""Ingestion of log events: store the events, and extract metrics from them.
 
-PutLogEvents and hosts use the same `ingest`. Hosts open a stream for each run before the run starts, then ship chunks.
+PutLogEvents and the output of tasks both use `ingest`. Before a run starts, its log stream is created. Then its host sends the
+output in chunks.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ NO_GROUP = (
     "Create it with: aws logs create-log-group --log-group-name {group} --region {region}"
 )
 NO_NAMES: Mapping[str, str] = {}
-POINTS_MIN = 100  # datapoints that each chunk of a report may contain in any case
+POINTS_MIN = 100  # every chunk may produce this number of datapoints, even if the report has many chunks
 
 
 def ingest(tx: Tx[LogStore], stream: LogStream, events: Sequence[tuple[int, str]], max_points: int = BATCH_POINTS_MAX) -> None:
-    """Store events, wake readers that wait for them, and hand over the metrics in them to the metrics lane."""
+    """Store events, wake the readers that wait for them, and send the metrics in the events to the metrics lane."""
     tx.store.append(stream, events, now_ms(tx))
     if events:
         tx.changed(f"stream:{stream.id}")
@@ -38,8 +39,8 @@ def ingest(tx: Tx[LogStore], stream: LogStream, events: Sequence[tuple[int, str]
 
 
 def _filtered_points(filters: Sequence[Mapping[str, Any]], region: str, events: Sequence[tuple[int, str]]) -> list[Point]:
-    """The datapoints of metric filters."""
-    from corral.decide.metric_filter import MetricExtractor  # imported here because most groups have no metric filters
+    """The datapoints that metric filters extract from the events."""
+    from corral.decide.metric_filter import MetricExtractor  # imported only here, because most groups have no metric filters
 
     extractors = [MetricExtractor(details, region) for details in filters]
     found = [point for extractor in extractors for point in extractor.points(events)]
@@ -47,12 +48,13 @@ def _filtered_points(filters: Sequence[Mapping[str, Any]], region: str, events: 
 
 
 def open_streams(tx: Tx[LogStore], starts: list[StartOrder], *, as_containers: bool = False) -> dict[str, str]:
-    """Create the streams of runs that are about to start. Returns run id → why that run cannot start.
+    """Create the log streams of runs that are about to start. Returns the runs that cannot start: run id → reason.
 
-    `as_containers`: the host runs images as containers. A stream with the name of a container is created by `ship`.
+    `as_containers` means that the host runs images as Docker containers. Some streams are named by the id of the container, which
+    does not exist yet. `ship` creates these streams later.
     """
     refused = {}
-    groups: dict[tuple[str, str], int] = {}  # many runs share few groups
+    groups: dict[tuple[str, str], int] = {}  # a cache, because many runs use the same group
     for start in starts:
         log, run_id = start.log, start.spec.run_id
         if log is None:
@@ -77,14 +79,15 @@ def _group_id(tx: Tx[LogStore], log: LogTarget) -> int | None:
 
 
 def runtime_ids(runs: list[Observed]) -> dict[str, str]:
-    """Run id → the runtime id of its container, for the runs of a host's message that are containers."""
+    """The runtime id of each Docker container in a host's report, by run id."""
     return {run.run_id: run.about["runtimeId"] for run in runs if run.about is not None and "runtimeId" in run.about}
 
 
 def ship(tx: Tx[LogStore], chunks: list[LogChunk], names: Mapping[str, str] = NO_NAMES) -> dict[str, int]:
-    """Store the output of runs. Returns run id → bytes stored so far. A chunk that does not start there is ignored.
+    """Store chunks of output. Returns the number of bytes stored so far for each run: run id → bytes.
 
-    `names`: run id → the runtime id of its container, which is the name of its stream if the log driver has no prefix.
+    A chunk that does not start at this number of bytes is ignored. `names` has the runtime id of each container, by run id. The
+    log stream of a container has this name if the log driver has no prefix.
     """
     for run_id, name in names.items():
         tx.store.name_shipment(run_id, name, now_ms(tx))
@@ -98,7 +101,7 @@ def ship(tx: Tx[LogStore], chunks: list[LogChunk], names: Mapping[str, str] = NO
         stream_id, so_far = known
         if stream_id is not None and chunk.start == so_far and chunk.end > so_far:
             stream = tx.store.stream_by_id(stream_id)
-            if stream is not None:  # None: the stream was deleted in the meantime
+            if stream is not None:  # it is None if the stream was deleted in the meantime
                 ingest(tx, stream, chunk.events, max_points)
             so_far = chunk.end
             tx.store.set_shipped(chunk.run_id, so_far, now_ms(tx))

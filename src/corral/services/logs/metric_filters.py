@@ -44,7 +44,7 @@ def describe_metric_filters(tx: Tx[LogStore], params: dict[str, Any], caller: Ca
     metric = (params.get("metricNamespace"), params.get("metricName"))
     if (metric[0] is None) != (metric[1] is None):
         raise InvalidParameterException("Specify metricName and metricNamespace together.")
-    prefix = params.get("filterNamePrefix", "") if group is not None else ""  # AWS ignores it without logGroupName
+    prefix = params.get("filterNamePrefix", "") if group is not None else ""  # without logGroupName, AWS ignores the prefix
 
     def listed(after: str, limit: int) -> list[tuple[str, MetricFilter]]:
         after_name, _, after_group = after.partition(":")  # no name contains a colon

@@ -1,4 +1,4 @@
-"""Log streams: creation, listing, deletion."""
+"""Log streams: creation, listing and deletion."""
 
 from __future__ import annotations
 
@@ -78,6 +78,6 @@ def _described(caller: Caller, stream: LogStream) -> dict[str, Any]:
         "creationTime": stream.created_ms,
         "uploadSequenceToken": sequence_token(stream.events),
         "arn": f"{group_arn(caller, stream.group)}:log-stream:{stream.name}",
-        "storedBytes": 0,  # AWS has returned 0 since 2019 too
+        "storedBytes": 0,  # deprecated; AWS also returns 0
         **{key: value for key, value in optional.items() if value is not None},
     }

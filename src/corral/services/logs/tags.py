@@ -1,4 +1,4 @@
-"""Tags of log groups: TagResource and its companions, and the older operations such as TagLogGroup."""
+"""Tags of log groups: TagResource and the older operations, such as TagLogGroup."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RULES = TagRules(
     InvalidParameterException,
     errors={"count": TooManyTagsException},
     texts={"count": "A log group has at most {max} tags."},
-    any_character=True,  # the model has a pattern
+    any_character=True,  # botocore's model has a pattern, which is checked before
 )
 LOG_GROUP_RULES = replace(RULES, errors={})  # the older operations have no TooManyTagsException
 

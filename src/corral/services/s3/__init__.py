@@ -1,1 +1,1 @@
-"""S3: buckets, objects, versions and multipart uploads. The bytes are blobs; everything else is in rows of the state store."""
+"""S3: buckets, objects, versions and multipart uploads. The bytes of objects are blobs. The state store has everything else."""

@@ -1,4 +1,4 @@
-"""Access control lists of buckets and objects: stored but not enforced, because every request must be signed anyway."""
+"""Access control lists of buckets and objects. They are stored but not enforced. Every caller needs credentials."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from corral.services.s3.errors import InvalidArgument, InvalidRequest, MissingSe
 from corral.services.s3.lookup import existing_bucket, existing_version, owner
 from corral.store import Store
 
-BUCKET_ACL = "BucketAcl"  # the kind of the bucket's document
-ACL_MEMBERS = ("ACL", "Grants")  # of the details of an object
+BUCKET_ACL = "BucketAcl"  # the name under which the ACL of a bucket is stored
+ACL_MEMBERS = ("ACL", "Grants")  # the members of an object's details that hold its ACL
 GROUPS = "http://acs.amazonaws.com/groups/"
 EVERYONE, SIGNED, LOGS = f"{GROUPS}global/AllUsers", f"{GROUPS}global/AuthenticatedUsers", f"{GROUPS}s3/LogDelivery"
 CANNED: dict[str, tuple[tuple[str, str], ...]] = {  # grants in addition to the owner's full control
@@ -41,7 +41,7 @@ Grants = list[dict[str, Any]]
 
 
 def requested_acl(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The ACL in a request: `ACL` if it is a canned one, `Grants` if it is in headers or in a document, or nothing."""
+    """The ACL in a request; empty if it has none. A canned ACL is returned as `ACL`, other ACLs as `Grants`."""
     by_header = [member for member in GRANT_HEADERS if member in params]
     document = params.get("AccessControlPolicy")
     if ("ACL" in params) + bool(by_header) + bool(document) > 1:

@@ -1,8 +1,8 @@
-"""Bucket configurations: one mechanism for all kinds, the kinds, and the validation of each.
+"""Bucket configurations, such as CORS rules: the operations that put, get and delete them, and their validation.
 
-A `BucketConfiguration` declares a kind: the operations that put, get and delete it, its place in the response, and the error for
-a bucket that has none. `_operations` makes those operations from the declaration. Each configuration is stored as a document.
-Most kinds are stored but not enforced. CORS, notifications and lifecycle rules act, and the code that acts reads the document.
+Each kind of configuration is declared as a `BucketConfiguration`. `_operations` makes the operations from the declaration. A
+configuration is stored as a document. Most kinds are stored but not enforced. CORS, notifications and lifecycle rules take effect.
+The code that implements them reads the stored document.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ NAMED_MAX = 1_000
 PAGES = Pagination(InvalidArgument, None, "ContinuationToken", "NextContinuationToken", truncated="IsTruncated")
 RESOURCE = re.compile(r"arn:aws[a-z-]*:s3:::(?P<bucket>[^/]*)(?:/.*)?", re.S)
 
-Validate = Callable[[Tx[Store], Bucket, dict[str, Any], Caller], Any]  # raises, or returns the document to store
+Validate = Callable[[Tx[Store], Bucket, dict[str, Any], Caller], Any]  # returns the document to store, or raises an error
 
 
 class BucketConfiguration(Struct, frozen=True):
-    name: str  # "BucketCors": the part of the operation's name after Put and Get
+    name: str  # such as "BucketCors": the names of the operations are Put and Get plus this name
     validate: Validate
-    delete: str | None = None  # the operation that deletes it
-    member: str | None = None  # the member of the response that holds it; None: the document is the whole response
-    default: Any = None  # of a bucket that never got one
-    missing: Callable[[], ApiError] | None = None  # the error of Get for a bucket without one
+    delete: str | None = None  # the name of the operation that deletes the configuration
+    member: str | None = None  # the response member for the document; if None, the document is the whole response
+    default: Any = None  # the configuration of a new bucket
+    missing: Callable[[], ApiError] | None = None  # the error of Get if the bucket has no configuration of this kind
     on_delete: Callable[[Tx[Store], Bucket], None] = lambda tx, bucket: None
 
 
 def current_document(tx: Tx[Store], bucket: Bucket, configuration: BucketConfiguration) -> Any:
-    """The bucket's document of this kind, or the default; None: the bucket has none."""
+    """The bucket's configuration of this kind, or the default; None if it has neither."""
     found = tx.store.bucket_documents.get(bucket.id, configuration.name)
     return configuration.default if found is None else found[0]
 
 
 def apply_create_options(tx: Tx[Store], bucket: Bucket, params: dict[str, Any]) -> None:
-    """Store the configurations that CreateBucket can carry."""
+    """Store the configurations that a CreateBucket request contains."""
     if requested := acl.requested_acl(params):
         tx.store.bucket_documents.put(bucket.id, acl.BUCKET_ACL, requested, tx.now_s)
     if "ObjectOwnership" in params:
@@ -100,7 +100,7 @@ def _operations(configuration: BucketConfiguration) -> dict[str, Handler]:
 
 
 def _named_operations(word: str, missing: Callable[[], ApiError]) -> dict[str, Handler]:
-    """The operations (such as PutBucketMetricsConfiguration) of a kind that a bucket can have several times, each with an Id."""
+    """The operations of a kind, such as metrics configurations, of which a bucket can have several, each with an Id."""
     kind, member = f"Bucket{word}Configuration", f"{word}Configuration"
 
     def put(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -264,7 +264,7 @@ def _validate_replication(tx: Tx[Store], bucket: Bucket, params: dict[str, Any],
 
 
 def _validate_object_lock(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
-    """Refused, because a stored lock that does not protect anything would be worse than none."""
+    """Refuse every Object Lock configuration, because Corral would not enforce it, and users would rely on it."""
     raise no_object_lock("object-lock")
 
 

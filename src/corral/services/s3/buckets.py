@@ -44,7 +44,7 @@ def create_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
         raise no_object_lock("x-amz-bucket-object-lock-enabled")
     region = _region(params.get("CreateBucketConfiguration", {}).get("LocationConstraint"), caller.region)
     is_new = tx.store.buckets.add(name, region, tx.now_s)
-    if not is_new and (region, caller.region) != (FIRST_REGION, FIRST_REGION):  # in us-east-1 a second create succeeds, as on S3
+    if not is_new and (region, caller.region) != (FIRST_REGION, FIRST_REGION):  # as on S3, us-east-1 accepts a second create
         message = "Your previous request to create the named bucket succeeded and you already own it."
         raise BucketAlreadyOwnedByYou(message, BucketName=name)
     if is_new:
@@ -59,11 +59,12 @@ def _check_name(name: str) -> None:
 
 
 def _region(constraint: str | None, signed_region: str) -> str:
-    """The region of a new bucket, which must agree with the region of the request's signature."""
+    """The region of a new bucket. It must match the region in the request's signature."""
     if constraint == FIRST_REGION:
         raise InvalidLocationConstraint("The specified location-constraint is not valid", LocationConstraint=constraint)
     region = OLD_REGION_NAMES.get(constraint or "", constraint) or FIRST_REGION
-    if not constraint and signed_region and not REGION.fullmatch(signed_region):  # old tools sign for "US", and retry on this error
+    # Old tools sign for the region "US". They repeat the request with the region in this error.
+    if not constraint and signed_region and not REGION.fullmatch(signed_region):
         why = f"The authorization header is malformed; the region '{signed_region}' is wrong; expecting '{FIRST_REGION}'"
         raise AuthorizationHeaderMalformed(why, Region=FIRST_REGION)
     if signed_region not in (FIRST_REGION, "", region):

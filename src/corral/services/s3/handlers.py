@@ -1,4 +1,4 @@
-"""The handlers of S3's operations."""
+"""The operations of S3 and their handlers."""
 
 from corral.services.s3 import (
     acl,
@@ -48,7 +48,7 @@ HANDLERS = {
     **bucket_configurations.HANDLERS,
 }
 
-# Operations whose body becomes a blob. These functions check the head of a request before its body is received.
+# Operations that store a body as a blob. These functions check the head of a request before the body is received.
 ADMIT = {
     "PutObject": objects.admit_object,
     "PostObject": post_object.admit_form,
@@ -57,7 +57,7 @@ ADMIT = {
     "UploadPartCopy": multipart_uploads.admit_part_copy,
 }
 
-# Operations that are too large for one command. These functions split a request; the responses are joined.
+# Operations that may take too long for one command. These functions split a request. The responses are merged.
 PIECES = {"DeleteObjects": objects.delete_batches}
 
 HEAVY = frozenset(

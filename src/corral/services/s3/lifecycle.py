@@ -1,7 +1,7 @@
-"""Lifecycle configurations: validation, and the schedule of the keys and uploads that the rules apply to.
+"""Lifecycle configurations: their validation, and the schedule of keys and uploads that their rules may expire.
 
-Each key and each upload that a rule may expire has a row with the time of its next evaluation. Every change of a key calls
-`key_changed`. A change of the rules starts a walk through the whole bucket. `reconcile/object_expiry.py` does the evaluation.
+Each such key or upload has a row with the time of its next evaluation. `key_changed` updates the row when a key changes. When the
+rules of a bucket change, a walk through the bucket updates all rows. `reconcile/object_expiry.py` evaluates the keys and uploads.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ ACTIONS = (
 
 
 def validate_lifecycle(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
-    """The configuration to store, in which every rule has an id. Starts a walk through the bucket."""
+    """Check a configuration and start a walk through the bucket.
+
+    Returns the configuration to store. Each of its rules has an id.
+    """
     document = params.get("LifecycleConfiguration", {})
     given = document.get("Rules", [])
     if not given:
@@ -49,12 +52,12 @@ def validate_lifecycle(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], ca
 
 
 def begin_walk(tx: Tx[Store], bucket: Bucket) -> None:
-    """Schedule every key and upload of the bucket, because its rules have changed."""
+    """Start a walk through the bucket that schedules every key and upload, because the rules have changed."""
     tx.store.expiries.begin_walk(bucket.id)
     tx.due(f"lifecycle:{bucket.id}", tx.now_s)
 
 
-# Rules in effect
+# Scheduling
 
 
 def enabled_rules(tx: Tx[Store], bucket_id: int) -> Sequence[LifecycleRule]:
@@ -63,7 +66,7 @@ def enabled_rules(tx: Tx[Store], bucket_id: int) -> Sequence[LifecycleRule]:
 
 
 def key_changed(tx: Tx[Store], bucket: Bucket, key: str) -> None:
-    """Schedule a key after one of its versions was added, removed or tagged. Nothing can be due before the next midnight."""
+    """Schedule a key after one of its versions was added, removed or tagged. Rules expire objects only at midnight."""
     if not bucket.has_lifecycle:
         return
     rules = enabled_rules(tx, bucket.id)
@@ -77,7 +80,7 @@ def key_changed(tx: Tx[Store], bucket: Bucket, key: str) -> None:
 
 
 def upload_started(tx: Tx[Store], bucket: Bucket, key: str, upload_id: str) -> dict[str, Any]:
-    """Schedule a new upload, and return the members of the response that say when a rule will abort it."""
+    """Schedule a new upload. Returns the response members that say when a rule will abort the upload."""
     members = abort_members(tx, bucket, key, tx.now_s)
     if members:
         schedule(tx, ExpiryTarget(bucket.id, key, upload_id), members["AbortDate"])
@@ -90,7 +93,7 @@ def upload_ended(tx: Tx[Store], upload: MultipartUpload) -> None:
 
 
 def schedule(tx: Tx[Store], target: ExpiryTarget, at_s: float | None) -> None:
-    """Evaluate the key or upload at this time; None: never."""
+    """Schedule the next evaluation of a key or upload. `at_s` None removes it from the schedule."""
     tx.store.expiries.put(target, at_s)
     if at_s is not None:
         tx.due("expiry:", at_s)
@@ -102,7 +105,7 @@ def candidate(version: ObjectVersion) -> expiry.CandidateVersion:
 
 
 def expiration_member(tx: Tx[Store], bucket: Bucket, version: ObjectVersion) -> dict[str, str]:
-    """`Expiration`: when a rule will expire the object, and which rule; nothing if none will."""
+    """The response member `Expiration`: the expiry date and the rule. Empty if no rule will expire the object."""
     if not (bucket.has_lifecycle and version.latest):
         return {}
     found = expiry.expiry_time(enabled_rules(tx, bucket.id), version.key, candidate(version))
@@ -110,7 +113,7 @@ def expiration_member(tx: Tx[Store], bucket: Bucket, version: ObjectVersion) -> 
 
 
 def abort_members(tx: Tx[Store], bucket: Bucket, key: str, initiated_at_s: float) -> dict[str, Any]:
-    """`AbortDate` and `AbortRuleId`: when a rule will abort the upload, and which rule; nothing if none will."""
+    """The response members `AbortDate` and `AbortRuleId`. Empty if no rule will abort the upload."""
     found = expiry.abort_time(enabled_rules(tx, bucket.id), key, initiated_at_s) if bucket.has_lifecycle else None
     return {} if found is None else {"AbortDate": found[0], "AbortRuleId": found[1].id}
 

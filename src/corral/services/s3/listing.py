@@ -1,4 +1,4 @@
-"""ListObjects, ListObjectsV2 and ListObjectVersions, and the parts that they share with ListMultipartUploads."""
+"""ListObjects, ListObjectsV2 and ListObjectVersions, and functions that they share with ListMultipartUploads."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ def list_object_versions(tx: Tx[Store], params: dict[str, Any], caller: Caller) 
     )
 
 
-# Shared by all listings
+# Functions that all listings share
 
 
 def request_echo(
     bucket_name: str, params: dict[str, Any], limit: int, *, more: bool, bucket_member: str = "Name", limit_member: str = "MaxKeys"
 ) -> dict[str, Any]:
-    """The members that repeat the parameters of the request."""
+    """The response members that repeat parameters of the request."""
     return {
         bucket_member: bucket_name,
         "Prefix": params.get("Prefix", ""),
@@ -118,13 +118,13 @@ def common_prefixes(page: ListingPage[Any]) -> dict[str, Any]:
 
 
 def name_of(found: Any) -> str:
-    """The key or common prefix after which the next page begins."""
+    """The key of a version or upload, or the common prefix itself. The next page starts after this name."""
     return found if isinstance(found, str) else str(found.key)
 
 
 def url_encoded(params: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
-    """The result with URL-encoded names, if the client requests it: XML cannot represent every character of a key."""
-    if "EncodingType" not in params:  # "url" is the only value, which the constraint table checks
+    """The result, with URL-encoded names if the client requests them. XML cannot represent every character of a key."""
+    if "EncodingType" not in params:  # the value was checked before: it can only be "url"
         return result
     for name in ENCODED_MEMBERS:
         if name in result:
@@ -155,7 +155,10 @@ def _version_members(version: ObjectVersion, caller: Caller) -> dict[str, Any]:
 
 
 def _marker(version: ObjectVersion) -> str:
-    """The VersionIdMarker of a version. A null version's id does not contain its number, so its marker does."""
+    """The VersionIdMarker of a version, which contains the version's number.
+
+    The id of a null version does not contain the number, so the number is appended.
+    """
     return version.id if version.id != NULL else f"{NULL}.{version.number}"
 
 

@@ -1,4 +1,4 @@
-"""Looks up the bucket and the version that a request names, and builds the response members that name them."""
+"""Look-up of the bucket and the version that a request names, and the response members that identify them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE_MAX = 1_000
 
 
 def existing_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Bucket:
-    """The bucket that a request names. Its owner must be `ExpectedBucketOwner`, if the request has one."""
+    """The bucket that a request names. If the request has an `ExpectedBucketOwner`, the caller's account must match."""
     bucket = tx.store.buckets.get(params["Bucket"])
     if bucket is None:
         raise NoSuchBucket("The specified bucket does not exist", BucketName=params["Bucket"])
@@ -28,7 +28,7 @@ def existing_bucket(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Bu
 
 
 def existing_version(tx: Tx[Store], bucket: Bucket, key: str, version_id: str | None) -> ObjectVersion:
-    """The version with this id, or the latest one. A delete marker is an error."""
+    """The version with this id, or the latest version. Raises an error if the version is a delete marker."""
     if version_id is None:
         latest = tx.store.objects.latest(bucket.id, key)
         if latest is None or latest.is_marker:
@@ -50,18 +50,18 @@ def check_key(key: str) -> None:
 
 
 def page_limit(params: dict[str, Any], member: str) -> int:
-    """The largest number of entries in a page of a listing."""
+    """The maximum number of entries in one page of a listing."""
     limit: int = params.get(member, PAGE_MAX)
     return min(limit, PAGE_MAX)
 
 
 def version_id_member(bucket: Bucket, version: ObjectVersion) -> dict[str, str]:
-    """`VersionId`, if versioning is or was enabled for the bucket."""
+    """The response member `VersionId`. Empty if versioning was never enabled for the bucket."""
     return {"VersionId": version.id} if bucket.versioning or version.id != NULL else {}
 
 
 def owner(caller: Caller) -> dict[str, str]:
-    """The account as a canonical user id, which is derived from the account number and does not contain it."""
+    """The canonical user id of the account. It is a hash, so it does not reveal the account number."""
     return {"ID": sha256(f"corral/{caller.account}".encode()).hexdigest()}
 
 

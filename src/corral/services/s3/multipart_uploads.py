@@ -1,4 +1,4 @@
-"""Multipart uploads: each part is a blob, and the completed object is the list of its parts."""
+"""Multipart uploads. Each part is stored as a blob. The completed object refers to these blobs, so no bytes are copied."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from corral.services.s3.object_details import STANDARD, details_from_request, en
 from corral.services.s3.objects import check_size, new_part
 from corral.store import Store
 
-PART_MIN_BYTES = 5 * 1024**2  # of every part except the last
+PART_MIN_BYTES = 5 * 1024**2  # the last part may be smaller
 OBJECT_MAX_BYTES = 5 * 1024**4
-# Details of an upload that its object does not get.
+# These details of an upload are not copied to the completed object.
 CHECKSUM_ALGORITHM = "ChecksumAlgorithm"
 CHECKSUM_TYPE = "ChecksumType"
 UPLOAD_DETAILS = (CHECKSUM_ALGORITHM, CHECKSUM_TYPE)
@@ -110,7 +110,7 @@ def upload_part_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> d
 
 
 def complete_multipart_upload(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Complete an upload without copying its parts. Completing it a second time returns the same response."""
+    """Complete an upload without copying its parts. If it was completed before, return the same response again."""
     bucket = existing_bucket(tx, params, caller)
     upload = tx.store.objects.upload(params["UploadId"])
     if upload is None:
@@ -222,7 +222,10 @@ def list_multipart_uploads(tx: Tx[Store], params: dict[str, Any], caller: Caller
 
 
 def _number(tx: Tx[Store], upload_id: str) -> int:
-    """The number of the upload at which a page ended; 0 if the upload is gone, so that its key is listed again from the start."""
+    """The number of the upload at which the previous page ended; 0 if the upload no longer exists.
+
+    With 0, the listing repeats all uploads of the key.
+    """
     marker = tx.store.objects.upload(upload_id)
     return marker.number if marker is not None else 0
 
@@ -236,7 +239,7 @@ def _existing_upload(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> t
 
 
 def _part_digests(upload: MultipartUpload, announced: frozenset[str], params: dict[str, Any]) -> frozenset[str]:
-    """The digests of a part that the completed object needs. An upload without a checksum algorithm gets the default one."""
+    """The digests to compute for a part. If the upload has no checksum algorithm, the default algorithm is used."""
     expected = upload.details.get(CHECKSUM_ALGORITHM)
     if expected is not None and announced and announced != {expected}:
         actual = ", ".join(sorted(announced)).lower()
@@ -254,7 +257,7 @@ def _put_part(tx: Tx[Store], upload: MultipartUpload, params: dict[str, Any]) ->
 
 
 def _selected_parts(upload: MultipartUpload, stored: dict[int, ContentPart], wanted: list[dict[str, Any]]) -> list[ContentPart]:
-    """The parts that CompleteMultipartUpload lists, after checking each against the stored part."""
+    """Check the parts that CompleteMultipartUpload lists against the stored parts, and return them."""
     if not wanted or any("PartNumber" not in each or "ETag" not in each for each in wanted):
         raise malformed_xml()
     parts: list[ContentPart] = []

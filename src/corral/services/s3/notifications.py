@@ -1,7 +1,8 @@
-"""Object events: each one reschedules the key's lifecycle and sends the bucket's event notifications.
+"""Object events. Each event updates the lifecycle schedule of the key and sends the bucket's event notifications.
 
-The transaction that changes the object also enqueues the message. The queue's policy must allow S3 to send, as on AWS: it is
-evaluated when the notification is configured (the queue then receives a test message) and again for every event.
+The transaction that changes the object also puts the notification message on the queue. As on AWS, the queue's policy must allow
+S3 to send. The policy is checked for each event. It is also checked when the notification is configured, before a test message is
+sent to the queue.
 """
 
 from __future__ import annotations
@@ -46,31 +47,34 @@ NEWER_EVENTS = (
     "LifecycleTransition",
     "IntelligentTiering",
 )
-# Why an object was removed; the event's name begins with it.
+# Causes for the removal of an object. The name of the event begins with the cause.
 BY_RULE = "LifecycleExpiration"
 BY_REQUEST = "ObjectRemoved"
 
 
 def object_created(tx: Tx[Store], bucket: Bucket, version: ObjectVersion, event_name: str, caller: Caller) -> None:
-    """`event_name` is Put, Post, Copy or CompleteMultipartUpload."""
+    """Handle the creation of a version. `event_name` is Put, Post, Copy or CompleteMultipartUpload."""
     key_changed(tx, bucket, version.key)
     _notify(tx, bucket, caller, f"ObjectCreated:{event_name}", version)
 
 
 def object_removed(tx: Tx[Store], bucket: Bucket, version: ObjectVersion, event_name: str, caller: Caller, cause: str) -> None:
-    """`event_name` is Delete, with the removed version, or DeleteMarkerCreated, with the marker."""
+    """Handle a removal. `version` is the removed version (Delete) or the new marker (DeleteMarkerCreated)."""
     key_changed(tx, bucket, version.key)
     _notify(tx, bucket, caller, f"{cause}:{event_name}", version)
 
 
 def tags_changed(tx: Tx[Store], bucket: Bucket, version: ObjectVersion, event_name: str, caller: Caller) -> None:
-    """`event_name` is Put or Delete."""
+    """Handle a change of an object's tags. `event_name` is Put or Delete."""
     key_changed(tx, bucket, version.key)
     _notify(tx, bucket, caller, f"ObjectTagging:{event_name}", version)
 
 
 def validate_notifications(tx: Tx[Store], bucket: Bucket, params: dict[str, Any], caller: Caller) -> Any:
-    """The configuration to store, in which every part has an id. Sends a test message to every queue."""
+    """Check a configuration, and send a test message to every queue in it.
+
+    Returns the configuration to store. Each of its notifications has an id.
+    """
     given = params["NotificationConfiguration"]
     stored = {
         member: [part if part.get("Id") else {**part, "Id": tx.ids.uuid()} for part in given[member]]
@@ -91,7 +95,7 @@ def validate_notifications(tx: Tx[Store], bucket: Bucket, params: dict[str, Any]
 
 
 def _notify(tx: Tx[Store], bucket: Bucket, caller: Caller, event: str, version: ObjectVersion) -> None:
-    """Send `event` ("ObjectCreated:Put") to the queues whose notifications match it."""
+    """Send an event, such as "ObjectCreated:Put", to the queues whose notifications match it."""
     found = tx.store.bucket_documents.text(bucket.id, BUCKET_NOTIFICATION) if bucket.has_notifications else None
     if found is None:
         return
@@ -111,7 +115,7 @@ def _queue_notifications(text: str) -> tuple[Notification, ...]:
 
 
 def _notifications(document: Mapping[str, Any]) -> Iterator[tuple[str, Notification]]:
-    """(member of the configuration, notification) for each of its notifications."""
+    """Yield (configuration member, notification) for each notification of a configuration."""
     for member, target in TARGETS.items():
         for part in document.get(member, ()):
             rules = part.get("Filter", {}).get("Key", {}).get("FilterRules", ())
@@ -130,7 +134,7 @@ def _notifications(document: Mapping[str, Any]) -> Iterator[tuple[str, Notificat
 
 
 def _validate_targets(tx: Tx[Store], bucket: Bucket, document: Mapping[str, Any], caller: Caller) -> None:
-    """Check that every target accepts messages of this bucket, and send each queue a test message."""
+    """Check that every target accepts messages from this bucket, and send a test message to each queue."""
     queues, refusals = list[Queue](), dict[str, str]()
     for member, target in dict.fromkeys((member, part.target) for member, part in _notifications(document)):
         queue = queue_with_arn(tx, target) if member == QUEUES else None
@@ -150,7 +154,7 @@ def _validate_targets(tx: Tx[Store], bucket: Bucket, document: Mapping[str, Any]
 
 
 def _refusal(bucket: Bucket, queue: Queue, arn: str, caller: Caller) -> str | None:
-    """Why S3 may not send to this queue on behalf of the bucket; None: it may."""
+    """Why S3 may not send to this queue for the bucket; None if S3 may send."""
     if queue.region != bucket.region:
         return "The notification destination service region is not valid for the bucket location constraint"
     if queue.is_fifo:

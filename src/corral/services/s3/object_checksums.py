@@ -1,4 +1,4 @@
-"""Checksums of objects: which ones a request announces, whether a body matches them, and how responses show them."""
+"""Checksums of objects: read them from requests, verify them against bodies, and add them to responses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from corral.blobs.checksums import ALGORITHMS, CHECKSUM_HEADERS, checksum_text
 from corral.model.blob import MD5, StoredBlob
 from corral.services.s3.errors import InvalidDigest, InvalidRequest, bad_checksum, bad_content_md5, unsupported
 
-DEFAULT_ALGORITHM = "CRC64NVME"  # computed for a body that comes without a checksum
+DEFAULT_ALGORITHM = "CRC64NVME"  # used if the request has no checksum
 FULL_OBJECT = "FULL_OBJECT"
 COMPOSITE = "COMPOSITE"
 _MEMBERS = {algorithm: f"Checksum{algorithm}" for algorithm in ALGORITHMS}
@@ -25,12 +25,12 @@ def checksum_member(algorithm: str) -> str:
 
 
 def given_checksums(params: Mapping[str, Any]) -> dict[str, str]:
-    """The checksums in the members of a request, by algorithm."""
+    """The checksums that are members of a request, by algorithm."""
     return {algorithm: params[member] for algorithm, member in _MEMBERS.items() if member in params}
 
 
 def announced_algorithms(params: Mapping[str, Any]) -> frozenset[str]:
-    """The algorithms for which a request has a checksum, in its headers or in the trailers that it announces."""
+    """The algorithms of the checksums that the request has in its headers or will send in its trailers."""
     named = params.get("ChecksumAlgorithm")
     for member, algorithm in _UNSUPPORTED.items():
         if member in params or named == algorithm:
@@ -52,12 +52,15 @@ def announced_algorithms(params: Mapping[str, Any]) -> frozenset[str]:
 
 
 def required_digests(algorithms: frozenset[str], params: Mapping[str, Any], *, md5: bool) -> frozenset[str]:
-    """The digests to compute while a body arrives: its checksums or the default one, and MD5 for the ETag or Content-MD5."""
+    """The digests to compute while a body arrives.
+
+    These are the announced checksums or the default one. MD5 is added if the ETag or Content-MD5 needs it.
+    """
     return (algorithms or frozenset({DEFAULT_ALGORITHM})) | ({MD5} if md5 or "ContentMD5" in params else frozenset())
 
 
 def verify_digests(params: Mapping[str, Any], blob: StoredBlob) -> dict[str, str]:
-    """Compare the digests of the request with those of the blob, and return the checksums to store, by algorithm."""
+    """Compare the digests in the request with the digests of the blob. Returns the checksums to store, by algorithm."""
     found = {algorithm: checksum_text(digest) for algorithm, digest in blob.digests.items()}
     md5 = found.pop(MD5, None)
     if params.get("ContentMD5", md5) != md5:
@@ -75,7 +78,7 @@ def checksum_members(checksums: Mapping[str, str], checksum_type: str | None = N
 
 
 def stored_checksums(details: Mapping[str, Any]) -> dict[str, str]:
-    """The checksum members among the details of a version."""
+    """The checksum members in the details of a version."""
     return {name: details[name] for name in _STORED_MEMBERS if name in details}
 
 
@@ -85,7 +88,7 @@ def stored_algorithms(details: Mapping[str, Any]) -> frozenset[str]:
 
 
 def decoded_digest(text: str) -> bytes:
-    """The digest in base64; empty if the text is not base64."""
+    """Decode a digest from base64. The result is empty if the text is not valid base64."""
     try:
         return b64decode(text, validate=True)
     except ValueError:

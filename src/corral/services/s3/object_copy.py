@@ -1,4 +1,4 @@
-"""CopyObject: the copy shares the bytes of its source. They are read and written only if a new digest is needed."""
+"""CopyObject. The copy shares the bytes of its source. The bytes are read only if the copy needs a digest that the source lacks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class CopySource(Struct, frozen=True):
 
 
 def find_source(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> CopySource:
-    """The version that CopySource names (`bucket/key?versionId=…`, URL-encoded), if its conditions hold."""
+    """Find the version that CopySource names (`bucket/key?versionId=…`, URL-encoded), and check the conditions for it."""
     text, _, version_id = params["CopySource"].partition("?versionId=")
     name, slash, key = unquote(text).removeprefix("/").partition("/")
     if not (name and slash and key):
@@ -81,7 +81,7 @@ def find_source(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> CopySo
 
 
 def source_span(version: ObjectVersion, header: str | None) -> tuple[int, int]:
-    """(first, size) of the source's bytes that become a part."""
+    """The offset and the number of the source's bytes that become a part."""
     if header is None:
         first, size = 0, version.size
     else:
@@ -101,7 +101,10 @@ def source_span(version: ObjectVersion, header: str | None) -> tuple[int, int]:
 
 
 def admit_copy(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admission | None:
-    """None if the copy can share the source's bytes: they are read only for a checksum or an MD5 that the source does not have."""
+    """Return None if the copy can share the source's bytes. Otherwise return the slices to read and the digests to compute.
+
+    The bytes are read only to compute a checksum or an MD5 that the source does not have.
+    """
     algorithm = params.get("ChecksumAlgorithm")
     if algorithm is not None:
         announced_algorithms({"ChecksumAlgorithm": algorithm, "Trailers": [f"x-amz-checksum-{algorithm.lower()}"]})
@@ -181,7 +184,11 @@ def _check_not_itself(source: CopySource, bucket: Bucket, params: dict[str, Any]
 
 
 def _copied_details(bucket: Bucket, version: ObjectVersion, params: dict[str, Any]) -> dict[str, Any]:
-    """The details of the copy. Headers, metadata and tags come from the source or the request; the rest from the request."""
+    """The details of the copy.
+
+    The directives of the request decide whether headers, metadata and tags are those of the source or those of the request. All
+    other details are those of the request.
+    """
     given = details_from_request(bucket, params)
     if params.get("MetadataDirective", COPY) == COPY:
         headers = (*HEADER_MEMBERS, "Metadata")

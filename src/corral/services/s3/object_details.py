@@ -1,6 +1,7 @@
-"""The details of an object: the headers, metadata, tags and encryption settings that are stored with its bytes.
+"""The details of an object: the headers, metadata, tags and encryption settings that are stored with it.
 
-Encryption is stored but not enforced: the files are not encrypted. ETags are as S3 forms them for the given method.
+Encryption settings are stored but not enforced: the files are not encrypted. But the ETag has the form that S3 uses for the
+encryption method.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ METADATA_MAX_BYTES = 2048
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _METADATA_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
-TAGS = "Tags"  # the tags among the details: name → value
+TAGS = "Tags"  # the member of the details that holds the tags: key → value
 OBJECT_TAGS = TagRules(
     InvalidTag,
     texts={
@@ -62,7 +63,7 @@ SSE_S3 = SSE_METHODS[0]
 
 
 def details_from_request(bucket: Bucket, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The details of a new object, from the request that creates it."""
+    """Check the details in a request that creates an object, and return them."""
     for member in ("SSECustomerAlgorithm", "CopySourceSSECustomerAlgorithm"):
         if member in params:
             raise unsupported("x-amz-server-side-encryption-customer-algorithm", "Corral does not encrypt with customer keys")
@@ -82,7 +83,7 @@ def details_from_request(bucket: Bucket, params: Mapping[str, Any]) -> dict[str,
 
 
 def header_members(version: ObjectVersion) -> dict[str, Any]:
-    """The members of GetObject's response that come from the stored details."""
+    """The members of GetObject's response that are read from the stored details."""
     members = {name: value for name, value in version.details.items() if name in STORED_MEMBERS}
     members |= encryption_members(version.details)
     members.setdefault("ContentType", DEFAULT_CONTENT_TYPE)
@@ -94,7 +95,7 @@ def header_members(version: ObjectVersion) -> dict[str, Any]:
 
 
 def _check_header_values(details: Mapping[str, Any]) -> None:
-    """Refuse what could not be sent as a header later. A presigned URL and a form can contain any character."""
+    """Refuse values that cannot be response headers later. Presigned URLs and forms can contain any character."""
     for name, value in details.items():
         if isinstance(value, str) and not value.isprintable():
             _check_header_value(name, value)
@@ -111,7 +112,7 @@ def _check_header_value(name: str, value: str) -> None:
 
 def _check_metadata(metadata: Mapping[str, str]) -> None:
     for name in metadata:
-        if not _METADATA_NAME.fullmatch(name):  # a name in a presigned URL can have any character, and becomes a header
+        if not _METADATA_NAME.fullmatch(name):  # the name becomes a header; in a presigned URL it can have any character
             message = f"The metadata name {name!r} is not valid: use letters, digits and !#$%&'*+.^_`|~- only."
             raise InvalidArgument(message, ArgumentName=f"x-amz-meta-{name}")
     size = sum(len(name) + len(value) for name, value in metadata.items())
@@ -124,7 +125,7 @@ def _check_metadata(metadata: Mapping[str, str]) -> None:
 
 
 def _requested_encryption(bucket: Bucket, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The encryption members of a new object: the request's, or else the bucket's default."""
+    """The encryption members of a new object: those of the request, or else the bucket's default."""
     method = params.get(SSE_METHOD, SSE_S3)
     if method not in SSE_METHODS:
         raise InvalidArgument(S3_INVALID_ENCRYPTION, ArgumentName="x-amz-server-side-encryption", ArgumentValue=method)
@@ -141,7 +142,7 @@ def _requested_encryption(bucket: Bucket, params: Mapping[str, Any]) -> dict[str
 def _default_encryption(bucket: Bucket) -> dict[str, Any]:
     if bucket.encryption is None:
         return {}
-    rule = bucket.encryption["Rules"][0]  # PutBucketEncryption stores exactly one rule, with all its members
+    rule = bucket.encryption["Rules"][0]  # PutBucketEncryption stores exactly one rule, and sets all its members
     by_default = rule.get("ApplyServerSideEncryptionByDefault", {"SSEAlgorithm": SSE_S3})
     return {
         SSE_METHOD: by_default["SSEAlgorithm"],
@@ -155,7 +156,7 @@ def encryption_members(details: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def etag_is_md5(details: Mapping[str, Any]) -> bool:
-    """Whether the ETag of an object of one part is the MD5 of its bytes. With a KMS key it is a random value."""
+    """Whether the ETag of a one-part object is the MD5 of its bytes. With a KMS key, the ETag is random."""
     return SSE_METHOD not in details or details[SSE_METHOD] == SSE_S3
 
 

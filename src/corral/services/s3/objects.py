@@ -47,12 +47,12 @@ from corral.services.s3.object_details import (
 from corral.store import Store
 
 PUT_MAX_BYTES = 5 * 1024**3
-DELETE_BATCH_KEYS = 100  # about 5 ms of work
-DETAILS = "Details"  # the parameter in which admission passes the new object's details to the handler
+DELETE_BATCH_KEYS = 100  # deleting them takes about 5 ms
+DETAILS = "Details"  # a parameter that `admission` adds: the details of the new object
 
 
 def admit_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admission:
-    """Check everything that can be refused before the body arrives."""
+    """Check PutObject before the body arrives."""
     bucket = existing_bucket(tx, params, caller)
     check_key(params["Key"])
     check_size(params)
@@ -61,7 +61,7 @@ def admit_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admis
 
 
 def admission(details: dict[str, Any], params: dict[str, Any]) -> Admission:
-    """The admission of a new object with these details."""
+    """Admit the body of a new object. The result contains the digests to compute and the details for the handler."""
     algorithms = required_digests(announced_algorithms(params), params, md5=etag_is_md5(details))
     return Admission(algorithms, params={DETAILS: details})
 
@@ -81,7 +81,10 @@ def put_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
 def store_object(
     tx: Tx[Store], bucket: Bucket, key: str, blob: StoredBlob, params: dict[str, Any], caller: Caller, *, event_name: str
 ) -> ObjectVersion:
-    """Store an object of one blob. `params` are those of PutObject, also for a form, and those that `admission` added."""
+    """Store an object that consists of one blob. `params` are the parameters of PutObject and those that `admission` added.
+
+    For a form, they are the parameters of the equivalent PutObject.
+    """
     checksums = verify_digests(params, blob)
     versions.check_write(tx, bucket, key, params)
     part = new_part(tx, 1, blob, checksums, params[DETAILS])
@@ -146,7 +149,7 @@ def is_multipart(version: ObjectVersion) -> bool:
 
 
 def check_read(version: ObjectVersion, conditions: Conditions, *, not_modified: bool = True) -> None:
-    """Raise if a condition does not hold. For a copy (`not_modified=False`) every failure is PreconditionFailed."""
+    """Raise an error if a condition does not hold. With `not_modified=False` (copies), the error is always PreconditionFailed."""
     header = failed_condition(conditions, version.etag, version.modified_at_s)
     if header is None:
         return
@@ -158,7 +161,7 @@ def check_read(version: ObjectVersion, conditions: Conditions, *, not_modified: 
 
 
 def _response(tx: Tx[Store], bucket: Bucket, version: ObjectVersion, params: dict[str, Any]) -> tuple[int, int, dict[str, Any]]:
-    """(first, size) of the requested bytes, and the members of the response."""
+    """The offset and the number of the requested bytes, and the members of the response."""
     conditions = Conditions(
         params.get("IfMatch"), params.get("IfNoneMatch"), params.get("IfModifiedSince"), params.get("IfUnmodifiedSince")
     )
@@ -238,7 +241,7 @@ def delete_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
 
 
 def delete_batches(params: dict[str, Any]) -> list[dict[str, Any]]:
-    """The request as several smaller ones, because a command with a thousand keys would delay every other command.
+    """Split a DeleteObjects request into smaller ones, because a command with 1000 keys would delay other commands.
 
     S3 does not promise that DeleteObjects is atomic.
     """
@@ -271,8 +274,11 @@ def delete_objects(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
 
 
 def _check_delete(tx: Tx[Store], bucket: Bucket, named: dict[str, Any], caller: Caller) -> None:
-    """Raise AccessDenied if a policy of a container's role denies the deletion of this key. Other requests are checked before."""
-    from corral.services.authorization import policies_of_role, refusal, role_name  # imported late: few callers are confined
+    """Raise AccessDenied if the policies of the caller's role do not allow it to delete this key.
+
+    DeleteObjects has its keys in the body, so they cannot be checked together with the head of the request.
+    """
+    from corral.services.authorization import policies_of_role, refusal, role_name  # imported only here: few callers need it
     from corral.services.permissions import permissions
 
     role = policies_of_role(tx, caller.account, role_name(caller.principal))
@@ -289,7 +295,7 @@ def _conditions(given: dict[str, Any], etag: str, modified: str, size: str) -> d
 def _delete(
     tx: Tx[Store], bucket: Bucket, key: str, version_id: str | None, conditions: dict[str, Any], caller: Caller
 ) -> dict[str, Any]:
-    """Delete a key or version. As on S3, deleting a key that does not exist succeeds."""
+    """Delete a key or a version. As on S3, deleting a key that does not exist is not an error."""
     if version_id is None:
         found = tx.store.objects.latest(bucket.id, key)
     else:

@@ -1,4 +1,4 @@
-"""PostObject: an object uploaded by a browser's form, under a policy that the owner of the bucket has signed."""
+"""PostObject: the upload of an object by an HTML form. The owner of the bucket has signed a policy for the form."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from corral.store import Store
 
 FILENAME = "${filename}"
 METADATA_PREFIX = "x-amz-meta-"
-STATUSES = ("200", "201")  # every other status becomes 204
-PUT_OBJECT_MEMBERS = {  # field of a form → PutObject's member
+STATUSES = ("200", "201")  # if the form requests another status, the status is 204
+PUT_OBJECT_MEMBERS = {  # form field → member of PutObject
     "acl": "ACL",
     "cache-control": "CacheControl",
     "content-type": "ContentType",
@@ -43,7 +43,10 @@ PUT_OBJECT_MEMBERS = {  # field of a form → PutObject's member
 
 
 def admit_form(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Admission:
-    """`params` are the bucket, the fields of the form, the name of the file and the conditions of the policy."""
+    """Check a form before its file arrives.
+
+    `params` has the bucket, the fields of the form, the name of the file and the conditions of the policy.
+    """
     bucket = existing_bucket(tx, params, caller)
     fields = params["Fields"]
     try:
@@ -80,15 +83,15 @@ def post_object(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[s
 
 
 def _is_web_address(text: str) -> bool:
-    """S3 ignores a redirect to anything else."""
+    """Whether the text is an HTTP or HTTPS URL. S3 ignores other redirects."""
     try:
         return text.isprintable() and urlsplit(text).scheme in ("http", "https")
-    except ValueError:  # brackets without an IPv6 address
+    except ValueError:  # raised for brackets that do not contain an IPv6 address
         return False
 
 
 def _put_object_params(fields: dict[str, str]) -> dict[str, Any]:
-    """The parameters of the equivalent PutObject."""
+    """Convert the fields of a form to the parameters of PutObject."""
     if "tagging" in fields:
         raise unsupported("tagging", "Corral does not read the tags of a form: set them with PutObjectTagging")
     found: dict[str, Any] = {member: fields[name] for name, member in PUT_OBJECT_MEMBERS.items() if fields.get(name)}
@@ -98,7 +101,7 @@ def _put_object_params(fields: dict[str, str]) -> dict[str, Any]:
     if fields.get("expires"):
         try:
             found["Expires"] = parsedate_to_datetime(fields["expires"]).timestamp()
-        except (ValueError, TypeError, OverflowError, IndexError):  # the email package raises all of these
+        except (ValueError, TypeError, OverflowError, IndexError):  # `parsedate_to_datetime` can raise each of these
             message = "The field Expires is not an HTTP date, such as Wed, 21 Oct 2026 07:28:00 GMT"
             raise InvalidArgument(message, ArgumentName="Expires", ArgumentValue=fields["expires"]) from None
     return found

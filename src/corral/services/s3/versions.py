@@ -1,4 +1,4 @@
-"""Adds and removes versions and delete markers, by the versioning state of their bucket."""
+"""Adds and removes object versions and delete markers. The result depends on the versioning state of the bucket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from corral.services.s3.errors import no_such_key, precondition_failed, unsuppor
 from corral.services.s3.notifications import BY_REQUEST, object_created, object_removed
 from corral.store import Store
 
-# A version id begins with the version's number. So a listing can continue after a version that was deleted between two pages.
+# A version id begins with the version's number. So a listing can continue after a version that has been deleted meanwhile.
 NUMBER_DIGITS = 12
 
 
@@ -31,9 +31,10 @@ def add(
     caller: Caller,
     upload_id: str | None = None,
 ) -> ObjectVersion:
-    """Add a version, which becomes the latest one. Without versioning it replaces the previous version.
+    """Add a version, which becomes the latest version of its key. Without versioning, it replaces the previous version.
 
-    The version owns one reference to its content: that of `add_content`, of `refer_to`, or of the upload that it completes.
+    The caller must have added one reference to the content for this version, by `add_content` or `refer_to`. If the version
+    completes an upload, it takes over the upload's reference.
     """
     version = _add(tx, bucket, key, content=content, size=size, etag=etag, details=details, upload_id=upload_id)
     object_created(tx, bucket, version, event_name, caller)
@@ -53,7 +54,7 @@ def remove(tx: Tx[Store], bucket: Bucket, version: ObjectVersion, caller: Caller
 
 
 def check_write(tx: Tx[Store], bucket: Bucket, key: str, params: Mapping[str, Any]) -> None:
-    """Raise if the object that a write would replace does not meet If-Match or If-None-Match."""
+    """Raise an error if the current object does not match the request's If-Match or If-None-Match."""
     if_match, if_none_match = params.get("IfMatch"), params.get("IfNoneMatch")
     if if_match is None and if_none_match is None:
         return
@@ -72,13 +73,13 @@ def check_write(tx: Tx[Store], bucket: Bucket, key: str, params: Mapping[str, An
 
 
 def wake_blob_gc(tx: Tx[Store], has_garbage: bool) -> None:
-    """Wake `server/blob_gc.py` after the commit, if this transaction leaves blobs without references."""
+    """If there is garbage, wake the blob garbage collection (`server/blob_gc.py`) after the commit."""
     if has_garbage:
         tx.changed(GARBAGE)
 
 
 def number_in(version_id: str) -> int | None:
-    """The number at the beginning of a version id; None if Corral did not make the id."""
+    """The version number in a version id; None if the id has another format."""
     try:
         return int(version_id[:NUMBER_DIGITS], 16) if len(version_id) == 32 else None
     except ValueError:
@@ -104,5 +105,5 @@ def _add(
         if replaced is not None:
             wake_blob_gc(tx, tx.store.objects.drop_version(bucket.id, replaced))
     version = ObjectVersion(number, key, version_id, True, content, size, etag, tx.now_s, details, upload_id)
-    tx.store.objects.add_version(bucket.id, version, is_first=not bucket.versioning)  # without versioning a key has one version
+    tx.store.objects.add_version(bucket.id, version, is_first=not bucket.versioning)  # without versioning, this is the only version
     return version

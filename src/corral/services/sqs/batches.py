@@ -20,7 +20,7 @@ def check_ids(entries: list[BatchEntry]) -> None:
 
 
 def run_batch(entries: list[BatchEntry], run: Callable[[BatchEntry], BatchEntry]) -> dict[str, list[BatchEntry]]:
-    """Run each entry and collect the results. `run` must raise its ApiError before it changes anything."""
+    """Run each entry and collect the results. If an entry fails, `run` must raise an ApiError before it changes anything."""
     successful, failed = [], []
     for entry in entries:
         try:

@@ -1,4 +1,4 @@
-"""The content of a message: checks of its body and attributes, the size it counts for, and the MD5 digests that clients verify."""
+"""The content of a message: checks of body and attributes, the size for the limits, and the MD5 digests in responses."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ def trace_header(attributes: MessageAttributes) -> str | None:
 
 
 def attributes_size(attributes: MessageAttributes) -> int:
-    """Bytes of all names, types and values."""
+    """The number of bytes of all names, types and values."""
     return sum(len(name.encode()) + len(kind.encode()) + len(value) for name, kind, _, value in _parts(attributes))
 
 
 def digest(attributes: MessageAttributes) -> str:
-    """MD5OfMessageAttributes: attributes sorted by name, each part preceded by its length."""
+    """Compute MD5OfMessageAttributes: the attributes sorted by name, with a length before each part."""
     found = md5(usedforsecurity=False)
     for name, kind, transport, value in sorted(_parts(attributes)):
         for part in (name.encode(), kind.encode()):
@@ -99,7 +99,7 @@ def digest(attributes: MessageAttributes) -> str:
 
 
 def _parts(attributes: MessageAttributes) -> list[tuple[str, str, bytes, bytes]]:
-    """(name, type, transport type, value) of each attribute: the transport type is 1 for text and 2 for bytes."""
+    """Yield (name, type, transport type, value) for each attribute. The transport type is 1 for text and 2 for bytes."""
     return [
         (name, attribute["DataType"], b"\2", attribute["BinaryValue"])
         if attribute["DataType"].startswith("Binary")
@@ -125,7 +125,7 @@ def load_attributes(text: str) -> dict[str, dict[str, Any]]:
 
 
 def select_attributes(attributes: MessageAttributes, names: list[str]) -> dict[str, Mapping[str, Any]]:
-    """The attributes that MessageAttributeNames selects: by name, by prefix (`bar.*`), or all."""
+    """The attributes that MessageAttributeNames selects by name, by a prefix such as `bar.*`, or all."""
     if "All" in names or ".*" in names or "*" in names:
         return dict(attributes)
     prefixes = tuple(name.removesuffix(".*") for name in names if name.endswith(".*"))

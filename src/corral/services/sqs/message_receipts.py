@@ -1,4 +1,4 @@
-"""Receipt handles, and the operations that take one: DeleteMessage and ChangeMessageVisibility, alone and in batches."""
+"""Receipt handles, and the operations that need a handle: DeleteMessage, ChangeMessageVisibility, and their batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from corral.services.sqs.errors import InvalidParameterValue, MessageNotInflight
 from corral.services.sqs.queue_names import now_ms, queue_at, wait_key
 from corral.store import Store
 
-HANDLE = struct.Struct(">qqqI")  # queue, pile, message, receive count
+HANDLE = struct.Struct(">qqqI")  # queue id, pile id, message id, receive count
 NO_QUEUE = (1 << 64) - 1
 
 
@@ -29,7 +29,10 @@ def handle_of(queue: Queue, id: int, receives: int) -> str:
 
 
 def receipt_of(queue: Queue, handle: str) -> Receipt:
-    """Decode a handle. Its pile differs from the queue's if the queue has been purged since: then the message is gone."""
+    """Decode a handle.
+
+    A purge gives the queue a new pile of messages. So if the pile in the handle is not the queue's pile, the message is deleted.
+    """
     try:
         queue_id, pile, id, receives = HANDLE.unpack(bytes.fromhex(handle))
     except (ValueError, struct.error):
@@ -75,10 +78,10 @@ def change_message_visibility_batch(tx: Tx[Store], params: dict[str, Any], calle
 
 
 def _to_delete(tx: Tx[Store], queue: Queue, handle: str) -> int | None:
-    """The message to delete; None if it no longer exists.
+    """The id of the message to delete; None if the message no longer exists.
 
-    A standard queue accepts any handle of the message, even after another consumer has received it: a successful delete is
-    final. A FIFO queue accepts the latest handle only, and only while the message is in flight.
+    A standard queue accepts every handle of the message, even if another consumer has received the message since. A FIFO queue
+    accepts only the latest handle, and only while the message is in flight.
     """
     receipt = receipt_of(queue, handle)
     if receipt.pile != queue.pile:
@@ -96,10 +99,10 @@ def _delete(tx: Tx[Store], queue: Queue, ids: list[int | None]) -> None:
     store, at_ms, existing = tx.store.queues, now_ms(tx), [id for id in ids if id is not None]
     store.count_deleted(queue.pile, len(ids), at_ms)
     if store.counts(queue, at_ms).in_flight >= IN_FLIGHT_MAX:
-        tx.changed(wait_key(queue))  # another message may be received
+        tx.changed(wait_key(queue))  # the limit of messages in flight allows another receive now
     for group in store.drop(queue.pile, existing, at_ms):
         store.update_group(queue.pile, group, at_ms)
-        tx.changed(wait_key(queue))  # the next message of the group may be received
+        tx.changed(wait_key(queue))  # the next message of the group can be received now
 
 
 def _change(tx: Tx[Store], queue: Queue, handle: str, timeout_s: int) -> None:

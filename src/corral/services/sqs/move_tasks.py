@@ -1,4 +1,4 @@
-"""Message move tasks: return dead letters to their source queues, or move them to another queue."""
+"""Message move tasks: move dead letters back to their source queues, or to another queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attributes of a queue: which may be set, their valid values and their defaults."""
+"""Attributes of a queue: the settable attributes, their valid values and their defaults."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def initial_attributes(given: Mapping[str, str], *, fifo: bool) -> dict[str, str
 
 
 def changed_attributes(queue: Queue, given: Mapping[str, str]) -> dict[str, str]:
-    """The attributes of a queue after SetQueueAttributes. An empty policy or key removes the attribute."""
+    """The attributes of a queue after SetQueueAttributes. An empty policy or KMS key removes the attribute."""
     if given.get("KmsMasterKeyId"):
         given = {"SqsManagedSseEnabled": "false", **given}
     merged = {**queue.attributes, **given}
@@ -95,7 +95,7 @@ def _without_empty(attributes: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_attributes(tx: Tx[Store], given: Mapping[str, str], *, fifo: bool, arn: str) -> None:
-    """Raise the error that AWS would raise for these attributes. `arn` is that of their queue."""
+    """Raise the error that AWS would raise for these attributes. `arn` is the ARN of the queue."""
     for name, value in given.items():
         if name not in SETTABLE or (name in FIFO_ONLY and not fifo):
             raise InvalidAttributeName(f"Unknown Attribute {name}.")
@@ -161,7 +161,7 @@ def _check_redrive(tx: Tx[Store], text: str, *, fifo: bool, arn: str) -> None:
 
 
 def _source_refusal(target: Queue, source_arn: str) -> str | None:
-    """Why the RedriveAllowPolicy of a dead-letter queue excludes this source queue; None if it allows it."""
+    """Why the RedriveAllowPolicy of a dead-letter queue refuses this source queue; None if it allows the source queue."""
     policy = orjson.loads(target.attributes.get("RedriveAllowPolicy") or "{}")
     permission = policy.get("redrivePermission", "allowAll")
     if permission == "denyAll" or (permission == "byQueue" and source_arn not in policy.get("sourceQueueArns", [])):
@@ -193,7 +193,7 @@ def _json_object(text: str) -> dict[str, Any] | None:
 
 
 def attribute_values(tx: Tx[Store], queue: Queue, names: list[str]) -> dict[str, str]:
-    """The requested attributes that the queue has, computed ones included."""
+    """The requested attributes that the queue has. Some of them are computed, such as message counts."""
     wanted = set(names)
     found = dict(queue.attributes)
     if "All" in wanted or not wanted.isdisjoint(COMPUTED):

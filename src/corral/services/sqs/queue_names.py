@@ -1,4 +1,4 @@
-"""Names, URLs and ARNs of queues, and look-up of a queue by them."""
+"""Names, URLs and ARNs of queues, and functions that find a queue by URL or ARN."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_name(name: str, *, fifo: bool) -> None:
 
 
 def queue_at(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Queue:
-    """The queue that a request's QueueUrl names. The host in the URL is ignored: a client may reach Corral by several names."""
+    """The queue in a request's QueueUrl. The host name in the URL is ignored, because Corral may have several host names."""
     account, _, name = params["QueueUrl"].rstrip("/").rpartition("/")
     if not account:
         raise InvalidAddress(f"The address {params['QueueUrl']} is not valid for this endpoint.")
@@ -44,7 +44,7 @@ def queue_at(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> Queue:
 
 
 def queue_with_arn(tx: Tx[Store], arn: str) -> Queue | None:
-    """The queue with this ARN, in any region; None if this account has no such queue."""
+    """The queue with this ARN, in any region; None if the account does not have it."""
     found = QUEUE_ARN.fullmatch(arn)
     if found is None or found[2] != tx.settings.account:
         return None
@@ -56,7 +56,7 @@ def arn_of(tx: Tx[Any], queue: Queue) -> str:
 
 
 def url_of(tx: Tx[Any], caller: Caller, name: str) -> str:
-    """The URL of a queue, with the host that the client used: some SDKs send later requests to the host of the QueueUrl."""
+    """The URL of a queue, with the host name that the client used. Some SDKs send later requests to this host name."""
     return f"{caller.endpoint_url or tx.settings.endpoint_url}/{caller.account}/{name}"
 
 
@@ -65,5 +65,5 @@ def now_ms(tx: Tx[Any]) -> int:
 
 
 def wait_key(queue: Queue) -> str:
-    """The key that a long poll of this queue waits for, and that each change which may release a message marks as changed."""
+    """The key that long polls of this queue wait for. It is marked as changed when a message may have become visible."""
     return f"queue:{queue.id}"

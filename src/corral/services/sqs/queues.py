@@ -1,4 +1,4 @@
-"""Operations on queues: create, find, list, configure, purge and delete; their tags and their permissions."""
+"""Operations on queues: create, find, list, configure, purge, delete, tags and permissions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TAG_RULES = TagRules(InvalidParameterValue, texts={"count": "Too many tags: a qu
 
 
 def create_queue(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """Create a queue, or return the existing one if it has the same attributes. A deleted queue can be created again at once."""
+    """Create a queue. If it exists with the same attributes, return it. The name of a deleted queue can be reused at once."""
     name, given, tags = params["QueueName"], params.get("Attributes", {}), params.get("tags", {})
     fifo = "FifoQueue" in given
     check_name(name, fifo=fifo)
@@ -133,7 +133,7 @@ def list_queue_tags(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> di
     return {"Tags": dict(queue.tags)} if queue.tags else {}
 
 
-# Permissions: statements of the queue's policy, identified by their labels
+# Permissions. A permission is a statement in the queue's policy. Its label identifies it.
 
 
 def add_permission(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""ReceiveMessage: return visible messages, or wait for them (a long poll)."""
+"""ReceiveMessage: return visible messages. A long poll waits if there are none."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from corral.services.sqs.send_message import sequence_number
 from corral.store import Store
 from corral.store.messages import RECEIVE_MAX_BYTES
 
-CLEARED_MAX = 100  # expired messages and dead letters that one transaction removes before it yields: about 5 ms of work
+CLEARED_MAX = 100  # expired messages and dead letters that one call removes, in about 5 ms; then other commands run
 
 
 class ReceiveRequest(Struct, frozen=True):
     count: int
-    until_ms: int  # end of the visibility timeout
+    until_ms: int  # the end of the visibility timeout
     task_id: str | None
 
 
@@ -68,12 +68,12 @@ def _wait_s(params: dict[str, Any], queue: Queue) -> int:
 
 
 def _system_names(params: dict[str, Any]) -> frozenset[str]:
-    """AttributeNames is the older name of MessageSystemAttributeNames."""
+    """The requested system attributes. AttributeNames is the older name of MessageSystemAttributeNames."""
     return frozenset(params.get("MessageSystemAttributeNames", ())) | frozenset(params.get("AttributeNames", ()))
 
 
 def _from_queue(tx: Tx[Store], queue: Queue, request: ReceiveRequest) -> tuple[list[QueueMessage], int]:
-    """Messages of a standard queue, and the number of expired messages and dead letters that were removed."""
+    """Receive from a standard queue. Returns the messages, and how many expired messages and dead letters were removed."""
     store, at_ms = tx.store.queues, now_ms(tx)
     candidates = store.candidates(queue, request.count, at_ms)
     live, cleared = _clear(tx, queue, candidates)
@@ -81,7 +81,10 @@ def _from_queue(tx: Tx[Store], queue: Queue, request: ReceiveRequest) -> tuple[l
 
 
 def _from_groups(tx: Tx[Store], queue: Queue, request: ReceiveRequest) -> tuple[list[QueueMessage], int]:
-    """Messages of a FIFO queue: all available ones of the group that has waited longest, then those of the next group."""
+    """Receive from a FIFO queue. Returns the messages, and how many expired messages and dead letters were removed.
+
+    The group that has waited longest is served first, then the next group.
+    """
     store, at_ms = tx.store.queues, now_ms(tx)
     received: list[QueueMessage] = []
     cleared = 0
@@ -98,7 +101,7 @@ def _from_groups(tx: Tx[Store], queue: Queue, request: ReceiveRequest) -> tuple[
 
 
 def _clear(tx: Tx[Store], queue: Queue, candidates: list[QueueMessage]) -> tuple[list[QueueMessage], int]:
-    """Delete expired candidates and move dead letters to their queue. Return the others, and how many were removed."""
+    """Delete expired messages and move dead letters to their queue. Returns the other messages, and how many were removed."""
     at_ms, most = now_ms(tx), queue.receives_max
     oldest = queue.oldest_kept_id(at_ms)
     if all(message.id >= oldest and (most is None or message.receives < most) for message in candidates):
@@ -118,7 +121,10 @@ def _clear(tx: Tx[Store], queue: Queue, candidates: list[QueueMessage]) -> tuple
 
 
 def _move_to_dead_letters(tx: Tx[Store], queue: Queue, target: Queue, message: QueueMessage) -> None:
-    """A dead letter of a standard queue keeps its age. One of a FIFO queue becomes the last message of its group."""
+    """Move a message to the dead-letter queue.
+
+    In a standard queue, the message keeps its age. In a FIFO queue, it gets a new id and becomes the last message of its group.
+    """
     store, at_ms = tx.store.queues, now_ms(tx)
     id = store.new_ids(tx.now_s, 1)[0] if queue.is_fifo else message.id
     store.move_to_dead_letters(queue, target, message, arn_of(tx, queue), id, at_ms)
@@ -129,9 +135,9 @@ def _move_to_dead_letters(tx: Tx[Store], queue: Queue, target: Queue, message: Q
 
 
 def _received_before(tx: Tx[Store], queue: Queue, params: dict[str, Any], request: ReceiveRequest) -> list[QueueMessage]:
-    """The messages of an earlier attempt with the same ReceiveRequestAttemptId, so that a client can retry a lost response.
+    """The messages that an earlier request with the same ReceiveRequestAttemptId returned, for a client that lost the response.
 
-    Empty if any of these messages has been deleted, received again or become visible since.
+    The result is empty if one of these messages was deleted, was received again, or has become visible.
     """
     attempt_id = params.get("ReceiveRequestAttemptId")
     if attempt_id is None:
@@ -152,7 +158,7 @@ def _received_before(tx: Tx[Store], queue: Queue, params: dict[str, Any], reques
 
 
 def _next_visible_s(tx: Tx[Store], queue: Queue) -> float | None:
-    """When the next message becomes visible without a request: the end of a delay or of a visibility timeout."""
+    """When the next delay or visibility timeout ends, which makes a message visible; None if none will end."""
     store, at_ms = tx.store.queues, now_ms(tx)
     found = store.next_ready_ms(queue, at_ms) if queue.is_fifo else store.next_visible_ms(queue, at_ms)
     return None if found is None else found / 1000

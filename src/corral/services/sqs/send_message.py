@@ -1,6 +1,6 @@
-"""SendMessage and SendMessageBatch, and the steps that every new message passes.
+"""SendMessage and SendMessageBatch, and the functions that add every new message to a queue.
 
-`deliver` is the entry for other services, such as S3's notifications. `put_all` is the one for message move tasks.
+Other services, such as S3's notifications, send messages with `deliver`. Message move tasks use `put_all`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def send_message_batch(tx: Tx[Store], params: dict[str, Any], caller: Caller) ->
             good.append((entry, *_draft(tx, queue, entry, sender)))
         except ApiError as error:
             failed.append(failure(entry, error))
-    _check_size(sum(draft.bytes for _, draft, _ in good))  # including message attributes
+    _check_size(sum(draft.bytes for _, draft, _ in good))  # this size includes message attributes
     sent = put(tx, queue, [draft for _, draft, _ in good]) if good else []
     return {
         "Successful": [{"Id": entry["Id"], **_sent(queue, response, *ids)} for (entry, _, response), ids in zip(good, sent)],
@@ -70,7 +70,7 @@ def _check_size(size: int) -> None:
 
 
 def _draft(tx: Tx[Store], queue: Queue, params: dict[str, Any], sender: str) -> tuple[MessageDraft, dict[str, Any]]:
-    """The message as it will be stored, and the members of the response that describe it."""
+    """The message to store, and the response members that describe it."""
     body, attributes = params["MessageBody"], params.get("MessageAttributes")
     system_attributes = params.get("MessageSystemAttributes")
     check_body(body)
@@ -113,7 +113,7 @@ def _delay_ms(queue: Queue, params: dict[str, Any]) -> int:
 
 
 def _fifo_ids(queue: Queue, params: dict[str, Any]) -> tuple[str | None, str | None]:
-    """Group id and deduplication id of a message. A standard queue accepts a group id too: it names a tenant (fair queues)."""
+    """Group id and deduplication id of a message. On a standard queue, a group id is allowed: it names a tenant (fair queues)."""
     group_id, deduplication_id = params.get("MessageGroupId"), params.get("MessageDeduplicationId")
     if deduplication_id is not None and not queue.is_fifo:
         raise invalid(deduplication_id, "MessageDeduplicationId", NOT_FOR_THIS_TYPE)
@@ -126,15 +126,15 @@ def _fifo_ids(queue: Queue, params: dict[str, Any]) -> tuple[str | None, str | N
     return group_id, deduplication_id
 
 
-# New messages of any origin
+# Functions that add messages to a queue
 
 
 def deliver(
     tx: Tx[Store], queue: Queue | str, body: str, *, sender: str, group_id: str | None = None, deduplication_id: str | None = None
 ) -> str:
-    """Send a message on behalf of another service, and return its MessageId. `queue` is a queue or its ARN.
+    """Send a message for another service, and return its MessageId. `queue` is a queue or its ARN.
 
-    The caller must check the queue's policy first (`Queue.policy`). A FIFO queue requires `group_id`.
+    The caller must first check that the queue's policy allows this (`Queue.policy`). A FIFO queue needs a `group_id`.
     """
     found = queue_with_arn(tx, queue) if isinstance(queue, str) else queue
     if found is None:
@@ -152,7 +152,7 @@ def deliver(
 
 
 def deduplication_id_for(queue: Queue, body: str, given: str | None, group_id: str | None) -> str | None:
-    """The id by which a FIFO queue detects duplicates; None for a standard queue."""
+    """The deduplication id of a message; None on a standard queue."""
     if not queue.is_fifo:
         return None
     if not group_id:
@@ -167,9 +167,9 @@ def deduplication_id_for(queue: Queue, body: str, given: str | None, group_id: s
 
 
 def put(tx: Tx[Store], queue: Queue, drafts: Sequence[MessageDraft]) -> list[tuple[str, int]]:
-    """Add messages to a queue in this order, and return (message id, id) of each.
+    """Add messages to a queue in the given order. Returns (message id, id) for each message.
 
-    A duplicate on a FIFO queue is not added: its ids are those of the earlier message.
+    If a message on a FIFO queue is a duplicate, it is not added. The result has the ids of the earlier message.
     """
     ids = tx.store.queues.new_ids(tx.now_s, len(drafts))
     if not queue.is_fifo:
@@ -191,12 +191,12 @@ def put(tx: Tx[Store], queue: Queue, drafts: Sequence[MessageDraft]) -> list[tup
 
 
 def put_all(tx: Tx[Store], queue: Queue, drafts: Sequence[MessageDraft], ids: Sequence[int]) -> None:
-    """Add messages to a queue without looking for duplicates."""
+    """Add messages to a queue without checking for duplicates."""
     store, at_ms = tx.store.queues, now_ms(tx)
     was_empty = store.put(queue, drafts, ids, at_ms)
     if queue.is_fifo:
         store.open_groups(queue, drafts, at_ms)
-    if was_empty:  # else the reconciler is already due for the oldest message
+    if was_empty:  # otherwise the retention of the oldest message is already scheduled
         tx.due(f"retention:{queue.id}", tx.now_s + queue.retention_ms / 1000)
     for delay_ms in {draft.delay_ms for draft in drafts}:
         if delay_ms:

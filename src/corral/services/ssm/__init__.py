@@ -1,1 +1,1 @@
-"""AWS Systems Manager: the Parameter Store, and the operation that AWS's session-manager-plugin needs."""
+"""AWS Systems Manager: the Parameter Store, and an operation that AWS's session-manager-plugin calls."""

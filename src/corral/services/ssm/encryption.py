@@ -1,7 +1,7 @@
-"""Encryption of SecureStrings at rest: AES-256-GCM with a key of the data folder (`secrets.json`, readable by its owner only).
+"""Encryption of SecureStrings: AES-256-GCM. The key is in the data folder (`secrets.json`, readable only by its owner).
 
-A stored value is a fresh nonce and the ciphertext, in base64. The parameter's ARN is authenticated data, like KMS's encryption
-context: a value that is copied into the row of another parameter cannot be decrypted there.
+A stored value is a random nonce and the ciphertext, in base64. The parameter's ARN is authenticated data, like the encryption
+context of KMS. So a value that was copied into the row of another parameter cannot be decrypted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class CannotDecrypt(Exception):
 
 def encrypt(key: bytes, text: str, arn: str) -> str:
     from cryptography.hazmat.primitives.ciphers.aead import (
-        AESGCM,  # imported late: it is slow, and most installations store no secrets
+        AESGCM,  # imported only here: the import is slow, and most installations store no secrets
     )
 
     nonce = os.urandom(NONCE_BYTES)

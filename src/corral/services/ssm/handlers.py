@@ -9,7 +9,10 @@ from corral.store import Store
 
 
 def resume_session(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """The session-manager-plugin calls this when it has lost its connection. The session has ended by then: there is no token."""
+    """Answer the session-manager-plugin, which has lost its connection and wants a new token.
+
+    The session ended with the connection, so the response has no token.
+    """
     return {"SessionId": params["SessionId"]}
 
 

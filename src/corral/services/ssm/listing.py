@@ -1,4 +1,4 @@
-"""GetParametersByPath, which returns values, and DescribeParameters, which does not: both with filters and pages."""
+"""GetParametersByPath and DescribeParameters. Both have filters and pages. Only GetParametersByPath returns values."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from corral.store import Store
 BY_PATH_MAX = 10
 DESCRIBED_MAX = 50
 SCAN_CHUNK = 100  # parameters read at a time
-SCANNED_MAX = 1_000  # parameters read for one request: a filter that matches few returns a short page and a token
+SCANNED_MAX = 1_000  # parameters read for one request; a page can therefore be short and still have a next token
 
-# Filter key → its options. The first one is the default.
+# Filter key → its options. The first option is the default.
 OPTIONS = {
     "Name": ("Equals", "BeginsWith", "Contains"),
     "Type": ("Equals", "BeginsWith"),
@@ -40,7 +40,7 @@ DESCRIBED_BY = ("Name", "Type", "KeyId", "Path", "Tier", "DataType", "tag")
 WITHIN_PATH = ("Type", "KeyId", "Label")
 
 ParameterFilters = list[tuple[str, str, list[str]]]  # (key, option, values)
-Source = Callable[[str, int], list[Parameter]]  # (after, limit) → the parameters after that name, sorted by name
+Source = Callable[[str, int], list[Parameter]]  # (after, limit) → parameters sorted by name, with names greater than `after`
 
 
 def get_parameters_by_path(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def describe_parameters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -
 
 
 def _path(path: str) -> str:
-    """The path, checked, with a slash at its end."""
+    """Check the path, and return it with a slash at its end."""
     if not path.startswith("/") or not NAME.fullmatch(path) or "//" in path:
         raise ValidationException(
             "The parameter doesn't meet the parameter name requirements. The parameter name must begin with a forward slash "
@@ -89,7 +89,7 @@ def _under(tx: Tx[Store], region: str, path: str, *, recursive: bool) -> Source:
     if public_parameters.is_public(path):
         among = [each for each in public_parameters.under(region, path) if recursive or "/" not in each.name[len(path) :]]
         return lambda after, count: [each for each in among if each.name > after][:count]
-    prefix = "" if path == "/" else path  # names without a slash are at the root too
+    prefix = "" if path == "/" else path  # names without a slash are also below the root
     slashless = None if recursive else len(path)
     return lambda after, count: tx.store.parameters.listed(region, prefix, after, count, slashless=slashless)
 

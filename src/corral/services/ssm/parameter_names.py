@@ -1,4 +1,4 @@
-"""Names and ARNs of parameters, look-up by name, version or label, and the errors that several operations raise."""
+"""Names and ARNs of parameters, functions that find a parameter, and the errors that several operations raise."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SUB_PATHS = (
 
 
 class ParameterReference(NamedTuple):
-    """A parameter as a request names it."""
+    """The name or ARN of a parameter in a request, parsed."""
 
     region: str
     name: str
@@ -65,7 +65,7 @@ def check_new_name(caller: Caller, name: str) -> None:
 
 
 def parse_reference(caller: Caller, given: str) -> ParameterReference:
-    """Parse a name or an ARN, optionally with a version or a label after a colon. The parameter need not exist."""
+    """Parse a name or an ARN. A version or a label can follow after a colon. The parameter need not exist."""
     region, name = caller.region, given
     if given.startswith("arn:"):
         parts = given.split(":", 5)
@@ -79,10 +79,10 @@ def parse_reference(caller: Caller, given: str) -> ParameterReference:
 
 
 def find(tx: Tx[Store], caller: Caller, given: str) -> tuple[Parameter, str]:
-    """The version that a name refers to, and the selector in the name."""
+    """The version that a name or an ARN refers to, and the selector: the version or label after the colon."""
     region, name, selector = parse_reference(caller, given)
     found = _latest(tx, region, name)
-    if found is None and given.startswith("arn:"):  # /name and name have the same ARN
+    if found is None and given.startswith("arn:"):  # the parameters `/name` and `name` have the same ARN
         found = _latest(tx, region, name.removeprefix("/"))
     if found is None:
         raise ParameterNotFound(f"Parameter {given} not found.")
@@ -104,7 +104,7 @@ def no_such_version(kind: str, selected: str, name: str) -> ApiError:
 
 
 def find_own(tx: Tx[Store], caller: Caller, name: str) -> Parameter:
-    """The latest version of a parameter that the caller may change."""
+    """The latest version of a parameter of this account. AWS's public parameters are refused, because they are read-only."""
     if public_parameters.is_public(name):
         raise AccessDeniedException(f"No access to reserved parameter name: {name}.")
     found = tx.store.parameters.latest(caller.region, name)

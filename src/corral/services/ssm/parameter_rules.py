@@ -1,4 +1,4 @@
-"""Checks of a new version of a parameter: type, tier, size, pattern, data type and policies."""
+"""Checks of a new parameter version: type, tier, size, pattern, data type and policies."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from corral.services.ssm.errors import (
 )
 
 POLICIES = ("Expiration", "ExpirationNotification", "NoChangeNotification")
-STANDARD_MAX_BYTES, ADVANCED_MAX_BYTES = 4096, 8192  # AWS's messages say characters
+STANDARD_MAX_BYTES, ADVANCED_MAX_BYTES = 4096, 8192  # the limits are bytes, although AWS's messages say characters
 POLICIES_MAX = 10
 
 
 def type_of(params: dict[str, Any], before: Parameter | None) -> str:
-    """The type of a new version. A parameter's type cannot change, so a request for an existing parameter may omit it."""
+    """The type of a new version. A request for an existing parameter may omit the type, which cannot change."""
     given = params.get("Type")
     if given is None and before is None:
         raise ValidationException("A parameter type is required when you create a parameter.")
@@ -37,7 +37,7 @@ def type_of(params: dict[str, Any], before: Parameter | None) -> str:
 
 
 def checked_details(params: dict[str, Any], kind: str, before: Parameter | None) -> dict[str, Any]:
-    """Check a version, and return its tier, data type and policies. Error messages never contain the value: it may be secret."""
+    """Check a version, and return its tier, data type and policies. Error messages omit the value, which may be secret."""
     value = params["Value"]
     if params.get("KeyId") and kind != "SecureString":
         raise ValidationException("KeyId is required for SecureString type parameter only.")
@@ -82,7 +82,7 @@ def _check_pattern(text: str | None, value: str) -> None:
 
 
 def _policies(text: str | None) -> list[tuple[str, str]]:
-    """(type, text) of each policy. Policies are stored but have no effect."""
+    """The type and the text of each policy. Policies are stored but have no effect."""
     if not text or text == "{}":
         return []
     try:

@@ -1,4 +1,4 @@
-"""Operations on single parameters: put, get and delete, and their labels and tags. `listing.py` has the lists."""
+"""Operations on single parameters: put, get, delete, labels and tags. `listing.py` has the operations that list parameters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from corral.services.tags import TagRules
 from corral.store import Store
 
 VERSIONS_MAX = 100
-LABELS_MAX = 10  # of one version
+LABELS_MAX = 10  # labels of one version
 LABEL = re.compile(r"(?!aws|ssm|[0-9])[a-zA-Z0-9_.\-]{1,100}", re.IGNORECASE)
 STORED_AS_GIVEN = ("Description", "AllowedPattern")
 DEFAULT_KEY = "alias/aws/ssm"
@@ -35,7 +35,7 @@ TAG_RULES = TagRules(
     ValidationException,
     errors={"count": TooManyTagsError},
     texts={"count": "A parameter has at most {max} tags."},
-    any_character=True,  # botocore's model has the pattern
+    any_character=True,  # botocore's model has a pattern, which is checked before
 )
 
 
@@ -75,7 +75,7 @@ def get_parameter(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict
 
 
 def get_parameters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """The parameters that exist, each once. Names that are not found are returned as InvalidParameters, without an error."""
+    """Return each existing parameter once. Names that do not exist are returned as InvalidParameters, not as an error."""
     found, invalid = list[dict[str, Any]](), list[str]()
     for name in dict.fromkeys(params["Names"]):
         try:
@@ -120,7 +120,7 @@ def delete_parameters(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
 def parameter_response(
     tx: Tx[Store], caller: Caller, parameter: Parameter, params: dict[str, Any], selector: str = ""
 ) -> dict[str, Any]:
-    """A parameter with its value, as in the responses of the Get operations."""
+    """A parameter with its value, in the form of the Get operations."""
     return {
         "Name": parameter.name,
         "Type": parameter.type,
@@ -134,7 +134,7 @@ def parameter_response(
 
 
 def metadata(parameter: Parameter) -> dict[str, Any]:
-    """A parameter without its value."""
+    """The description of a parameter, without its value."""
     policies = [{"PolicyText": text, "PolicyType": kind, "PolicyStatus": "Pending"} for kind, text in parameter.details["Policies"]]
     return {
         **{key: value for key, value in parameter.details.items() if key != "Policies"},
@@ -148,7 +148,7 @@ def metadata(parameter: Parameter) -> dict[str, Any]:
 
 
 def plain_value(tx: Tx[Store], account: str, parameter: Parameter) -> str:
-    """The value as it was put, whatever its type. InvalidKeyId if a SecureString cannot be decrypted."""
+    """The value in plain text. Raises InvalidKeyId if a SecureString cannot be decrypted."""
     if parameter.type != SECURE:
         return parameter.value
     try:
@@ -165,7 +165,10 @@ def _value(tx: Tx[Store], caller: Caller, parameter: Parameter, params: dict[str
 
 
 def _make_room(tx: Tx[Store], before: Parameter) -> None:
-    """Delete the oldest version when the limit is reached; an error if that version has a label."""
+    """If the parameter has the maximum number of versions, delete its oldest version.
+
+    Raises an error if that version has a label.
+    """
     if tx.store.parameters.count(before.region, before.name) < VERSIONS_MAX:
         return
     oldest = tx.store.parameters.oldest(before.region, before.name)
@@ -179,7 +182,7 @@ def _make_room(tx: Tx[Store], before: Parameter) -> None:
     tx.store.parameters.drop_version(oldest)
 
 
-# Labels: names for versions. A label is on one version of its parameter at a time.
+# Labels. A label is a name for one version of a parameter. It can be moved to another version.
 
 
 def label_parameter_version(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:

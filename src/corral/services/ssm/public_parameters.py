@@ -1,7 +1,7 @@
-"""AWS's public parameters that templates read: the machine image (AMI) from which a host should start.
+"""AWS's public parameters with the ids of machine images (AMIs). CloudFormation templates read them.
 
-Corral starts hosts from no image, so the ids are invented. They are the same in every installation, differ by region, and begin
-with `ami-c044a1`, so that they are not mistaken for ids of AWS.
+Corral starts no machine from an image, so the ids are invented. They are the same in every installation and differ between
+regions. They begin with `ami-c044a1`, so that users can tell them from ids of AWS.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ ROOT = "/aws/service/"
 ECS = "/aws/service/ecs/optimized-ami/"
 LINUX = "/aws/service/ami-amazon-linux-latest/"
 ID_PREFIX = "ami-c044a1"
-PUBLISHED_AT_S = 1_735_689_600.0  # 2025-01-01: they never change
+PUBLISHED_AT_S = 1_735_689_600.0  # 2025-01-01. The date is fixed, because these parameters never change
 
-# Variant → the operating system that its `recommended` names.
+# Variant of the ECS-optimized image → operating system in its `recommended` parameter.
 ECS_VARIANTS = {
     "amazon-linux": "Amazon Linux AMI release 2018.03",
     **{
