@@ -202,7 +202,9 @@ def _definition(tx: Tx[Store], caller: Caller, service: EcsService) -> tuple[int
 
 def _tags(service: EcsService, document: dict[str, Any]) -> list[dict[str, str]]:
     propagate = service.details.get("propagateTags", "NONE")
-    tags = {"SERVICE": service.details.get("tags", []), "TASK_DEFINITION": document["tags"]}.get(propagate, [])
+    tags: list[dict[str, str]] = []
+    if propagate != "NONE":
+        tags = service.details["tags"] if propagate == "SERVICE" else document["tags"]
     if service.details.get("enableECSManagedTags"):
         managed = {"aws:ecs:clusterName": service.cluster, "aws:ecs:serviceName": service.name}
         tags = merge_tags(tags, [{"key": key, "value": value} for key, value in managed.items()])

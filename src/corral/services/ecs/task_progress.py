@@ -82,7 +82,7 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
     if progress.task.state is TaskState.STOPPED:
         if before.pool != HOST_POOL:
             tx.mark(f"instance:{before.instance_id}")  # an instance that is shutting down terminates after its last task
-        if before.instance_id in pool and pool.slot(before.instance_id).draining:
+        if before.instance_id is not None and before.instance_id in pool and pool.slot(before.instance_id).draining:
             tx.mark(f"daemons:{before.pool}")  # a daemon task leaves a draining instance after all other tasks
 
 
