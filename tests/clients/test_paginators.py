@@ -58,6 +58,7 @@ PAGES: dict[tuple[str, str], dict[str, Any]] = {
     ("ecs", "ListAttributes"): {"targetType": "container-instance"},
     ("ecs", "ListClusters"): {},
     ("ecs", "ListContainerInstances"): {},
+    ("ecs", "ListServices"): {},
     ("ecs", "ListTaskDefinitionFamilies"): {},
     ("ecs", "ListTaskDefinitions"): {},
     ("ecs", "ListTasks"): {},
@@ -101,6 +102,16 @@ def some_task(corral: Corral, *command: str) -> dict[str, Any]:
     return {"tasks": [ecs.run_task(taskDefinition="waited-for")["tasks"][0]["taskArn"]]}
 
 
+def some_service(corral: Corral, *, deleted: bool) -> dict[str, Any]:
+    ecs = corral.client("ecs")
+    ecs.register_task_definition(family="waited-for", containerDefinitions=[container(["sleep", "600"])])
+    name = f"service-{deleted}"
+    ecs.create_service(serviceName=name, taskDefinition="waited-for", desiredCount=1)
+    if deleted:
+        ecs.delete_service(service=name, force=True)
+    return {"services": [name]}
+
+
 NEVER = {("cloudwatch", "LogAlarmExists"), ("ecr", "ImageScanComplete")}  # Corral has no log alarms and scans nothing
 
 # (service, waiter) -> a resource that reaches the state of the waiter.
@@ -115,6 +126,8 @@ WAITERS: dict[tuple[str, str], Callable[[Corral], dict[str, Any]]] = {
     ("ec2", "SubnetAvailable"): lambda corral: {},
     ("ec2", "VpcAvailable"): lambda corral: {},
     ("ec2", "VpcExists"): lambda corral: {},
+    ("ecs", "ServicesInactive"): lambda corral: some_service(corral, deleted=True),
+    ("ecs", "ServicesStable"): lambda corral: some_service(corral, deleted=False),
     ("ecs", "TasksRunning"): lambda corral: some_task(corral, "sleep", "600"),
     ("ecs", "TasksStopped"): lambda corral: some_task(corral, "true"),
     ("iam", "InstanceProfileExists"): lambda corral: {"InstanceProfileName": "profile0"},
@@ -165,6 +178,7 @@ def ecs_records(ecs: Any) -> None:
         ecs.create_cluster(clusterName=f"cluster{at}")
         ecs.register_task_definition(family=f"family{at}", containerDefinitions=[container(["true"], gpus=60)])
         ecs.run_task(taskDefinition=f"family{at}")  # needs more GPUs than exist, so it waits
+        ecs.create_service(serviceName=f"service{at}", taskDefinition=f"family{at}", desiredCount=0)
 
 
 def iam_records(iam: Any) -> None:

@@ -86,6 +86,16 @@ def place_newcomer(pool: Pool, demand: Demand, seed: str = "") -> Placement | Un
     return _behind_older_claims(pool, demand) or place(pool, demand, standing_reservation(pool), seed)
 
 
+def could_hold(pool: Pool, demand: Demand) -> bool:
+    """Whether a slot of the pool, if it were empty, has enough GPUs, CPU and memory."""
+    return any(_covers(total, demand) for total in pool.totals())
+
+
+def covers(slot: Slot, demand: Demand) -> bool:
+    """Whether a slot, if it were empty, has enough GPUs, CPU and memory."""
+    return _covers(slot.total, demand)
+
+
 def place_on(pool: Pool, demand: Demand, slot_id: str) -> Placement | Unplaceable:
     """Place a task on the given slot, unless a waiting claim needs its free capacity."""
     slot, reservation = pool.slot(slot_id), standing_reservation(pool)

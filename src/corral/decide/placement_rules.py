@@ -37,6 +37,11 @@ def select_by_attributes(pool: Pool, rules: PlacementRules) -> Selection:
     return select(pool, replace(rules, distinct=False, strategy=(), group=""))
 
 
+def matching(rules: PlacementRules | None) -> Callable[[Slot], bool]:
+    """A function that says whether a slot matches every memberOf constraint."""
+    return (lambda slot: True) if rules is None else _allows(replace(rules, distinct=False))
+
+
 def zone_of(scope: str) -> str:
     return f"{scope.partition('/')[0]}a"
 

@@ -31,6 +31,7 @@ class StopCode(StrEnum):
     ESSENTIAL_EXITED = "EssentialContainerExited"
     USER = "UserInitiated"
     TERMINATION = "TerminationNotice"
+    SERVICE = "ServiceSchedulerInitiated"
 
 
 # Special values for a number of GPUs:

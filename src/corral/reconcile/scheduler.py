@@ -9,6 +9,7 @@ from corral.core import Tx
 from corral.decide.placement import serve
 from corral.model.placement import INSTANCE, TASK, Claim, Placement
 from corral.services import instances
+from corral.services.ecs.launch import fetch_roaming
 from corral.services.ecs.task_progress import place_waiting_task
 from corral.store import Store
 
@@ -25,3 +26,5 @@ def reconcile_pool(tx: Tx[Store], pool_name: str) -> None:
         granted += 1
     if granted == GRANTS_MAX:
         tx.due(f"pool:{pool_name}", tx.now_s)
+    elif tx.store.claims.roaming:
+        fetch_roaming(tx, pool_name)

@@ -101,6 +101,7 @@ def _wake_pools(tx: Tx[Store], host_id: str) -> None:
     """Call the scheduler for the host's pools, because the host has gained capacity and waiting claims may fit."""
     for pool in {instance.pool for instance in tx.store.instances.on_host(host_id)} - {None}:
         tx.mark(f"pool:{pool}")
+        tx.mark(f"daemons:{pool}")
 
 
 def _missing(task: Task, run: Run, rebooted: bool, now_s: float) -> Observed | None:

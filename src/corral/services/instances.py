@@ -59,6 +59,7 @@ def grant(tx: Tx[Store], claim: Claim, placement: Placement) -> None:
     tx.changed(f"instance:{instance.id}")
     if launched.pool is not None:
         tx.mark(f"pool:{launched.pool}")
+        tx.mark(f"daemons:{launched.pool}")
 
 
 def terminate(tx: Tx[Store], instance: Instance) -> None:

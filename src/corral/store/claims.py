@@ -13,9 +13,9 @@ from corral.store.fleet import Fleet
 from corral.store.task_rows import placement_rules_of
 
 CLAIMS = (  # every claim with the resources that it needs
-    "SELECT claim.pool, rank, kind, claim.id, task.gpus, task.cpu_units, task.memory_mib, task.rules "
+    "SELECT claim.pool, rank, kind, claim.id, task.gpus, task.cpu_units, task.memory_mib, task.rules, roams "
     "FROM claim JOIN task ON task.id = claim.id WHERE kind = 'task' UNION ALL "
-    "SELECT claim.pool, rank, kind, claim.id, instance.gpus, 0, 0, NULL FROM claim JOIN instance ON instance.id = claim.id "
+    "SELECT claim.pool, rank, kind, claim.id, instance.gpus, 0, 0, NULL, 0 FROM claim JOIN instance ON instance.id = claim.id "
     "WHERE kind = 'instance'"
 )
 
@@ -27,18 +27,24 @@ class Claims:
         self._database = database
         self._fleet = fleet
         self._waiting: dict[tuple[str, str], tuple[str, Claim]] = {}  # kind and id → pool and claim
+        self.roaming: dict[str, None] = {}  # tasks that wait in one pool and may also get capacity of another one
 
     def rebuild(self) -> None:
-        for pool, rank, kind, id, gpus, cpu_units, memory_mib, rules in self._database.execute(CLAIMS).fetchall():
+        for pool, rank, kind, id, gpus, cpu_units, memory_mib, rules, roams in self._database.execute(CLAIMS).fetchall():
             claim = Claim(tuple(orjson.loads(rank)), kind, id, Demand(gpus, cpu_units, memory_mib, placement_rules_of(rules)))
             self._fleet.join_line(pool, claim)
             self._waiting[kind, id] = pool, claim
+            if roams:
+                self.roaming[id] = None
 
-    def add(self, pool: str, claim: Claim) -> None:
+    def add(self, pool: str, claim: Claim, *, roams: bool = False) -> None:
         self._database.execute(
-            "INSERT INTO claim (kind, id, pool, rank) VALUES (?, ?, ?, ?)",
-            (claim.kind, claim.id, pool, orjson.dumps(claim.rank).decode()),
+            "INSERT INTO claim (kind, id, pool, rank, roams) VALUES (?, ?, ?, ?, ?)",
+            (claim.kind, claim.id, pool, orjson.dumps(claim.rank).decode(), roams),
         )
+        if roams:
+            self.roaming[claim.id] = None
+            self._database.journal.on_rollback(partial(self.roaming.pop, claim.id))
         self._fleet.join_line(pool, claim)
         key = claim.kind, claim.id
         self._waiting[key] = pool, claim
@@ -49,6 +55,9 @@ class Claims:
         key = kind, id
         pool, claim = waiting = self._waiting.pop(key)
         self._database.execute("DELETE FROM claim WHERE kind = ? AND id = ?", key)
+        if id in self.roaming:
+            del self.roaming[id]
+            self._database.journal.on_rollback(partial(self.roaming.__setitem__, id, None))
         self._fleet.leave_line(pool, claim)
         self._database.journal.on_rollback(partial(self._waiting.__setitem__, key, waiting))
 

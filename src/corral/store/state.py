@@ -10,6 +10,7 @@ from corral.store.claims import Claims
 from corral.store.client_tokens import ClientTokens
 from corral.store.clusters import Clusters
 from corral.store.definitions import Definitions
+from corral.store.ecs_services import EcsServices
 from corral.store.expiries import Expiries
 from corral.store.fleet import Fleet
 from corral.store.hosts import Hosts
@@ -22,7 +23,16 @@ from corral.store.scaling_requests import ScalingRequests
 from corral.store.stored_resources import StoredResources
 from corral.store.tasks import Tasks
 
-SCHEMA = ("schema.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql")
+SCHEMA = (
+    "schema.sql",
+    "queues.sql",
+    "objects.sql",
+    "buckets.sql",
+    "parameters.sql",
+    "images.sql",
+    "scaling.sql",
+    "ecs_services.sql",
+)
 
 
 class Store(Database):
@@ -47,6 +57,7 @@ class Store(Database):
         self.tasks = Tasks(self, self.fleet, self.claims, self.instances)
         self.clusters = Clusters(self)
         self.definitions = Definitions(self)
+        self.ecs_services = EcsServices(self)
         self.tokens = ClientTokens(self)
         self.stored = StoredResources(self)
         self.queues = Queues(self)

@@ -76,7 +76,7 @@ class Tasks:
 
     # Writing
 
-    def add(self, task: Task, rank: Rank | None = None) -> None:
+    def add(self, task: Task, rank: Rank | None = None, *, roams: bool = False) -> None:
         """Add a task. A placed task gets its leases. A task that waits gets a claim with this rank."""
         self._execute(INSERT_TASK, values_of_task(task))
         self._executemany(INSERT_RUN, [values_of_run(run) for run in task.runs])
@@ -84,7 +84,7 @@ class Tasks:
         self._cache(task)
         if task.state is TaskState.PROVISIONING:
             assert rank is not None, "a task that waits needs a rank in its queue"
-            self._claims.add(task.pool, Claim(rank, TASK, task.id, task.demand))
+            self._claims.add(task.pool, Claim(rank, TASK, task.id, task.demand), roams=roams)
         else:
             assert task.state is TaskState.PENDING and task.instance_id is not None
             self._lease(task)
@@ -105,6 +105,16 @@ class Tasks:
         )
         self._lease(placed)
         return self._cache(placed)
+
+    def move_claim(self, task: Task, pool: str) -> None:
+        """Let a task that roams wait in another pool, with its rank."""
+        claim = self._claims.get(TASK, task.id)
+        assert claim is not None and task.state is TaskState.PROVISIONING
+        self._evict_on_rollback(task.id)
+        self._move(task, task.state, {"pool": pool})
+        self._claims.remove(TASK, task.id)
+        self._claims.add(pool, claim, roams=True)
+        self._cache(task.but(pool=pool, version=task.version + 1))
 
     def _lease(self, task: Task) -> None:
         rows = [(gpu_id, run.id, task.instance_id) for run in task.runs for gpu_id in run.gpu_ids]
@@ -249,13 +259,13 @@ class Tasks:
 
     def listed(
         self, region: str, cluster: str, *, desired: str, after: tuple[str, int], limit: int, family: str | None = None,
-        started_by: str | None = None, instance_id: str | None = None, launch_type: str | None = None,
+        started_by: str | None = None, instance_id: str | None = None, launch_type: str | None = None, group: str | None = None,
     ) -> list[tuple[str, int, str]]:  # fmt: skip
         """Return (family, number, id) tuples, sorted by family and number. A newer task has a larger number.
 
         The SQL contains only the given filters, so that SQLite can use an index.
         """
-        filters = {"started_by": started_by, "instance_id": instance_id, "launch_type": launch_type}
+        filters = {"started_by": started_by, "instance_id": instance_id, "launch_type": launch_type, "task_group": group}
         given = {column: value for column, value in filters.items() if value is not None}
         where = "region = ? AND cluster = ? AND desired = ?" + "".join(f" AND {column} = ?" for column in given)
         if launch_type is not None and launch_type != "EC2":

@@ -21,9 +21,10 @@ CREATE TABLE claim (
     id   TEXT NOT NULL,
     pool TEXT NOT NULL,
     rank TEXT NOT NULL,                     -- JSON: a list of numbers; the smallest list is served first
+    roams INTEGER NOT NULL DEFAULT 0 CHECK (roams IN (0, 1)),   -- 1: the task may also get capacity of its cluster's other pool
     PRIMARY KEY (kind, id)
 ) WITHOUT ROWID;
-INSERT INTO "claim" VALUES('task','waiting','hosts','[0,1.0]');
+INSERT INTO "claim" VALUES('task','waiting','hosts','[0,1.0]',0);
 CREATE TABLE client_token (
     scope      TEXT NOT NULL,               -- account, region and operation
     token      TEXT NOT NULL,
@@ -64,6 +65,25 @@ CREATE TABLE deduplication (
     PRIMARY KEY (queue, scope, deduplication_id)
 ) WITHOUT ROWID;
 CREATE TABLE due (key TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE ecs_service (
+    region     TEXT NOT NULL,
+    cluster    TEXT NOT NULL,
+    name       TEXT NOT NULL,
+    status     TEXT NOT NULL CHECK (status IN ('ACTIVE', 'DRAINING', 'INACTIVE')),
+    strategy   TEXT NOT NULL CHECK (strategy IN ('REPLICA', 'DAEMON')),
+    deleted_at REAL,
+    document   TEXT NOT NULL,               -- JSON: the other fields of model.ecs_service.EcsService
+    PRIMARY KEY (region, cluster, name)
+) WITHOUT ROWID;
+CREATE TABLE ecs_service_event (
+    number  INTEGER PRIMARY KEY,            -- grows with time
+    id      TEXT NOT NULL,
+    region  TEXT NOT NULL,
+    cluster TEXT NOT NULL,
+    name    TEXT NOT NULL,
+    at      REAL NOT NULL,
+    message TEXT NOT NULL
+);
 CREATE TABLE expiry (
     bucket INTEGER NOT NULL REFERENCES bucket (id) ON DELETE CASCADE,
     key BLOB NOT NULL,
@@ -426,6 +446,9 @@ CREATE INDEX image_subject ON image (repository, subject) WHERE subject IS NOT N
 CREATE INDEX tag_of_image ON image_tag (image);
 CREATE INDEX part_of_image ON image_part (repository, digest);
 CREATE INDEX scaling_request_alarm ON scaling_request (alarm);
+CREATE INDEX ecs_service_daemon ON ecs_service (cluster, region, name) WHERE strategy = 'DAEMON' AND status = 'ACTIVE';
+CREATE INDEX ecs_service_deleted ON ecs_service (deleted_at) WHERE status = 'INACTIVE';
+CREATE INDEX ecs_service_event_of ON ecs_service_event (region, cluster, name);
 CREATE INDEX due_at ON due (at);
 CREATE INDEX outbox_key ON outbox (lane, kind, key) WHERE key IS NOT NULL;
 DELETE FROM "sqlite_sequence";

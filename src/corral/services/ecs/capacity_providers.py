@@ -5,15 +5,15 @@ Capacity providers of Auto Scaling groups are stored only: nothing scales by the
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from corral.core import Tx
 from corral.decide.capacity_providers import ProviderWeight, distribute
-from corral.model.instance import HOST_POOL
+from corral.model.instance import HOST_POOL, cluster_pool
 from corral.services.caller import Caller
 from corral.services.ecs.errors import (
     ClientException,
@@ -58,9 +58,14 @@ class Capacity(Struct, frozen=True):
     """Where the tasks of a request get their capacity, and whether they wait for it."""
 
     launch_type: str  # EC2 or FARGATE
-    pools: tuple[str, ...]  # a task that waits is a claim in the first pool; other tasks try each pool in this order
+    pools: tuple[str, ...]  # tried in this order; a task that waits is a claim in one of them
     waits: bool  # False: a task that does not fit now fails
     providers: tuple[str, ...] = ()  # the capacity provider of each task; empty if the request has a launch type
+    pool_of: Mapping[str, str] = field(default_factory=dict)  # provider → its pool, which its tasks use instead of `pools`
+
+    def pools_of_task(self, at: int) -> tuple[str, ...]:
+        """The pools that the task with this number may use."""
+        return (self.pool_of[self.providers[at]],) if self.pool_of else self.pools
 
 
 def create_capacity_provider(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -238,10 +243,17 @@ def capacity_of(
     return Capacity("EC2", pools_of(tx, region, cluster), waits=False)
 
 
+def providers_of_cluster(tx: Tx[Store], cluster: str, cluster_details: dict[str, Any]) -> set[str]:
+    """The capacity providers that a strategy can name in this cluster."""
+    own = [HOST_PROVIDER] if has_host(tx, cluster) else []
+    return {*FARGATE_PROVIDERS, *cluster_details.get("capacityProviders", ()), *own}
+
+
 def _provider_capacity(
-    tx: Tx[Store], strategy: list[dict[str, Any]], region: str, cluster: str, cluster_details: dict[str, Any], count: int
-) -> Capacity:
-    known = {*FARGATE_PROVIDERS, *cluster_details.get("capacityProviders", ()), *([HOST_PROVIDER] if has_host(tx, cluster) else [])}
+    tx: Tx[Store], strategy: list[dict[str, Any]], region: str, cluster: str, cluster_details: dict[str, Any], count: int,
+    skip: int = 0,
+) -> Capacity:  # fmt: skip
+    known = providers_of_cluster(tx, cluster, cluster_details)
     providers = [
         ProviderWeight(item["capacityProvider"], item["weight"], item["base"]) for item in checked_strategy(strategy, known)
     ]
@@ -250,6 +262,21 @@ def _provider_capacity(
             "There are no capacity providers with a weight value greater than zero defined in the capacity provider strategy. "
             "At least one capacity provider must have a weight value greater than zero specified."
         )
-    on_fargate = providers[0].name in FARGATE_PROVIDERS
-    pools = (HOST_POOL,) if on_fargate else pools_of(tx, region, cluster)[:1]
-    return Capacity("FARGATE" if on_fargate else "EC2", pools, waits=True, providers=tuple(distribute(providers, count)))
+    chosen = tuple(distribute(providers, skip + count)[skip:])
+    if providers[0].name in FARGATE_PROVIDERS:
+        return Capacity("FARGATE", (HOST_POOL,), waits=True, providers=chosen)
+    joined = cluster_pool(region, cluster)
+    pools = {provider.name: HOST_POOL if provider.name == HOST_PROVIDER else joined for provider in providers}
+    return Capacity("EC2", tuple(dict.fromkeys(pools.values())), waits=True, providers=chosen, pool_of=pools)
+
+
+def service_capacity(
+    tx: Tx[Store], settings: dict[str, Any], region: str, cluster: str, cluster_details: dict[str, Any], count: int, running: int
+) -> Capacity:
+    """The capacity for new tasks of a service, which always wait. `running` tasks of it have their capacity already."""
+    launch_type, strategy = settings.get("launchType"), settings.get("capacityProviderStrategy")
+    if launch_type == "FARGATE":
+        return Capacity("FARGATE", (HOST_POOL,), waits=True)
+    if strategy:
+        return _provider_capacity(tx, strategy, region, cluster, cluster_details, count, skip=running)
+    return Capacity("EC2", pools_of(tx, region, cluster), waits=True)

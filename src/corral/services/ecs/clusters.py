@@ -12,6 +12,7 @@ from corral.services.ecs.capacity_providers import PROVIDER_IN_USE, check_provid
 from corral.services.ecs.errors import (
     ClientException,
     ClusterContainsContainerInstancesException,
+    ClusterContainsServicesException,
     ClusterContainsTasksException,
     InvalidParameterException,
     ResourceInUseException,
@@ -56,6 +57,8 @@ def put_cluster_capacity_providers(tx: Tx[Store], params: dict[str, Any], caller
 
 def delete_cluster(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     name, details = find_cluster(tx, caller, params["cluster"])
+    if tx.store.ecs_services.count(caller.region, name):
+        raise ClusterContainsServicesException("The Cluster cannot be deleted while Services are active.")
     if tx.store.clusters.active_tasks(caller.region, name):
         raise ClusterContainsTasksException("The Cluster cannot be deleted while Tasks are active.")
     if has_host(tx, name) or name == DEFAULT_CLUSTER:
@@ -129,7 +132,7 @@ def _description(tx: Tx[Store], caller: Caller, name: str, include: Any) -> dict
         "registeredContainerInstancesCount": len(slots_of(tx, caller.region, name)),
         "runningTasksCount": running,
         "pendingTasksCount": sum(counts.values()) - running,
-        "activeServicesCount": 0,
+        "activeServicesCount": tx.store.ecs_services.count(caller.region, name),
         "statistics": _statistics(tx, caller, name) if "STATISTICS" in include else [],
         "tags": details.get("tags", []) if "TAGS" in include else [],
         "settings": details.get("settings", [{"name": "containerInsights", "value": "disabled"}]) if "SETTINGS" in include else [],
@@ -146,13 +149,14 @@ def _description(tx: Tx[Store], caller: Caller, name: str, include: Any) -> dict
 
 
 def _statistics(tx: Tx[Store], caller: Caller, name: str) -> list[dict[str, str]]:
-    """Task counts by launch type. Corral has no services and no external instances yet."""
+    """Counts of tasks and services by launch type. Corral has no external instances."""
     counts = tx.store.clusters.task_statistics(caller.region, name)
+    services = tx.store.ecs_services.statistics(caller.region, name)
     statistics: dict[str, int] = {}
     for launch_type, word in (("EC2", "EC2"), ("FARGATE", "Fargate")):
         of_type = {state: count for (its_type, state), count in counts.items() if its_type == launch_type}
         statistics[f"running{word}TasksCount"] = of_type.get("RUNNING", 0)
         statistics[f"pending{word}TasksCount"] = sum(of_type.values()) - of_type.get("RUNNING", 0)
-        statistics[f"active{word}ServiceCount"] = 0
-        statistics[f"draining{word}ServiceCount"] = 0
+        statistics[f"active{word}ServiceCount"] = services.get(("ACTIVE", launch_type), 0)
+        statistics[f"draining{word}ServiceCount"] = services.get(("DRAINING", launch_type), 0)
     return [{"name": statistic, "value": str(value)} for statistic, value in statistics.items()]

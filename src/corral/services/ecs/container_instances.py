@@ -25,6 +25,7 @@ from corral.services.ecs.errors import (
 from corral.services.ecs.lookup import HOST_PROVIDER, PAGES, arn, find_cluster, find_slot, short, slots_of
 from corral.services.ecs.placement_constraints import check_expression
 from corral.services.ecs.tags import instance_tags
+from corral.services.ecs.task_progress import mark_service
 from corral.services.pagination import among
 from corral.store import HOLD_PREFIX, Store
 
@@ -64,6 +65,9 @@ def update_container_instances_state(tx: Tx[Store], params: dict[str, Any], call
         tx.store.instances.set_status(slot.id, status)
         pool, renewed = find_slot(tx, caller.region, cluster, slot.id) or ("", slot)
         tx.mark(f"pool:{pool}")  # a waiting task may fit on an instance that is active again
+        tx.mark(f"daemons:{pool}")
+        for task in tx.store.tasks.on(slot.id):
+            mark_service(tx, task)  # it replaces its tasks on a draining instance
         return _description(tx, caller, cluster, renewed, ())
 
     return _for_each_slot(tx, caller, cluster, given, update)
@@ -76,6 +80,7 @@ def put_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
         _check_attribute(name, value)
         tx.store.instances.put_attribute(slot_id, name, value)
         tx.mark(f"pool:{pool}")  # a task may have waited for this attribute
+        tx.mark(f"daemons:{pool}")
     for slot_id in {slot_id for _, slot_id, _ in targets}:
         custom = [name for name in tx.store.instances.attributes(slot_id) if not name.startswith(HOLD_PREFIX)]
         if len(custom) > ATTRIBUTES_MAX:
@@ -89,6 +94,7 @@ def delete_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> 
         _check_attribute(attribute["name"], "")
         tx.store.instances.drop_attribute(slot_id, attribute["name"])
         tx.mark(f"pool:{pool}")
+        tx.mark(f"daemons:{pool}")
     return {"attributes": [attribute for _, _, attribute in targets]}
 
 

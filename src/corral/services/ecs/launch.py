@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from corral.core import Tx
-from corral.decide.placement import claim_rank, place_newcomer, place_on, room_for_newcomer
+from corral.decide.placement import claim_rank, could_hold, place_newcomer, place_on, room_for_newcomer
 from corral.model.placement import Placement, Unplaceable
 from corral.model.task import Demand, Task, TaskState
 from corral.services.ecs import fargate
@@ -20,7 +20,7 @@ from corral.services.ecs.capacity_providers import Capacity
 from corral.services.ecs.errors import ClientException, InvalidParameterException
 from corral.services.ecs.gpu_assignment import assign_gpus
 from corral.services.ecs.host_access import check_isolated
-from corral.services.ecs.lookup import HOST_PROVIDER, arn, find_slot
+from corral.services.ecs.lookup import HOST_PROVIDER, arn, find_slot, pools_of
 from corral.services.ecs.placement_constraints import placement_rules
 from corral.services.ecs.run_spec import check_secrets, runs_containers
 from corral.services.ecs.task_progress import start_runs
@@ -87,28 +87,38 @@ def _anywhere(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototype: 
     draws = rules is not None and any(kind == "random" for kind, _ in rules.strategy)
     tasks: list[Task] = []
     failures: list[LaunchFailure] = []
-    capacity, pool = request.capacity, prototype.pool
-    found: Placement | Unplaceable | None = None
+    capacity = request.capacity
+    unfit: dict[tuple[str, ...], tuple[str, Unplaceable | None]] = {}  # if one of equal tasks does not fit, neither do the others
     for at in range(request.count):
-        if at == 0 or isinstance(found, Placement):  # if one of equal tasks does not fit, neither do the others
-            pool, found = _find_placement(tx, capacity, prototype.demand, tx.ids.hex32() if draws else "")
+        pools = capacity.pools_of_task(at)
+        pool, found = unfit.get(pools) or _find_placement(
+            tx, pools, prototype.demand, tx.ids.hex32() if draws else "", waits=capacity.waits
+        )
+        if not isinstance(found, Placement):
+            unfit[pools] = pool, found
         if isinstance(found, Unplaceable):
             tried = next(iter(tx.store.fleet.pool(pool).slots()), None)  # ECS names one instance in a failure
             failures.append(LaunchFailure(tried.id if tried else None, found))
         else:
             provider = capacity.providers[at] if capacity.providers else None
             chosen = prototype if pool == prototype.pool else prototype.but(pool=pool)
-            tasks.append(_add_task(tx, _with_provider(chosen, provider), spec, found))
+            tasks.append(_add_task(tx, _with_provider(chosen, provider), spec, found, roams=len(pools) > 1))
     return LaunchResult(tasks, failures)
 
 
-def _find_placement(tx: Tx[Store], capacity: Capacity, demand: Demand, seed: str) -> tuple[str, Placement | Unplaceable | None]:
+def _find_placement(
+    tx: Tx[Store], pools: tuple[str, ...], demand: Demand, seed: str, *, waits: bool
+) -> tuple[str, Placement | Unplaceable | None]:
     """(pool, placement). If no slot has room: None for a task that waits, else the reason from the first pool with slots."""
-    first = capacity.pools[0]
-    if capacity.waits:
-        return first, room_for_newcomer(tx.store.fleet.pool(first), demand, seed)
+    first = pools[0]
+    if waits:
+        for name in pools:
+            room = room_for_newcomer(tx.store.fleet.pool(name), demand, seed)
+            if room is not None:
+                return name, room
+        return next((name for name in pools if could_hold(tx.store.fleet.pool(name), demand)), pools[-1]), None
     refused: tuple[str, Unplaceable] | None = None
-    for name in capacity.pools:
+    for name in pools:
         pool = tx.store.fleet.pool(name)
         if len(pool):
             found = place_newcomer(pool, demand, seed)
@@ -136,13 +146,13 @@ def _on_instances(tx: Tx[Store], request: LaunchRequest, spec: TaskSpec, prototy
     return LaunchResult(tasks, failures)
 
 
-def _add_task(tx: Tx[Store], prototype: Task, spec: TaskSpec, found: Placement | None) -> Task:
+def _add_task(tx: Tx[Store], prototype: Task, spec: TaskSpec, found: Placement | None, *, roams: bool = False) -> Task:
     """Store one task: placed with its GPUs, or waiting as a claim if there is no placement."""
     task_id = tx.ids.hex32()
     runs = tuple([run.but(id=tx.ids.hex32_by_time(tx.now_s), task_id=task_id) for run in prototype.runs])
     if found is None:
         task = prototype.but(id=task_id, runs=runs)
-        tx.store.tasks.add(task, claim_rank(task.created_at_s))
+        tx.store.tasks.add(task, claim_rank(task.created_at_s), roams=roams)
         return task
     runs = assign_gpus(tx, prototype.pool, runs, found, spec)
     task = prototype.but(id=task_id, runs=runs, state=TaskState.PENDING, instance_id=found.slot_id, placed_at_s=tx.now_s)
@@ -264,3 +274,22 @@ def _check_network(request: LaunchRequest) -> None:
             raise InvalidParameterException("Network Configuration must be provided when networkMode 'awsvpc' is specified.")
     elif given:
         raise InvalidParameterException("Network Configuration is not valid for the given networkMode of this task definition.")
+
+
+# Tasks that wait in one pool and may use another
+
+
+def fetch_roaming(tx: Tx[Store], pool_name: str) -> None:
+    """Let tasks that wait in another pool of their cluster wait in this one, if it has room for them now."""
+    pool, unfit = tx.store.fleet.pool(pool_name), set[Demand]()
+    for task_id in list(tx.store.claims.roaming):
+        task = tx.store.tasks.get(task_id)
+        assert task is not None, "a claim of a task that does not exist"
+        if task.pool == pool_name or task.demand in unfit or pool_name not in pools_of(tx, task.region, task.cluster):
+            continue
+        if room_for_newcomer(pool, task.demand, task.id) is None:
+            unfit.add(task.demand)
+            continue
+        tx.store.tasks.move_claim(task, pool_name)
+        tx.mark(f"pool:{pool_name}")
+        return  # the scheduler grants it and calls this function again

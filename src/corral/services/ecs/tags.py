@@ -143,6 +143,18 @@ def _task(tx: Tx[Store], region: str, name: str) -> TaggedResource | None:
     return TaggedResource(task.details.get("tags", []), put)
 
 
+def _service(tx: Tx[Store], region: str, name: str) -> TaggedResource | None:
+    cluster, _, service_name = name.rpartition("/")
+    service = tx.store.ecs_services.get(region, cluster, service_name)
+    if service is None or service.status == "INACTIVE":
+        return None
+
+    def put(tags: list[Tag]) -> None:
+        tx.store.ecs_services.put(service.but(details={**service.details, "tags": tags}))
+
+    return TaggedResource(service.details["tags"], put)
+
+
 def _instance(tx: Tx[Store], region: str, name: str) -> TaggedResource | None:
     instance_id = name.rpartition("/")[2]
     if tx.store.instances.get(instance_id) is None:
@@ -169,6 +181,7 @@ FINDERS: dict[str, Callable[[Tx[Store], str, str], TaggedResource | None]] = {
     "cluster": _cluster,
     "task-definition": _definition,
     "task": _task,
+    "service": _service,
     "container-instance": _instance,
     "capacity-provider": _provider,
 }

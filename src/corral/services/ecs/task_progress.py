@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from corral.core import Tx
 from corral.decide.task_lifecycle import advance, startable
+from corral.model.ecs_service import STARTED_BY, service_key
 from corral.model.instance import HOST_POOL
 from corral.model.placement import Claim, Placement
 from corral.model.run import RunState
@@ -55,6 +56,7 @@ def place_waiting_task(tx: Tx[Store], claim: Claim, placement: Placement) -> Non
     runs = assign_gpus(tx, task.pool, task.runs, placement, spec, claim)
     start_runs(tx, tx.store.tasks.place(task, placement, runs, tx.now_s), spec)
     tx.changed(f"task:{task.id}")
+    mark_service(tx, task)
 
 
 def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...]) -> None:
@@ -65,6 +67,7 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
     progress = advance(task, runs, tx.now_s, rules_by_container(tx, task))
     tx.store.tasks.change(before, progress.task)
     tx.changed(f"task:{before.id}")
+    mark_service(tx, before)
     for run in progress.start:
         start_run(tx, progress.task, run, spec_of(tx, before))
     if progress.stop:
@@ -72,10 +75,15 @@ def apply_progress(tx: Tx[Store], before: Task, task: Task, runs: tuple[Run, ...
     if progress.next_check_at_s is not None:
         tx.due(f"task:{before.id}", progress.next_check_at_s)
     pool = tx.store.fleet.pool(before.pool)
-    if pool.has_line() and (pool.lines_depending_on_tasks or _frees_capacity(before.runs, progress.task.runs)):
+    if (pool.has_line() or tx.store.claims.roaming) and (
+        pool.lines_depending_on_tasks or _frees_capacity(before.runs, progress.task.runs)
+    ):
         tx.mark(f"pool:{before.pool}")
-    if progress.task.state is TaskState.STOPPED and before.pool != HOST_POOL:
-        tx.mark(f"instance:{before.instance_id}")  # an instance that is shutting down terminates after its last task
+    if progress.task.state is TaskState.STOPPED:
+        if before.pool != HOST_POOL:
+            tx.mark(f"instance:{before.instance_id}")  # an instance that is shutting down terminates after its last task
+        if before.instance_id is not None and before.instance_id in pool and pool.slot(before.instance_id).draining:
+            tx.mark(f"daemons:{before.pool}")  # a daemon task leaves a draining instance after all other tasks
 
 
 def begin_stop(tx: Tx[Store], task: Task, code: StopCode, reason: str) -> Task:
@@ -91,6 +99,7 @@ def begin_stop(tx: Tx[Store], task: Task, code: StopCode, reason: str) -> Task:
         tx.store.tasks.change(task, stopping.but(state=TaskState.STOPPED, stopped_at_s=tx.now_s, runs=runs))
         tx.changed(f"task:{task.id}")
         tx.mark(f"pool:{task.pool}")  # a slot that was reserved for this task is free for other claims now
+        mark_service(tx, task)
     else:
         apply_progress(tx, task, stopping, task.runs)
     after = tx.store.tasks.get(task.id)
@@ -100,3 +109,9 @@ def begin_stop(tx: Tx[Store], task: Task, code: StopCode, reason: str) -> Task:
 
 def _frees_capacity(before: tuple[Run, ...], after: tuple[Run, ...]) -> bool:
     return any(run.state is RunState.STOPPED and was.state is not RunState.STOPPED for run, was in zip(after, before))
+
+
+def mark_service(tx: Tx[Store], task: Task) -> None:
+    """Reconcile the service of a task that has changed. A task that leaves a draining instance may let its daemon leave too."""
+    if task.started_by is not None and task.started_by.startswith(STARTED_BY):
+        tx.mark(f"service:{service_key(task.region, task.cluster, task.group.removeprefix('service:'))}")

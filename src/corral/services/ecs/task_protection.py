@@ -1,8 +1,8 @@
 """Task protection: a protected task is not chosen when its service scales in.
 
-A client calls ECS's API. A task that protects itself calls the API of ECS's agent (`ECS_AGENT_URI`). ECS protects only tasks of
-services. Corral has no services yet, so it accepts every task. Corral stores and shows the protection until it expires. As on ECS,
-StopTask also stops a protected task.
+A client calls ECS's API. A task that protects itself calls the API of ECS's agent (`ECS_AGENT_URI`). A protected task is also not
+stopped by a new deployment of its service. ECS protects only tasks of services; Corral accepts every task. As on ECS, StopTask also
+stops a protected task.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from corral.services.ecs.errors import InvalidParameterException, TaskNotFound
 from corral.services.ecs.lookup import arn, find_cluster, short
 from corral.services.ecs.task_description import task_arn_of
 from corral.services.ecs.task_metadata import role_name, unstopped_task
+from corral.services.ecs.task_progress import mark_service
 from corral.store import Store
 
 EXPIRES_DEFAULT_MINUTES = 120
@@ -40,6 +41,7 @@ def update_task_protection(tx: Tx[Store], params: dict[str, Any], caller: Caller
         details = {key: value for key, value in task.details.items() if key != "protectedUntil"}
         if enabled:
             details["protectedUntil"] = tx.now_s + minutes * 60
+        mark_service(tx, task)
         changed.append(_protection(caller, tx.store.tasks.set_details(task, details), tx.now_s))
     return {"protectedTasks": changed, "failures": failures}
 

@@ -186,6 +186,9 @@ def _awaited(tasks: list[Task], seen: int | None) -> list[Task]:
 def list_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
     cluster, _ = find_cluster(tx, caller, params.get("cluster"))
     _check_filters(params)
+    service = params.get("serviceName")
+    if service and tx.store.ecs_services.get(caller.region, cluster, short(service)) is None:
+        raise ServiceNotFoundException("Service not found.")
     host = params.get("containerInstance")
     launch_type = params.get("launchType")
     if host:  # only EC2 tasks have a container instance
@@ -212,6 +215,7 @@ def list_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
             started_by=params.get("startedBy"),
             instance_id=short(host) if host else None,
             launch_type=launch_type,
+            group=f"service:{short(service)}" if service else None,
             after=(family, number),
             limit=limit,
         )
@@ -222,12 +226,7 @@ def list_tasks(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[st
 
 
 def _check_filters(params: dict[str, Any]) -> None:
-    """Check the filters of ListTasks. As on ECS, `startedBy` can be combined only with desiredStatus and launchType.
-
-    A filter by service finds no service, because Corral has no services yet.
-    """
+    """Check the filters of ListTasks. As on ECS, `startedBy` can be combined only with desiredStatus and launchType."""
     for other in ("family", "serviceName", "containerInstance", "daemonName"):
         if params.get("startedBy") and params.get(other):
             raise InvalidParameterException(f"startedBy must be the only filter: it cannot be used together with {other}.")
-    if params.get("serviceName"):
-        raise ServiceNotFoundException("Service not found.")

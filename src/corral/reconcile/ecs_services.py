@@ -1,0 +1,316 @@
+"""ECS services: start and stop tasks until a service has the tasks that it should have."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from corral.core import Tx
+from corral.decide.placement import covers
+from corral.decide.placement_rules import matching
+from corral.decide.service_plan import (
+    SHORT_RUN_S,
+    Percentages,
+    ServicePlan,
+    daemon_plan,
+    failures_in_a_row,
+    next_start_s,
+    replica_plan,
+)
+from corral.errors import ApiError
+from corral.model.ecs_service import ACTIVE, DAEMON, DRAINING, INACTIVE, EcsService, ServiceTask
+from corral.model.instance import HOST_POOL
+from corral.model.placement import Slot
+from corral.model.task import StopCode, Task, TaskState
+from corral.services.caller import Caller
+from corral.services.ecs.capacity_providers import Capacity, service_capacity
+from corral.services.ecs.launch import LaunchRequest, launch
+from corral.services.ecs.lookup import cluster_record, find_definition, pools_of, slots_of
+from corral.services.ecs.placement_constraints import placement_rules
+from corral.services.ecs.service_description import STOPPED_READ, service_arn
+from corral.services.ecs.tags import merge_tags
+from corral.services.ecs.task_description import task_descriptions
+from corral.services.ecs.task_progress import begin_stop
+from corral.services.ecs.task_spec import task_spec
+from corral.store import Store
+
+STARTS_MAX = 20  # tasks of one step: about 5 ms of work
+STOPS_MAX = 50
+NAMED_MAX = 10  # tasks that one event names
+INACTIVE_SHOWN_S = 3600.0
+RETRY_S = 30.0  # after a launch that was refused
+ROWS_MAX = 100
+NO_ROOM = "no container instance met all of its requirements"
+
+
+def reconcile_service(tx: Tx[Store], key: str) -> None:
+    region, cluster, name = key.split("/")
+    service = tx.store.ecs_services.get(region, cluster, name)
+    if service is None or service.status == INACTIVE:
+        return
+    tasks = tx.store.ecs_services.tasks(service)
+    if service.status == DRAINING:
+        _drain(tx, service, tasks)
+        return
+    caller = Caller(tx.settings.account, region, service_arn(tx.settings.account, region, cluster, name))
+    if service.strategy == DAEMON:
+        _step_daemon(tx, caller, service, tasks)
+    else:
+        _step_replica(tx, caller, service, tasks)
+
+
+def reconcile_daemons(tx: Tx[Store], pool: str) -> None:
+    """The slots of a pool have changed: reconcile the DAEMON services of its cluster, and services with tasks that must move."""
+    if pool == HOST_POOL:
+        services = [(region, tx.settings.cluster, name) for region, name in tx.store.ecs_services.daemons(tx.settings.cluster)]
+    else:
+        region, _, cluster = pool.partition("/")
+        services = [(region, cluster, name) for region, name in tx.store.ecs_services.daemons(cluster, region)]
+    for region, cluster, name in services:
+        tx.mark(f"service:{region}/{cluster}/{name}")
+
+
+def drop_inactive_services(tx: Tx[Store], _: str) -> None:
+    """Drop deleted services that have been shown for long enough."""
+    if tx.store.ecs_services.drop_deleted(tx.now_s - INACTIVE_SHOWN_S, ROWS_MAX) >= ROWS_MAX:
+        tx.due("services:", tx.now_s)
+
+
+# The two scheduling strategies
+
+
+def _step_replica(tx: Tx[Store], caller: Caller, service: EcsService, tasks: list[ServiceTask]) -> None:
+    draining = {slot.id for slot in slots_of(tx, service.region, service.cluster) if slot.draining}
+    protected = _protected(tx, service, tasks)
+    plan = replica_plan(tasks, service.primary.id, service.desired, _percentages(service), draining=draining, protected=protected)
+    if plan.start:
+        running = sum(task.deployment == service.primary.id for task in tasks)
+        capacity = _capacity(tx, caller, service, min(plan.start, STARTS_MAX), running)
+        _apply(tx, caller, service, tasks, plan, capacity)
+    else:
+        _apply(tx, caller, service, tasks, plan, None)
+
+
+def _step_daemon(tx: Tx[Store], caller: Caller, service: EcsService, tasks: list[ServiceTask]) -> None:
+    """Each pool of the cluster gets its own plan: a daemon task waits in the pool whose instance lacks it."""
+    _, document = _definition(tx, caller, service)
+    demand = task_spec(document, {}).demand
+    constraints = [*document["placementConstraints"], *service.details.get("placementConstraints", ())]
+    suits = matching(placement_rules(constraints, (), "EC2", f"{service.region}/{service.cluster}", service.group))
+    eligible_count, plans = 0, list[tuple[str, ServicePlan]]()
+    for pool in pools_of(tx, service.region, service.cluster):
+        slots = list(tx.store.fleet.pool(pool).slots())
+        eligible = {slot.id for slot in slots if slot.takes_tasks and covers(slot, demand) and suits(slot)}
+        eligible_count += len(eligible)
+        in_pool = [task for task in tasks if task.pool == pool]
+        leaving = _leaving(slots, in_pool, eligible)
+        plans.append((pool, daemon_plan(in_pool, service.primary.id, eligible, _percentages(service), leaving=leaving)))
+    if service.desired != eligible_count:
+        service = service.but(desired=eligible_count, is_steady=False)
+        tx.store.ecs_services.put(service)
+    for pool, plan in plans:
+        service = _apply(tx, caller, service, tasks, plan, Capacity("EC2", (pool,), waits=True))
+
+
+def _leaving(slots: Sequence[Slot], tasks: Sequence[ServiceTask], eligible: Collection[str]) -> set[str]:
+    """Instances whose daemon task stops: those whose attributes no longer match, and draining ones without other tasks."""
+    leaving = set[str]()
+    for slot in slots:
+        own = sum(task.instance_id == slot.id for task in tasks)
+        if not own or slot.id in eligible or not slot.connected:
+            continue
+        if not slot.draining or slot.running + slot.pending <= own:
+            leaving.add(slot.id)
+    return leaving
+
+
+# Steps
+
+
+def _apply(
+    tx: Tx[Store], caller: Caller, service: EcsService, tasks: list[ServiceTask], plan: ServicePlan, capacity: Capacity | None
+) -> EcsService:
+    """Stop and start the tasks of a plan, a limited number at a time, and write events."""
+    for task_id in plan.stop[:STOPS_MAX]:
+        _stop(tx, service, task_id)
+    if plan.stop:
+        _event(tx, service, f"has stopped {len(plan.stop[:STOPS_MAX])} running tasks: {_names(plan.stop[:STOPS_MAX])}.")
+    started = 0
+    if plan.start and capacity is not None:
+        service, started = _start(tx, caller, service, min(plan.start, STARTS_MAX), capacity)
+    if len(plan.stop) > STOPS_MAX or (started and plan.start > started):
+        tx.due(f"service:{service.key}", tx.now_s)
+    if plan.stop or plan.start:
+        if service.is_steady:
+            service = service.but(is_steady=False)
+            tx.store.ecs_services.put(service)
+        return service
+    return _settle(tx, service, tasks)
+
+
+def _start(tx: Tx[Store], caller: Caller, service: EcsService, count: int, capacity: Capacity) -> tuple[EcsService, int]:
+    """Start tasks of the primary deployment. Return the service and how many tasks were started or wait."""
+    stopped = tx.store.ecs_services.newest_stopped(service, STOPPED_READ)
+    start_s = next_start_s(stopped, service.desired)
+    if start_s > tx.now_s:
+        tx.due(f"service:{service.key}", start_s)
+        failed = failures_in_a_row(stopped)
+        why = f"The newest {failed} tasks ended within a minute: DescribeTasks says why."
+        return _report(tx, service, f"is unable to consistently start tasks successfully. {why}"), 0
+    try:
+        launched = launch(tx, _request(tx, caller, service, count, capacity)).tasks
+    except ApiError as refused:
+        tx.due(f"service:{service.key}", tx.now_s + RETRY_S)
+        return _report(tx, service, f"was unable to place a task. Reason: {refused}"), 0
+    _event(tx, service, f"has started {len(launched)} tasks: {_names([task.id for task in launched])}.")
+    waiting = [task for task in launched if task.state is TaskState.PROVISIONING]
+    if waiting:
+        service = _report(tx, service, f"was unable to place a task because {NO_ROOM}. {_why_waiting(tx, waiting[0])}")
+    return service, len(launched)
+
+
+def _request(tx: Tx[Store], caller: Caller, service: EcsService, count: int, capacity: Capacity) -> LaunchRequest:
+    revision, document = _definition(tx, caller, service)
+    details, settings = service.details, service.primary.settings
+    constraints = list(details.get("placementConstraints", ()))
+    if service.strategy == DAEMON:
+        constraints.append({"type": "distinctInstance"})
+    return LaunchRequest(
+        region=service.region,
+        cluster=service.cluster,
+        definition=document,
+        revision=revision,
+        capacity=capacity,
+        count=count,
+        group=service.group,
+        started_by=service.primary.id,
+        tags=_tags(service, document),
+        network_configuration=settings.get("networkConfiguration"),
+        platform_version=settings.get("platformVersion"),
+        enable_execute_command=details.get("enableExecuteCommand", False),
+        placement_constraints=constraints,
+        placement_strategy=() if service.strategy == DAEMON else details.get("placementStrategy", ()),
+    )
+
+
+def _definition(tx: Tx[Store], caller: Caller, service: EcsService) -> tuple[int, dict[str, Any]]:
+    revision, _, document = find_definition(tx, caller, service.primary.definition_arn)
+    return revision, document
+
+
+def _tags(service: EcsService, document: dict[str, Any]) -> list[dict[str, str]]:
+    propagate = service.details.get("propagateTags", "NONE")
+    tags: list[dict[str, str]] = []
+    if propagate != "NONE":
+        tags = service.details["tags"] if propagate == "SERVICE" else document["tags"]
+    if service.details.get("enableECSManagedTags"):
+        managed = {"aws:ecs:clusterName": service.cluster, "aws:ecs:serviceName": service.name}
+        tags = merge_tags(tags, [{"key": key, "value": value} for key, value in managed.items()])
+    return tags
+
+
+def _stop(tx: Tx[Store], service: EcsService, task_id: str) -> None:
+    task = tx.store.tasks.get(task_id)
+    assert task is not None
+    begin_stop(tx, task, StopCode.SERVICE, f"Scaling activity initiated by (deployment {service.primary.id})")
+
+
+def _drain(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> None:
+    """Stop all tasks of a deleted service. It is INACTIVE when the last one has stopped."""
+    for task in tasks[:STOPS_MAX]:
+        _stop(tx, service, task.id)
+    if len(tasks) > STOPS_MAX:
+        tx.due(f"service:{service.key}", tx.now_s)
+    elif not tx.store.ecs_services.still_stopping(service):
+        tx.store.ecs_services.put(service.but(status=INACTIVE, deleted_at_s=tx.now_s))
+        tx.due("services:", tx.now_s + INACTIVE_SHOWN_S)
+
+
+def _settle(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> EcsService:
+    """Nothing is to do now. Drop finished deployments, and report a steady state once."""
+    live = {task.deployment for task in tasks}
+    deployments = tuple(each for each in service.deployments if each is service.primary or each.id in live)
+    running = sum(task.state == TaskState.RUNNING.value and task.deployment == service.primary.id for task in tasks)
+    steady = len(deployments) == 1 and running == service.desired == len(tasks)
+    changed = service.but(deployments=deployments)
+    if steady and not service.is_steady and _recovered(tx, service, tasks):
+        primary = replace(service.primary, rollout="COMPLETED", updated_at_s=tx.now_s)
+        changed = changed.but(deployments=(primary,), is_steady=True, problem="")
+        if service.primary.rollout != "COMPLETED":
+            _event(tx, service, f"(deployment {primary.id}) deployment completed.")
+        _event(tx, service, "has reached a steady state.")
+    if changed != service:
+        tx.store.ecs_services.put(changed)
+    return changed
+
+
+def _recovered(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> bool:
+    """Whether no task failed, or all tasks have run for longer than those that failed. If not yet, look again then."""
+    if not failures_in_a_row(tx.store.ecs_services.newest_stopped(service, STOPPED_READ)):
+        return True
+    recovered_s = max((task.created_at_s for task in tasks), default=0.0) + SHORT_RUN_S
+    if recovered_s > tx.now_s:
+        tx.due(f"service:{service.key}", recovered_s)
+    return recovered_s <= tx.now_s
+
+
+# What a plan needs to know
+
+
+def _capacity(tx: Tx[Store], caller: Caller, service: EcsService, count: int, running: int) -> Capacity | None:
+    """The capacity for new tasks; None if the cluster no longer has it, which an event says."""
+    _, about = cluster_record(tx, caller, service.cluster) or (ACTIVE, {})
+    try:
+        return service_capacity(tx, service.primary.settings, service.region, service.cluster, about, count, running)
+    except ApiError as refused:
+        _report(tx, service, f"was unable to place a task. Reason: {refused}")
+        return None
+
+
+def _percentages(service: EcsService) -> Percentages:
+    given = service.details["deploymentConfiguration"]
+    return Percentages(given["minimumHealthyPercent"], given["maximumPercent"])
+
+
+def _protected(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> set[str]:
+    """The tasks that must not be stopped now. When a protection ends, the service is reconciled again."""
+    if len(tasks) <= service.desired and all(task.deployment == service.primary.id for task in tasks):
+        return set()  # no task of it may have to stop
+    protected = set[str]()
+    for each in tasks:
+        task = tx.store.tasks.get(each.id)
+        until_s = task.details.get("protectedUntil", 0.0) if task is not None else 0.0
+        if until_s > tx.now_s:
+            protected.add(each.id)
+            tx.due(f"service:{service.key}", until_s)
+    return protected
+
+
+# Events
+
+
+def _event(tx: Tx[Store], service: EcsService, text: str) -> None:
+    message = f"(service {service.name}) {text}"
+    tx.store.ecs_services.add_event(service, tx.ids.uuid(), tx.now_s, message)
+
+
+def _report(tx: Tx[Store], service: EcsService, problem: str) -> EcsService:
+    """Write an event about a problem, unless the last one has the same text."""
+    if service.problem == problem:
+        return service
+    _event(tx, service, problem)
+    changed = service.but(problem=problem, is_steady=False)
+    tx.store.ecs_services.put(changed)
+    return changed
+
+
+def _names(task_ids: Sequence[str]) -> str:
+    more = f" and {len(task_ids) - NAMED_MAX} more" if len(task_ids) > NAMED_MAX else ""
+    return " ".join(f"(task {task_id})" for task_id in task_ids[:NAMED_MAX]) + more
+
+
+def _why_waiting(tx: Tx[Store], task: Task) -> str:
+    reason = task_descriptions(tx, [task])[0]["containers"][0].get("reason") or ""
+    return f"The task waits: {reason}."

@@ -1,0 +1,91 @@
+"""Service descriptions: a service as DescribeServices, CreateService and UpdateService return it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from corral.core import Tx
+from corral.decide.service_plan import failures_in_a_row
+from corral.model.ecs_service import Deployment, EcsService, ServiceTask
+from corral.model.task import TaskState
+from corral.services.ecs.lookup import arn
+from corral.store import Store
+
+STOPPED_READ = 50  # the newest stopped tasks, which say how many failed in a row
+LISTS = ("loadBalancers", "serviceRegistries", "placementConstraints", "placementStrategy")
+HIDDEN = (
+    "clientToken",
+    "role",
+    "serviceConnectConfiguration",
+    "vpcLatticeConfigurations",
+    "gatewayConnectors",
+    "monitoring",
+    "tags",
+)
+
+
+def service_arn(account: str, region: str, cluster: str, name: str) -> str:
+    return arn(account, region, f"service/{cluster}/{name}")
+
+
+def service_description(tx: Tx[Store], service: EcsService, *, tags: bool = True) -> dict[str, Any]:
+    account, details, primary = tx.settings.account, service.details, service.primary
+    tasks = tx.store.ecs_services.tasks(service)
+    running = sum(task.state == TaskState.RUNNING.value for task in tasks)
+    description = {
+        **{member: [] for member in LISTS},
+        **{name: value for name, value in details.items() if name not in HIDDEN},
+        **primary.settings,
+        "serviceArn": service_arn(account, service.region, service.cluster, service.name),
+        "serviceName": service.name,
+        "clusterArn": arn(account, service.region, f"cluster/{service.cluster}"),
+        "status": service.status,
+        "desiredCount": service.desired,
+        "runningCount": running,
+        "pendingCount": len(tasks) - running,
+        "taskDefinition": primary.definition_arn,
+        "schedulingStrategy": service.strategy,
+        "deploymentController": {"type": "ECS"},
+        "deployments": _deployments(tx, service, tasks),
+        "taskSets": [],
+        "events": tx.store.ecs_services.events(service),
+        "createdAt": service.created_at_s,
+        "roleArn": details.get("role"),
+        "enableECSManagedTags": details.get("enableECSManagedTags", False),
+        "propagateTags": details.get("propagateTags", "NONE"),
+        "enableExecuteCommand": details.get("enableExecuteCommand", False),
+        "resourceManagementType": "CUSTOMER",
+    }
+    if tags:
+        description["tags"] = details.get("tags", [])
+    return description
+
+
+def _deployments(tx: Tx[Store], service: EcsService, tasks: list[ServiceTask]) -> list[dict[str, Any]]:
+    counts = Counter((task.deployment, task.state == TaskState.RUNNING.value) for task in tasks)
+    failed = failures_in_a_row(tx.store.ecs_services.newest_stopped(service, STOPPED_READ))
+    return [
+        _deployment(service, deployment, counts[deployment.id, True], counts[deployment.id, False], failed)
+        for deployment in service.deployments
+        if service.status == "ACTIVE" or counts[deployment.id, True] or counts[deployment.id, False]
+    ]
+
+
+def _deployment(service: EcsService, deployment: Deployment, running: int, pending: int, failed: int) -> dict[str, Any]:
+    is_primary = deployment is service.primary
+    done = deployment.rollout == "COMPLETED"
+    return {
+        **deployment.settings,
+        "id": deployment.id,
+        "status": "PRIMARY" if is_primary else "ACTIVE",
+        "taskDefinition": deployment.definition_arn,
+        "desiredCount": service.desired if is_primary else 0,
+        "pendingCount": pending,
+        "runningCount": running,
+        "failedTasks": failed if is_primary else 0,
+        "createdAt": deployment.created_at_s,
+        "updatedAt": deployment.updated_at_s,
+        "rolloutState": deployment.rollout,
+        "rolloutStateReason": f"ECS deployment {deployment.id} {'completed' if done else 'in progress'}.",
+    }

@@ -1,0 +1,260 @@
+"""Operations on ECS services: create, update, delete, describe, list.
+
+The operations store what a caller wants; `reconcile/ecs_services.py` starts and stops the tasks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from corral.core import Tx
+from corral.model.ecs_service import ACTIVE, DAEMON, DRAINING, INACTIVE, REPLICA, STARTED_BY, Deployment, EcsService
+from corral.services.caller import Caller
+from corral.services.ecs import fargate
+from corral.services.ecs.capacity_providers import checked_strategy, providers_of_cluster
+from corral.services.ecs.errors import (
+    ClientException,
+    InvalidParameterException,
+    ServiceNotActiveException,
+    ServiceNotFoundException,
+    UnsupportedFeatureException,
+)
+from corral.services.ecs.lookup import arn, find_cluster, find_definition, short
+from corral.services.ecs.placement_constraints import placement_rules
+from corral.services.ecs.service_description import service_arn, service_description
+from corral.services.ecs.tags import check_tags
+from corral.services.pagination import Pagination, names
+from corral.store import Store
+
+SERVICE_PAGES = Pagination(InvalidParameterException, default=10, largest=100)
+DESCRIBED_MAX = 10
+# Members of requests that are stored and described. Those of the second group have no effect here.
+EFFECTIVE = (
+    "placementConstraints", "placementStrategy", "deploymentConfiguration", "enableECSManagedTags", "propagateTags",
+    "enableExecuteCommand", "healthCheckGracePeriodSeconds",
+)  # fmt: skip
+STORED_ONLY = (
+    "loadBalancers", "serviceRegistries", "role", "availabilityZoneRebalancing", "serviceConnectConfiguration",
+    "vpcLatticeConfigurations", "gatewayConnectors", "monitoring",
+)  # fmt: skip
+DEPLOYED = ("launchType", "capacityProviderStrategy", "platformVersion", "networkConfiguration")  # settings of a deployment
+DEFAULT_PERCENTAGES = {
+    REPLICA: {"maximumPercent": 200, "minimumHealthyPercent": 100},
+    DAEMON: {"maximumPercent": 100, "minimumHealthyPercent": 0},
+}
+NOT_IDEMPOTENT = "Creation of service was not idempotent."
+STILL_DRAINING = "Unable to Start a service that is still Draining."
+NO_DAEMON_COUNT = (
+    "The daemon scheduling strategy does not support a desired count for services. Remove the desired count value and try again."
+)
+
+
+def create_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    cluster, about = find_cluster(tx, caller, params.get("cluster"))
+    name, strategy = params["serviceName"], params.get("schedulingStrategy", REPLICA)
+    _refuse_unserved(params)
+    if not params.get("taskDefinition"):
+        raise InvalidParameterException("TaskDefinition cannot be empty.")
+    if strategy == DAEMON and "desiredCount" in params:
+        raise InvalidParameterException(NO_DAEMON_COUNT)
+    if strategy == REPLICA and "desiredCount" not in params:
+        raise InvalidParameterException("A service with the scheduling strategy REPLICA needs a desiredCount.")
+    settings = _settings(tx, params, about, caller, cluster)
+    if strategy == DAEMON and _is_fargate(settings):
+        raise InvalidParameterException("The Fargate launch type does not support the DAEMON scheduling strategy.")
+    definition_arn = _definition_arn(tx, caller, params["taskDefinition"], settings, params)
+    details = {key: params[key] for key in (*EFFECTIVE, *STORED_ONLY, "clientToken") if key in params}
+    details["deploymentConfiguration"] = _deployment_configuration(params, strategy)
+    details["tags"] = check_tags(params.get("tags", []))
+    details["createdBy"] = caller.principal
+    _check_placement(caller, cluster, name, details, settings)
+    before = tx.store.ecs_services.get(caller.region, cluster, name)
+    if before is not None and before.status == DRAINING:
+        raise InvalidParameterException(STILL_DRAINING)
+    if before is not None and before.status == ACTIVE:
+        if before.details.get("clientToken") and before.details["clientToken"] == params.get("clientToken"):
+            return {"service": service_description(tx, before)}
+        raise InvalidParameterException(NOT_IDEMPOTENT)
+    if before is not None:
+        tx.store.ecs_services.drop_events(caller.region, cluster, name)
+    service = EcsService(
+        region=caller.region,
+        cluster=cluster,
+        name=name,
+        status=ACTIVE,
+        strategy=strategy,
+        desired=params.get("desiredCount", 0),
+        created_at_s=tx.now_s,
+        deployments=(_deployment(tx, definition_arn, settings),),
+        details=details,
+    )
+    _write(tx, service)
+    return {"service": service_description(tx, service)}
+
+
+def update_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    cluster, about = find_cluster(tx, caller, params.get("cluster"))
+    service = find_service(tx, caller, cluster, params["service"])
+    if service.status != ACTIVE:
+        raise ServiceNotActiveException("Service was not ACTIVE.")
+    _refuse_unserved(params)
+    if service.strategy == DAEMON and "desiredCount" in params:
+        raise InvalidParameterException(NO_DAEMON_COUNT)
+    primary = service.primary
+    settings = {**primary.settings, **_settings(tx, params, about, caller, cluster, service)}
+    if params.get("capacityProviderStrategy"):
+        settings.pop("launchType", None)
+    given = params.get("taskDefinition") or primary.definition_arn
+    definition_arn = _definition_arn(tx, caller, given, settings, params, unchanged=not params.get("taskDefinition"))
+    details = {**service.details, **{key: params[key] for key in (*EFFECTIVE, *STORED_ONLY) if key in params}}
+    if "deploymentConfiguration" in params:
+        details["deploymentConfiguration"] = _deployment_configuration(params, service.strategy, service.details)
+    _check_placement(caller, cluster, service.name, details, settings)
+    deployments = service.deployments
+    if params.get("forceNewDeployment") or (definition_arn, settings) != (primary.definition_arn, primary.settings):
+        deployments = (_deployment(tx, definition_arn, settings), *deployments)
+    desired = params.get("desiredCount", service.desired)
+    changed = service.but(desired=desired, details=details, deployments=deployments, is_steady=False, problem="")
+    _write(tx, changed)
+    return {"service": service_description(tx, changed)}
+
+
+def delete_service(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    cluster, _ = find_cluster(tx, caller, params.get("cluster"))
+    service = find_service(tx, caller, cluster, params["service"])
+    if service.status == INACTIVE:
+        raise ServiceNotFoundException("Service not found.")
+    if service.status == ACTIVE:
+        if service.strategy == REPLICA and service.desired and not params.get("force"):
+            raise InvalidParameterException("The service cannot be stopped while it is scaled above 0.")
+        service = service.but(status=DRAINING, desired=0, is_steady=False)
+        _write(tx, service)
+    return {"service": service_description(tx, service)}
+
+
+def describe_services(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    cluster, _ = find_cluster(tx, caller, params.get("cluster"))
+    if len(params["services"]) > DESCRIBED_MAX:
+        raise InvalidParameterException(f"Services cannot have more than {DESCRIBED_MAX} elements.")
+    described, failures = [], []
+    for given in params["services"]:
+        service = tx.store.ecs_services.get(caller.region, cluster, short(given))
+        if service is None:
+            failures.append({"arn": service_arn(caller.account, caller.region, cluster, short(given)), "reason": "MISSING"})
+        else:
+            described.append(service_description(tx, service, tags="TAGS" in params.get("include", ())))
+    return {"services": described, "failures": failures}
+
+
+def list_services(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    cluster, _ = find_cluster(tx, caller, params.get("cluster"))
+    if params.get("resourceManagementType") == "ECS":
+        return {"serviceArns": []}  # services whose resources ECS manages: Express services, which Corral does not have
+
+    def listed(after: str, limit: int) -> list[str]:
+        return tx.store.ecs_services.listed(
+            caller.region, cluster, after, limit, params.get("schedulingStrategy"), params.get("launchType")
+        )
+
+    page, token = SERVICE_PAGES.page(params, names(listed))
+    return {"serviceArns": [service_arn(caller.account, caller.region, cluster, name) for name in page], **token}
+
+
+def find_service(tx: Tx[Store], caller: Caller, cluster: str, given: str) -> EcsService:
+    service = tx.store.ecs_services.get(caller.region, cluster, short(given))
+    if service is None:
+        raise ServiceNotFoundException("Service not found.")
+    return service
+
+
+def _write(tx: Tx[Store], service: EcsService) -> None:
+    tx.store.ecs_services.put(service)
+    tx.mark(f"service:{service.key}")
+
+
+def _deployment(tx: Tx[Store], definition_arn: str, settings: dict[str, Any]) -> Deployment:
+    number = int(tx.ids.hex32()[:16], 16) % 10**19
+    return Deployment(f"{STARTED_BY}{number:019d}", definition_arn, tx.now_s, tx.now_s, settings)
+
+
+def _settings(
+    tx: Tx[Store], params: dict[str, Any], cluster_details: dict[str, Any], caller: Caller, cluster: str,
+    service: EcsService | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The settings of a deployment that a request gives, checked. A new service gets its cluster's default strategy."""
+    settings = {key: params[key] for key in DEPLOYED if key in params}
+    strategy = settings.get("capacityProviderStrategy")
+    if settings.get("launchType") and strategy:
+        raise InvalidParameterException("Specify either a launch type or a capacity provider strategy, not both.")
+    if settings.get("launchType") in ("EXTERNAL", "MANAGED_INSTANCES"):
+        raise UnsupportedFeatureException(f"Corral does not serve the launch type {settings['launchType']} for services.")
+    if service is None and not settings.get("launchType") and not strategy:
+        strategy = cluster_details.get("defaultCapacityProviderStrategy")
+        if not strategy:
+            settings["launchType"] = "EC2"
+    if strategy:
+        known = providers_of_cluster(tx, cluster, cluster_details)
+        settings["capacityProviderStrategy"] = checked_strategy(strategy, known)
+    if _is_fargate(settings):
+        settings["platformVersion"] = fargate.platform_version(settings.get("platformVersion"))
+    elif settings.get("platformVersion"):
+        raise InvalidParameterException("The platform version must be null when specifying an EC2 launch type.")
+    return settings
+
+
+def _is_fargate(settings: dict[str, Any]) -> bool:
+    strategy = settings.get("capacityProviderStrategy") or [{"capacityProvider": settings.get("launchType") or ""}]
+    return str(strategy[0]["capacityProvider"]).startswith("FARGATE")
+
+
+def _definition_arn(
+    tx: Tx[Store], caller: Caller, given: str, settings: dict[str, Any], params: dict[str, Any], *, unchanged: bool = False
+) -> str:
+    """The ARN of the task definition, with its revision. An unchanged definition may be inactive."""
+    revision, status, document = find_definition(tx, caller, given)
+    if status != "ACTIVE" and not unchanged:
+        raise ClientException("TaskDefinition is inactive")
+    network = (settings.get("networkConfiguration") or {}).get("awsvpcConfiguration")
+    if document.get("networkMode") == "awsvpc" and not network:
+        raise InvalidParameterException("Network Configuration must be provided when networkMode 'awsvpc' is specified.")
+    if document.get("networkMode") != "awsvpc" and network:
+        raise InvalidParameterException("Network Configuration is not valid for the given networkMode of this task definition.")
+    return arn(caller.account, caller.region, f"task-definition/{document['family']}:{revision}")
+
+
+def _deployment_configuration(params: dict[str, Any], strategy: str, before: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The deployment configuration with its defaults, checked."""
+    previous = (before or {}).get("deploymentConfiguration") or DEFAULT_PERCENTAGES[strategy]
+    given = params.get("deploymentConfiguration") or {}
+    full: dict[str, Any] = {**previous, **given}
+    if full.get("strategy", "ROLLING") != "ROLLING":
+        raise UnsupportedFeatureException(f"Corral does not serve the deployment strategy {full['strategy']} yet: use ROLLING.")
+    least, most = full["minimumHealthyPercent"], full["maximumPercent"]
+    if least < 0 or most < 0 or (strategy == REPLICA and most < 100):
+        raise InvalidParameterException("maximumPercent must be at least 100, and minimumHealthyPercent at least 0.")
+    if strategy == DAEMON and most != 100:
+        raise InvalidParameterException("The daemon scheduling strategy supports no maximumPercent other than 100.")
+    if strategy == REPLICA and least > 100:
+        raise InvalidParameterException("minimumHealthyPercent must be at most 100.")
+    if least == most:
+        raise InvalidParameterException(
+            "maximumPercent must be larger than minimumHealthyPercent: otherwise a deployment can neither stop nor start a task."
+        )
+    return full
+
+
+def _check_placement(caller: Caller, cluster: str, name: str, details: dict[str, Any], settings: dict[str, Any]) -> None:
+    launch_type = "FARGATE" if _is_fargate(settings) else "EC2"
+    placement_rules(
+        details.get("placementConstraints", []), details.get("placementStrategy", []), launch_type,
+        f"{caller.region}/{cluster}", f"service:{name}",
+    )  # fmt: skip
+
+
+def _refuse_unserved(params: dict[str, Any]) -> None:
+    """Refuse what would change the tasks and is not served, instead of ignoring it."""
+    controller = (params.get("deploymentController") or {}).get("type", "ECS")
+    if controller != "ECS":
+        raise UnsupportedFeatureException(f"Corral does not serve the deployment controller {controller}: use ECS.")
+    if params.get("volumeConfigurations"):
+        raise UnsupportedFeatureException("Corral does not serve volumeConfigurations yet.")

@@ -1,0 +1,142 @@
+"""SQL of ECS services, their events, and queries over their tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from corral.database import Database
+from corral.model.ecs_service import Deployment, EcsService, ServiceTask, StoppedTask
+
+EVENTS_MAX = 100  # of each service, as ECS shows
+DOCUMENT = ("desired", "created_at_s", "deployments", "details", "is_steady", "problem")
+
+_encode, _decode = msgspec.json.encode, msgspec.json.decode
+
+
+class EcsServices:
+    """A part of the state store."""
+
+    def __init__(self, database: Database) -> None:
+        self._execute = database.execute
+
+    def put(self, service: EcsService) -> None:
+        document = _encode({name: getattr(service, name) for name in DOCUMENT}).decode()
+        self._execute(
+            "INSERT OR REPLACE INTO ecs_service (region, cluster, name, status, strategy, deleted_at, document) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (service.region, service.cluster, service.name, service.status, service.strategy, service.deleted_at_s, document),
+        )
+
+    def get(self, region: str, cluster: str, name: str) -> EcsService | None:
+        row = self._execute(
+            "SELECT status, strategy, deleted_at, document FROM ecs_service WHERE region = ? AND cluster = ? AND name = ?",
+            (region, cluster, name),
+        ).fetchone()
+        if row is None:
+            return None
+        document = _decode(row[3])
+        document["deployments"] = tuple(msgspec.convert(each, Deployment) for each in document["deployments"])
+        return EcsService(region, cluster, name, row[0], row[1], deleted_at_s=row[2], **document)
+
+    def listed(
+        self, region: str, cluster: str, after: str, limit: int, strategy: str | None = None, launch_type: str | None = None
+    ) -> list[str]:
+        """Names of the services that were not deleted; -1: no limit."""
+        rows = self._execute(
+            "SELECT name FROM ecs_service WHERE region = ? AND cluster = ? AND name > ? AND status = 'ACTIVE' "
+            "AND strategy = coalesce(?, strategy) AND coalesce(json_extract(document, '$.details.launchType'), '') = "
+            "coalesce(?, json_extract(document, '$.details.launchType'), '') ORDER BY name LIMIT ?",
+            (region, cluster, after, strategy, launch_type, limit),
+        )
+        return [name for (name,) in rows]
+
+    def daemons(self, cluster: str, region: str | None = None) -> list[tuple[str, str]]:
+        """(region, name) of the DAEMON services of a cluster, in one region or in all."""
+        rows = self._execute(
+            "SELECT region, name FROM ecs_service WHERE cluster = ? AND region = coalesce(?, region) "
+            "AND strategy = 'DAEMON' AND status = 'ACTIVE'",
+            (cluster, region),
+        )
+        return rows.fetchall()
+
+    def count(self, region: str, cluster: str) -> int:
+        """How many services of a cluster are not INACTIVE."""
+        sql = "SELECT count(*) FROM ecs_service WHERE region = ? AND cluster = ? AND status != 'INACTIVE'"
+        return int(self._execute(sql, (region, cluster)).fetchone()[0])
+
+    def statistics(self, region: str, cluster: str) -> dict[tuple[str, str], int]:
+        """(status, launch type) → the number of services of a cluster that are not INACTIVE."""
+        rows = self._execute(
+            "SELECT status, iif(coalesce(json_extract(document, '$.details.launchType'), "
+            "json_extract(document, '$.details.capacityProviderStrategy[0].capacityProvider')) LIKE 'FARGATE%', 'FARGATE', 'EC2'), "
+            "count(*) FROM ecs_service WHERE region = ? AND cluster = ? AND status != 'INACTIVE' GROUP BY 1, 2",
+            (region, cluster),
+        )
+        return {(status, launch_type): count for status, launch_type, count in rows}
+
+    def drop_deleted(self, before_s: float, limit: int) -> int:
+        """Delete services that became INACTIVE long ago, with their events. Return how many."""
+        rows = self._execute(
+            "SELECT region, cluster, name FROM ecs_service WHERE status = 'INACTIVE' AND deleted_at < ? LIMIT ?", (before_s, limit)
+        ).fetchall()
+        for row in rows:
+            self.drop_events(*row)
+            self._execute("DELETE FROM ecs_service WHERE region = ? AND cluster = ? AND name = ?", row)
+        return len(rows)
+
+    # Events
+
+    def add_event(self, service: EcsService, event_id: str, at_s: float, message: str) -> None:
+        """Add an event. Only the newest ones are kept."""
+        place = service.region, service.cluster, service.name
+        self._execute("INSERT INTO ecs_service_event VALUES (NULL, ?, ?, ?, ?, ?, ?)", (event_id, *place, at_s, message))
+        self._execute(
+            "DELETE FROM ecs_service_event WHERE number IN (SELECT number FROM ecs_service_event "
+            "WHERE region = ? AND cluster = ? AND name = ? ORDER BY number DESC LIMIT -1 OFFSET ?)",
+            (*place, EVENTS_MAX),
+        )
+
+    def events(self, service: EcsService) -> list[dict[str, Any]]:
+        """Newest first, as ECS shows them."""
+        rows = self._execute(
+            "SELECT id, at, message FROM ecs_service_event WHERE region = ? AND cluster = ? AND name = ? ORDER BY number DESC",
+            (service.region, service.cluster, service.name),
+        )
+        return [{"id": event_id, "createdAt": at, "message": message} for event_id, at, message in rows]
+
+    def drop_events(self, region: str, cluster: str, name: str) -> None:
+        self._execute("DELETE FROM ecs_service_event WHERE region = ? AND cluster = ? AND name = ?", (region, cluster, name))
+
+    # Tasks of services. Each query uses the index of `started_by`, which is the id of the deployment.
+
+    def tasks(self, service: EcsService) -> list[ServiceTask]:
+        """The tasks that should run, of all deployments."""
+        marks = ", ".join("?" * len(service.deployments))
+        rows = self._execute(
+            "SELECT id, started_by, state, instance_id, pool, created_at FROM task WHERE region = ? AND cluster = ? "
+            f"AND desired = 'RUNNING' AND started_by IN ({marks})",
+            (service.region, service.cluster, *(deployment.id for deployment in service.deployments)),
+        )
+        return [ServiceTask(*row) for row in rows]
+
+    def newest_stopped(self, service: EcsService, limit: int) -> list[StoppedTask]:
+        """The newest tasks of the primary deployment that should not run, newest first."""
+        family = service.primary.definition_arn.rpartition("/")[2].rpartition(":")[0]
+        rows = self._execute(
+            "SELECT stop_code, created_at, started_at, coalesce(stopped_at, stopping_at) FROM task WHERE region = ? "
+            "AND cluster = ? AND desired = 'STOPPED' AND started_by = ? AND family = ? ORDER BY rowid DESC LIMIT ?",
+            (service.region, service.cluster, service.primary.id, family, limit),
+        )
+        return [StoppedTask(*row) for row in rows]
+
+    def still_stopping(self, service: EcsService) -> bool:
+        """Whether a task of the service has not stopped yet."""
+        marks = ", ".join("?" * len(service.deployments))
+        row = self._execute(
+            f"SELECT 1 FROM task WHERE region = ? AND cluster = ? AND desired = 'STOPPED' AND started_by IN ({marks}) "
+            "AND state != 'STOPPED' LIMIT 1",
+            (service.region, service.cluster, *(deployment.id for deployment in service.deployments)),
+        ).fetchone()
+        return row is not None

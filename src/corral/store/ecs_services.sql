@@ -1,0 +1,25 @@
+-- ECS services and their events.
+
+CREATE TABLE ecs_service (
+    region     TEXT NOT NULL,
+    cluster    TEXT NOT NULL,
+    name       TEXT NOT NULL,
+    status     TEXT NOT NULL CHECK (status IN ('ACTIVE', 'DRAINING', 'INACTIVE')),
+    strategy   TEXT NOT NULL CHECK (strategy IN ('REPLICA', 'DAEMON')),
+    deleted_at REAL,
+    document   TEXT NOT NULL,               -- JSON: the other fields of model.ecs_service.EcsService
+    PRIMARY KEY (region, cluster, name)
+) WITHOUT ROWID;
+CREATE INDEX ecs_service_daemon ON ecs_service (cluster, region, name) WHERE strategy = 'DAEMON' AND status = 'ACTIVE';
+CREATE INDEX ecs_service_deleted ON ecs_service (deleted_at) WHERE status = 'INACTIVE';
+
+CREATE TABLE ecs_service_event (
+    number  INTEGER PRIMARY KEY,            -- grows with time
+    id      TEXT NOT NULL,
+    region  TEXT NOT NULL,
+    cluster TEXT NOT NULL,
+    name    TEXT NOT NULL,
+    at      REAL NOT NULL,
+    message TEXT NOT NULL
+);
+CREATE INDEX ecs_service_event_of ON ecs_service_event (region, cluster, name);

@@ -1,0 +1,155 @@
+"""Plans of ECS services: tables for each rule, and properties of the way to the end."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corral.decide.service_plan import (
+    DELAY_MAX_S,
+    SHORT_RUN_S,
+    Percentages,
+    daemon_plan,
+    failures_in_a_row,
+    next_start_s,
+    replica_plan,
+)
+from corral.model.ecs_service import ServiceTask, StoppedTask
+
+NEW, OLD = "ecs-svc/2", "ecs-svc/1"
+NUMBERS = count()
+
+
+def task(deployment=NEW, state="RUNNING", instance="a", pool="hosts"):
+    number = next(NUMBERS)
+    return ServiceTask(f"task-{number}", deployment, state, None if state == "PROVISIONING" else instance, pool, float(number))
+
+
+def ids(tasks):
+    return {each.id for each in tasks}
+
+
+def test_a_missing_task_is_started():
+    assert replica_plan([task(), task()], NEW, 3, Percentages()).start == 1
+
+
+def test_scaling_in_stops_waiting_tasks_first_then_pending_ones():
+    waiting, pending, running = task(state="PROVISIONING"), task(state="PENDING"), task()
+    plans = [replica_plan([running, pending, waiting], NEW, desired, Percentages()).stop for desired in (2, 1, 0)]
+    assert plans == [(waiting.id,), (waiting.id, pending.id), (waiting.id, pending.id, running.id)]
+
+
+def test_scaling_in_stops_tasks_on_the_instance_with_most_of_them():
+    alone, crowded = task(instance="a"), [task(instance="b"), task(instance="b"), task(instance="b")]
+    plan = replica_plan([alone, *crowded], NEW, 2, Percentages())
+    assert set(plan.stop) == {crowded[2].id, crowded[1].id}
+
+
+def test_protected_tasks_are_not_stopped():
+    first, second = task(), task()
+    assert replica_plan([first, second], NEW, 1, Percentages(), protected={second.id}).stop == (first.id,)
+    assert replica_plan([first, second], NEW, 0, Percentages(), protected={first.id, second.id}).stop == ()
+
+
+def test_a_task_on_a_draining_instance_is_replaced_before_it_stops():
+    there, here = task(instance="drains"), task()
+    plan = replica_plan([there, here], NEW, 2, Percentages(), draining={"drains"})
+    assert (plan.start, plan.stop) == (1, ())
+    replaced = replica_plan([there, here, task()], NEW, 2, Percentages(), draining={"drains"})
+    assert (replaced.start, replaced.stop) == (0, (there.id,))
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "start", "stops"),
+    [
+        (100, 200, 4, 0),  # all new tasks start next to the old ones
+        (50, 100, 0, 2),  # half of the old tasks stop first
+        (100, 150, 2, 0),
+        (75, 125, 1, 1),
+        (0, 100, 0, 4),
+    ],
+)
+def test_a_rollout_stays_within_its_percentages(least, most, start, stops):
+    old = [task(OLD) for _ in range(4)]
+    plan = replica_plan(old, NEW, 4, Percentages(least, most))
+    assert (plan.start, len(plan.stop)) == (start, stops)
+
+
+@given(
+    desired=st.integers(0, 6),
+    old=st.integers(0, 8),
+    least=st.integers(0, 100),
+    most=st.integers(101, 300),
+    order=st.randoms(use_true_random=False),
+)
+def test_every_rollout_ends_and_never_breaks_its_bounds(desired, old, least, most, order):
+    """Tasks start and stop at random moments; in the end exactly the desired tasks of the new deployment run."""
+    percentages = Percentages(least, most)
+    tasks = {each.id: each for each in (task(OLD) for _ in range(old))}
+    ceiling = max(len(tasks), desired, percentages.most(desired))
+    if most * desired // 100 <= desired and percentages.least(desired) >= desired:
+        return  # neither a start nor a stop is allowed, as on ECS
+    for _ in range(200):
+        plan = replica_plan(list(tasks.values()), NEW, desired, percentages)
+        running = sum(each.state == "RUNNING" for each in tasks.values())
+        stopped_running = sum(tasks[task_id].state == "RUNNING" for task_id in plan.stop)
+        assert running - stopped_running >= min(running, percentages.least(desired), desired)
+        for task_id in plan.stop:
+            del tasks[task_id]
+        for _ in range(plan.start):
+            new = task(state="PENDING")
+            tasks[new.id] = new
+        assert len(tasks) <= ceiling
+        pending = [each for each in tasks.values() if each.state == "PENDING"]
+        for each in order.sample(pending, order.randint(0, len(pending))):
+            tasks[each.id] = ServiceTask(each.id, each.deployment, "RUNNING", each.instance_id, each.pool, each.created_at_s)
+        if not plan.start and not plan.stop and not pending:
+            break
+    assert [each.deployment for each in tasks.values()] == [NEW] * desired
+
+
+def test_a_daemon_starts_one_task_on_each_instance_without_one():
+    plan = daemon_plan([task(instance="a")], NEW, {"a", "b", "c"}, Percentages(0, 100))
+    assert (plan.start, plan.stop) == (2, ())
+
+
+def test_a_waiting_daemon_task_counts_for_a_vacant_instance():
+    waiting = task(state="PROVISIONING")
+    assert daemon_plan([waiting], NEW, {"a"}, Percentages(0, 100)) == daemon_plan([], NEW, set(), Percentages(0, 100))
+    assert daemon_plan([waiting], NEW, set(), Percentages(0, 100)).stop == (waiting.id,)
+
+
+def test_daemon_tasks_leave_instances_that_no_longer_match():
+    here, gone = task(instance="a"), task(instance="b")
+    assert daemon_plan([here, gone], NEW, {"a"}, Percentages(0, 100), leaving={"b"}).stop == (gone.id,)
+
+
+def test_a_daemon_rollout_stops_the_old_task_of_an_instance_first():
+    old = [task(OLD, instance="a"), task(OLD, instance="b")]
+    assert set(daemon_plan(old, NEW, {"a", "b"}, Percentages(0, 100)).stop) == ids(old)
+    half = daemon_plan(old, NEW, {"a", "b"}, Percentages(50, 100))
+    assert (half.start, half.stop) == (0, (old[0].id,))
+
+
+def stopped(at_s, ran_s=1.0, code="EssentialContainerExited"):
+    return StoppedTask(code, at_s - ran_s, at_s - ran_s, at_s)
+
+
+def test_failures_in_a_row_end_at_a_task_that_ran_long_enough():
+    assert failures_in_a_row([stopped(9), stopped(8), stopped(7, SHORT_RUN_S), stopped(1)]) == 2
+    assert failures_in_a_row([stopped(9, code="ServiceSchedulerInitiated"), stopped(8)]) == 1
+    assert failures_in_a_row([StoppedTask("TaskFailedToStart", 1.0, None, 2.0)]) == 1
+
+
+@pytest.mark.parametrize(("failures", "delay_s"), [(0, None), (1, None), (2, 1), (3, 2), (4, 4), (50, DELAY_MAX_S)])
+def test_the_delay_doubles_with_each_failure(failures, delay_s):
+    newest_first = [stopped(100.0 - number) for number in range(failures)]
+    assert next_start_s(newest_first, 1) == (0.0 if delay_s is None else 100.0 + delay_s)
+
+
+def test_tasks_that_fail_together_count_as_one_round():
+    assert next_start_s([stopped(100.0) for _ in range(10)], 10) == 0.0
+    assert next_start_s([stopped(100.0) for _ in range(11)], 10) == 101.0
