@@ -191,6 +191,7 @@ class Checker:
     def batch_done(self, outcome: Outcome) -> None: ...
     def telemetry_done(self, outcome: Outcome) -> None: ...
     def rows_seen(self, rows: Rows) -> None: ...
+    def services_settled(self) -> None: ...
     def finished(self) -> None: ...
 
 
@@ -862,6 +863,7 @@ def _id(task: dict[str, Any]) -> str:
 def everything() -> list[Checker]:
     """A fresh one of each."""
     from simulation.handover_checkers import CountedOnce, NothingIsLeft, PoliciesAreAsked, StreamsAreOpen  # they are checkers too
+    from simulation.service_checkers import service_checkers
 
     others: list[Checker] = [
         OneRunPerGpu(), StartedOnce(), LeaseWhileAlive(), KnownWhileAlive(), HoldsWhatItWasGiven(), InTheirOrder(),
@@ -870,6 +872,6 @@ def everything() -> list[Checker]:
         OldestFirst(), NoOvertaking(), KeptForTheOldest(), RulesHold(), WithheldIsNotGiven(), AllIsAll(),
         RunsWhatWasRegistered(), WaitsAreAnswered(),
         NoFaultsOfOurs(), WaitingHasAReason(), OwnersHold(), InstancesOnlyForward(), CountedOnce(), PoliciesAreAsked(),
-        StreamsAreOpen(), NothingIsLeft(),
+        StreamsAreOpen(), NothingIsLeft(), *service_checkers(),
     ]  # fmt: skip
     return [RowReader(others), *others]

@@ -28,6 +28,7 @@ from simulation.host import ENDLESS, Engine, Host
 from simulation.lanes import LANES, SimLogStore, SimMetricStore, SimStore
 from simulation.log_clients import LogClients
 from simulation.plane import Plane
+from simulation.service_clients import ServiceClients
 
 LIVENESS_S = 1500.0
 EVENTS_MAX = 20_000  # in each phase; hundreds are usual
@@ -59,7 +60,7 @@ class World:
         self.seed = seed
         self.rng = Random(seed)
         self.parts = parts or Parts()
-        self.plan = self.parts.tune(plans.draw(self.rng))
+        self.plan = self.parts.tune(plans.draw(self.rng, Random(f"services of {seed}")))
         self.clock = VirtualClock()
         self.agenda = Agenda(self.clock)
         self.settings = Settings()
@@ -71,6 +72,7 @@ class World:
         self.checkers = checkers
         self.hosts = [Host(self, number, size) for number, size in enumerate(self.plan.hosts)]
         self.clients = Clients(self)
+        self.service_clients = ServiceClients(self)
         self.log_clients = LogClients(self)
         self.plane = self.parts.plane(self, folder)
         for checker in checkers:
@@ -100,6 +102,8 @@ class World:
         self.plane.start()
         for number in range(FAMILIES):
             self.clients.register(f"f{number}")
+        if self.plan.with_services:
+            self.service_clients.begin()
         if self.plan.with_instances:
             self.clients.create_fleet()
         for host in self.hosts:
@@ -110,6 +114,8 @@ class World:
         self._break_something()
         self._run_until(lambda: self.agenda.now >= self.plan.safety_s)
         self.heal()
+        if self.plan.with_services:
+            self._let_services_settle()
         deadline_s = self.agenda.now + LIVENESS_S
         self._run_until(lambda: self.settled() or self.agenda.now > deadline_s)
         if not self.settled():
@@ -118,6 +124,19 @@ class World:
         for lane in self.plane.lanes.values():
             lane.store.connection.close()
         return self.trace
+
+    def _let_services_settle(self) -> None:
+        """Services that are not deleted reach their number of tasks. Then all are deleted."""
+        deadline_s = self.agenda.now + LIVENESS_S
+        self._run_until(lambda: self._quiet() or self.agenda.now > deadline_s)
+        if not self._quiet():
+            raise Stuck(f"services do not settle: {self.service_clients.unsettled()}")
+        self.note("services are quiet")
+        self.tell("services_settled")
+        self.service_clients.delete_all()
+
+    def _quiet(self) -> bool:
+        return self.plane.up and self.clients.all_answered() and not self.service_clients.unsettled()
 
     def _run_until(self, over: Callable[[], bool]) -> None:
         for _ in range(EVENTS_MAX):
@@ -147,10 +166,14 @@ class World:
     def _stop_the_endless(self) -> None:
         if self.plane.up:
             self.clients.release_all()
-            rows = self.plane.store.execute("SELECT id, cluster, definition_arn FROM task WHERE desired = 'RUNNING' ORDER BY id")
+            rows = self.plane.store.execute(
+                "SELECT id, cluster, definition_arn FROM task WHERE desired = 'RUNNING' AND task_group NOT LIKE 'service:%' ORDER BY id"
+            )
             for task_id, cluster, definition_arn in rows.fetchall():
                 if self._is_endless(definition_arn):
                     self.clients.ask("StopTask", {"cluster": cluster, "task": task_id, "reason": "the end"}, again=False)
+            if self.plan.with_services:
+                self.service_clients.calm()
             for instance in self.plane.store.instances.all():
                 if not instance.is_host and int(instance.id, 16) % 2:  # some end now, and some stay
                     self.clients.terminate(instance.id)
@@ -176,7 +199,7 @@ class World:
         return not any(ends(name) for name, container in by_name.items() if container["essential"])
 
     def settled(self) -> bool:
-        if not self.plane.up or any(request.again and request.answer is None for request in self.clients.requests):
+        if not self.plane.up or not self.clients.all_answered() or self.service_clients.active():
             return False
         dead = {host.id for host in self.hosts if host.dead}
         if self.unfinished() or any(host["connected"] for host in self.plane.store.hosts.all() if host["id"] in dead):
