@@ -198,13 +198,9 @@ def _security_groups(tx: Tx[Store], caller: Caller, data: Params, interface: Par
 
 def _address(tx: Tx[Store], caller: Caller, subnet: Document, wanted: str | None) -> Document:
     """A private address that no other instance of the subnet has, with the ids of its network interface."""
-    taken = {
-        each.details.get("PrivateIpAddress")
-        for each in tx.store.instances.live(caller.region)
-        if each.details.get("SubnetId") == subnet["SubnetId"]
-    }
-    for nat in every(tx, caller, "natgateway", SubnetId=subnet["SubnetId"]):
-        taken |= {each["PrivateIp"] for each in nat["NatGatewayAddresses"]}
+    taken = tx.store.instances.addresses(subnet["SubnetId"])
+    if gateways := every(tx, caller, "natgateway", SubnetId=subnet["SubnetId"]):
+        taken = taken | {each["PrivateIp"] for nat in gateways for each in nat["NatGatewayAddresses"]}
     block = IPv4Network(subnet["CidrBlock"])
     count = block.num_addresses - FIRST_HOST - 1
     if wanted is not None:
