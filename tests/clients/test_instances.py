@@ -224,6 +224,8 @@ def test_resources_of_a_launch_must_exist(ec2: Any, corral: Corral) -> None:
         **asked, KeyName="mine", IamInstanceProfile={"Name": "node"}, Placement={"AvailabilityZone": "us-east-1b"}
     )["Instances"]
     assert (launched["KeyName"], launched["IamInstanceProfile"]["Arn"]) == ("mine", profile)
+    (shown,) = ec2.describe_subnets(SubnetIds=[subnet["SubnetId"]])["Subnets"]
+    assert shown["AvailableIpAddressCount"] == subnet["AvailableIpAddressCount"] - 1
     assert launched["SubnetId"] == subnet["SubnetId"] and launched["Placement"]["AvailabilityZone"] == "us-east-1b"
     group = launched["SecurityGroups"][0]["GroupId"]
     assert refused(lambda: ec2.delete_subnet(SubnetId=subnet["SubnetId"]))[0] == "DependencyViolation"
