@@ -12,6 +12,7 @@ from corral.store.clusters import Clusters
 from corral.store.definitions import Definitions
 from corral.store.expiries import Expiries
 from corral.store.fleet import Fleet
+from corral.store.groups import Groups
 from corral.store.hosts import Hosts
 from corral.store.images import RegistryImages
 from corral.store.instances import Instances
@@ -22,7 +23,7 @@ from corral.store.scaling_requests import ScalingRequests
 from corral.store.stored_resources import StoredResources
 from corral.store.tasks import Tasks
 
-SCHEMA = ("schema.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql")
+SCHEMA = ("schema.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql", "groups.sql")
 
 
 class Store(Database):
@@ -54,6 +55,7 @@ class Store(Database):
         self.parameters = Parameters(self)
         self.images = RegistryImages(self)
         self.scaling = ScalingRequests(self)
+        self.groups = Groups(self)
         if self.reads_only:
             del self.fleet  # a reader has rows only: the index belongs to the writer's thread
         else:
