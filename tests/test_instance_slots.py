@@ -79,7 +79,7 @@ class World:
         def handler(tx: Tx[Store]) -> None:
             instance = tx.store.instances.get(instance_id)
             assert instance is not None
-            instances.terminate(tx, instance)
+            instances.terminate(tx, instance, "a test ends it")
 
         self.run(handler)
 

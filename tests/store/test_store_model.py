@@ -280,7 +280,7 @@ class StoreMachine(RuleBasedStateMachine):
             return
         spot = place(self.store.fleet.pool(HOST_POOL), waiting.demand)
         if isinstance(spot, Placement):
-            self.now.instances[instance_id] = self.store.instances.launch(waiting, spot)
+            self.now.instances[instance_id] = self.store.instances.launch(waiting, spot, self.clock_s)
             self.now.taken |= dict.fromkeys(spot.gpu_ids, instance_id)
 
     @rule(instance_id=INSTANCES)
@@ -290,7 +290,7 @@ class StoreMachine(RuleBasedStateMachine):
         if instance is None or instance.state is InstanceState.TERMINATED:
             return
         if instance.state is InstanceState.RUNNING:
-            self.now.instances[instance_id] = self.store.instances.shut_down(instance)
+            self.now.instances[instance_id] = self.store.instances.begin_end(instance, InstanceState.SHUTTING_DOWN, "")
         elif not self.store.tasks.on(instance_id):
             self.now.instances[instance_id] = self.store.instances.terminate(instance, self.clock_s)
             self.now.taken = {gpu: owner for gpu, owner in self.now.taken.items() if owner != instance_id}

@@ -93,9 +93,7 @@ def _blocking(member: Member, wishes: dict[str, str]) -> str:
     return wish if wish in ("Wait", "Ignore") else ""
 
 
-def _ready_units(
-    members: Sequence[Member], old: Sequence[str], now_s: float, warmup_s: float
-) -> tuple[int, float | None]:
+def _ready_units(members: Sequence[Member], old: Sequence[str], now_s: float, warmup_s: float) -> tuple[int, float | None]:
     """The units that serve: old instances, and new ones after their warm-up. Also the time when the next one is warm."""
     outdated, units, warm_at = frozenset(old), 0, list[float]()
     for member in members:

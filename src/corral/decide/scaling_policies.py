@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import ceil, inf, trunc
 
 from msgspec import Struct
@@ -56,7 +57,7 @@ def problem_of_steps(steps: Sequence[Step]) -> str | None:
         if sum(getattr(step, bound) is None for step in steps) > 1:
             return f"Only one StepAdjustment may have no {bound} bound."
     ordered = sorted(steps, key=lambda step: -inf if step.lower is None else step.lower)
-    for before, after in zip(ordered, ordered[1:]):
+    for before, after in pairwise(ordered):
         if before.upper != after.lower:
             return "StepAdjustments must not overlap and must not have gaps."
     if any(step.lower is not None and step.lower < 0 for step in steps) and all(step.lower is not None for step in steps):

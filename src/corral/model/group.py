@@ -40,9 +40,7 @@ class LifecycleState(StrEnum):
 
 
 LAUNCH_STATES = frozenset({LifecycleState.PENDING, LifecycleState.PENDING_WAIT})
-TERMINATION_STATES = frozenset(
-    {LifecycleState.TERMINATING_WAIT, LifecycleState.TERMINATING, LifecycleState.TERMINATING_PROCEED}
-)
+TERMINATION_STATES = frozenset({LifecycleState.TERMINATING_WAIT, LifecycleState.TERMINATING, LifecycleState.TERMINATING_PROCEED})
 _ENDS = frozenset({LifecycleState.TERMINATING_WAIT, LifecycleState.TERMINATING})
 MEMBER_MOVES: dict[LifecycleState, frozenset[LifecycleState]] = {
     LifecycleState.PENDING: _ENDS | {LifecycleState.PENDING_WAIT, LifecycleState.IN_SERVICE},

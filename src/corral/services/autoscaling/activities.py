@@ -79,7 +79,9 @@ def finish(tx: Tx[Store], activity_id: str, status: str = SUCCESSFUL, message: s
     return ended
 
 
-def record(tx: Tx[Store], group: Group, description: str, cause: str, status: str = SUCCESSFUL, message: str = "") -> ScalingActivity:
+def record(
+    tx: Tx[Store], group: Group, description: str, cause: str, status: str = SUCCESSFUL, message: str = ""
+) -> ScalingActivity:
     """An activity that ends at once."""
     ended = finish(tx, begin(tx, group, description, cause).id, status, message)
     assert ended is not None
@@ -149,7 +151,8 @@ def _filters(params: Params, now_s: float) -> tuple[float, float, set[str] | Non
             continue
         if each.get("Name") not in ("StartTimeLowerBound", "StartTimeUpperBound") or len(values) != 1:
             raise ValidationError(
-                f"The filter {each.get('Name')} is not valid: use StartTimeLowerBound or StartTimeUpperBound with one time, or Status."
+                f"The filter {each.get('Name')} is not valid: use StartTimeLowerBound or StartTimeUpperBound with one time, or "
+                "Status."
             )
         try:
             given = datetime.fromisoformat(values[0])

@@ -172,9 +172,7 @@ def terminate_for(tx: Tx[Store], group: Group, member: Member, why: Why, members
     return terminate(tx, group, member, cause)[0]
 
 
-def terminate(
-    tx: Tx[Store], group: Group, member: Member, cause: str, *, hooks: bool = True
-) -> tuple[Member, ScalingActivity]:
+def terminate(tx: Tx[Store], group: Group, member: Member, cause: str, *, hooks: bool = True) -> tuple[Member, ScalingActivity]:
     """Terminate an instance of a group, after its lifecycle hooks. `cause` is the whole cause."""
     instance = tx.store.instances.get(member.instance_id)
     if member.state in LAUNCH_STATES:

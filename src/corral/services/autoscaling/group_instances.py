@@ -31,7 +31,9 @@ def describe_auto_scaling_instances(tx: Tx[Store], params: Params, caller: Calle
         if not ids:
             return [(member.instance_id, member) for member in tx.store.groups.members_in(caller.region, after, limit)]
         named = (tx.store.groups.member_with_ec2_id(caller.region, each) for each in ids)
-        found = sorted({member.instance_id: member for member in named if member is not None and member.instance_id > after}.items())
+        found = sorted(
+            {member.instance_id: member for member in named if member is not None and member.instance_id > after}.items()
+        )
         return found if limit < 0 else found[:limit]
 
     found, more = SMALL_PAGES.page(params, candidates)
@@ -86,7 +88,9 @@ def detach_instances(tx: Tx[Store], params: Params, caller: Caller) -> dict[str,
         if member.state not in (LifecycleState.IN_SERVICE, LifecycleState.STANDBY):
             raise _wrong_state(member, "InService or Standby")
     counted = [member for member in members if member.state in COUNTED]
-    group, done = _taken_out(tx, group, members, counted, params, "Detaching EC2 instance", "was detached in response to a user request")
+    group, done = _taken_out(
+        tx, group, members, counted, params, "Detaching EC2 instance", "was detached in response to a user request"
+    )
     for member in members:
         group_changes.release(tx, member)
     tx.mark(group.key)
@@ -142,7 +146,8 @@ def _taken_out(
     units = sum(member.weight for member in counted)
     if decrement and group.desired - units < group.min_size:
         raise ValidationError(
-            f"AutoScalingGroup {group.name} has min size {group.min_size}: its desired capacity {group.desired} cannot shrink by {units}."
+            f"AutoScalingGroup {group.name} has min size {group.min_size}: its desired capacity {group.desired} cannot shrink by "
+            f"{units}."
         )
     before = group.desired
     if decrement:
@@ -205,8 +210,8 @@ def terminate_instance_in_auto_scaling_group(tx: Tx[Store], params: Params, call
     units = sum(member.weight for member in members if member.state in COUNTED)
     if decrement and group.desired - units < group.min_size:
         raise ValidationError(
-            f"Currently, desiredSize equals minSize ({group.min_size}). Terminating instance without replacement will violate group's "
-            "min size constraint. Either set shouldDecrementDesiredCapacity flag to false or lower group's min size."
+            f"Currently, desiredSize equals minSize ({group.min_size}). Terminating instance without replacement will violate "
+            "group's min size constraint. Either set shouldDecrementDesiredCapacity flag to false or lower group's min size."
         )
     for member in members:
         if member.state in TERMINATION_STATES:

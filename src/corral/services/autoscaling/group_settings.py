@@ -134,7 +134,7 @@ def put_notification_configuration(tx: Tx[Store], params: Params, caller: Caller
     topics = {each["TopicARN"] for each in documents_of(tx, group.region, NOTIFICATION, group.name)} | {topic}
     if len(topics) > TOPICS_MAX:
         raise LimitExceededFault(f"A group can have at most {TOPICS_MAX} notification topics.")
-    document = {"AutoScalingGroupName": group.name, "TopicARN": topic, "Types": sorted(set(params["NotificationTypes"]))}
+    document = {"AutoScalingGroupName": group.name, "TopicARN": topic, "_types": sorted(set(params["NotificationTypes"]))}
     put_document(tx, group.region, NOTIFICATION, group.name, topic, document)
     return {}
 
@@ -151,16 +151,16 @@ def describe_notification_configurations(tx: Tx[Store], params: Params, caller: 
 
     def candidates(after: str, limit: int) -> list[tuple[str, dict[str, str]]]:
         found = [
-            (f"{key}\n{kind}", {"AutoScalingGroupName": each["AutoScalingGroupName"], "TopicARN": each["TopicARN"], "NotificationType": kind})
+            (f"{key}\n{kind}", {**each, "NotificationType": kind})
             for key, each in tx.store.stored.listed(SERVICE, NOTIFICATION, caller.region)
             if not names or each["AutoScalingGroupName"] in names
-            for kind in each["Types"]
-        ]  # fmt: skip
+            for kind in each["_types"]
+        ]
         found = [pair for pair in found if pair[0] > after]
         return found if limit < 0 else found[:limit]
 
     found, more = PAGES.page(params, candidates)
-    return {"NotificationConfigurations": found, **more}
+    return {"NotificationConfigurations": [{name: each[name] for name in each if name[0] != "_"} for each in found], **more}
 
 
 # Warm pools
@@ -239,8 +239,10 @@ def _describe(member: str, many: str, view: Callable[[Any], dict[str, Any]], pag
 
 
 def _traffic_source(each: dict[str, Any]) -> dict[str, Any]:
-    kind = each.get("Type") or ("vpc-lattice" if ":vpc-lattice:" in each["Identifier"] else "elbv2" if each["Identifier"].startswith("arn:") else "elb")
-    return {"Identifier": each["Identifier"], "TrafficSource": each["Identifier"], "Type": kind, "State": "Added"}
+    identifier = each["Identifier"]
+    guessed = "elbv2" if identifier.startswith("arn:") else "elb"
+    kind = each.get("Type") or ("vpc-lattice" if ":vpc-lattice:" in identifier else guessed)
+    return {"Identifier": identifier, "TrafficSource": identifier, "Type": kind, "State": "Added"}
 
 
 # Account and types

@@ -231,10 +231,12 @@ def delete_auto_scaling_group(tx: Tx[Store], params: Params, caller: Caller) -> 
     if members and not force:
         if all(member.activity for member in members):
             raise ScalingActivityInProgressFault(
-                f"You cannot delete an AutoScalingGroup while there are scaling activities in progress for that group: {group.name}."
+                f"You cannot delete an AutoScalingGroup while there are scaling activities in progress for that group: "
+                f"{group.name}."
             )
         raise ResourceInUseFault(
-            "You cannot delete an AutoScalingGroup while there are instances or pending Spot instance request(s) still in the group."
+            "You cannot delete an AutoScalingGroup while there are instances or pending Spot instance request(s) still in the "
+            "group."
         )
     cause = "a user request force deleted AutoScalingGroup" if force else "a user request deleted AutoScalingGroup"
     group = group_changes.set_desired(tx, group, 0, cause, min_size=0, status=DELETING)
@@ -259,9 +261,13 @@ def _end(tx: Tx[Store], group: Group, member: Member, cause: str) -> None:
 def set_desired_capacity(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     group, desired = changeable_group(tx, caller, params["AutoScalingGroupName"]), params["DesiredCapacity"]
     if desired > group.max_size:
-        raise ValidationError(f"New SetDesiredCapacity value {desired} is above max value {group.max_size} for the AutoScalingGroup.")
+        raise ValidationError(
+            f"New SetDesiredCapacity value {desired} is above max value {group.max_size} for the AutoScalingGroup."
+        )
     if desired < group.min_size:
-        raise ValidationError(f"New SetDesiredCapacity value {desired} is below min value {group.min_size} for the AutoScalingGroup.")
+        raise ValidationError(
+            f"New SetDesiredCapacity value {desired} is below min value {group.min_size} for the AutoScalingGroup."
+        )
     if params.get("HonorCooldown"):
         group_changes.check_cooldown(tx, group)
     group_changes.set_desired(tx, group, desired, "a user request explicitly set group desired capacity")
@@ -274,7 +280,9 @@ def set_desired_capacity(tx: Tx[Store], params: Params, caller: Caller) -> dict[
 def describe_auto_scaling_groups(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     names = params.get("AutoScalingGroupNames")
     if names and len(names) > params.get("MaxRecords", NAMES_MAX):
-        raise ValidationError(f"The number of group names that may be passed in is limited to {params.get('MaxRecords', NAMES_MAX)}")
+        raise ValidationError(
+            f"The number of group names that may be passed in is limited to {params.get('MaxRecords', NAMES_MAX)}"
+        )
     chosen = filter_groups(params.get("Filters", []))
 
     def candidates(after: str, limit: int) -> list[tuple[str, Group]]:

@@ -153,8 +153,8 @@ def _check_reversible(configuration: dict[str, Any], previous: dict[str, Any]) -
     )
     if template.get("Version", "$Default" if template else "1").startswith("$"):
         raise IrreversibleInstanceRefreshFault(
-            "The group uses $Latest or $Default of its launch template, so the instance refresh cannot be rolled back: use a version "
-            "number."
+            "The group uses $Latest or $Default of its launch template, so the instance refresh cannot be rolled back: use a "
+            "version number."
         )
 
 

@@ -82,8 +82,8 @@ def _check_user_data(text: str | None) -> None:
 
 
 def find_instance(tx: Tx[Store], caller: Caller, instance_id: str) -> Instance:
-    instance = tx.store.instances.by_ec2_id(caller.region, instance_id)
-    if instance is None:
+    instance = tx.store.instances.by_ec2_id(instance_id)
+    if instance is None or instance.region != caller.region:
         raise ValidationError(f"Invalid Instance ID: the instance ID '{instance_id}' does not exist.")
     return instance
 
@@ -103,7 +103,9 @@ def _check_delete(tx: Tx[Store], caller: Caller, document: Document) -> None:
     name = document["LaunchConfigurationName"]
     for group in tx.store.groups.listed(caller.region):
         if group.settings.get("LaunchConfigurationName") == name:
-            raise ResourceInUseFault(f"Cannot delete launch configuration {name} because it is attached to AutoScalingGroup {group.name}")
+            raise ResourceInUseFault(
+                f"Cannot delete launch configuration {name} because it is attached to AutoScalingGroup {group.name}"
+            )
 
 
 CONFIGURATION_TYPE = ResourceType(

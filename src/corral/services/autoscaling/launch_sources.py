@@ -16,16 +16,20 @@ from corral.services.autoscaling.errors import ValidationError
 from corral.services.autoscaling.launch_configurations import CONFIGURATION_TYPE
 from corral.services.caller import Caller
 from corral.services.ec2.instance_types import price_of
-from corral.services.ec2.launch_specs import instance_request, template_data
+from corral.services.ec2.launch_specs import instance_request, merged, template_data
 from corral.services.instances import InstanceRequest, fits_ever
 from corral.services.stored_resources import find
+from corral.services.tags import is_reserved
 from corral.store import Store
 
 SOURCES = ("LaunchConfigurationName", "LaunchTemplate", "MixedInstancesPolicy")  # settings of a group that name one
 GROUP_TAG = "aws:autoscaling:groupName"
 WEIGHT_MAX = 999
 ON_DEMAND_STRATEGY, SPOT_STRATEGY = "prioritized", "lowest-price"  # defaults
-SAME_MEMBERS = ("ImageId", "InstanceType", "KeyName", "UserData", "KernelId", "EbsOptimized", "MetadataOptions", "BlockDeviceMappings")
+SAME_MEMBERS = (  # of launch configurations and RunInstances
+    "ImageId", "InstanceType", "KeyName", "UserData", "KernelId", "RamdiskId", "EbsOptimized", "MetadataOptions",
+    "BlockDeviceMappings",
+)  # fmt: skip
 
 
 class LaunchRefused(Exception):
@@ -59,7 +63,8 @@ def checked_sources(tx: Tx[Store], caller: Caller, settings: dict[str, Any]) -> 
     given = [member for member in SOURCES if settings.get(member)]
     if len(given) != 1:
         raise ValidationError(
-            "Valid requests must contain either LaunchTemplate, LaunchConfigurationName, InstanceId or MixedInstancesPolicy parameter."
+            "Valid requests must contain either LaunchTemplate, LaunchConfigurationName, InstanceId or MixedInstancesPolicy "
+            "parameter."
         )
     if given == ["LaunchConfigurationName"]:
         find(tx, caller, CONFIGURATION_TYPE, settings)
@@ -121,9 +126,7 @@ def _checked_policy(tx: Tx[Store], caller: Caller, policy: dict[str, Any]) -> di
 # Launches
 
 
-def next_launch(
-    tx: Tx[Store], group: Group, settings: dict[str, Any], members: list[Member], zone: str, reason: str
-) -> Launch:
+def next_launch(tx: Tx[Store], group: Group, settings: dict[str, Any], members: list[Member], zone: str, reason: str) -> Launch:
     """The request for the next instance of a group. `settings` name the launch source. Raises LaunchRefused."""
     caller = group_caller(tx, group.region)
     try:
@@ -167,9 +170,7 @@ def _of_policy(
 
 def ordered_options(policy: dict[str, Any], market: str) -> list[TypeOption]:
     overrides = policy["LaunchTemplate"].get("Overrides") or [{}]
-    strategy = policy["InstancesDistribution"][
-        "OnDemandAllocationStrategy" if market == ON_DEMAND else "SpotAllocationStrategy"
-    ]
+    strategy = policy["InstancesDistribution"]["OnDemandAllocationStrategy" if market == ON_DEMAND else "SpotAllocationStrategy"]
     options = [
         TypeOption(each.get("InstanceType", ""), whole_number(each.get("WeightedCapacity", "1")) or 1, at)
         for at, each in enumerate(overrides)
@@ -216,7 +217,8 @@ def _resolve(tx: Tx[Store], caller: Caller, settings: dict[str, Any]) -> _Resolv
         source = LaunchSource(CONFIGURATION, name=name, created_at_s=configuration["CreatedTime"])
         return _Resolved(_data_of_configuration(configuration), source)
     found = template_data(tx, caller, settings["LaunchTemplate"])
-    return _Resolved(found.data, LaunchSource(TEMPLATE, found.template_id, found.name, str(found.version)))
+    source = LaunchSource(TEMPLATE, found.template_id, found.name, str(found.version))
+    return _Resolved(merged(found, {}), source)
 
 
 def _data_of_configuration(configuration: dict[str, Any]) -> dict[str, Any]:
@@ -263,12 +265,21 @@ def subnet_in(tx: Tx[Store], group: Group, zone: str) -> str | None:
 
 def _tagged(group: Group, data: dict[str, Any]) -> dict[str, Any]:
     """Tags of the template, tags of the group that are propagated, and the tag that names the group."""
-    own = {tag["Key"]: tag["Value"] for tag in group.settings.get("Tags", ()) if tag["PropagateAtLaunch"]} | {GROUP_TAG: group.name}
+    own = {tag["Key"]: tag["Value"] for tag in group.settings.get("Tags", ()) if tag["PropagateAtLaunch"]}
     others = []
     for each in data.get("TagSpecifications", ()):
         if each.get("ResourceType") == "instance":
             own = {tag["Key"]: tag.get("Value", "") for tag in each.get("Tags", ())} | own
         else:
             others.append(each)
-    tags = [{"Key": key, "Value": value} for key, value in own.items()]
-    return {**data, "TagSpecifications": [*others, {"ResourceType": "instance", "Tags": tags}]}
+    free = {key: value for key, value in own.items() if not is_reserved(key)}
+    reserved = {key: value for key, value in own.items() if is_reserved(key)} | {GROUP_TAG: group.name}
+    return {
+        **data,
+        "TagSpecifications": [*others, {"ResourceType": "instance", "Tags": _tag_list(free)}],
+        "_tags": _tag_list(reserved),
+    }
+
+
+def _tag_list(tags: dict[str, str]) -> list[dict[str, str]]:
+    return [{"Key": key, "Value": value} for key, value in tags.items()]

@@ -158,8 +158,8 @@ def execute_policy(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, A
     )
     if not apply_policy(tx, group, policy, breach):
         raise ValidationError(
-            f"The policy {policy['PolicyName']} has no step adjustment for the metric value {breach.value} and the breach threshold "
-            f"{breach.threshold}."
+            f"The policy {policy['PolicyName']} has no step adjustment for the metric value {breach.value} and the breach "
+            f"threshold {breach.threshold}."
         )
     return {}
 

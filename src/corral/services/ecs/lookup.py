@@ -64,6 +64,11 @@ def exists_without_row(tx: Tx[Store], region: str, name: str) -> bool:
     return name == DEFAULT_CLUSTER or has_host(tx, name) or tx.store.clusters.has_tasks(region, name)
 
 
+def is_active_cluster(tx: Tx[Store], region: str, name: str) -> bool:
+    found = tx.store.clusters.get(region, name)
+    return found[0] == "ACTIVE" or has_host(tx, name) if found is not None else exists_without_row(tx, region, name)
+
+
 def has_host(tx: Tx[Store], cluster: str) -> bool:
     """Whether this machine joined the cluster: `corral up --cluster`."""
     return cluster == tx.settings.cluster
