@@ -171,10 +171,10 @@ def _scale(tx: Tx[Store], group: Group, members: list[Member]) -> list[float]:
 def _launch(tx: Tx[Store], group: Group, settings: dict[str, Any], members: list[Member], missing: int, causes: list[str]) -> bool:
     """Launch instances until no unit is missing. Return False if more launches are left for the next run."""
     launched, failed = 0, False
+    before = capacity_of(members)
+    started = group_changes.STARTED.format(before, before + missing)
     while missing > 0 and launched < STEPS_MAX and not failed:
-        before = capacity_of(members)
-        target = before + missing
-        text = causes[0] if causes else group_changes.STARTED.format(before, target)
+        text = causes[0] if causes else started
         member = group_changes.launch_one(tx, group, settings, members, text)
         if member is None:
             failed = True
@@ -220,7 +220,7 @@ def _refresh(
     source = refresh.previous if refresh.status == ROLLING_BACK else refresh.configuration
     if group.failures and refresh.status != ROLLING_BACK:
         failed = tx.store.groups.activities(group.region, group.name, ended=True, limit=1)
-        reason = failed[0].message if failed else "An instance could not be launched."
+        reason = failed[0][1].message if failed else "An instance could not be launched."
         tx.store.groups.put_refresh(refresh.but(status=FAILED, reason=reason, ended_at_s=tx.now_s))
         return own, none, 0, none
     step = step_refresh(refresh, group.desired, members, tx.now_s, _warmup_s(group, refresh))

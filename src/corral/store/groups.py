@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from corral.database import Database
@@ -98,9 +96,9 @@ class Groups:
 
     def put_activity(self, activity: ScalingActivity) -> None:
         self._execute(
-            "INSERT INTO scaling_activity VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
-            "ended_at = excluded.ended_at, record = excluded.record",
-            (activity.id, activity.region, activity.group, activity.started_at_s, activity.ended_at_s, _dumps(activity)),
+            "INSERT INTO scaling_activity (id, region, name, ended_at, record) VALUES (?, ?, ?, ?, ?) "
+            "ON CONFLICT (id) DO UPDATE SET ended_at = excluded.ended_at, record = excluded.record",
+            (activity.id, activity.region, activity.group, activity.ended_at_s, _dumps(activity)),
         )
 
     def activity(self, activity_id: str) -> ScalingActivity | None:
@@ -108,23 +106,23 @@ class Groups:
         return _ACTIVITY.decode(row[0]) if row else None
 
     def activities(
-        self, region: str, name: str | None, *, ended: bool, before: tuple[float, str] | None = None, limit: int = -1
-    ) -> list[ScalingActivity]:
-        """Activities of a group, or of all groups, newest first; only those that follow (start, id) `before` in this order."""
+        self, region: str, name: str | None, *, ended: bool, before: int | None = None, limit: int = -1
+    ) -> list[tuple[int, ScalingActivity]]:
+        """Activities of a group, or of all groups, with their numbers, newest first; only those with a number below `before`."""
         where = ["region = ?", f"ended_at IS {'NOT ' if ended else ''}NULL"]
-        values: list[Any] = [region]
+        values: list[str | int] = [region]
         if name is not None:
             where.append("name = ?")
             values.append(name)
         if before is not None:
-            where.append("(started_at < ? OR (started_at = ? AND id > ?))")
-            values += [before[0], *before]
-        sql = f"SELECT record FROM scaling_activity WHERE {' AND '.join(where)} ORDER BY started_at DESC, id LIMIT ?"
-        return [_ACTIVITY.decode(record) for (record,) in self._execute(sql, (*values, limit))]
+            where.append("number < ?")
+            values.append(before)
+        sql = f"SELECT number, record FROM scaling_activity WHERE {' AND '.join(where)} ORDER BY number DESC LIMIT ?"
+        return [(number, _ACTIVITY.decode(record)) for number, record in self._execute(sql, (*values, limit))]
 
     def drop_activities(self, before_s: float, limit: int) -> int:
         """Delete activities that ended long ago. Return how many."""
-        sql = "DELETE FROM scaling_activity WHERE id IN (SELECT id FROM scaling_activity WHERE ended_at < ? LIMIT ?)"
+        sql = "DELETE FROM scaling_activity WHERE number IN (SELECT number FROM scaling_activity WHERE ended_at < ? LIMIT ?)"
         return self._execute(sql, (before_s, limit)).rowcount
 
     def oldest_activity_s(self) -> float | None:

@@ -23,15 +23,15 @@ CREATE TABLE group_member (
 CREATE INDEX group_member_group ON group_member (region, name);
 
 CREATE TABLE scaling_activity (
-    id         TEXT PRIMARY KEY,
-    region     TEXT NOT NULL,
-    name       TEXT NOT NULL,                   -- of the group, which may be deleted
-    started_at REAL NOT NULL,
-    ended_at   REAL,                            -- NULL: in progress
-    record     TEXT NOT NULL
-) WITHOUT ROWID;
-CREATE INDEX scaling_activity_open ON scaling_activity (region, name, started_at) WHERE ended_at IS NULL;
-CREATE INDEX scaling_activity_ended ON scaling_activity (region, name, started_at) WHERE ended_at IS NOT NULL;
+    number   INTEGER PRIMARY KEY,               -- in the order in which they began
+    id       TEXT NOT NULL UNIQUE,
+    region   TEXT NOT NULL,
+    name     TEXT NOT NULL,                     -- of the group, which may be deleted
+    ended_at REAL,                              -- NULL: in progress
+    record   TEXT NOT NULL
+);
+CREATE INDEX scaling_activity_open ON scaling_activity (region, name) WHERE ended_at IS NULL;
+CREATE INDEX scaling_activity_ended ON scaling_activity (region, name) WHERE ended_at IS NOT NULL;
 CREATE INDEX scaling_activity_age ON scaling_activity (ended_at);
 
 CREATE TABLE instance_refresh (

@@ -11,7 +11,8 @@ import orjson
 from corral.core import Tx
 from corral.model.group import Group, ScalingActivity
 from corral.model.instance import InstanceState
-from corral.services.autoscaling.errors import InvalidNextToken, ValidationError
+from corral.model.numbers import whole_number
+from corral.services.autoscaling.errors import ValidationError
 from corral.services.autoscaling.names import ACTIVITY_PAGES, find_group, group_arn
 from corral.services.caller import Caller
 from corral.services.instances import reason_of_wait
@@ -113,32 +114,30 @@ def describe_scaling_activities(tx: Tx[Store], params: Params, caller: Caller) -
     def candidates(after: str, limit: int) -> list[tuple[str, ScalingActivity]]:
         """Activities in progress first, then the others, newest first."""
         found: list[tuple[str, ScalingActivity]] = []
-        begun, before = _position(after)
+        in_ended, number = ACTIVITY_PAGES.position(params, _position) if after else (False, None)
         for ended in (False, True):
-            if begun and not ended:
+            if in_ended and not ended:
                 continue
-            place = before if ended == begun else None
+            before = number if ended == in_ended else None
             while limit < 0 or len(found) < limit:
-                rows = tx.store.groups.activities(caller.region, name, ended=ended, before=place, limit=ROWS_PER_READ)
-                found += [(f"{ended:d}/{each.started_at_s!r}/{each.id}", each) for each in rows if wanted(each)]
+                rows = tx.store.groups.activities(caller.region, name, ended=ended, before=before, limit=ROWS_PER_READ)
+                found += [(f"{ended:d}/{at}", each) for at, each in rows if wanted(each)]
                 if len(rows) < ROWS_PER_READ:
                     break
-                place = (rows[-1].started_at_s, rows[-1].id)
+                before = rows[-1][0]
         return found if limit < 0 else found[:limit]
 
     found, more = ACTIVITY_PAGES.page(params, candidates)
     return {"Activities": [activity_view(tx, activity) for activity in found], **more}
 
 
-def _position(after: str) -> tuple[bool, tuple[float, str] | None]:
-    """Where a page begins: whether among the activities that ended, and after which one."""
-    if not after:
-        return False, None
-    try:
-        ended, at, activity_id = after.split("/")
-        return ended == "1", (float(at), activity_id)
-    except ValueError:
-        raise InvalidNextToken("NextToken is not valid: pass the NextToken of the previous response unchanged.") from None
+def _position(after: str) -> tuple[bool, int | None]:
+    """Where a page begins: whether among the activities that have ended, and below which number."""
+    ended, _, digits = after.partition("/")
+    number = whole_number(digits)
+    if ended not in ("0", "1") or number is None:
+        raise ValueError("not a position")
+    return ended == "1", number
 
 
 def _filters(params: Params, now_s: float) -> tuple[float, float, set[str] | None]:

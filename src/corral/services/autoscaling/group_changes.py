@@ -32,7 +32,11 @@ from corral.store import Store
 
 RETRY_S, RETRY_MAX_S = 15.0, 600.0  # after a failed launch; doubled by each further one
 COOLDOWN_S = 300
-STARTED = "an instance was started in response to a difference between desired and actual capacity, increasing the capacity from {} to {}."
+INSTANT_S = 1e-6  # between members that are launched in one transaction, so that the oldest one is known
+STARTED = (
+    "an instance was started in response to a difference between desired and actual capacity, "
+    "increasing the capacity from {} to {}."
+)
 REPLACEMENT = "an instance was launched in response to an unhealthy instance needing to be replaced."
 REFRESHED = "an instance was launched in response to an instance refresh."
 RENEWED = "an instance was launched to replace one that has reached its maximum instance lifetime."
@@ -70,7 +74,7 @@ def check_cooldown(tx: Tx[Store], group: Group) -> None:
     """Refuse a scaling request while an activity is under way or the cooldown lasts."""
     ongoing = tx.store.groups.activities(group.region, group.name, ended=False, limit=1)
     if ongoing:
-        raise ScalingActivityInProgressFault(f"Scaling activity {ongoing[0].id} is in progress and blocks this action")
+        raise ScalingActivityInProgressFault(f"Scaling activity {ongoing[0][1].id} is in progress and blocks this action")
     cooldown_s = group.cooldown_s if group.cooldown_s is not None else group.settings.get("DefaultCooldown", COOLDOWN_S)
     if group.scaled_at_s is not None and tx.now_s < group.scaled_at_s + cooldown_s:
         until = activities.stamp(group.scaled_at_s + cooldown_s)
@@ -112,7 +116,7 @@ def launch_one(tx: Tx[Store], group: Group, settings: Mapping[str, Any], members
         region=group.region,
         group=group.name,
         state=LifecycleState.PENDING,
-        created_at_s=tx.now_s,
+        created_at_s=max(tx.now_s, max((each.created_at_s for each in members), default=0.0) + INSTANT_S),
         type=instance.type,
         zone=zone,
         activity=activity.id,
