@@ -26,6 +26,12 @@ class GroupWorld:
         self.clock = VirtualClock(1_767_225_600.0)  # 2026-01-01T00:00:00Z
         self.core = Core(self.store, settings=settings or Settings(), clock=self.clock, ids=RandomIds(), reconcilers=STATE)
         self.run(lambda tx: hosts.hello(tx, hello("h", gpus)))
+        self.host_reports_until(1e12)
+
+    def host_reports_until(self, at_s: float) -> None:
+        """The last report of the host: it is silent SILENT_S later."""
+        self.run(lambda tx: tx.store.execute("UPDATE host SET seen_at = ?", (at_s,)) and None)
+        self.run(lambda tx: tx.mark("host:h"))
 
     def run(self, handler: Any) -> Any:
         outcome = self.core.batch([Command(handler, lambda answer: None)])
@@ -50,22 +56,14 @@ class GroupWorld:
         raise AssertionError("work is due again and again")
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, and run what becomes due on the way. The host reports meanwhile."""
+        """Let time pass, and run what becomes due on the way."""
         end_s = self.clock.now_s() + seconds
-        while True:
-            self.settle()
-            due_s = self.store.next_due_s()
-            if due_s is None or due_s > end_s:
-                break
+        self.settle()
+        while (due_s := self.store.next_due_s()) is not None and due_s <= end_s:
             self.clock.advance(max(0.0, due_s - self.clock.now_s()) + 1e-6)
-            self.run(lambda tx: hosts.hello(tx, hello("h", self.gpus)))
+            self.settle()
         self.clock.advance(max(0.0, end_s - self.clock.now_s()))
         self.settle()
-
-    @property
-    def gpus(self) -> int:
-        found: int = self.store.execute("SELECT count(*) FROM gpu WHERE present = 1").fetchone()[0]
-        return found
 
     # Shorthands
 

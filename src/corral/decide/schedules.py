@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from calendar import monthrange, timegm
+from calendar import monthrange
 from collections.abc import Callable
 
 from msgspec import Struct
@@ -81,16 +81,13 @@ def next_time(cron: Cron, after_s: float, offset: Offset) -> float | None:
 
 
 def date_of(day: int) -> tuple[int, int, int]:
-    """(year, month, day) of a number of days since 1 January 1970."""
-    year = 1970 + day // 366
-    while timegm((year + 1, 1, 1, 0, 0, 0)) <= day * DAY_S:
-        year += 1
-    left = day - timegm((year, 1, 1, 0, 0, 0)) // DAY_S
-    month = 1
-    while left >= (length := monthrange(year, month)[1]):
-        left -= length
-        month += 1
-    return year, month, left + 1
+    """(year, month, day) of a number of days since 1 January 1970, without the limits of datetime."""
+    cycle, in_cycle = divmod(day + 719_468, 146_097)  # days of 400 years, counted from 1 March of the year 0
+    year = (in_cycle - in_cycle // 1460 + in_cycle // 36_524 - in_cycle // 146_096) // 365
+    in_year = in_cycle - (365 * year + year // 4 - year // 100)
+    from_march = (5 * in_year + 2) // 153
+    month = from_march + 3 if from_march < 10 else from_march - 9
+    return 400 * cycle + year + (month <= 2), month, in_year - (153 * from_march + 2) // 5 + 1
 
 
 def _instant(local_s: int, offset: Offset) -> float:
