@@ -71,7 +71,7 @@ class GroupWorld:
         self.call("CreateLaunchConfiguration", LaunchConfigurationName=name, ImageId="ami-1", InstanceType=type_, **more)
         return name
 
-    def template(self, name: str = "lt", type_: str = GPUS_1, **more: Any) -> str:
+    def template(self, name: str = "tpl", type_: str = GPUS_1, **more: Any) -> str:
         data = {"ImageId": "ami-1", "InstanceType": type_, **more}
         made = self.call("CreateLaunchTemplate", "ec2", LaunchTemplateName=name, LaunchTemplateData=data)
         return str(made["LaunchTemplate"]["LaunchTemplateId"])

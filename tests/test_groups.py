@@ -53,7 +53,9 @@ def test_zero_three_one_zero(world: GroupWorld) -> None:
     assert world.states() == [] and running(world) == 0
     found = world.activities()
     assert [each["StatusCode"] for each in found] == ["Successful"] * 6 and all(each["Progress"] == 100 for each in found)
-    assert [each["Description"].split(":")[0] for each in found] == ["Terminating EC2 instance"] * 3 + ["Launching a new EC2 instance"] * 3
+    assert [each["Description"].split(":")[0] for each in found] == ["Terminating EC2 instance"] * 3 + [
+        "Launching a new EC2 instance"
+    ] * 3
     assert found[-1]["Cause"] == (
         "At 2026-01-01T00:00:00Z a user request explicitly set group desired capacity changing the desired capacity from 0 to 3.  "
         "At 2026-01-01T00:00:00Z an instance was started in response to a difference between desired and actual capacity, increasing "
@@ -226,7 +228,7 @@ def test_an_instance_of_a_silent_host_is_replaced_after_a_while(world: GroupWorl
     world.wait(SILENT_S + 1)
     assert world.ids() == [before] and world.shown()["Instances"][0]["HealthStatus"] == "Healthy"
     world.wait(121)
-    assert world.ids()[1:] and world.states()[0] == "InService", "a replacement is launched"
+    assert world.ids() != [before] and world.states() == ["Pending"], "no other host has room for its successor"
     assert any("status checks failure" in each["Cause"] for each in world.activities())
 
 
@@ -238,7 +240,10 @@ def test_the_maximum_lifetime(world: GroupWorld) -> None:
     world.wait(1000)
     assert not before & set(world.ids()) and world.states() == ["InService"] * 2
     assert any("maximum instance lifetime" in each["Cause"] for each in world.activities())
-    assert refused(lambda: world.call("UpdateAutoScalingGroup", AutoScalingGroupName="g", MaxInstanceLifetime=5)).code == "ValidationError"
+    assert (
+        refused(lambda: world.call("UpdateAutoScalingGroup", AutoScalingGroupName="g", MaxInstanceLifetime=5)).code
+        == "ValidationError"
+    )
 
 
 # Members by request
@@ -272,7 +277,9 @@ def test_terminate_by_request(world: GroupWorld) -> None:
 def test_detach_and_attach(world: GroupWorld) -> None:
     world.group(desired=2, most=3)
     gone, stays = world.ids()
-    [done] = world.call("DetachInstances", InstanceIds=[gone], AutoScalingGroupName="g", ShouldDecrementDesiredCapacity=True)["Activities"]
+    [done] = world.call("DetachInstances", InstanceIds=[gone], AutoScalingGroupName="g", ShouldDecrementDesiredCapacity=True)[
+        "Activities"
+    ]
     assert done["Description"] == f"Detaching EC2 instance: {gone}" and "shrinking the capacity from 2 to 1" in done["Cause"]
     world.settle()
     assert (world.ids(), world.shown()["DesiredCapacity"], running(world)) == ([stays], 1, 2), "it goes on running"
@@ -292,7 +299,9 @@ def test_detach_and_attach(world: GroupWorld) -> None:
 def test_standby(world: GroupWorld) -> None:
     world.group(desired=2, most=3)
     first, _ = world.ids()
-    [done] = world.call("EnterStandby", InstanceIds=[first], AutoScalingGroupName="g", ShouldDecrementDesiredCapacity=True)["Activities"]
+    [done] = world.call("EnterStandby", InstanceIds=[first], AutoScalingGroupName="g", ShouldDecrementDesiredCapacity=True)[
+        "Activities"
+    ]
     assert done["Description"] == f"Moving EC2 instance to Standby: {first}"
     assert (world.states(), world.shown()["DesiredCapacity"]) == (["Standby", "InService"], 1)
     [done] = world.call("ExitStandby", InstanceIds=[first], AutoScalingGroupName="g")["Activities"]
@@ -303,9 +312,12 @@ def test_standby(world: GroupWorld) -> None:
     assert sorted(world.states()) == ["InService", "InService", "Standby"], "replaced"
     world.desire(0)
     assert world.states() == ["Standby"]
-    assert "not in InService" in refused(
-        lambda: world.call("EnterStandby", InstanceIds=[first], AutoScalingGroupName="g", ShouldDecrementDesiredCapacity=True)
-    ).message
+    assert (
+        "not in InService"
+        in refused(
+            lambda: world.call("EnterStandby", InstanceIds=[first], AutoScalingGroupName="g", ShouldDecrementDesiredCapacity=True)
+        ).message
+    )
 
 
 def test_protection(world: GroupWorld) -> None:
@@ -352,7 +364,10 @@ def test_deletion_ends_waits_of_hooks(world: GroupWorld) -> None:
     assert world.shown() is None and running(world) == 0
 
 
-@pytest.mark.parametrize("level, force, refusal", [("prevent-force-deletion", True, True), ("prevent-all-deletion", False, True), ("prevent-force-deletion", False, False)])
+@pytest.mark.parametrize(
+    "level, force, refusal",
+    [("prevent-force-deletion", True, True), ("prevent-all-deletion", False, True), ("prevent-force-deletion", False, False)],
+)
 def test_deletion_protection(world: GroupWorld, level: str, force: bool, refusal: bool) -> None:
     world.group(DeletionProtection=level)
     delete = lambda: world.call("DeleteAutoScalingGroup", AutoScalingGroupName="g", ForceDelete=force)  # noqa: E731
@@ -425,7 +440,11 @@ def test_an_abandoned_launch_is_terminated(world: GroupWorld) -> None:
     world.desire(1)
     [before] = world.ids()
     world.call(
-        "CompleteLifecycleAction", AutoScalingGroupName="g", LifecycleHookName="hook", InstanceId=before, LifecycleActionResult="ABANDON"
+        "CompleteLifecycleAction",
+        AutoScalingGroupName="g",
+        LifecycleHookName="hook",
+        InstanceId=before,
+        LifecycleActionResult="ABANDON",
     )
     world.settle()
     assert world.ids() != [before] and world.states() == ["Pending:Wait"]
@@ -442,7 +461,11 @@ def test_a_termination_hook_delays_the_end(world: GroupWorld, result: str) -> No
     [message] = messages(world)
     assert message["LifecycleTransition"] == "autoscaling:EC2_INSTANCE_TERMINATING"
     world.call(
-        "CompleteLifecycleAction", AutoScalingGroupName="g", LifecycleHookName="hook", InstanceId=instance_id, LifecycleActionResult=result
+        "CompleteLifecycleAction",
+        AutoScalingGroupName="g",
+        LifecycleHookName="hook",
+        InstanceId=instance_id,
+        LifecycleActionResult=result,
     )
     world.settle()
     assert world.states() == [] and running(world) == 0
@@ -452,13 +475,20 @@ def test_two_hooks_must_both_continue(world: GroupWorld) -> None:
     world.group()
     for name in ("one", "two"):
         world.call(
-            "PutLifecycleHook", AutoScalingGroupName="g", LifecycleHookName=name, LifecycleTransition="autoscaling:EC2_INSTANCE_LAUNCHING"
+            "PutLifecycleHook",
+            AutoScalingGroupName="g",
+            LifecycleHookName=name,
+            LifecycleTransition="autoscaling:EC2_INSTANCE_LAUNCHING",
         )
     world.desire(1)
     [instance_id] = world.ids()
     for name, state in (("one", "Pending:Wait"), ("two", "InService")):
         world.call(
-            "CompleteLifecycleAction", AutoScalingGroupName="g", LifecycleHookName=name, InstanceId=instance_id, LifecycleActionResult="CONTINUE"
+            "CompleteLifecycleAction",
+            AutoScalingGroupName="g",
+            LifecycleHookName=name,
+            InstanceId=instance_id,
+            LifecycleActionResult="CONTINUE",
         )
         assert world.states() == [state]
 
@@ -493,11 +523,17 @@ def versions(world: GroupWorld) -> list[str]:
 
 def test_a_group_follows_its_template(world: GroupWorld) -> None:
     template_id = world.template()
-    world.group(desired=1, LaunchTemplate={"LaunchTemplateName": "lt", "Version": "$Latest"})
+    world.group(desired=1, LaunchTemplate={"LaunchTemplateName": "tpl", "Version": "$Latest"})
     shown = world.shown()
-    assert shown["LaunchTemplate"] == {"LaunchTemplateId": template_id, "LaunchTemplateName": "lt", "Version": "$Latest"}
-    assert shown["Instances"][0]["LaunchTemplate"] == {"LaunchTemplateId": template_id, "LaunchTemplateName": "lt", "Version": "1"}
-    world.call("CreateLaunchTemplateVersion", "ec2", LaunchTemplateId=template_id, SourceVersion="1", LaunchTemplateData={"InstanceType": "g5.2xlarge"})
+    assert shown["LaunchTemplate"] == {"LaunchTemplateId": template_id, "LaunchTemplateName": "tpl", "Version": "$Latest"}
+    assert shown["Instances"][0]["LaunchTemplate"] == {"LaunchTemplateId": template_id, "LaunchTemplateName": "tpl", "Version": "1"}
+    world.call(
+        "CreateLaunchTemplateVersion",
+        "ec2",
+        LaunchTemplateId=template_id,
+        SourceVersion="1",
+        LaunchTemplateData={"InstanceType": "g5.2xlarge"},
+    )
     world.desire(2)
     assert versions(world) == ["1", "2"]
     world.desire(1)
@@ -510,7 +546,7 @@ def test_mixed_instances(world: GroupWorld) -> None:
     world.template()
     policy = {
         "LaunchTemplate": {
-            "LaunchTemplateSpecification": {"LaunchTemplateName": "lt", "Version": "1"},
+            "LaunchTemplateSpecification": {"LaunchTemplateName": "tpl", "Version": "1"},
             "Overrides": [
                 {"InstanceType": "p4d.24xlarge", "WeightedCapacity": "8"},
                 {"InstanceType": GPUS_1, "WeightedCapacity": "1"},
@@ -559,9 +595,11 @@ def refreshes(world: GroupWorld) -> list[dict[str, Any]]:
 
 def test_a_refresh_replaces_all_instances(world: GroupWorld) -> None:
     template_id = world.template()
-    world.group(desired=4, LaunchTemplate={"LaunchTemplateName": "lt", "Version": "1"})
+    world.group(desired=4, LaunchTemplate={"LaunchTemplateName": "tpl", "Version": "1"})
     before = world.ids()
-    world.call("CreateLaunchTemplateVersion", "ec2", LaunchTemplateId=template_id, SourceVersion="1", LaunchTemplateData={"KeyName": ""})
+    world.call(
+        "CreateLaunchTemplateVersion", "ec2", LaunchTemplateId=template_id, SourceVersion="1", LaunchTemplateData={"KeyName": ""}
+    )
     wanted = {"LaunchTemplate": {"LaunchTemplateId": template_id, "Version": "2"}}
     preferences = {"MinHealthyPercentage": 50, "InstanceWarmup": 30}
     started = world.call("StartInstanceRefresh", AutoScalingGroupName="g", DesiredConfiguration=wanted, Preferences=preferences)
@@ -589,8 +627,10 @@ def test_skip_matching(world: GroupWorld) -> None:
 
 def test_cancel_and_rollback(world: GroupWorld) -> None:
     template_id = world.template()
-    world.group(desired=2, LaunchTemplate={"LaunchTemplateName": "lt", "Version": "1"})
-    world.call("CreateLaunchTemplateVersion", "ec2", LaunchTemplateId=template_id, SourceVersion="1", LaunchTemplateData={"KeyName": ""})
+    world.group(desired=2, LaunchTemplate={"LaunchTemplateName": "tpl", "Version": "1"})
+    world.call(
+        "CreateLaunchTemplateVersion", "ec2", LaunchTemplateId=template_id, SourceVersion="1", LaunchTemplateData={"KeyName": ""}
+    )
     start = {
         "AutoScalingGroupName": "g",
         "DesiredConfiguration": {"LaunchTemplate": {"LaunchTemplateId": template_id, "Version": "2"}},
@@ -602,23 +642,33 @@ def test_cancel_and_rollback(world: GroupWorld) -> None:
     world.call("CancelInstanceRefresh", AutoScalingGroupName="g")
     world.wait(1000)
     assert (refreshes(world)[0]["Status"], versions(world)) == ("Cancelled", ["1", "2"])
-    assert refused(lambda: world.call("CancelInstanceRefresh", AutoScalingGroupName="g")).code == "ActiveInstanceRefreshNotFoundFault"
+    assert (
+        refused(lambda: world.call("CancelInstanceRefresh", AutoScalingGroupName="g")).code == "ActiveInstanceRefreshNotFoundFault"
+    )
     world.call("StartInstanceRefresh", **start)
     world.settle()
-    assert versions(world) == ["1", "2"]
+    assert versions(world) == ["2", "2"]
     world.call("RollbackInstanceRefresh", AutoScalingGroupName="g")
     world.wait(1000)
-    assert refreshes(world)[0]["Status"] == "RollbackSuccessful" and versions(world) == ["1", "1"]
+    assert refreshes(world)[0]["Status"] == "RollbackSuccessful" and versions(world) == ["1", "2"], "only its own changes"
     assert world.shown()["LaunchTemplate"]["Version"] == "1"
     world.call("StartInstanceRefresh", AutoScalingGroupName="g")
-    assert refused(lambda: world.call("RollbackInstanceRefresh", AutoScalingGroupName="g")).code == "IrreversibleInstanceRefreshFault"
+    assert (
+        refused(lambda: world.call("RollbackInstanceRefresh", AutoScalingGroupName="g")).code == "IrreversibleInstanceRefreshFault"
+    )
 
 
 def test_a_refresh_with_a_launch_that_never_fits_fails() -> None:
     world = GroupWorld(gpus=4)
     template_id = world.template()
-    world.group(desired=1, LaunchTemplate={"LaunchTemplateName": "lt", "Version": "1"})
-    world.call("CreateLaunchTemplateVersion", "ec2", LaunchTemplateId=template_id, SourceVersion="1", LaunchTemplateData={"InstanceType": GPUS_8})
+    world.group(desired=1, LaunchTemplate={"LaunchTemplateName": "tpl", "Version": "1"})
+    world.call(
+        "CreateLaunchTemplateVersion",
+        "ec2",
+        LaunchTemplateId=template_id,
+        SourceVersion="1",
+        LaunchTemplateData={"InstanceType": GPUS_8},
+    )
     wanted = {"LaunchTemplate": {"LaunchTemplateId": template_id, "Version": "2"}}
     world.call("StartInstanceRefresh", AutoScalingGroupName="g", DesiredConfiguration=wanted)
     world.wait(60)
@@ -632,7 +682,13 @@ def test_a_refresh_with_a_launch_that_never_fits_fails() -> None:
 
 def test_policies(world: GroupWorld) -> None:
     world.group(desired=1, DefaultCooldown=60)
-    simple = {"AutoScalingGroupName": "g", "PolicyName": "out", "AdjustmentType": "ChangeInCapacity", "ScalingAdjustment": 2, "Cooldown": 30}
+    simple = {
+        "AutoScalingGroupName": "g",
+        "PolicyName": "out",
+        "AdjustmentType": "ChangeInCapacity",
+        "ScalingAdjustment": 2,
+        "Cooldown": 30,
+    }
     arn = world.call("PutScalingPolicy", **simple)["PolicyARN"]
     world.wait(61)
     world.call("ExecutePolicy", PolicyName=arn, HonorCooldown=True)
@@ -648,11 +704,18 @@ def test_policies(world: GroupWorld) -> None:
         {"MetricIntervalUpperBound": -10.0, "ScalingAdjustment": -100},
         {"MetricIntervalLowerBound": -10.0, "MetricIntervalUpperBound": 0.0, "ScalingAdjustment": -50},
     ]
-    step = {"AutoScalingGroupName": "g", "PolicyName": "in", "PolicyType": "StepScaling", "AdjustmentType": "PercentChangeInCapacity"}
+    step = {
+        "AutoScalingGroupName": "g",
+        "PolicyName": "in",
+        "PolicyType": "StepScaling",
+        "AdjustmentType": "PercentChangeInCapacity",
+    }
     world.call("PutScalingPolicy", **step, StepAdjustments=steps)
     world.call("ExecutePolicy", PolicyName="in", AutoScalingGroupName="g", MetricValue=45.0, BreachThreshold=50.0)
     assert world.shown()["DesiredCapacity"] == 3
-    covered = refused(lambda: world.call("ExecutePolicy", PolicyName="in", AutoScalingGroupName="g", MetricValue=55.0, BreachThreshold=50.0))
+    covered = refused(
+        lambda: world.call("ExecutePolicy", PolicyName="in", AutoScalingGroupName="g", MetricValue=55.0, BreachThreshold=50.0)
+    )
     assert "no step adjustment" in covered.message
     world.call("ExecutePolicy", PolicyName="in", AutoScalingGroupName="g", MetricValue=5.0, BreachThreshold=50.0)
     world.settle()
@@ -677,7 +740,14 @@ def test_scheduled_actions(world: GroupWorld) -> None:
         "PutScheduledUpdateGroupAction", **named, ScheduledActionName="daily", Recurrence="0 9 * * *", TimeZone="Europe/Berlin",
         MinSize=1, DesiredCapacity=3,
     )  # fmt: skip
-    world.call("PutScheduledUpdateGroupAction", **named, ScheduledActionName="nightly", Recurrence="0 20 * * *", MinSize=0, DesiredCapacity=0)
+    world.call(
+        "PutScheduledUpdateGroupAction",
+        **named,
+        ScheduledActionName="nightly",
+        Recurrence="0 20 * * *",
+        MinSize=0,
+        DesiredCapacity=0,
+    )
     world.wait(61)
     assert len(world.ids()) == 2 and "the scheduled action once executed" in world.activities()[0]["Cause"]
     names = [each["ScheduledActionName"] for each in world.call("DescribeScheduledActions", **named)["ScheduledUpdateGroupActions"]]
@@ -688,17 +758,35 @@ def test_scheduled_actions(world: GroupWorld) -> None:
     assert world.ids() == []
     world.wait(12 * HOUR)
     assert len(world.ids()) == 3, "again the next day"
-    past = refused(lambda: world.call("PutScheduledUpdateGroupAction", **named, ScheduledActionName="x", StartTime=now_s, MinSize=1))
+    past = refused(
+        lambda: world.call("PutScheduledUpdateGroupAction", **named, ScheduledActionName="x", StartTime=now_s, MinSize=1)
+    )
     assert past.message == "Given start time is in the past"
-    assert "time zone" in refused(
-        lambda: world.call("PutScheduledUpdateGroupAction", **named, ScheduledActionName="x", Recurrence="0 0 * * *", TimeZone="Mars", MinSize=1)
-    ).message
+    assert (
+        "time zone"
+        in refused(
+            lambda: world.call(
+                "PutScheduledUpdateGroupAction",
+                **named,
+                ScheduledActionName="x",
+                Recurrence="0 0 * * *",
+                TimeZone="Mars",
+                MinSize=1,
+            )
+        ).message
+    )
 
 
 def test_scheduled_actions_are_suspended(world: GroupWorld) -> None:
     world.group()
     world.call("SuspendProcesses", AutoScalingGroupName="g", ScalingProcesses=["ScheduledActions"])
-    world.call("PutScheduledUpdateGroupAction", AutoScalingGroupName="g", ScheduledActionName="x", Recurrence="* * * * *", DesiredCapacity=1)
+    world.call(
+        "PutScheduledUpdateGroupAction",
+        AutoScalingGroupName="g",
+        ScheduledActionName="x",
+        Recurrence="* * * * *",
+        DesiredCapacity=1,
+    )
     world.wait(150)
     assert world.ids() == []
     world.call("ResumeProcesses", AutoScalingGroupName="g", ScalingProcesses=["ScheduledActions"])

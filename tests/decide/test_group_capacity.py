@@ -38,7 +38,7 @@ THREE = [member("1", age_s=300), member("2", age_s=200), member("3", age_s=100)]
 
 def test_scale_out_and_in() -> None:
     assert plan([], 3).missing == 3
-    assert plan(THREE, 5) .missing == 2
+    assert plan(THREE, 5).missing == 2
     assert plan(THREE, 3) == plan(THREE, 3, suspended=frozenset({"AZRebalance"}))
     assert ends(plan(THREE, 1, policies=("OldestInstance",))) == {"1": "surplus", "2": "surplus"}
     assert len(ends(plan(THREE, 0))) == 3
@@ -141,11 +141,18 @@ def test_a_plan_leads_to_the_desired_capacity(members: list[Member], desired: in
     assert len(ended) == len(found.terminate), "once each"
     left = [each for each in members if each.instance_id not in ended]
     assert all(each.state in COUNTED for each in members if each.instance_id in ended), "only what counts is terminated"
-    assert not [each for each in members if each.protected and ended.get(each.instance_id) is Why.SURPLUS and each.instance_id not in waiting]
+    assert not [
+        each
+        for each in members
+        if each.protected and ended.get(each.instance_id) is Why.SURPLUS and each.instance_id not in waiting
+    ]
     assert capacity_of(left) + found.missing >= desired
     if found.missing:
         assert capacity_of(left) + found.missing == desired and Why.SURPLUS not in ended.values()
-    lightest = min((each.weight for each in left if each.state in COUNTED and (not each.protected or each.instance_id in waiting)), default=None)
+    lightest = min(
+        (each.weight for each in left if each.state in COUNTED and (not each.protected or each.instance_id in waiting)),
+        default=None,
+    )
     assert lightest is None or capacity_of(left) - desired < lightest, "no more could be terminated"
 
 
@@ -157,7 +164,9 @@ def refresh(members: list[Member], **wishes: Any) -> InstanceRefresh:
     return InstanceRefresh("x", "r", "g", PENDING, NOW, len(ids), ids, wishes)
 
 
-def run(now: InstanceRefresh, members: list[Member], *, warmup_s: float = 0.0, seconds: int = 10_000) -> tuple[InstanceRefresh, list[int], int]:
+def run(
+    now: InstanceRefresh, members: list[Member], *, warmup_s: float = 0.0, seconds: int = 10_000
+) -> tuple[InstanceRefresh, list[int], int]:
     """Replace instances as a group does, one second after the other: (refresh, ready instances over time, seconds)."""
     at_s, made, ready = NOW, 0, list[int]()
     desired = len(members)
@@ -166,19 +175,32 @@ def run(now: InstanceRefresh, members: list[Member], *, warmup_s: float = 0.0, s
         now = step.refresh
         if now.ended_at_s is not None:
             return now, ready, second
-        members = [each.but(state=S.TERMINATING) if each.instance_id in step.replace else each for each in members if each.state is not S.TERMINATING]
+        members = [
+            each.but(state=S.TERMINATING) if each.instance_id in step.replace else each
+            for each in members
+            if each.state is not S.TERMINATING
+        ]
         for _ in range(desired + step.surge - capacity_of(members)):
             made += 1
             members.append(Member(f"new{made}", "r", "g", S.IN_SERVICE, at_s, "t", "a", in_service_at_s=at_s))
         surplus = capacity_of(members) - desired - step.surge
-        for each in [each for each in members if each.instance_id in now.remaining and each.state is S.IN_SERVICE][: max(0, surplus)]:
+        for each in [each for each in members if each.instance_id in now.remaining and each.state is S.IN_SERVICE][
+            : max(0, surplus)
+        ]:
             members = [other.but(state=S.TERMINATING) if other is each else other for other in members]
-        ready.append(sum(each.state is S.IN_SERVICE and (not each.instance_id.startswith("new") or at_s >= each.created_at_s + warmup_s) for each in members))
+        ready.append(
+            sum(
+                each.state is S.IN_SERVICE and (not each.instance_id.startswith("new") or at_s >= each.created_at_s + warmup_s)
+                for each in members
+            )
+        )
         at_s += 1
     return now, ready, seconds
 
 
-@pytest.mark.parametrize("least, most, low", [(90, 100, 9), (50, 100, 5), (0, 100, 0), (100, 110, 10), (100, 100, 9), (100, 200, 10)])
+@pytest.mark.parametrize(
+    "least, most, low", [(90, 100, 9), (50, 100, 5), (0, 100, 0), (100, 110, 10), (100, 100, 9), (100, 200, 10)]
+)
 def test_a_refresh_keeps_enough_instances(least: int, most: int, low: int) -> None:
     members = [member(str(at), age_s=100 + at) for at in range(10)]
     wishes = {"MinHealthyPercentage": least, "MaxHealthyPercentage": most}
@@ -221,7 +243,9 @@ def test_a_refresh_that_ends_at_a_checkpoint() -> None:
         (S.STANDBY, False, "StandbyInstances", {"Terminate": {"1"}, "Ignore": None, "Wait": set()}),
     ],
 )
-def test_protected_and_standby_instances(state: LifecycleState, protected: bool, member_of_wishes: str, choices: dict[str, Any]) -> None:
+def test_protected_and_standby_instances(
+    state: LifecycleState, protected: bool, member_of_wishes: str, choices: dict[str, Any]
+) -> None:
     members = [member("1", state, protected=protected)]
     desired = 1 if state is S.IN_SERVICE else 0
     for choice, expected in choices.items():

@@ -26,7 +26,9 @@ OLD, NEW = configured("old", 1), configured("new", 2)
 T1, T2, OTHER = template("lt-1", 1), template("lt-1", 2), template("lt-0", 7)
 
 
-def one(id_: str, zone: str = "a", age_h: float = 1.0, source: LaunchSource = NEW, market: str = ON_DEMAND, type_: str = "t") -> Candidate:
+def one(
+    id_: str, zone: str = "a", age_h: float = 1.0, source: LaunchSource = NEW, market: str = ON_DEMAND, type_: str = "t"
+) -> Candidate:
     return Candidate(id_, zone, NOW - age_h * HOUR, source, market, type_)
 
 
@@ -114,7 +116,9 @@ def test_the_allocation_strategy_takes_from_the_market_with_too_many() -> None:
     policies=st.lists(st.sampled_from([*POLICIES, "arn:aws:lambda:r:1:function:f"]), max_size=3),
     current=st.sampled_from([OLD, T2, LaunchSource()]),
 )
-def test_the_choice_is_a_candidate_of_a_largest_zone(candidates: list[Candidate], policies: list[str], current: LaunchSource) -> None:
+def test_the_choice_is_a_candidate_of_a_largest_zone(
+    candidates: list[Candidate], policies: list[str], current: LaunchSource
+) -> None:
     chosen = choose(candidates, [each.zone for each in candidates], policies, ScaleIn(NOW, current, SPOT, {"p3": 0}, is_mixed=True))
     if not candidates:
         assert chosen is None
@@ -122,7 +126,12 @@ def test_the_choice_is_a_candidate_of_a_largest_zone(candidates: list[Candidate]
     assert chosen in candidates
     sizes = [[each.zone for each in candidates].count(zone) for zone in "abc"]
     assert [each.zone for each in candidates].count(chosen.zone) == max(sizes)
-    assert choose(candidates[::-1], [each.zone for each in candidates], policies, ScaleIn(NOW, current, SPOT, {"p3": 0}, is_mixed=True)) == chosen
+    assert (
+        choose(
+            candidates[::-1], [each.zone for each in candidates], policies, ScaleIn(NOW, current, SPOT, {"p3": 0}, is_mixed=True)
+        )
+        == chosen
+    )
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from corral.services.autoscaling.errors import (
 )
 from corral.services.autoscaling.group_tags import filter_groups, new_tags, tag_views
 from corral.services.autoscaling.launch_configurations import CONFIGURATION_TYPE
-from corral.services.autoscaling.launch_sources import SOURCES, checked_sources
+from corral.services.autoscaling.launch_sources import SOURCES, by_id, checked_sources
 from corral.services.autoscaling.lifecycle_hooks import put_hook
 from corral.services.autoscaling.names import PAGES, arn_of, changeable_group, find_group
 from corral.services.caller import Caller
@@ -145,9 +145,16 @@ def _merged_policy(group: Group, given: dict[str, Any]) -> dict[str, Any]:
     before, new = group.settings.get("MixedInstancesPolicy"), given.get("MixedInstancesPolicy")
     if before is None or new is None:
         return given
-    template = {**before["LaunchTemplate"], **new.get("LaunchTemplate", {})}
+    template = {**_unnamed(before["LaunchTemplate"]), **new.get("LaunchTemplate", {})}
     shares = {**before["InstancesDistribution"], **new.get("InstancesDistribution", {})}
     return {**given, "MixedInstancesPolicy": {"LaunchTemplate": template, "InstancesDistribution": shares}}
+
+
+def _unnamed(template: dict[str, Any]) -> dict[str, Any]:
+    """The stored LaunchTemplate of a policy, with specifications as requests give them."""
+    member = "LaunchTemplateSpecification"
+    overrides = [{**each, **({member: by_id(each[member])} if member in each else {})} for each in template.get("Overrides", ())]
+    return {member: by_id(template[member]), **({"Overrides": overrides} if overrides else {})}
 
 
 def _configuration_of(tx: Tx[Store], caller: Caller, name: str, params: Params) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def checked_sources(tx: Tx[Store], caller: Caller, settings: dict[str, Any]) -> 
 
 def _named_template(tx: Tx[Store], caller: Caller, given: dict[str, Any]) -> dict[str, Any]:
     """A template specification with id and name. Its version stays as given, so that $Latest follows the template."""
-    if not given.get("LaunchTemplateId") and not given.get("LaunchTemplateName"):
+    if bool(given.get("LaunchTemplateId")) == bool(given.get("LaunchTemplateName")):
         raise ValidationError("Valid requests must contain either launchTemplateId or LaunchTemplateName.")
     try:
         found = template_data(tx, caller, given)
@@ -84,6 +84,13 @@ def _named_template(tx: Tx[Store], caller: Caller, given: dict[str, Any]) -> dic
         raise ValidationError(f"You must use a valid fully-formed launch template. {error.message}") from None
     named = {"LaunchTemplateId": found.template_id, "LaunchTemplateName": found.name}
     return named | ({"Version": given["Version"]} if "Version" in given else {})
+
+
+def by_id(template: dict[str, Any]) -> dict[str, Any]:
+    """A stored template specification without its name, as requests give it."""
+    return {
+        member: value for member, value in template.items() if member != "LaunchTemplateName" or "LaunchTemplateId" not in template
+    }
 
 
 def _checked_policy(tx: Tx[Store], caller: Caller, policy: dict[str, Any]) -> dict[str, Any]:
@@ -216,7 +223,7 @@ def _resolve(tx: Tx[Store], caller: Caller, settings: dict[str, Any]) -> _Resolv
         name = configuration["LaunchConfigurationName"]
         source = LaunchSource(CONFIGURATION, name=name, created_at_s=configuration["CreatedTime"])
         return _Resolved(_data_of_configuration(configuration), source)
-    found = template_data(tx, caller, settings["LaunchTemplate"])
+    found = template_data(tx, caller, by_id(settings["LaunchTemplate"]))
     source = LaunchSource(TEMPLATE, found.template_id, found.name, str(found.version))
     return _Resolved(merged(found, {}), source)
 
