@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -58,8 +60,8 @@ def test_zero_three_one_zero(world: GroupWorld) -> None:
     ] * 3
     assert found[-1]["Cause"] == (
         "At 2026-01-01T00:00:00Z a user request explicitly set group desired capacity changing the desired capacity from 0 to 3.  "
-        "At 2026-01-01T00:00:00Z an instance was started in response to a difference between desired and actual capacity, increasing "
-        "the capacity from 0 to 3."
+        "At 2026-01-01T00:00:00Z an instance was started in response to a difference between desired and actual capacity, "
+        "increasing the capacity from 0 to 3."
     )
     assert "shrinking the capacity from 1 to 0.  At" in found[0]["Cause"]
     assert found[0]["Cause"].endswith("was selected for termination.")
@@ -68,7 +70,7 @@ def test_zero_three_one_zero(world: GroupWorld) -> None:
 def test_sizes_are_checked(world: GroupWorld) -> None:
     world.group(desired=2, most=4, MinSize=1)
     for wrong in ({"DesiredCapacity": 5}, {"DesiredCapacity": 0}, {"MinSize": 5}, {"MaxSize": -1}):
-        assert refused(lambda: world.call("UpdateAutoScalingGroup", AutoScalingGroupName="g", **wrong)).code == "ValidationError"
+        assert refused(partial(world.call, "UpdateAutoScalingGroup", AutoScalingGroupName="g", **wrong)).code == "ValidationError"
     world.call("UpdateAutoScalingGroup", AutoScalingGroupName="g", MinSize=3)
     world.settle()
     assert (world.shown()["DesiredCapacity"], len(world.states())) == (3, 3), "raised to the new minimum"
@@ -141,10 +143,10 @@ def test_a_launch_that_never_fits_fails_and_blocks_no_other_claim() -> None:
     assert world.states("small") == ["InService"] * 4, "nothing is reserved for it"
     world.wait(1000)
     times = [each["StartTime"] for each in world.activities()][::-1]
-    assert [round(later - sooner) for sooner, later in zip(times, times[1:])] == [15, 30, 60, 120, 240, 480], "doubling"
+    assert [round(later - sooner) for sooner, later in pairwise(times)] == [15, 30, 60, 120, 240, 480], "doubling"
     world.wait(HOUR)
     times = [each["StartTime"] for each in world.activities()][::-1]
-    assert max(round(later - sooner) for sooner, later in zip(times, times[1:])) == 600
+    assert max(round(later - sooner) for sooner, later in pairwise(times)) == 600
     world.call("UpdateAutoScalingGroup", AutoScalingGroupName="g", LaunchConfigurationName="lc")
     world.settle()
     assert world.states() == ["Pending"], "an update retries at once"
@@ -251,7 +253,7 @@ def test_the_maximum_lifetime(world: GroupWorld) -> None:
 
 def test_terminate_by_request(world: GroupWorld) -> None:
     world.group(desired=3, MinSize=1)
-    first, second, third = world.ids()
+    first, second, _ = world.ids()
     done = world.call("TerminateInstanceInAutoScalingGroup", InstanceId=first, ShouldDecrementDesiredCapacity=False)["Activity"]
     assert done["Description"] == f"Terminating EC2 instance: {first}" and done["StatusCode"] == "InProgress"
     world.settle()
@@ -385,8 +387,10 @@ def hooked(world: GroupWorld, transition: str, **more: Any) -> None:
     world.call("CreateQueue", "sqs", QueueName="hooks")
     world.group()
     world.call(
-        "PutLifecycleHook", AutoScalingGroupName="g", LifecycleHookName="hook", LifecycleTransition=f"autoscaling:EC2_INSTANCE_{transition}",
-        NotificationTargetARN=QUEUE, RoleARN="arn:aws:iam::123456789012:role/r", HeartbeatTimeout=60, NotificationMetadata="note", **more,
+        "PutLifecycleHook", AutoScalingGroupName="g", LifecycleHookName="hook",
+        LifecycleTransition=f"autoscaling:EC2_INSTANCE_{transition}",
+        NotificationTargetARN=QUEUE, RoleARN="arn:aws:iam::123456789012:role/r", HeartbeatTimeout=60,
+        NotificationMetadata="note", **more,
     )  # fmt: skip
     [test] = messages(world)
     assert (test["Event"], test["Service"]) == ("autoscaling:TEST_NOTIFICATION", "AWS Auto Scaling")
@@ -506,7 +510,8 @@ def test_a_hook_needs_a_queue_that_exists(world: GroupWorld) -> None:
     world.group()
     wrong = refused(
         lambda: world.call(
-            "PutLifecycleHook", AutoScalingGroupName="g", LifecycleHookName="h", LifecycleTransition="autoscaling:EC2_INSTANCE_LAUNCHING",
+            "PutLifecycleHook", AutoScalingGroupName="g", LifecycleHookName="h",
+            LifecycleTransition="autoscaling:EC2_INSTANCE_LAUNCHING",
             NotificationTargetARN=QUEUE,
         )
     )  # fmt: skip
@@ -652,7 +657,7 @@ def test_cancel_and_rollback(world: GroupWorld) -> None:
     world.wait(1000)
     assert refreshes(world)[0]["Status"] == "RollbackSuccessful" and versions(world) == ["1", "2"], "only its own changes"
     assert world.shown()["LaunchTemplate"]["Version"] == "1"
-    world.call("StartInstanceRefresh", AutoScalingGroupName="g")
+    world.call("StartInstanceRefresh", AutoScalingGroupName="g", Preferences={"InstanceWarmup": 100})
     assert (
         refused(lambda: world.call("RollbackInstanceRefresh", AutoScalingGroupName="g")).code == "IrreversibleInstanceRefreshFault"
     )

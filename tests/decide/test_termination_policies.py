@@ -70,7 +70,9 @@ TABLE = {
     ),
     "Default: then closest to the next billing hour": (["Default"], [one("1", age_h=1.5), one("2", age_h=7.9)], NEW, "2"),
     "no policy is Default": ([], [one("1", age_h=1.5), one("2", age_h=7.9)], NEW, "2"),
-    "a function is not called": (["arn:aws:lambda:us-east-1:1:function:f", "NewestInstance"], [one("1"), one("2", age_h=0.5)], NEW, "2"),
+    "a function is not called": (
+        ["arn:aws:lambda:us-east-1:1:function:f", "NewestInstance"], [one("1"), one("2", age_h=0.5)], NEW, "2",
+    ),
     "the oldest of equal ones": (["Default"], [one("1", age_h=2), one("2", age_h=3)], NEW, "2"),
     "attached instances have no source": (
         ["OldestLaunchConfiguration"], [one("1", source=LaunchSource(), age_h=9), one("2", source=OLD)], NEW, "2",
