@@ -16,7 +16,8 @@ async def build_groups(call: Call, knows: Callable[..., None], mark: str) -> Non
     await call(
         "CreateAutoScalingGroup", **group, LaunchConfigurationName=configuration, MinSize=0, MaxSize=5, DesiredCapacity=2,
         AvailabilityZones=["us-east-1a", "us-east-1b"], TerminationPolicies=["OldestInstance", "Default"],
-        HealthCheckType="EC2,ELB", Tags=[{"Key": "a", "Value": "b", "PropagateAtLaunch": True}], DefaultCooldown=10, MaxInstanceLifetime=86_400,
+        HealthCheckType="EC2,ELB",
+        Tags=[{"Key": "a", "Value": "b", "PropagateAtLaunch": True}], DefaultCooldown=10, MaxInstanceLifetime=86_400,
     )  # fmt: skip
     await call(
         "PutLifecycleHook", **group, LifecycleHookName="hook", LifecycleTransition="autoscaling:EC2_INSTANCE_TERMINATING",

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from corral.clock import VirtualClock
 from corral.core import Command, Core
 from corral.errors import ApiError
 from corral.ids import RandomIds
+from corral.model.instance import InstanceState
 from corral.model.settings import Settings
 from corral.reconcile import STATE
-from corral.services import SERVICES, hosts
+from corral.services import SERVICES, hosts, instances
 from corral.services.caller import Caller
 from corral.store import Store
 from store.rows import derived_fleet, hello
@@ -104,3 +109,33 @@ class GroupWorld:
     def activities(self, name: str = "g") -> list[dict[str, Any]]:
         found = self.call("DescribeScalingActivities", AutoScalingGroupName=name, IncludeDeletedGroups=True)["Activities"]
         return list(found)
+
+    def running(self) -> int:
+        """The instances that run, without the host's own."""
+        return sum(each.state is InstanceState.RUNNING and not each.is_host for each in self.store.instances.all())
+
+    def kill(self, instance_id: str) -> None:
+        """Terminate an instance as a user would, without asking its group."""
+
+        def handler(tx: Any) -> None:
+            instances.terminate(tx, tx.store.instances.by_ec2_id(instance_id), "a test")
+
+        self.run(handler)
+        self.settle()
+
+    def versions(self, name: str = "g") -> list[str]:
+        return sorted(each["LaunchTemplate"]["Version"] for each in self.shown(name)["Instances"])
+
+    def refreshes(self, name: str = "g") -> list[dict[str, Any]]:
+        return list(self.call("DescribeInstanceRefreshes", AutoScalingGroupName=name)["InstanceRefreshes"])
+
+    def messages(self, queue: str) -> list[dict[str, Any]]:
+        url = self.call("GetQueueUrl", "sqs", QueueName=queue)["QueueUrl"]
+        found = self.call("ReceiveMessage", "sqs", QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=0).get("Messages", [])
+        return [json.loads(each["Body"]) for each in found]
+
+
+def refused(call: Callable[[], Any]) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        call()
+    return caught.value
