@@ -36,7 +36,7 @@ class LaunchRefused(Exception):
     """A launch that cannot succeed now; the text says why."""
 
 
-class Launch(Struct, frozen=True):
+class GroupLaunch(Struct, frozen=True):
     request: InstanceRequest
     source: LaunchSource
     weight: int
@@ -133,7 +133,7 @@ def _checked_policy(tx: Tx[Store], caller: Caller, policy: dict[str, Any]) -> di
 # Launches
 
 
-def next_launch(tx: Tx[Store], group: Group, settings: dict[str, Any], members: list[Member], zone: str, reason: str) -> Launch:
+def next_launch(tx: Tx[Store], group: Group, settings: dict[str, Any], members: list[Member], zone: str, reason: str) -> GroupLaunch:
     """The request for the next instance of a group. `settings` name the launch source. Raises LaunchRefused."""
     caller = group_caller(tx, group.region)
     try:
@@ -147,12 +147,12 @@ def next_launch(tx: Tx[Store], group: Group, settings: dict[str, Any], members: 
     refusal = fits_ever(tx, request)
     if refusal is not None:
         raise LaunchRefused(refusal)
-    return Launch(request, resolved.source, 1, market)
+    return GroupLaunch(request, resolved.source, 1, market)
 
 
 def _of_policy(
     tx: Tx[Store], caller: Caller, group: Group, policy: dict[str, Any], members: list[Member], zone: str, reason: str
-) -> Launch:
+) -> GroupLaunch:
     """The first type, in the order of the allocation strategy, that this machine could hold."""
     shares, template = policy["InstancesDistribution"], policy["LaunchTemplate"]
     base, above = shares["OnDemandBaseCapacity"], shares["OnDemandPercentageAboveBaseCapacity"]
@@ -169,7 +169,7 @@ def _of_policy(
         request = _request(tx, caller, group, data, zone, reason)
         refusal = fits_ever(tx, request)
         if refusal is None:
-            return Launch(request, resolved.source, option.weight, market)
+            return GroupLaunch(request, resolved.source, option.weight, market)
         refusals.append(refusal)
     others = f" None of its {len(refusals)} instance types fits." if len(refusals) > 1 else ""
     raise LaunchRefused(refusals[0] + others)
