@@ -133,7 +133,9 @@ def _checked_policy(tx: Tx[Store], caller: Caller, policy: dict[str, Any]) -> di
 # Launches
 
 
-def next_launch(tx: Tx[Store], group: Group, settings: dict[str, Any], members: list[Member], zone: str, reason: str) -> GroupLaunch:
+def next_launch(
+    tx: Tx[Store], group: Group, settings: dict[str, Any], members: list[Member], zone: str, reason: str
+) -> GroupLaunch:
     """The request for the next instance of a group. `settings` name the launch source. Raises LaunchRefused."""
     caller = group_caller(tx, group.region)
     try:
