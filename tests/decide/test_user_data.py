@@ -174,7 +174,9 @@ def test_cloudformation_init() -> None:
     found = read_user_data(script, INIT)
     assert (found.cluster, found.attributes, found.gpu_support) == ("stack-cluster", {"tier": "gpu"}, True)
     assert f"ecs: {CONFIG}" in found.understood and any("cfn-init" in line for line in found.understood)
-    assert {"ecs: /etc/cfn/cfn-hup.conf", "install: packages", "systemctl start ecs", "ECS_RESERVED_MEMORY=64"} <= set(found.skipped)
+    assert {"ecs: /etc/cfn/cfn-hup.conf", "install: packages", "systemctl start ecs", "ECS_RESERVED_MEMORY=64"} <= set(
+        found.skipped
+    )
     assert read_user_data(b"#!/bin/bash\necho hello\n", INIT).cluster == "", "a script that does not call cfn-init gets no files"
     assert read_user_data(script).cluster == ""
 
