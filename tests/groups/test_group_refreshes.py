@@ -63,6 +63,26 @@ def test_mixed_instances(world: GroupWorld) -> None:
     assert world.shown()["MixedInstancesPolicy"]["InstancesDistribution"]["SpotAllocationStrategy"] == "lowest-price"
 
 
+def test_types_are_chosen_by_attributes(world: GroupWorld) -> None:
+    world.template()
+    wanted = {
+        "VCpuCount": {"Min": 4, "Max": 16}, "MemoryMiB": {"Min": 16_384}, "AcceleratorTypes": ["gpu"],
+        "AcceleratorManufacturers": ["nvidia"], "AcceleratorCount": {"Min": 1, "Max": 1}, "ExcludedInstanceTypes": ["g4dn*"],
+    }  # fmt: skip
+    specification = {"LaunchTemplateName": "tpl", "Version": "1"}
+    template = {"LaunchTemplateSpecification": specification, "Overrides": [{"InstanceRequirements": wanted}]}
+    world.group(desired=8, most=64, DesiredCapacityType="vcpu", MixedInstancesPolicy={"LaunchTemplate": template})
+    shown = world.shown()
+    assert shown["MixedInstancesPolicy"]["InstancesDistribution"]["OnDemandAllocationStrategy"] == "lowest-price"
+    assert sum(int(each["WeightedCapacity"]) for each in shown["Instances"]) >= 8, "vCPUs"
+    types = {each["InstanceType"] for each in shown["Instances"]}
+    assert len(types) == 1 and not next(iter(types)).startswith("g4dn")
+    nothing = {**template, "Overrides": [{"InstanceRequirements": {**wanted, "VCpuCount": {"Min": 5000}}}]}
+    world.group("none", desired=1, MixedInstancesPolicy={"LaunchTemplate": nothing})
+    assert "No instance type meets" in world.activities("none")[0]["StatusMessage"]
+    assert "requires InstanceRequirements" in refused(lambda: world.group("x", DesiredCapacityType="vcpu")).message
+
+
 def test_tags_are_propagated(world: GroupWorld) -> None:
     tags = [{"Key": "team", "Value": "a", "PropagateAtLaunch": True}, {"Key": "own", "Value": "b", "PropagateAtLaunch": False}]
     world.group(desired=1, Tags=tags)

@@ -130,6 +130,17 @@ def test_a_launch_that_never_fits_fails_and_blocks_no_other_claim() -> None:
     assert world.states() == ["InService"]
 
 
+def test_a_group_does_not_fill_the_queue_of_claims(world: GroupWorld) -> None:
+    """At most 20 launches of a group wait; the others follow as those get their GPUs."""
+    world.group(desired=100, most=1000)
+    assert (world.states().count("InService"), world.states().count("Pending")) == (8, 20)
+    for instance_id in world.ids()[:4]:
+        world.kill(instance_id)
+    assert (world.states().count("InService"), world.states().count("Pending")) == (8, 20)
+    world.desire(8)
+    assert world.states() == ["InService"] * 8
+
+
 def test_a_launch_that_ec2_refuses_is_a_failed_activity(world: GroupWorld) -> None:
     world.configuration("keyed", KeyName="nothing")
     world.group(desired=1, LaunchConfigurationName="keyed")

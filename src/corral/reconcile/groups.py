@@ -26,6 +26,7 @@ from corral.services.autoscaling.scheduled_actions import run_due_actions
 from corral.store import Store
 
 STEPS_MAX = 5  # launches and terminations of one transaction, about 5 ms of work
+WAITING_MAX = 20  # launches of one group that wait for GPUs; the others begin when those have got theirs
 PACE_S = 0.001  # until the next transaction continues
 ACTIVITIES_MAX = 100
 IMPAIRED_MAX_S = 120.0  # how long an instance may be impaired before it is replaced
@@ -153,7 +154,7 @@ def _scale(tx: Tx[Store], group: Group, members: list[Member]) -> list[float]:
     )
     scale_in = ScaleIn(tx.now_s)
     if capacity_of(members) > group.desired + surge:  # only then do the policies need to know more
-        scale_in = ScaleIn(tx.now_s, current_source(tx, group.region, settings), type_rank=type_rank(settings))
+        scale_in = ScaleIn(tx.now_s, current_source(tx, group.region, settings), type_rank=type_rank(tx, settings))
     plan = plan_capacity(request, members, scale_in, waiting=waiting, limit=STEPS_MAX)
     if plan.again_s is not None:
         again.append(plan.again_s)
@@ -164,7 +165,8 @@ def _scale(tx: Tx[Store], group: Group, members: list[Member]) -> list[float]:
         present[instance_id] = ended
         if why is not Why.SURPLUS:
             causes.append(group_changes.REPLACED_BY[why])
-    done = _launch(tx, group, settings, list(present.values()), plan.missing, causes)
+    room = WAITING_MAX - len(waiting - dict(plan.terminate).keys())
+    done = _launch(tx, group, settings, list(present.values()), plan.missing, causes, room)
     if len(plan.terminate) == STEPS_MAX or not done:
         current = tx.store.groups.get(group.region, group.name) or group
         tx.store.groups.put(current.but(paced_at_s=tx.now_s))
@@ -172,20 +174,22 @@ def _scale(tx: Tx[Store], group: Group, members: list[Member]) -> list[float]:
     return again
 
 
-def _launch(tx: Tx[Store], group: Group, settings: dict[str, Any], members: list[Member], missing: int, causes: list[str]) -> bool:
-    """Launch instances until no unit is missing. Return False if more launches are left for the next run."""
+def _launch(
+    tx: Tx[Store], group: Group, settings: dict[str, Any], members: list[Member], missing: int, causes: list[str], room: int
+) -> bool:
+    """Launch instances until no unit is missing, or `room` of them wait for GPUs. Return False if more are left to launch."""
     launched, failed = 0, False
     before = capacity_of(members)
     started = group_changes.STARTED.format(before, before + missing)
-    while missing > 0 and launched < STEPS_MAX and not failed:
-        text = causes[0] if causes else started
-        member = group_changes.launch_one(tx, group, settings, members, text)
+    while missing > 0 and launched < STEPS_MAX and room > 0 and not failed:
+        member = group_changes.launch_one(tx, group, settings, members, causes[0] if causes else started)
         if member is None:
             failed = True
             continue
         causes = causes[1:]
         launched += 1
         missing -= member.weight
+        room -= _is_waiting(tx.store.instances.get(member.instance_id))
         members.append(member)
     current = tx.store.groups.get(group.region, group.name)
     assert current is not None
@@ -198,7 +202,7 @@ def _launch(tx: Tx[Store], group: Group, settings: dict[str, Any], members: list
     )
     if settled != tx.store.groups.get(group.region, group.name):
         tx.store.groups.put(settled)
-    return missing <= 0 or failed
+    return missing <= 0 or failed or room <= 0
 
 
 def _is_waiting(instance: Instance | None) -> bool:

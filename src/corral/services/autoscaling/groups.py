@@ -34,9 +34,9 @@ from corral.store import Store
 GROUPS_MAX = 200
 NAME = re.compile(r"[!-9;-~]{1,255}")  # printable ASCII without spaces and colons
 NAMES_MAX = 50
+CAPACITY_MAX = {"units": 10_000, "vcpu": 1_000_000, "memory-mib": 10_000_000}  # by the unit of capacity
 LIFETIME_MIN_S = 86_400
 HEALTH_CHECKS = ("EC2", "EBS", "ELB", "VPC_LATTICE")
-DESIRED_TYPES = ("units", "vcpu", "memory-mib")
 STORED = (  # members of requests that are stored as given; most of them have an effect, docs/auto-scaling.md says which
     "DefaultCooldown",
     "LoadBalancerNames",
@@ -93,10 +93,11 @@ def create_auto_scaling_group(tx: Tx[Store], params: Params, caller: Caller) -> 
         params = {**params, **_configuration_of(tx, caller, name, params)}
     settings |= checked_sources(tx, caller, {member: params[member] for member in SOURCES if member in params})
     settings |= _zones(tx, caller, params)
+    _check_unit(settings)
     settings["Tags"] = new_tags(name, params.get("Tags", []))
     least, most = params["MinSize"], params["MaxSize"]
     desired: int = params.get("DesiredCapacity", least)
-    _check_sizes(least, most, desired)
+    _check_sizes(least, most, desired, settings.get("DesiredCapacityType", "units"))
     cause = f"a user request created an AutoScalingGroup changing the desired capacity from 0 to {desired}."
     group = Group(
         region=caller.region,
@@ -127,13 +128,13 @@ def update_auto_scaling_group(tx: Tx[Store], params: Params, caller: Caller) -> 
     if any(member in params for member in ("AvailabilityZones", "AvailabilityZoneIds", "VPCZoneIdentifier")):
         settings = {member: value for member, value in settings.items() if member != "VPCZoneIdentifier"}
         settings |= _zones(tx, caller, params)
+    _check_unit(settings)
     least, most = params.get("MinSize", group.min_size), params.get("MaxSize", group.max_size)
     if "DesiredCapacity" in params:
         desired = params["DesiredCapacity"]
-        _check_sizes(least, most, desired)
     else:
         desired = max(least, min(most, group.desired))
-        _check_sizes(least, most, desired)
+    _check_sizes(least, most, desired, settings.get("DesiredCapacityType", "units"))
     cause = f"a user request update of AutoScalingGroup constraints to min: {least}, max: {most}, desired: {desired}"
     changes = {"min_size": least, "max_size": most, "settings": settings, "failures": 0, "retry_at_s": None}
     group_changes.set_desired(tx, group, desired, cause, **changes)
@@ -174,18 +175,25 @@ def _stored(params: Params) -> dict[str, Any]:
             raise ValidationError(f"{check} is not a health check type: use {', '.join(HEALTH_CHECKS)}.")
     if given.get("MaxInstanceLifetime") and given["MaxInstanceLifetime"] < LIFETIME_MIN_S:
         raise ValidationError(f"MaxInstanceLifetime must be 0 or at least {LIFETIME_MIN_S} seconds.")
-    if given.get("DesiredCapacityType", "units") not in DESIRED_TYPES:
-        raise ValidationError(f"DesiredCapacityType must be one of {', '.join(DESIRED_TYPES)}.")
+    if given.get("DesiredCapacityType", "units") not in CAPACITY_MAX:
+        raise ValidationError(f"DesiredCapacityType must be one of {', '.join(CAPACITY_MAX)}.")
     for member, least in (("DefaultCooldown", 0), ("HealthCheckGracePeriod", 0), ("DefaultInstanceWarmup", -1)):
         if given.get(member, 0) < least:
             raise ValidationError(f"{member} must be at least {least}: {given[member]} is not valid.")
     return given
 
 
-def _check_sizes(least: int, most: int, desired: int) -> None:
+def _check_unit(settings: dict[str, Any]) -> None:
+    """Capacity in vCPUs or MiB needs instance types that are chosen by their attributes."""
+    overrides = settings.get("MixedInstancesPolicy", {}).get("LaunchTemplate", {}).get("Overrides", ())
+    if settings.get("DesiredCapacityType", "units") != "units" and not any("InstanceRequirements" in each for each in overrides):
+        raise ValidationError(f"DesiredCapacityType {settings['DesiredCapacityType']} requires InstanceRequirements.")
+
+
+def _check_sizes(least: int, most: int, desired: int, unit: str) -> None:
     for name, value in (("Min", least), ("Max", most), ("Desired", desired)):
-        if not 0 <= value <= 10_000:
-            raise ValidationError(f"{name} capacity must be between 0 and 10000: {value} is not valid.")
+        if not 0 <= value <= CAPACITY_MAX[unit]:
+            raise ValidationError(f"{name} capacity must be between 0 and {CAPACITY_MAX[unit]}: {value} is not valid.")
     if least > most:
         raise ValidationError(f"Max bound, {most}, must be greater than or equal to min bound, {least}")
     if desired < least:

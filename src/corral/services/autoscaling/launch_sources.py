@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
+import orjson
 from msgspec import Struct
 
 from corral.core import Tx
 from corral.decide.group_capacity import Distribution, on_demand_units
 from corral.decide.instance_mix import TypeOption, next_market, ordered
+from corral.decide.instance_requirements import TypeFacts, meets
 from corral.errors import ApiError
 from corral.model.group import CONFIGURATION, ON_DEMAND, SPOT, TEMPLATE, Group, LaunchSource, Member
+from corral.model.instance import TypeMapping
 from corral.model.numbers import whole_number
 from corral.services.autoscaling.errors import ValidationError
 from corral.services.autoscaling.launch_configurations import CONFIGURATION_TYPE
 from corral.services.caller import Caller
-from corral.services.ec2.instance_types import price_of
+from corral.services.ec2.instance_types import InstanceType, every_type, price_of
 from corral.services.ec2.launch_specs import instance_request, merged, template_data
 from corral.services.instances import InstanceRequest, fits_ever
 from corral.services.stored_resources import find
@@ -25,6 +29,7 @@ from corral.store import Store
 SOURCES = ("LaunchConfigurationName", "LaunchTemplate", "MixedInstancesPolicy")  # settings of a group that name one
 GROUP_TAG = "aws:autoscaling:groupName"
 WEIGHT_MAX = 999
+TYPES_MAX = 40  # that a launch tries
 ON_DEMAND_STRATEGY, SPOT_STRATEGY = "prioritized", "lowest-price"  # defaults
 SAME_MEMBERS = (  # of launch configurations and RunInstances
     "ImageId", "InstanceType", "KeyName", "UserData", "KernelId", "RamdiskId", "EbsOptimized", "MetadataOptions",
@@ -103,15 +108,16 @@ def _checked_policy(tx: Tx[Store], caller: Caller, policy: dict[str, Any]) -> di
     if weighted and len(weighted) != len(overrides):
         raise ValidationError("Either all overrides of a MixedInstancesPolicy have a WeightedCapacity, or none.")
     for each in overrides:
-        if "InstanceRequirements" in each:
-            raise ValidationError(
-                "InstanceRequirements are not supported: list instance types in the Overrides of the MixedInstancesPolicy."
-            )
+        if "InstanceRequirements" in each and "InstanceType" in each:
+            raise ValidationError("An override has either an InstanceType or InstanceRequirements, and not both.")
         if not 1 <= (whole_number(each.get("WeightedCapacity", "1")) or 0) <= WEIGHT_MAX:
             raise ValidationError(f"WeightedCapacity must be between 1 and {WEIGHT_MAX}: {each['WeightedCapacity']} is not valid.")
         if "LaunchTemplateSpecification" in each:
             each["LaunchTemplateSpecification"] = _named_template(tx, caller, each["LaunchTemplateSpecification"])
+    by_attributes = any("InstanceRequirements" in each for each in overrides)
     shares = policy.get("InstancesDistribution", {})
+    if by_attributes and shares.get("OnDemandAllocationStrategy", "") == ON_DEMAND_STRATEGY:
+        raise ValidationError("The allocation strategy prioritized cannot be used with InstanceRequirements: use lowest-price.")
     if not 0 <= shares.get("OnDemandPercentageAboveBaseCapacity", 100) <= 100 or shares.get("OnDemandBaseCapacity", 0) < 0:
         raise ValidationError(
             "OnDemandPercentageAboveBaseCapacity must be between 0 and 100, and OnDemandBaseCapacity must not be negative."
@@ -120,7 +126,7 @@ def _checked_policy(tx: Tx[Store], caller: Caller, policy: dict[str, Any]) -> di
     return {
         "LaunchTemplate": named | ({"Overrides": overrides} if overrides else {}),
         "InstancesDistribution": {
-            "OnDemandAllocationStrategy": ON_DEMAND_STRATEGY,
+            "OnDemandAllocationStrategy": "lowest-price" if by_attributes else ON_DEMAND_STRATEGY,
             "OnDemandBaseCapacity": 0,
             "OnDemandPercentageAboveBaseCapacity": 100,
             "SpotAllocationStrategy": SPOT_STRATEGY,
@@ -161,8 +167,8 @@ def _of_policy(
     market = next_market(*on_demand_units(members), base, above)
     overrides = template.get("Overrides") or [{}]
     refusals: list[str] = []
-    for option in ordered_options(policy, market):
-        override = overrides[option.at]
+    for option in ordered_options(tx, group.settings, policy, market):
+        override = overrides[option.at] | ({"InstanceType": option.type} if option.type else {})
         specification = override.get("LaunchTemplateSpecification", template["LaunchTemplateSpecification"])
         resolved = _resolve(tx, caller, {"LaunchTemplate": specification})
         data = {**resolved.data, **{member: override[member] for member in ("InstanceType", "ImageId") if member in override}}
@@ -173,24 +179,65 @@ def _of_policy(
         if refusal is None:
             return GroupLaunch(request, resolved.source, option.weight, market)
         refusals.append(refusal)
+    if not refusals:
+        raise LaunchRefused("No instance type meets the InstanceRequirements of the MixedInstancesPolicy.")
     others = f" None of its {len(refusals)} instance types fits." if len(refusals) > 1 else ""
     raise LaunchRefused(refusals[0] + others)
 
 
-def ordered_options(policy: dict[str, Any], market: str) -> list[TypeOption]:
+def ordered_options(tx: Tx[Store], settings: dict[str, Any], policy: dict[str, Any], market: str) -> list[TypeOption]:
+    """The types of a policy in the order in which launches try them, the first TYPES_MAX of them."""
     overrides = policy["LaunchTemplate"].get("Overrides") or [{}]
     strategy = policy["InstancesDistribution"]["OnDemandAllocationStrategy" if market == ON_DEMAND else "SpotAllocationStrategy"]
-    options = [
-        TypeOption(each.get("InstanceType", ""), whole_number(each.get("WeightedCapacity", "1")) or 1, at)
-        for at, each in enumerate(overrides)
-    ]
+    options: list[TypeOption] = []
+    for at, each in enumerate(overrides):
+        weight = whole_number(each.get("WeightedCapacity", "1")) or 1
+        if "InstanceRequirements" not in each:
+            options.append(TypeOption(each.get("InstanceType", ""), weight, at))
+            continue
+        wanted = orjson.dumps(each["InstanceRequirements"], option=orjson.OPT_SORT_KEYS)
+        unit = settings.get("DesiredCapacityType", "units")
+        for facts in _matching(wanted, tuple(tx.settings.instance_types.items())):
+            options.append(TypeOption(facts.name, {"vcpu": facts.vcpus, "memory-mib": facts.memory_mib}.get(unit, weight), at))
     found = {option.type: price_of(option.type) for option in options}
     prices = {
         type_: amount
         for type_, price in found.items()
         if price is not None and (amount := price.on_demand if market == ON_DEMAND else price.spot) is not None
     }
-    return ordered(options, strategy, prices)
+    return ordered(options, strategy, prices)[:TYPES_MAX]
+
+
+@lru_cache(maxsize=64)  # a group asks the same for each of its launches
+def _matching(wanted: bytes, mappings: tuple[tuple[str, TypeMapping], ...]) -> tuple[TypeFacts, ...]:
+    """The instance types that meet requirements."""
+    requirements = orjson.loads(wanted)
+    found = map(_facts, every_type(dict(mappings)).values())
+    return tuple(facts for facts in found if meets(facts, requirements))
+
+
+def _facts(type_: InstanceType) -> TypeFacts:
+    accelerators = [each for each in type_.accelerators or () if each[0] != "neuron"]  # those are listed as inference too
+    if type_.gpu is not None:
+        model, maker, memory_mib = type_.gpu
+        accelerators.append(("gpu", model, maker, type_.gpus, memory_mib))
+    return TypeFacts(
+        name=type_.name,
+        vcpus=type_.vcpus,
+        memory_mib=type_.memory_mib,
+        accelerators=tuple((kind, name.lower(), _maker(maker), count, mib) for kind, name, maker, count, mib in accelerators),
+        processor=_maker(type_.processor or ""),
+        is_current=bool(type_.current),
+        is_metal=bool(type_.metal),
+        is_burstable=bool(type_.burstable),
+        disk_gb=sum(count * size for count, size, _ in type_.storage or ()),
+        disk_kinds=frozenset(kind for _, _, kind in type_.storage or ()),
+        interfaces=type_.interfaces,
+    )
+
+
+def _maker(name: str) -> str:
+    return "amazon-web-services" if name in ("AWS", "Amazon") else name.lower()
 
 
 def distribution_of(settings: dict[str, Any]) -> Distribution | None:
@@ -211,12 +258,12 @@ def current_source(tx: Tx[Store], region: str, settings: dict[str, Any]) -> Laun
         return LaunchSource()
 
 
-def type_rank(settings: dict[str, Any]) -> dict[str, int]:
+def type_rank(tx: Tx[Store], settings: dict[str, Any]) -> dict[str, int]:
     """Instance type → its place in the order of the on-demand strategy, for the policy AllocationStrategy."""
     policy = settings.get("MixedInstancesPolicy")
     if policy is None:
         return {}
-    return {option.type: at for at, option in enumerate(ordered_options(policy, ON_DEMAND))}
+    return {option.type: at for at, option in enumerate(ordered_options(tx, settings, policy, ON_DEMAND))}
 
 
 def _resolve(tx: Tx[Store], caller: Caller, settings: dict[str, Any]) -> _Resolved:
