@@ -233,6 +233,8 @@ def _changed(tx: Tx[Store], instance: Instance, left_pool: str | None = None) ->
     pool = left_pool or instance.pool
     if pool is not None:
         tx.mark(f"daemons:{pool}")
+    if instance.gpus and not instance.is_host:
+        tx.mark(f"daemons:{HOST_POOL}")  # the host's own slot has lost or got GPUs
 
 
 def _gpus(count: int) -> str:
