@@ -21,6 +21,7 @@ STATE_ORDER = {TaskState.PROVISIONING.value: 0, TaskState.PENDING.value: 1, Task
 class ServicePlan(Struct, frozen=True):
     start: int = 0  # tasks of the primary deployment
     stop: tuple[str, ...] = ()  # task ids
+    is_blocked: bool = False  # tasks are to be replaced, and the percentages allow neither to start nor to stop one
 
 
 class Percentages(Struct, frozen=True):
@@ -52,7 +53,9 @@ def replica_plan(
     old = [task for task in tasks if task.id not in kept]
     start = max(0, min(desired - len(current), max(desired, percentages.most(desired)) - len(tasks)))
     excess = _stop_order(current, protected)[: max(0, len(current) - desired)]
-    return ServicePlan(start, tuple(task.id for task in [*_replaceable(old, current, desired, percentages, protected), *excess]))
+    stop = tuple(task.id for task in [*_replaceable(old, current, desired, percentages, protected), *excess])
+    waits = any(task.id in protected for task in old) or any(task.state != TaskState.RUNNING.value for task in current)
+    return ServicePlan(start, stop, not start and not stop and not waits and len(current) < desired)
 
 
 def daemon_plan(

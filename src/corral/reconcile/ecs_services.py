@@ -42,6 +42,10 @@ NAMED_MAX = 10  # tasks that one event names
 INACTIVE_SHOWN_S = 3600.0
 RETRY_S = 30.0  # after a launch that was refused
 ROWS_MAX = 100
+BLOCKED = (
+    "was unable to stop or start tasks during a deployment because of the service deployment configuration. "
+    "Update the minimumHealthyPercent or maximumPercent value and try again."
+)
 NO_ROOM = "no container instance met all of its requirements"
 
 
@@ -85,12 +89,13 @@ def _step_replica(tx: Tx[Store], caller: Caller, service: EcsService, tasks: lis
     draining = {slot.id for slot in slots_of(tx, service.region, service.cluster) if slot.draining}
     protected = _protected(tx, service, tasks)
     plan = replica_plan(tasks, service.primary.id, service.desired, _percentages(service), draining=draining, protected=protected)
+    if plan.is_blocked:
+        service = _report(tx, service, BLOCKED)
+    capacity = None
     if plan.start:
         running = sum(task.deployment == service.primary.id for task in tasks)
         capacity = _capacity(tx, caller, service, min(plan.start, STARTS_MAX), running)
-        _apply(tx, caller, service, tasks, plan, capacity)
-    else:
-        _apply(tx, caller, service, tasks, plan, None)
+    _apply(tx, caller, service, tasks, plan, capacity)
 
 
 def _step_daemon(tx: Tx[Store], caller: Caller, service: EcsService, tasks: list[ServiceTask]) -> None:
@@ -102,9 +107,11 @@ def _step_daemon(tx: Tx[Store], caller: Caller, service: EcsService, tasks: list
     eligible_count, plans = 0, list[tuple[str, ServicePlan]]()
     for pool in pools_of(tx, service.region, service.cluster):
         slots = list(tx.store.fleet.pool(pool).slots())
-        eligible = {slot.id for slot in slots if slot.takes_tasks and covers(slot, demand) and suits(slot)}
-        eligible_count += len(eligible)
         in_pool = [task for task in tasks if task.pool == pool]
+        occupied = {task.instance_id for task in in_pool}  # a slot that becomes too small keeps its task
+        large = [slot for slot in slots if covers(slot, demand) or slot.id in occupied]
+        eligible = {slot.id for slot in large if slot.takes_tasks and suits(slot)}
+        eligible_count += len(eligible)
         leaving = _leaving(slots, in_pool, eligible)
         plans.append((pool, daemon_plan(in_pool, service.primary.id, eligible, _percentages(service), leaving=leaving)))
     if service.desired != eligible_count:
