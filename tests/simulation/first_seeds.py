@@ -5,6 +5,13 @@ may be the first to catch a fault: the test then tries the seeds that follow and
 """
 
 FIRST_SEEDS = {
+    "a service does not hear of its tasks": 1,
+    "a service replaces failed tasks at once": 6,
+    "a daemon ignores its waiting tasks": 12,
+    "a service ignores its old deployments": 3,
+    "a service is inactive before its tasks stop": 5,
+    "a daemon does not hear of instances": 3,
+    "a roaming claim is forgotten at a restart": 5,
     "an instance ends before its tasks": 4,
     "the GPUs of an ended instance are not offered": 4,
     "an instance never ends": 6,

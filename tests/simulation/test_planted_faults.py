@@ -32,9 +32,10 @@ from simulation.agenda import Steps, Stuck
 from simulation.checkers import Violation, everything
 from simulation.first_seeds import FIRST_SEEDS
 from simulation.host import Engine
-from simulation.lanes import SimMetricStore, SimStore
+from simulation.lanes import SimMetricStore, SimStore, with_part
 from simulation.plan import Plan
 from simulation.plane import AgentLink, Plane
+from simulation.service_faults import SERVICE_FAULTS
 from simulation.test_simulation import SEEDS, START
 from simulation.world import Parts, simulate
 
@@ -82,17 +83,6 @@ class KeepsIndexOfFailedBatches(SimStore):
         self.journal = journal
         journal._inverses.clear()
         journal._effects.clear()
-
-
-def with_part(name: str, faulty: type[Any]) -> type[SimStore]:
-    """The store with a faulty part in place of the real one."""
-
-    class Faulty(SimStore):
-        def _compose(self) -> None:
-            super()._compose()
-            getattr(self, name).__class__ = faulty
-
-    return Faulty
 
 
 # Withheld GPUs that are offered
@@ -469,6 +459,7 @@ PLANTED: dict[str, Parts] = {
     "all containers are stopped at once": Parts(handlers={**HANDLERS, "StopTask": stops_all_at_once}),
     "time limits are not checked": Parts(reconcilers={**STATE, "task": lambda tx, task_id: None}),
     "no host is ever silent": Parts(reconcilers={**STATE, "host": no_host_is_silent}),
+    **SERVICE_FAULTS,
 }
 
 
