@@ -1,8 +1,9 @@
 """Checks the length, range, enum and pattern constraints of requests.
 
-botocore's model states which values an operation accepts. The service's table (`ecs.py`, `sqs.py`, ...) states the error code and
-text of a violation, and corrects the model where AWS's documentation differs. `check.py` compiles both into one function per
-operation that has constraints.
+botocore's model of a service contains the constraints of each parameter. Each service also has a table in this package (`ecs.py`,
+`sqs.py`, ...). The table contains the error codes and texts for violated constraints. It also replaces the model's constraints
+where AWS documents other ones. For each operation, `check.py` compiles the model and the table into one function that checks the
+input.
 """
 
 from corral.aws.constraints.check import Check, compile_check
