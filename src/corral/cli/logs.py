@@ -1,4 +1,4 @@
-"""`corral logs`: prints and follows the log of a task."""
+"""`corral logs` prints and follows the log of a task."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from corral.cli.errors import CliError
 from corral.cli.output import DURATION, escape_log, json_text, print_message, server_time, shorten_ids
 from corral.cli.task_logs import LogStart, TaskLogStream, follow, has_log, log_streams, pages
 
-TAIL_MAX = 10_000  # the most events that one GetLogEvents returns
+TAIL_MAX = 10_000  # the maximum number of events in a response of GetLogEvents
 
 
 @click.command()
@@ -59,7 +59,7 @@ def logs(
 
 
 def _since_ms(text: str | None, now: datetime | None) -> int | None:
-    """Parse --since with the server's clock, which also dates the events."""
+    """Parse --since. A duration is relative to the server's clock, because events have timestamps of the server."""
     if text is None:
         return None
     if re.match(r"[0-9]{4}-", text):
@@ -75,7 +75,7 @@ def _since_ms(text: str | None, now: datetime | None) -> int | None:
 
 
 def _check(definition: dict[str, Any], task_id: str, container: str | None) -> list[str]:
-    """Return the names of the containers whose logs to print."""
+    """Return the names of the containers whose logs are printed."""
     names = [defined["name"] for defined in definition["containerDefinitions"]]
     logged = [defined["name"] for defined in definition["containerDefinitions"] if has_log(defined)]
     if container is not None and container not in names:

@@ -1,4 +1,4 @@
-"""`corral revoke`: ends sessions, that is, temporary credentials."""
+"""`corral revoke` revokes temporary credentials before they expire."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from corral.cli.output import print_json, print_line
 @cluster_option("The cluster of the task; an ARN contains its cluster.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was revoked as JSON.")
 def revoke(data: DataFolder, task: str | None, everything: bool, cluster: str | None, as_json: bool) -> None:
-    """End temporary credentials at once, before they expire. The root key stays valid.
+    """Revoke temporary credentials before they expire. The root key stays valid.
 
-    To replace the root key, restart Corral with --access-key and --secret-key. That ends the sessions made with the old key.
+    To replace the root key, restart Corral with --access-key and --secret-key. The restart also revokes all temporary credentials
+    that were created with the old key.
     """
     if (task is None) == (not everything):
         raise click.UsageError("use either --task TASK or --all.")
