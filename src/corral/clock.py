@@ -1,4 +1,4 @@
-"""Clocks. Only this module reads the time of day."""
+"""Clocks. Other modules do not read the time of day themselves, so that tests can set the time."""
 
 from __future__ import annotations
 

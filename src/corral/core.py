@@ -1,9 +1,10 @@
 """Runs commands on a store. `Core.batch` runs all queued commands in one transaction and commits it.
 
 A command is a function, for example the handler of a request. A reconciler is a function that runs when its key is marked as
-changed, or at a set time. A lane is a store with the thread that owns it: there is one lane each for state, logs and metrics.
-`batch` returns the responses to clients and the orders to hosts, which the caller sends after the commit. `Core` has no thread:
-`server/lanes.py` calls `batch` in the thread of the lane. Tests and the simulation call it directly, with a virtual clock.
+changed, or at a set time. A lane is a store with the thread that owns it: there is one lane each for state, logs and metrics. A run
+is one container of a task on a host. `batch` returns the responses to clients and the orders to hosts, which the caller sends after
+the commit. `Core` has no thread: `server/lanes.py` calls `batch` in the thread of the lane. Tests and the simulation call it
+directly, with a virtual clock.
 """
 
 from __future__ import annotations
@@ -79,7 +80,8 @@ class OwnedStore(Protocol):
 
 
 S = TypeVar("S", bound=OwnedStore)
-Order = StartOrder | str | RunSpec | None  # start a run; stop the run with this id; check its health; None discards earlier orders
+# StartOrder starts a run, an id stops a run, RunSpec checks a run's health, and None discards earlier orders.
+Order = StartOrder | str | RunSpec | None
 Sizes = tuple[int, int, int, int, int]
 
 
@@ -116,20 +118,19 @@ class Tx(Struct, Generic[S]):
         self.store.set_due(key, at_s)
 
     def changed(self, key: str) -> None:
-        """Run the commands again that wait for `key`."""
+        """Wake the commands that wait for `key`: run them again in this transaction."""
         self._changed[key] = None
 
     def changes_at(self, key: str, at_s: float) -> None:
-        """Run the commands that now wait for `key` again at the time `at_s`.
-
-        Commands that begin to wait later must pass `again_s` to Wait.
+        """Wake the commands that already wait for `key` at the time `at_s`. Commands that begin to wait later must pass `again_s`
+        to Wait.
         """
         self._changes_later.append((key, at_s))
 
     def hand_over(self, lane: str, kind: str, payload: Any, *, key: str | None = None) -> None:
         """Send a payload to another lane after this transaction is committed. `kind` is the name of the receiving function.
 
-        The receiver gets the payload exactly once, even after a crash. Usually it gets it before the client gets the response to
+        The receiver gets the payload exactly once, even after a crash. Usually this happens before the client gets the response to
         this command. `payload` is stored as JSON. If `key` is given, the payload replaces an earlier payload with the same lane,
         kind and key that was not received yet.
         """
@@ -142,7 +143,7 @@ class Tx(Struct, Generic[S]):
         self._orders.append((host_id, run_id))
 
     def check(self, host_id: str, spec: RunSpec) -> None:
-        """Order a host to check the health of a running run. A restarted agent needs this order, because it has no state."""
+        """Order a host to check the health of a run. A restarted agent needs this order for each run, because it keeps no state."""
         self._orders.append((host_id, spec))
 
     def reset_orders(self, host_id: str) -> None:

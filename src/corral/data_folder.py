@@ -138,7 +138,7 @@ def _is_ours(data: Path) -> bool:
 def lock_folder(data: Path) -> int:
     """Create the folder and lock it for this process.
 
-    Raise Refused if another process has the lock. The message contains its id.
+    Raise Refused if another process has the lock. The message contains the id of that process.
     """
     try:
         data.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -196,9 +196,8 @@ def _in_use(data: Path, fd: int) -> Refused:
 
 
 def running_original(data: Path) -> Path | None:
-    """Return the original of a restored folder if another server uses the original on this machine with the same host id.
-
-    Otherwise return None.
+    """Return the path of the original folder, if this folder was restored from its backup, both have the same host id, and a server
+    uses the original folder. Otherwise return None.
     """
     try:
         original = Path(json.loads((data / RESTORED).read_bytes())["data"])

@@ -101,7 +101,7 @@ def validate_file(path: Path, schema_version: int, *, checked: bool = False) -> 
 
 
 def _unreadable(path: Path | None, error: Exception) -> Refused:
-    return Refused(f"{path} is not a readable database ({error}). It was not changed. Move it away to start with an empty one.")
+    return Refused(f"{path} is not a readable database ({error}). It was not changed. Move it away to start anew.")
 
 
 def quoted_path(path: Path) -> str:
@@ -122,7 +122,7 @@ class Database:
         self.path = path
         self.journal = Journal()
         self._readers: list[sqlite3.Connection] = []
-        # The cached earliest time in `due`, which may be None; the outer None means not cached.
+        # A tuple with the earliest time in `due`, or with None if `due` is empty. None instead of a tuple: the time is not cached.
         self._earliest_due: tuple[float | None] | None = None
         version = 1 + len(migrations)
         fresh = path is None or is_missing(path)
@@ -195,8 +195,8 @@ class Database:
     def savepoint(self) -> None:
         """Set a savepoint.
 
-        If the transaction has written nothing yet, set none, because a savepoint costs time. A rollback then rolls back the whole
-        transaction.
+        If the transaction has written nothing yet, do not set one, because a savepoint costs time. Then `rollback_to_savepoint`
+        rolls back the whole transaction.
         """
         self._has_savepoint = self.connection.total_changes != self._changes_before
         if self._has_savepoint:

@@ -1,7 +1,7 @@
 """Takes snapshots of several databases at the same instant, for backups and checks. Other processes may write them meanwhile.
 
 All snapshots must be from the same instant, because the stores send messages (hand-overs) to each other. If the receiving store is
-older than the sending store, a message could be lost. If the sending store is older, a message could be sent twice. So all
+older than the sending store, a message could be lost. If the sending store is older, a message could be delivered twice. So all
 snapshots are taken together within about 50 µs. If a database was written meanwhile, all snapshots are taken again. The result is
 the same as the data folder after a crash at that instant.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 from corral.database import quoted_path
 from corral.errors import Refused
 
-TRIES = 20_000  # more than one second
+TRIES = 20_000  # all tries together take more than one second
 STEP_PAGES = 2_000
 READ_BYTES = 1024 * 1024
 PROBLEMS_MAX = 20  # the maximum number of reported problems per database

@@ -17,7 +17,7 @@ the method, the path, the query string and the headers:
     payload = body.feed(data)                      # call for every chunk; if call.streams_in is set, write payload to a file
     trailers = body.finish()                       # raises if the body does not match its signature
     params = call.params()                         # does not include the body; to parse a small body: call.with_body(body).params()
-    response = call.serialize(result, request_id)  # response.stream is the result member that call.streams_out names
+    response = call.serialize(result, request_id)  # response.stream is the value of the result member call.streams_out
 """
 
 from corral.aws.form_encoding import PARAMETERS_MAX

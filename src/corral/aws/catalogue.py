@@ -15,7 +15,7 @@ class AwsService(Struct, frozen=True):
     name: str
     signing_name: str
     api_version: str
-    protocols: tuple[str, ...]  # the protocols that clients use, the preferred one first
+    protocols: tuple[str, ...]  # the protocols that clients use; the first one is preferred
     target_prefix: str | None = None  # the part of the X-Amz-Target header before the dot
 
 

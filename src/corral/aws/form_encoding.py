@@ -93,7 +93,7 @@ def form_tree(pairs: Iterable[tuple[str, str]]) -> FormTree:
 
 
 def indexed_elements(node: FormTree) -> list[Any]:
-    """Return the elements of a list or map, ordered by index. An index may be missing, as on AWS."""
+    """Return the elements of a list or map, ordered by index. Indices may have gaps, because AWS accepts gaps, too."""
     indices = [key for key in node if len(key) <= INDEX_MAX_DIGITS and key.isascii() and key.isdigit()]
     if len(indices) != len(node):
         raise ParseError.wrong_type("the elements of a list must be numbered from 1")

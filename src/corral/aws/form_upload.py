@@ -30,7 +30,7 @@ class FormUpload:
         if found is None:
             message = "Bucket POST must be of the enclosure-type multipart/form-data"
             raise error_class("PreconditionFailed", 412)(message)
-        self.fields: dict[str, str] = {}  # by name in lower case
+        self.fields: dict[str, str] = {}  # name in lower case -> value
         self.has_file = False
         self.filename = ""
         self._delimiter = b"\r\n--" + (found[1] or found[2]).encode("latin-1")

@@ -91,7 +91,7 @@ class ApiCall(Struct, frozen=True):
     service: str  # botocore's name for the service
     operation: str
     protocol: str
-    request: Request  # an S3 request was converted to path style
+    request: Request  # an S3 request has been converted to path style
     located: LocatedParams  # path labels, or the parameters of a form
     codecs: OperationCodecs
 
@@ -102,7 +102,10 @@ class ApiCall(Struct, frozen=True):
 
     @property
     def streams_in(self) -> str | None:
-        """The name of the input member that the server streams, or None. Only after `with_body`, `params` returns this member."""
+        """The name of the input member that the server streams, or None.
+
+        `params` contains this member only if `with_body` was called.
+        """
         return self.codecs.streams_in
 
     @property

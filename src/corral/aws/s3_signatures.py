@@ -145,7 +145,7 @@ def _verify_old_url(head: Request, lookup: SecretLookup, now_s: float) -> Identi
     standard = (request.headers.get(name) or query.get(name, "") for name in ("content-md5", "content-type"))
     extra = sorted((name, value) for name, value in request.headers.items() if name.startswith("x-amz-"))
     lines = [head.method, *standard, expires, *(f"{name}:{value.strip()}" for name, value in extra)]
-    given = query["Signature"].replace(" ", "+")  # undo the decoding of a plus sign, which some clients do not percent-encode
+    given = query["Signature"].replace(" ", "+")  # some clients do not encode plus signs, so they were decoded to spaces
     expected = [_old_signature(secret, "\n".join((*lines, resource))) for resource in _resources(request)]
     # Refuse line breaks in values: with them, two different requests could have the same signature.
     if any("\n" in line for line in lines) or not any(_same(signature, given) for signature in expected):

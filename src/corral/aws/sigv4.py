@@ -89,8 +89,7 @@ class SignatureClaim(Struct, frozen=True):
     expires_s: int | None  # set only for a presigned URL
 
 
-# The arguments are the access key id and the session token of the request.
-SecretLookup = Callable[[str, str | None], Secret | None]
+SecretLookup = Callable[[str, str | None], Secret | None]  # called with the access key id and the session token
 
 # Protocol -> reason why the signature was refused -> error code and HTTP status.
 _CODES: dict[str, dict[str, tuple[str, int]]] = {
@@ -218,8 +217,7 @@ def check_signature(
 
 
 def check_claim(head: Request, lookup: SecretLookup, now_s: float, signing_name: str | None) -> tuple[SignatureClaim, Secret]:
-    """Parse a signature, and check its service, access key, date and signed headers. Raises `SignatureRefused`.
-    """
+    """Parse a signature, and check its service, access key, date and signed headers. Raises `SignatureRefused`."""
     claim = _claim(head)
     scope = claim.scope
     if signing_name is not None and scope.service != signing_name:
@@ -273,10 +271,7 @@ def _header_claim(authorization: str, headers: Mapping[str, str]) -> SignatureCl
 
 @lru_cache(maxsize=SCOPES_MAX)
 def _header_scope(text: str) -> CredentialScope:
-    """Parse the Authorization header without the signature.
-
-    The result is cached, because it is the same for many requests of a client.
-    """
+    """Parse the Authorization header without the signature. The result is cached, because many requests have the same header."""
     algorithm, _, rest = text.partition(" ")
     if algorithm != ALGORITHM:
         raise SignatureRefused("incomplete", f"Authorization must use {ALGORITHM}")
@@ -415,8 +410,7 @@ def _compare(claim: SignatureClaim, secret: Secret, request: Request, payload_ha
     head = f"{ALGORITHM}\n{claim.timestamp}\n{scope.text}\n"
     given = claim.signature.encode("utf-8", "replace")
     for target in _ROOT if request.path == "/" and not request.query else _canonical_targets(claim, request):
-        # Restores the header bytes that the client sent.
-        canonical = f"{request.method}\n{target}\n{tail}".encode("latin-1", "replace")
+        canonical = f"{request.method}\n{target}\n{tail}".encode("latin-1", "replace")  # headers were decoded as latin-1
         to_sign = head + sha256(canonical).hexdigest()
         if compare_digest(keyed.hexdigest(to_sign.encode("utf-8", "replace")).encode(), given):
             return
@@ -470,10 +464,7 @@ def _canonical_headers(scope: CredentialScope, headers: Mapping[str, str]) -> st
 
 
 def _canonical_targets(claim: SignatureClaim, request: Request) -> Iterator[str]:
-    """Yield path and query first as the client sent them, then in AWS's encoding.
-
-    Some clients percent-encode other characters than AWS.
-    """
+    """Yield path and query as the client sent them, then in AWS's encoding. Some clients percent-encode other characters."""
     path, query = request.path or "/", request.query
     single = claim.scope.service in _SINGLE_ENCODED
     as_sent = path if single else quote(_normalized(path), safe="/~")

@@ -10,7 +10,7 @@ from xml.parsers import expat
 
 from corral.aws.wire_errors import NESTING_MAX, ParseError
 
-ELEMENTS_MAX = 200_000  # the largest valid request is CompleteMultipartUpload with 10,000 parts, which has about half as many
+ELEMENTS_MAX = 200_000  # the largest valid request is CompleteMultipartUpload with 10,000 parts, which has half as many elements
 
 
 class Element:

@@ -7,7 +7,7 @@ A backup is a folder, or one tar file with the same content:
     snapshot-ID/               copies of state.db, logs.db and metrics.db from the same instant, the keys, and the host's id
     blobs/f/0/f0…              the blobs that state.db refers to: hard links if the disk allows them, else copies
 
-The next backup into the same folder creates another snapshot folder and adds new blobs. Then it replaces the manifest. At last it
+The next backup into the same folder creates another snapshot folder and adds new blobs. Then it replaces the manifest. Finally it
 deletes the old snapshot folder and the blobs that the new backup does not need. So the folder always contains a complete backup,
 even after a crash or on a full disk.
 """

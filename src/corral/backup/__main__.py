@@ -60,7 +60,7 @@ def _failure(options: BackupOptions, error: Exception) -> str:
     if options.do == "save":
         return f"the backup was not finished: {what}. An earlier backup in {options.backup} is unchanged."
     if options.do == "restore":
-        return f"the restore was not finished: {what}. Run it again; until then, Corral does not start on {options.data}."
+        return f"the restore was not finished: {what}. Run it again. Until then, Corral does not start on {options.data}."
     return f"the check was not finished: {what}."
 
 

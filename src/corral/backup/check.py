@@ -47,7 +47,7 @@ def check(folder: Path, clock: Clock, progress: ProgressLines, *, deep: bool) ->
         return list(_check_backup(folder, progress, deep))
     validate_folder(folder)
     if is_missing(folder / "state.db"):
-        raise Refused(f"{folder} has no state.db: it is not the data folder of a Corral. Choose it with --data.")
+        raise Refused(f"{folder} has no state.db: it is not a data folder of Corral. Pass the data folder with --data.")
     held = hold_blobs(folder / BLOBS_LOCK)  # the server erases no blob during the check
     try:
         return list(_check_data(folder, clock, progress, deep))
@@ -132,7 +132,7 @@ def _check_blobs(root: Path, state: sqlite3.Connection, progress: ProgressLines,
         if found is not None:
             damaged += 1
             if damaged <= NAMED_MAX:
-                advice = "restore a backup, or copy the file from one."
+                advice = "restore a backup, or copy the file from a backup."
                 yield CheckResult(BLOBS, FAILURE, f"{path} of {row.size} bytes is damaged: {found}", advice)
     if damaged > NAMED_MAX:
         yield CheckResult(BLOBS, FAILURE, f"{damaged - NAMED_MAX} more blobs are damaged", "restore a backup: corral restore")
@@ -141,7 +141,7 @@ def _check_blobs(root: Path, state: sqlite3.Connection, progress: ProgressLines,
             BLOBS, FAILURE, f"the reference counts of {wrong} blobs are wrong", "restore a backup: corral restore"
         )
     if not damaged:
-        how = "exist and have their size" if not deep else "exist and have their size and digests"
+        how = "exist and have the right size" if not deep else "exist and have the right size and digests"
         yield CheckResult(BLOBS, OK, f"all {number} blobs ({total} bytes) of state.db {how}")
 
 

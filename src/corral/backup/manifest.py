@@ -51,7 +51,7 @@ def folder_id(data: Path) -> str:
     try:
         key = bytes.fromhex(json.loads((data / SECRETS).read_bytes())["key"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Refused(f"{data / SECRETS} cannot be read ({error}): {data} is not the data folder of a Corral.") from None
+        raise Refused(f"{data / SECRETS} cannot be read ({error}): {data} is not a data folder of Corral.") from None
     return hashlib.sha256(b"data folder " + key).hexdigest()[:32]
 
 

@@ -48,7 +48,7 @@ def save(data: Path, target: Path, clock: Clock, ids: Ids, progress: ProgressLin
     """Back up a data folder into a folder, or into a tar file. Return a summary."""
     validate_folder(data)
     if is_missing(data / "state.db"):
-        raise Refused(f"{data} has no state.db: it is not the data folder of a Corral. Choose it with --data.")
+        raise Refused(f"{data} has no state.db: it is not a data folder of Corral. Pass the data folder with --data.")
     if (data / RESTORING).exists():
         raise Refused(f"a restore into {data} did not finish, so there is nothing to back up. Run `corral restore` again.")
     if target == data or data in target.parents or target in data.parents:
@@ -78,7 +78,7 @@ def _locked_backup(target: Path, of_folder: str) -> Iterator[None]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise Refused(f"another process writes the backup {target}. Wait for it, or choose another folder.") from None
+            raise Refused(f"another process writes the backup {target}. Wait until it ends, or choose another folder.") from None
         if (found := os.pread(fd, 200, 0).decode("ascii", "replace").strip()) and found != of_folder:
             raise Refused(f"{target} is a backup of another data folder. Choose a new or an empty folder.")
         os.pwrite(fd, of_folder.encode(), 0)
@@ -159,7 +159,7 @@ def _save_file(data: Path, target: Path, clock: Clock, progress: ProgressLines) 
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(fd)
-        raise Refused(f"another process writes the backup {target}. Wait for it, or choose another name.") from None
+        raise Refused(f"another process writes the backup {target}. Wait until it ends, or choose another name.") from None
     try:
         for left in os.listdir(unfinished):  # files of a backup that was killed
             shutil.rmtree(unfinished / left) if (unfinished / left).is_dir() else (unfinished / left).unlink()

@@ -80,7 +80,7 @@ class BlobWriter:
     def seal(self) -> StoredBlob:
         """Sync the blob and give it its final name. Afterwards the caller must commit a row for the blob, or call `Blobs.erase`."""
         os.fsync(self._fd)
-        # Before the rename, because a garbage collection erases files that are neither fresh nor have a row.
+        # Do this before the rename. Otherwise the garbage collection could find the file without a row and erase it.
         self._fresh.add(self._blob)
         os.rename(self._path, self._final)
         sync_folder(os.path.dirname(self._final))

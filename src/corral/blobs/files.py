@@ -130,7 +130,7 @@ class Blobs:
 
     @contextmanager
     def reading(self, blobs: Sequence[str]) -> Iterator[None]:
-        """Prevent that these blobs are erased while the caller reads them, even if their rows are deleted meanwhile."""
+        """Do not erase these blobs while the caller reads them, even if their rows are deleted meanwhile."""
         self._readers.update(blobs)
         try:
             yield

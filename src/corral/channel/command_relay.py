@@ -38,11 +38,11 @@ HEAD = struct.Struct("!cI")
 SIZE = struct.Struct("!HH")
 CODE = struct.Struct("!I")
 PART_BYTES = 65_536
-BUFFER_MAX_BYTES = 262_144  # if a buffer is full, the relay reads no more input for it
+BUFFER_MAX_BYTES = 262_144  # if a buffer is full, the relay stops reading until the buffer has space
 GRACE_S = 2.0  # in mode exec: seconds between the loss of the connection and SIGKILL
 FLUSH_S = 5.0  # the maximum time that a client may take to read the last output
 LAST_READS = 32  # the number of reads after the command has ended; enough to empty a pipe
-CANNOT_RUN, NOT_FOUND = 126, 127  # the exit codes that a shell uses
+CANNOT_RUN, NOT_FOUND = 126, 127  # a shell uses the same exit codes
 NO_CLIENT = 125
 
 

@@ -24,7 +24,7 @@ from corral.cli.errors import CliError
 @click.option("--container", "-c", metavar="NAME", help="The container, if the task has several.")
 @click.option("--interactive", "-i", is_flag=True, help="Pass standard input to the command.")
 @click.option("--tty", "-t", "has_terminal", is_flag=True, help="Give the command a terminal.")
-@cluster_option("The cluster of the task; an ARN contains its cluster.")
+@cluster_option("The cluster of the task, if TASK is not an ARN.")
 @click.argument("task", metavar="TASK", shell_complete=complete_task_ids("RUNNING"))
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 def exec_(
@@ -36,9 +36,9 @@ def exec_(
     task: str,
     command: tuple[str, ...],
 ) -> None:
-    """Run a command in a running task. It has the environment, the folder and the GPUs of the task's container.
+    """Run a command in a running task. The command has the environment, the folder and the GPUs of the task's container.
 
-    If you use a terminal, the command gets a terminal, too. Otherwise pass -i to send standard input to the command. `corral exec`
+    In a terminal, the command also gets a terminal. Otherwise pass -i to send standard input to the command. `corral exec`
     exits with the exit code of the command. TASK is an id, a prefix of an id, or an ARN. The task must have been started with
     enableExecuteCommand. `corral run` sets it.
     """

@@ -18,7 +18,7 @@ from corral.cli.errors import CliError
 from corral.cli.output import console, print_json, print_line
 
 ATTRIBUTE = "corral.hold."  # the attribute's name is this prefix and the GPU's id
-# The rule of ECS for attribute values.
+# ECS accepts these attribute values.
 REASON = re.compile(r"[A-Za-z0-9_.@/\\:-](?:[A-Za-z0-9_.@/\\: -]{0,126}[A-Za-z0-9_.@/\\:-])?")
 BY_DEFAULT = "by hand"
 TARGET = "container-instance"
@@ -33,7 +33,7 @@ TARGET = "container-instance"
 def hold(data: DataFolder, reason: str | None, release: bool, as_json: bool, gpu: str | None) -> None:
     """Hold a GPU until --release, so that no task gets it. Without GPU, list the holds.
 
-    GPU is an index, an id (GPU-…) or a prefix of an id. A task that has the GPU keeps it until the task stops.
+    GPU is an index, an id (GPU-…) or a prefix of an id. A task that already uses the GPU is not stopped.
     """
     if gpu is None and (reason is not None or release):
         raise click.UsageError("--for and --release require a GPU: give its index or its id.")

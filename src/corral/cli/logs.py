@@ -26,10 +26,10 @@ TAIL_MAX = 10_000  # the maximum number of events in a response of GetLogEvents
 @data_option
 @click.option("--follow", "-f", "following", is_flag=True, help="Follow the log until the task has stopped.")
 @click.option("--container", "-c", metavar="NAME", help="The container (default: all, with each line prefixed by its name).")
-@click.option("--since", metavar="TIME", help="Only events since then: 10m, 2h, or a time such as 2026-01-31T08:00:00Z.")
+@click.option("--since", metavar="TIME", help="Only events since this time: 10m or 2h ago, or a date such as 2026-01-31T08:00:00Z.")
 @click.option("--tail", type=click.IntRange(0, TAIL_MAX), metavar="N", help="Only the last N events of each log.")
 @click.option("--timestamps", is_flag=True, help="Prefix each line with the time of its event (UTC).")
-@cluster_option("The cluster of the task; an ARN contains its cluster.")
+@cluster_option("The cluster of the task, if TASK is not an ARN.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line: timestamp, message, ingestionTime, container.")
 @click.argument("task", metavar="TASK", shell_complete=complete_task_ids("RUNNING", "STOPPED"))
 def logs(

@@ -14,7 +14,8 @@ from corral.cli.errors import CliError
 from corral.cli.output import age, console, print_json, print_line, server_time, shorten_ids
 
 GPU_SHORT_ID = 12  # "GPU-" and eight digits
-WIDE, WIDE_NAME, NARROW_NAME = 120, 40, 20  # from WIDE screen columns, a task's name may take WIDE_NAME columns, else NARROW_NAME
+# A task's name has up to WIDE_NAME columns on a screen of WIDE columns, else NARROW_NAME.
+WIDE, WIDE_NAME, NARROW_NAME = 120, 40, 20
 
 
 @click.command()

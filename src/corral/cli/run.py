@@ -67,7 +67,7 @@ class RunCommand(click.Command):
 @click.option("--memory", type=click.IntRange(6), metavar="MIB", help=f"Memory to reserve (default: {RESERVED_MIB}).")
 @click.option("--time", "limit_s", type=DURATION, help="Stop the task after 90s, 30m, 4h, 1d, 1h30m ... with exit code 124.")
 @click.option("--interactive", "-i", is_flag=True, help="Pass standard input to the command.")
-@click.option("--tty", "-t", "has_terminal", is_flag=True, help="Give the command a terminal: -it for shells and debuggers.")
+@click.option("--tty", "-t", "has_terminal", is_flag=True, help="Give the command a terminal. Use -it for shells and debuggers.")
 @click.option("--name", metavar="FAMILY", help="The task definition's family (default: the command's name).")
 @click.option("--env", "extra", metavar="K=V", multiple=True, help="Add a variable to the current environment. Can be repeated.")
 @click.option("--image", help=f"Default: {HOST_IMAGE}. Other images get neither this folder nor the environment.")

@@ -62,7 +62,7 @@ def tasks_line(counts: dict[str, int]) -> str:
 
 def _host(host: dict[str, Any]) -> str:
     cpu, memory = host["cpuUnits"], host["memoryMiB"]
-    silent = "" if host["connected"] else "  NOT CONNECTED: no new task starts there"
+    silent = "" if host["connected"] else "  NOT CONNECTED: no new tasks start on this host"
     offered = [gpu for gpu in host["gpus"] if not gpu.get("excluded")]
     free = sum(use(gpu) == "free" for gpu in offered)
     gpus = f"{free} of {len(offered)} GPUs free" if offered else "no GPUs"

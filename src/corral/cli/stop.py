@@ -18,8 +18,8 @@ from corral.cli.task_logs import LONG_POLL_S, POLL_S
 @data_option
 @click.option("--reason", metavar="TEXT", help="The task's stoppedReason.")
 @click.option("--wait", "-w", is_flag=True, help="Wait until the tasks have stopped.")
-@cluster_option("The cluster of the tasks; an ARN contains its cluster.")
-@click.option("--json", "as_json", is_flag=True, help="The tasks as StopTask returns them, or with --wait after they stopped.")
+@cluster_option("The cluster of the tasks that are not ARNs.")
+@click.option("--json", "as_json", is_flag=True, help="Print the tasks as JSON. With --wait, print them after they have stopped.")
 @click.argument("given", nargs=-1, required=True, metavar="TASK...", shell_complete=complete_task_ids("RUNNING"))
 def stop(data: DataFolder, reason: str | None, wait: bool, cluster: str | None, as_json: bool, given: tuple[str, ...]) -> None:
     """Stop tasks. Each process receives SIGTERM, and SIGKILL after the container's stopTimeout (default: 30 s).

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 REFRESH_S = 1.0
 BARS = " ▁▂▃▄▅▆▇█"
 PARTS = " ▏▎▍▌▋▊▉█"
-WIDE = 120  # from this number of columns, the tables are wider
+WIDE = 120  # a screen with this many columns has wider tables
 MIB_PER_GIB = 1024
 
 
@@ -36,9 +36,9 @@ MIB_PER_GIB = 1024
 @click.option("--once", is_flag=True, help="Print once and exit. Default if the output is not a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print one sample as JSON.")
 def top(data: DataFolder, once: bool, as_json: bool) -> None:
-    """Show the GPUs, their utilization in the last two minutes, and the running and waiting tasks. The screen is refreshed.
+    """Show the GPUs, their utilization in the last two minutes, and the running and waiting tasks.
 
-    Press q to quit.
+    The screen is refreshed until you press q.
     """
     endpoint = find_endpoint(data)
     page, date = status_page(endpoint)  # request it before the live screen starts, so that an error is printed as one line

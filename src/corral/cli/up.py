@@ -45,7 +45,7 @@ INSTANCE_TYPE = re.compile(r"[a-z0-9-]{1,32}\.[a-z0-9-]{1,32}")
               help="The value of the attribute ecs.instance-type of this machine, such as p3.8xlarge.")  # fmt: skip
 @click.option("--account", default="123456789012", show_default=True, help="The AWS account id in ARNs.")
 @click.option("--alarm-timing", type=click.Choice(["fast", "aws"]), default="fast", show_default=True,
-              help="fast evaluates alarms on Corral's own metrics every second, too; aws does not.")  # fmt: skip
+              help="aws evaluates alarms as AWS does. fast evaluates some alarms every second.")  # fmt: skip
 @click.option("--access-key", envvar="CORRAL_ACCESS_KEY", help="The root access key (default: generated at the first start).")
 @click.option("--secret-key", envvar="CORRAL_SECRET_KEY", help="The root secret key; requires --access-key.")
 @click.option("--discard-blobs", is_flag=True,
@@ -68,9 +68,9 @@ def up(
     if not INSTANCE_TYPE.fullmatch(instance_type):
         raise click.BadParameter("an instance type is a family and a size, such as p3.8xlarge.", param_hint="--instance-type")
     if bool(access_key) != bool(secret_key):
-        raise click.UsageError("--access-key and --secret-key require each other.")
+        raise click.UsageError("--access-key and --secret-key must be used together.")
     if isolate and runtime == "process":
-        raise click.UsageError("--isolate runs every task in a container, so it excludes --runtime process.")
+        raise click.UsageError("--isolate runs every task in a container, so it cannot be used with --runtime process.")
     if as_json and not detach:
         raise click.UsageError("--json requires --detach.")
     command = [sys.executable, "-m", "corral.server", "--data", str(data.path), "--host", host, "--port", str(port)]

@@ -4,8 +4,8 @@ suppressed.
 A window is one period of the metric. An alarm has N evaluation periods, and M of them must breach the threshold. The alarm reads a
 few more windows than N. All these windows are its evaluation range. If at least N windows have data, the newest N of them are
 evaluated. Otherwise all windows with data are evaluated, and TreatMissingData defines the values of the missing windows. If
-TreatMissingData is `missing` and there is too little data, the state is INSUFFICIENT_DATA. There is one exception: if all windows
-with data breach, and the oldest of them is at least M windows old, the state is ALARM.
+TreatMissingData is `missing`, fewer than M windows breach and no window is within the threshold, the state is INSUFFICIENT_DATA.
+There is one exception: if the oldest breaching window is at least M windows old, the state is ALARM.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def is_conclusive(statistic: str, criteria: Criteria, smallest: float) -> bool:
 def is_level(statistic: str) -> bool:
     """Return True if an incomplete window can represent the whole window.
 
-    This is so for averages, but not for sums, minima and maxima.
+    This is true for averages and percentiles, but not for sums, minima and maxima.
     """
     return statistic in ("Average", "p", "tm", "wm")
 

@@ -21,12 +21,12 @@ from corral.model.numbers import whole_number
 
 MARK = "CloudWatchMetrics"  # every event in this format contains this text
 NAME_MAX = 255
-METRICS_MAX = 100  # per directive
-VALUES_MAX = 100  # per metric
-DIMENSIONS_MAX = 30  # per dimension set
-EVENT_POINTS_MAX = 1_000  # per event; PutMetricData has the same limit per request
-BATCH_POINTS_MAX = 10_000  # per batch; PutLogEvents accepts as many events in one request
-BATCH_COST_MAX = 4_000_000  # per batch; the cost is the number of characters of all dimensions, plus ten for each value
+METRICS_MAX = 100  # the maximum number of metrics in a directive
+VALUES_MAX = 100  # the maximum number of values of a metric
+DIMENSIONS_MAX = 30  # the maximum number of dimensions in a dimension set
+EVENT_POINTS_MAX = 1_000  # the maximum number of datapoints in an event; PutMetricData has the same limit for a request
+BATCH_POINTS_MAX = 10_000  # the maximum number of datapoints in a batch; PutLogEvents accepts as many events in a request
+BATCH_COST_MAX = 4_000_000  # the maximum cost of a batch: the number of characters of all dimensions, plus ten for each value
 
 
 def batch_points(events: Iterable[tuple[int, str]], region: str, limit: int = BATCH_POINTS_MAX) -> list[Point]:

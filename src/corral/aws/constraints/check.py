@@ -16,7 +16,7 @@ from corral.aws.constraints.tree import COMPOUND, SIZED, ConstraintNode, input_n
 from corral.aws.shapes import OperationModel
 
 Check = Callable[[dict[str, Any]], None]
-MANY_MEMBERS = 16  # for a structure with this many members, the generated code loops over the members that the request has
+MANY_MEMBERS = 16  # for larger structures, the generated code loops over the members in the request
 
 
 def compile_check(operation: OperationModel, table: ConstraintTable) -> Check | None:
@@ -129,7 +129,7 @@ class _Source:
         self._lines: list[str] = []  # the lines of the function that is being generated
         self._variables = 0
         self._names: dict[int, str] = {}  # id of a node -> name of its function
-        self._by_member: dict[str, dict[str, str]] = {}  # constant -> member -> function
+        self._by_member: dict[str, dict[str, str]] = {}  # name of a constant -> member -> name of its function
         self._constants: dict[str, Any] = {"bytes_of": _bytes_of}
 
     def compiled(self) -> Callable[[Any], bool]:

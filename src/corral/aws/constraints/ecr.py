@@ -24,7 +24,7 @@ TABLE = ConstraintTable(
     {
         "PutImage.imageTag": Limit(pattern=TAG_PATTERN),
         "PutImage.imageManifest": Limit(in_bytes=True),
-        "PutLifecyclePolicy.lifecyclePolicyText": Limit(min=0),  # the handler's error for a short text is more exact
+        "PutLifecyclePolicy.lifecyclePolicyText": Limit(min=0),  # the handler checks it, with a more exact error
         "GetAccountSetting.name": Limit(enum=tuple(ACCOUNT_SETTINGS)),
         "PutAccountSetting.name": Limit(enum=tuple(ACCOUNT_SETTINGS)),
         "Tag.Key": Limit(

@@ -1,4 +1,4 @@
-"""The constraints of IAM. Errors have AWS's usual text. Names with invalid characters have a special text."""
+"""The constraints of IAM. Errors have AWS's usual text. Errors for names with invalid characters have a special text."""
 
 from corral.aws.constraints.tables import ConstraintTable, Violation, usual_wording
 from corral.aws.wire_errors import error_class

@@ -1,7 +1,7 @@
 """The constraints of SQS. botocore's model of SQS has almost no constraints, so the numbers are in `model/queue_limits.py`.
 
-This table does not check the parameters of a message. In a batch, an invalid message must not fail the other messages, so the
-handlers in `services/sqs/` check each message.
+The handlers in `services/sqs/` check the messages of a request, not this table. If one message of a batch is invalid, only this
+message must fail.
 """
 
 from corral.aws.constraints.tables import ConstraintTable, Limit, Unchecked, usual_wording

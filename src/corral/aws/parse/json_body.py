@@ -162,7 +162,8 @@ def _compound_reader(shape: Shape, readers: JsonReaders, scalar: ScalarReader) -
     known = readers.get(shape.name)
     if known is not None:
         return known
-    # If the shape contains itself, its inner reader uses this temporary entry, because the reader does not exist yet.
+    # A shape that contains itself needs its own reader while the reader is still being compiled. So first store a function that
+    # finds the reader later.
     readers[shape.name] = lambda value: readers[shape.name](value)
     readers[shape.name] = reader = _COMPOUND[shape.type_name](shape, readers, scalar)
     return reader

@@ -36,7 +36,8 @@ def query_reader(shape: Shape, readers: QueryReaders, dialect: Dialect) -> Query
     known = readers.get(key)
     if known is not None:
         return known
-    # If the shape contains itself, its inner reader uses this temporary entry, because the reader does not exist yet.
+    # A shape that contains itself needs its own reader while the reader is still being compiled. So first store a function that
+    # finds the reader later.
     readers[key] = lambda node: readers[key](node)
     readers[key] = reader = _COMPOUND[shape.type_name](shape, readers, dialect)
     return reader
@@ -120,7 +121,7 @@ def _map(shape: Shape, readers: QueryReaders, dialect: Dialect) -> QueryReader:
             if key_name not in entry:
                 raise ParseError.missing(key_name)
             try:
-                # A form does not contain a value that is an empty structure.
+                # If the value is an empty structure, the form does not contain it.
                 params[read_key(entry[key_name])] = read_value(entry.get(value_name, ""))
             except ParseError as error:
                 error.path.append(value_name)

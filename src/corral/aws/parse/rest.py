@@ -43,7 +43,8 @@ def rest_xml_parser(shape: Shape, readers: xml_body.XmlReaders) -> RestParser:
 
 def _parser(shape: Shape, read_body: ReadBody) -> RestParser:
     always: list[tuple[str, MemberReader]] = []
-    # S3's inputs have dozens of such members, but a request has few of them.
+    # Header -> its members. S3's inputs have dozens of header members. A request has few headers, so `parse` loops over its
+    # headers.
     by_header: dict[str, list[tuple[str, MemberReader]]] = {}
     for name, member in shape.members.items():
         if member.serialization.get("location") == "header":
@@ -241,7 +242,7 @@ def _header_reader(wire_name: str, member: Shape) -> MemberReader:
 
 
 def _none_if_invalid(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Return a reader that ignores invalid dates. Headers of HTTP itself need it, such as If-Modified-Since."""
+    """Return a reader that ignores invalid dates. HTTP requires this for its own headers, such as If-Modified-Since."""
 
     def read_or_none(text: str) -> Any:
         try:

@@ -23,7 +23,8 @@ def xml_reader(shape: Shape, readers: XmlReaders) -> XmlReader:
     known = readers.get(key)
     if known is not None:
         return known
-    # If the shape contains itself, its inner reader uses this temporary entry, because the reader does not exist yet.
+    # A shape that contains itself needs its own reader while the reader is still being compiled. So first store a function that
+    # finds the reader later.
     readers[key] = lambda elements: readers[key](elements)
     readers[key] = reader = _COMPOUND[shape.type_name](shape, readers)
     return reader
@@ -41,7 +42,7 @@ def members_reader(
             continue
         entry = (name, xml_reader(member, readers))
         by_tag[form_name(name, member)] = entry
-        by_tag.setdefault(member.serialization.get("name", name), entry)  # botocore's name for a flattened list
+        by_tag.setdefault(member.serialization.get("name", name), entry)  # botocore uses this name for a flattened list
     needed = tuple(required)
 
     def read(element: Element) -> dict[str, Any]:

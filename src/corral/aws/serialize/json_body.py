@@ -92,7 +92,8 @@ def _compound_writer(shape: Shape, writers: JsonWriters, scalar: ScalarWriter) -
     known = writers.get(shape.name)
     if known is not None:
         return known
-    # If the shape contains itself, its inner writer uses this temporary entry, because the writer does not exist yet.
+    # A shape that contains itself needs its own writer while the writer is still being compiled. So first store a function that
+    # finds the writer later.
     writers[shape.name] = lambda value: writers[shape.name](value)
     writers[shape.name] = writer = _COMPOUND[shape.type_name](shape, writers, scalar)
     return writer

@@ -41,7 +41,7 @@ def special_float(value: float) -> str | None:
 def _string(value: Any) -> str:
     if not isinstance(value, str):
         raise WrongResult.wrong_type("a string", value)
-    return str.__str__(value)  # returns the value of a StrEnum, too
+    return str.__str__(value)  # also works for a StrEnum
 
 
 def _boolean(value: Any) -> str:

@@ -37,7 +37,8 @@ def xml_writer(shape: Shape, tag: str, writers: XmlWriters) -> XmlWriter:
     known = writers.get(key)
     if known is not None:
         return known
-    # If the shape contains itself, its inner writer uses this temporary entry, because the writer does not exist yet.
+    # A shape that contains itself needs its own writer while the writer is still being compiled. So first store a function that
+    # finds the writer later.
     writers[key] = lambda value, out: writers[key](value, out)
     writers[key] = writer = _COMPOUND[shape.type_name](shape, tag, writers)
     return writer
