@@ -137,9 +137,7 @@ def _check_blobs(root: Path, state: sqlite3.Connection, progress: ProgressLines,
     if damaged > NAMED_MAX:
         yield CheckResult(BLOBS, FAILURE, f"{damaged - NAMED_MAX} more blobs are damaged", "restore a backup: corral restore")
     if wrong := wrong_counts(state):
-        yield CheckResult(
-            BLOBS, FAILURE, f"the reference counts of {wrong} blobs are wrong", "restore a backup: corral restore"
-        )
+        yield CheckResult(BLOBS, FAILURE, f"the reference counts of {wrong} blobs are wrong", "restore a backup: corral restore")
     if not damaged:
         how = "exist and have the right size" if not deep else "exist and have the right size and digests"
         yield CheckResult(BLOBS, OK, f"all {number} blobs ({total} bytes) of state.db {how}")
