@@ -258,7 +258,7 @@ def test_a_backup_in_one_file_and_folders_that_are_refused(own_corral: Callable[
     assert not list(corral.data.glob("*.db-*"))
     cut = tmp_path / "cut.tar"
     cut.write_bytes(backup.read_bytes()[: backup.stat().st_size * 2 // 3])
-    assert "cut off" in cli("restore", str(cut), "--data", str(restored.data), code=1).stderr
+    assert "incomplete" in cli("restore", str(cut), "--data", str(restored.data), code=1).stderr
     assert not restored.data.exists()
     assert "Start it with" in cli("restore", str(backup), "--data", str(restored.data)).stdout
     restored.start()
@@ -325,7 +325,7 @@ def test_kill_9_of_everything_during_a_backup_and_a_restore(own_corral: Callable
         cut_off += saving.returncode == -9
         target = ("--data", str(tmp_path / f"restored {lines}"))
         said = cli("restore", str(backup), *target, code=0 if is_whole else 1)
-        assert is_whole or "was cut off" in said.stderr
+        assert is_whole or "incomplete" in said.stderr
         if is_whole:
             assert {each["level"] for each in cli.json("check", *target)} == {"ok"}
         corral.start()

@@ -1,4 +1,4 @@
-"""Checks a data folder or a backup: the databases, and the rows of state.db against the files of blobs."""
+"""Checks a data folder or a backup. It checks the databases, and compares the blob rows of state.db with the files."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from corral.errors import Refused
 from corral.store.blob_rows import BlobRow, known_names, live_blobs, live_total, wrong_counts
 
 OK, WARNING, FAILURE = "ok", "warning", "failure"
-FRESH_S = 300.0  # a file of a running server that is younger may get its row in this moment
-NAMED_MAX = 20  # damaged blobs that are named
+FRESH_S = 300.0  # a younger file is no orphan if the server runs: the server may be about to commit its row
+NAMED_MAX = 20  # the maximum number of damaged blobs in the report
 PIECE_BYTES = 1024 * 1024
 
 
@@ -41,14 +41,14 @@ def check(folder: Path, clock: Clock, progress: ProgressLines, *, deep: bool) ->
     """Check a data folder, or a backup in a folder."""
     if folder.is_file():
         raise Refused(
-            f"{folder} is a file, and `corral check` needs a folder: `corral restore` checks a tar file while it reads it."
+            f"{folder} is a file, but `corral check` needs a folder. `corral restore` checks a tar file while it restores it."
         )
     if (folder / LOCK).exists():
         return list(_check_backup(folder, progress, deep))
     validate_folder(folder)
     if is_missing(folder / "state.db"):
-        raise Refused(f"{folder} has no state.db: it is not the data folder of a Corral. Choose it with --data.")
-    held = hold_blobs(folder / BLOBS_LOCK)  # no blob is erased while it is checked
+        raise Refused(f"{folder} has no state.db: it is not a data folder of Corral. Pass the data folder with --data.")
+    held = hold_blobs(folder / BLOBS_LOCK)  # the server erases no blob during the check
     try:
         return list(_check_data(folder, clock, progress, deep))
     finally:
@@ -56,7 +56,8 @@ def check(folder: Path, clock: Clock, progress: ProgressLines, *, deep: bool) ->
 
 
 def _check_data(data: Path, clock: Clock, progress: ProgressLines, deep: bool) -> Iterator[CheckResult]:
-    files, before_s = names_in(data / BLOBS), clock.now_s()  # before the rows: a file without a row is then an orphan
+    # List files before reading rows, because a row is committed after its file.
+    files, before_s = names_in(data / BLOBS), clock.now_s()
     paths = [data / name for name in DATABASES if not is_missing(data / name)]
     unreadable = [finding for path in paths for finding in _unreadable(path)]
     yield from unreadable
@@ -88,14 +89,14 @@ def _check_data(data: Path, clock: Clock, progress: ProgressLines, deep: bool) -
 def _check_backup(backup: Path, progress: ProgressLines, deep: bool) -> Iterator[CheckResult]:
     manifest = read_manifest(backup)
     if manifest is None:
-        yield CheckResult("backup", FAILURE, f"{backup} has no {MANIFEST}: the backup was cut off", "make it again.")
+        yield CheckResult("backup", FAILURE, f"{backup} has no {MANIFEST}: the backup is incomplete", "make the backup again.")
         return
     for name, digest in manifest.files.items():
         path = backup / manifest.snapshot / name
         if not path.exists():
             yield CheckResult(name, FAILURE, f"{path} does not exist", "make the backup again.")
         elif file_digest(path) != digest:
-            yield CheckResult(name, FAILURE, f"{path} has another SHA-256 than {MANIFEST} says", "make the backup again.")
+            yield CheckResult(name, FAILURE, f"{path} does not have the SHA-256 in {MANIFEST}", "make the backup again.")
         elif name in DATABASES:
             progress.begin(name)
             with closing(open_reader(path, immutable=True)) as connection:
@@ -116,11 +117,11 @@ def _check_database(path: Path, connection: sqlite3.Connection) -> Iterator[Chec
     for each in damage:
         yield CheckResult(path.name, FAILURE, each, "restore a backup: corral restore")
     if not damage:
-        yield CheckResult(path.name, OK, f"{path} is sound")
+        yield CheckResult(path.name, OK, f"{path} is not damaged")
 
 
 def _check_blobs(root: Path, state: sqlite3.Connection, progress: ProgressLines, deep: bool) -> Iterator[CheckResult]:
-    """Compare each row with its file: that it exists, its size, and with `deep` its digests."""
+    """Compare each row with its file: check that the file exists and has the right size. With `deep`, also compare the digests."""
     number, total = live_total(state)
     damaged = 0
     progress.begin(BLOBS)
@@ -131,16 +132,14 @@ def _check_blobs(root: Path, state: sqlite3.Connection, progress: ProgressLines,
         if found is not None:
             damaged += 1
             if damaged <= NAMED_MAX:
-                advice = "restore a backup, or copy the file from one."
+                advice = "restore a backup, or copy the file from a backup."
                 yield CheckResult(BLOBS, FAILURE, f"{path} of {row.size} bytes is damaged: {found}", advice)
     if damaged > NAMED_MAX:
         yield CheckResult(BLOBS, FAILURE, f"{damaged - NAMED_MAX} more blobs are damaged", "restore a backup: corral restore")
     if wrong := wrong_counts(state):
-        yield CheckResult(
-            BLOBS, FAILURE, f"the references to {wrong} contents are counted wrongly", "restore a backup: corral restore"
-        )
+        yield CheckResult(BLOBS, FAILURE, f"the reference counts of {wrong} blobs are wrong", "restore a backup: corral restore")
     if not damaged:
-        how = "exist and have their size" if not deep else "exist and have their size and digests"
+        how = "exist and have the right size" if not deep else "exist and have the right size and digests"
         yield CheckResult(BLOBS, OK, f"all {number} blobs ({total} bytes) of state.db {how}")
 
 
@@ -154,15 +153,16 @@ def _wrong_digest(row: BlobRow, path: str) -> str | None:
             for each in running.values():
                 each.update(piece)
     wrong = [name for name in expected if running[name].digest() != expected[name]]
-    return f"its {wrong[0]} differs from the one of its row" if wrong else None
+    return f"its {wrong[0]} differs from the digest in its row" if wrong else None
 
 
 def _orphans(root: Path, files: Sequence[str], known: set[str], older_than_s: float | None) -> Iterator[CheckResult]:
-    """Files without a row. A crash leaves some; the next start erases them, or quarantines them if they are many."""
+    """Report files without a row. A crash can leave some. The next start erases them, or quarantines them if there are many."""
     orphans = [name for name in files if name not in known and _is_older(blob_path(root, name), older_than_s)]
     if orphans:
         text = f"no row refers to {len(orphans)} files in {root} ({orphans[0]}{', ...' * (len(orphans) > 1)})"
-        yield CheckResult("orphans", WARNING, text, "a crash leaves some; the next start erases them, or quarantines many of them.")
+        advice = "a crash can leave such files. The next start erases them, or quarantines them if there are many."
+        yield CheckResult("orphans", WARNING, text, advice)
 
 
 def _is_older(path: str, than_s: float | None) -> bool:
@@ -177,4 +177,4 @@ def _quarantine(root: Path) -> Iterator[CheckResult]:
     for date in sorted(os.listdir(folder)) if folder.is_dir() else ():
         if DATE.fullmatch(date):
             text = f"{len(os.listdir(folder / date))} blobs without a row are in {folder / date}"
-            yield CheckResult("quarantine", WARNING, text, "they are erased a week after that day. To keep them, copy them.")
+            yield CheckResult("quarantine", WARNING, text, "Corral erases them one week after this date. To keep them, copy them.")

@@ -1,7 +1,7 @@
 """Restores a backup into a new data folder.
 
-The file `restoring` is in the folder from the first to the last step: a server refuses such a folder, and the next restore begins
-anew in it.
+The file `restoring` exists in the data folder until the restore is complete. A server refuses to start on a folder with this file.
+The next restore into the folder deletes its content and begins again.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ PIECE_BYTES = 1024 * 1024
 
 
 def restore(backup: Path, data: Path, progress: ProgressLines) -> dict[str, Any]:
-    """Create a data folder from a backup. Return what was done."""
+    """Create a data folder from a backup. Return a summary."""
     tar = None if backup.is_dir() else _open_tar(backup)
     manifest = read_manifest(backup) if tar is None else _manifest_in(tar, backup)
     if manifest is None:
-        raise Refused(f"{backup} has no {MANIFEST}: it is not a backup, or the backup was cut off. Use another one.")
+        raise Refused(f"{backup} has no {MANIFEST}: it is not a backup, or it is incomplete. Use another backup.")
     require_unused(data)
     validate_folder(data)
     if data.exists() and not (data / RESTORING).exists() and (left := sorted(set(os.listdir(data)) - {"lost+found"})):
@@ -77,7 +77,7 @@ def restore(backup: Path, data: Path, progress: ProgressLines) -> dict[str, Any]
 
 
 def _clear(data: Path) -> None:
-    """Remove what a cut-off restore has left. The folder was empty when that began."""
+    """Delete the files of an incomplete restore. All files belong to it, because a restore requires an empty folder."""
     for name in os.listdir(data):
         if name not in (LOCK, RESTORING, "lost+found"):
             path = data / name
@@ -85,7 +85,7 @@ def _clear(data: Path) -> None:
 
 
 def _place(data: Path, name: str) -> Path:
-    """Where a file of the snapshot belongs."""
+    """Return the path of a snapshot's file in the data folder."""
     if name != HOST_FILE:
         return data / name
     make_folder(data / "node")
@@ -100,7 +100,7 @@ def _from_folder(backup: Path, manifest: BackupManifest, data: Path, progress: P
             with open(file, "rb") as reader:
                 _write(reader, file.stat().st_size, _place(data, file.name), manifest.files[file.name], file, progress)
         except FileNotFoundError:
-            raise Refused(f"the backup is damaged: {file} does not exist. Use another one.") from None
+            raise Refused(f"the backup is damaged: {file} does not exist. Use another backup.") from None
     copier = BlobCopier(backup / BLOBS, data / BLOBS, data / ARRIVING)
     progress.begin(BLOBS)
     state = open_reader(data / "state.db", immutable=True)
@@ -112,7 +112,7 @@ def _from_folder(backup: Path, manifest: BackupManifest, data: Path, progress: P
 
 
 def _write(reader: Any, size: int, target: Path, digest: str, source: Path, progress: ProgressLines) -> None:
-    """Copy a file, sync it and compare its digest."""
+    """Copy a file, sync it, and raise Refused if it does not have this digest."""
     found, done = hashlib.sha256(), 0
     with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as writer:
         while piece := reader.read(PIECE_BYTES):
@@ -123,7 +123,7 @@ def _write(reader: Any, size: int, target: Path, digest: str, source: Path, prog
         writer.flush()
         os.fsync(writer.fileno())
     if found.hexdigest() != digest:
-        raise Refused(f"the backup is damaged: {source} has another SHA-256 than {MANIFEST} says. Use another backup.")
+        raise Refused(f"the backup is damaged: {source} does not have the SHA-256 in {MANIFEST}. Use another backup.")
 
 
 # Tar files
@@ -139,11 +139,11 @@ def _open_tar(backup: Path) -> tarfile.TarFile:
 
 
 def _manifest_in(tar: tarfile.TarFile, backup: Path) -> BackupManifest | None:
-    """The manifest is the last member of a whole backup."""
+    """Return the manifest of a tar file. Return None if the last member is not the manifest: then the backup is incomplete."""
     try:
         members = tar.getmembers()
     except tarfile.TarError as error:
-        raise Refused(f"the backup {backup} is cut off or damaged ({error}). Use another one.") from None
+        raise Refused(f"the backup {backup} is incomplete or damaged ({error}). Use another backup.") from None
     if not members or members[-1].name != MANIFEST:
         return None
     file = tar.extractfile(members[-1])
@@ -151,7 +151,10 @@ def _manifest_in(tar: tarfile.TarFile, backup: Path) -> BackupManifest | None:
 
 
 def _from_tar(tar: tarfile.TarFile, backup: Path, manifest: BackupManifest, data: Path, progress: ProgressLines) -> dict[str, int]:
-    """Write the members that the manifest or a row names; a name decides where a file is written, never a path in the archive."""
+    """Extract the files of the snapshot, and the blobs.
+
+    For safety, the paths in the tar file do not determine where a file is written.
+    """
     files, copied = {f"{manifest.snapshot}/{name}": name for name in manifest.files}, 0
     (data / BLOBS).mkdir(mode=0o700)
     for member in tar.getmembers():

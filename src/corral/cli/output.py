@@ -16,24 +16,24 @@ import click
 if TYPE_CHECKING:
     from corral.cli.safe_text import SafeConsole
 
-SHORT_ID = 8  # digits of a task id that are displayed; commands accept any unique prefix
+SHORT_ID = 8  # commands display this many digits of a task id, and accept any unique prefix
 PIPE_COLUMNS = 240  # the width of tables if the output is not a terminal
 _TASK_ID = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
 
-# C0 and C1 controls except tab and newline, overrides of the writing direction, line separators, and surrogates.
+# Control characters (C0 and C1) except tab and newline, characters that change the writing direction, line separators, surrogates.
 _CONTROL = "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
 _CONTROLS = re.compile(_CONTROL)
-# In logs, colours (SGR sequences) and a carriage return at the end of a line are kept.
+# In logs, colours (SGR sequences) and a carriage return at the end of a line are not escaped.
 _LOG_CONTROLS = re.compile(rf"(\x1b\[[0-9;:]{{0,64}}m|\r(?=\n|\Z))|{_CONTROL}")
 
 
 def escape_controls(text: str) -> str:
-    """Show control characters as `\\x1b` or `\\u202e`, so that text of tasks cannot control the terminal."""
+    """Replace control characters by escapes such as `\\x1b`, so that the output of a task cannot control the terminal."""
     return _CONTROLS.sub(_escape, text)
 
 
 def escape_log(text: str, out: IO[str]) -> str:
-    """Show control characters of a log as `escape_controls` does, but keep colours. Only a terminal gets them escaped."""
+    """Escape the control characters of a log, except colours. Escape nothing if the output is not a terminal."""
     return _LOG_CONTROLS.sub(lambda match: match[1] or _escape(match), text) if out.isatty() else text
 
 
@@ -54,12 +54,12 @@ def print_line(text: str) -> None:
 
 
 def print_progress(text: str = "") -> None:
-    """Replace the progress line on stderr; without a text, clear it."""
+    """Replace the progress line on stderr. If the text is empty, clear the line."""
     click.echo(f"\r\x1b[K{escape_controls(text)}", nl=False, err=True)
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """Return JSON in ASCII without control characters. `json.dumps` escapes all of them but DEL."""
+    """Return JSON in ASCII without control characters. `json.dumps` escapes all control characters except DEL."""
     return json.dumps(value, indent=indent, default=_plain).replace("\x7f", "\\u007f")
 
 
@@ -78,7 +78,7 @@ def shorten_ids(text: str) -> str:
 
 
 def server_time(reply: Mapping[str, Any]) -> datetime | None:
-    """Return the server's time from the Date header. Ages are computed with the server's clock."""
+    """Return the server's time from the Date header. Commands use it to compute ages."""
     return parsed_date(reply["ResponseMetadata"]["HTTPHeaders"].get("date"))
 
 

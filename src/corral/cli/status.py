@@ -1,4 +1,4 @@
-"""`corral status`: shows hosts, GPUs, and running and waiting tasks."""
+"""`corral status` shows hosts, GPUs, and running and waiting tasks."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 @data_option
 @click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
 def status(data: DataFolder, as_json: bool) -> None:
-    """Show the hosts, their GPUs, the tasks on them, and why tasks wait. Exit code 3: Corral is not running."""
+    """Show the hosts, their GPUs, the tasks on them, and why tasks wait. The exit code is 3 if Corral is not running."""
     page, date = status_page(find_endpoint(data))
     if as_json:
         for host in page["hosts"]:
             for gpu in host["gpus"]:
-                gpu.pop("history", None)  # `corral top --json` has it
+                gpu.pop("history", None)  # `corral top --json` prints the history
         print_json(page)
         return
     out = console()
@@ -50,7 +50,7 @@ def status(data: DataFolder, as_json: bool) -> None:
 
 
 def problem_line(problem: dict[str, str]) -> str:
-    """`PROBLEM: the spawner of host a has not responded for 12 s: ...`"""
+    """Return a line such as `PROBLEM: the spawner of host a has not responded for 12 s: ...`."""
     return f"PROBLEM: the {problem['part']} of {problem['host'] or 'this machine'} {problem['problem']}"
 
 
@@ -62,7 +62,7 @@ def tasks_line(counts: dict[str, int]) -> str:
 
 def _host(host: dict[str, Any]) -> str:
     cpu, memory = host["cpuUnits"], host["memoryMiB"]
-    silent = "" if host["connected"] else "  NOT CONNECTED: no new task starts there"
+    silent = "" if host["connected"] else "  NOT CONNECTED: no new tasks start on this host"
     offered = [gpu for gpu in host["gpus"] if not gpu.get("excluded")]
     free = sum(use(gpu) == "free" for gpu in offered)
     gpus = f"{free} of {len(offered)} GPUs free" if offered else "no GPUs"
@@ -86,7 +86,7 @@ def _gpus(gpus: list[dict[str, Any]]) -> Table:
 
 
 def use(gpu: dict[str, Any]) -> str:
-    """Return the task that has a GPU and the reasons why no other task gets it, or `free`."""
+    """Return the task that uses a GPU, and the reasons why no other task gets the GPU. Return `free` if there are none."""
     return ", ".join([*([gpu["task"][:SHORT_ID]] if gpu["task"] else []), *unavailable_reasons(gpu)]) or "free"
 
 
@@ -99,7 +99,7 @@ def unavailable_reasons(gpu: dict[str, Any]) -> list[str]:
 
 
 def _waiting(page: dict[str, Any], now: datetime | None) -> Table:
-    """List the first waiting task or instance of each kind. Those behind it wait for the same resources."""
+    """List the first waiting task or instance of each kind. Later ones of the same kind wait for the same resources."""
     table = _table("WAITING", "SINCE", "REASON")
     for claim in page["waiting"]:
         since = datetime.fromtimestamp(claim["sinceS"], UTC)

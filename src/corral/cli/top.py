@@ -1,4 +1,4 @@
-"""`corral top`: shows GPUs, their utilization and tasks, live."""
+"""`corral top` shows the GPUs, their utilization and the tasks, and refreshes the screen."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 REFRESH_S = 1.0
 BARS = " ▁▂▃▄▅▆▇█"
 PARTS = " ▏▎▍▌▋▊▉█"
-WIDE = 120  # columns of a screen with room for wider tables
+WIDE = 120  # a screen with this many columns has wider tables
 MIB_PER_GIB = 1024
 
 
@@ -36,12 +36,12 @@ MIB_PER_GIB = 1024
 @click.option("--once", is_flag=True, help="Print once and exit. Default if the output is not a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print one sample as JSON.")
 def top(data: DataFolder, once: bool, as_json: bool) -> None:
-    """Watch the GPUs, their utilization now and in the last two minutes, and the running and waiting tasks.
+    """Show the GPUs, their utilization in the last two minutes, and the running and waiting tasks.
 
-    Press q to quit.
+    The screen is refreshed until you press q.
     """
     endpoint = find_endpoint(data)
-    page, date = status_page(endpoint)  # before the live screen starts, so that an error is one line
+    page, date = status_page(endpoint)  # request it before the live screen starts, so that an error is printed as one line
     if as_json:
         print_json(page)
     elif once or not sys.stdout.isatty():
@@ -68,7 +68,7 @@ def _watch(endpoint: Endpoint, page: dict[str, Any], date: str | None) -> None:
 
 @contextmanager
 def _keys() -> Iterator[Any]:
-    """Yield a function that waits up to a number of seconds for a key and returns its character, or an empty string."""
+    """Yield a function that waits for a key for up to a number of seconds. It returns the key's character, or an empty string."""
     import termios
     import tty
 
@@ -84,7 +84,7 @@ def _keys() -> Iterator[Any]:
 
 
 def frame(page: dict[str, Any], date: str | None, width: int, height: int | None, trouble: str = "") -> RenderableType:
-    """Return one screen. If `height` is None, its length is not limited."""
+    """Return the content of one screen. If `height` is None, the number of lines is not limited."""
     from rich.console import Group
 
     from corral.cli.safe_text import SafeText
@@ -176,7 +176,7 @@ def _held_by(gpu: dict[str, Any]) -> SafeText:
 
 
 def _tasks(page: dict[str, Any], now: datetime | None, width: int, room: int | None) -> Table:
-    """List the oldest running tasks, then the first waiting task of each kind, as far as there is room."""
+    """List the oldest running tasks, then the first waiting task of each kind. Omit tasks that do not fit on the screen."""
     indexes = {gpu["id"]: str(gpu["index"]) for host in page["hosts"] for gpu in host["gpus"]} if len(page["hosts"]) == 1 else {}
     rows = [(task, task["state"], "") for task in page["running"]]
     rows += [(task, "WAITING", shorten_ids(task["reason"])) for task in page["waiting"] if "task" in task]
@@ -216,7 +216,7 @@ def _styled(text: str, style: str) -> SafeText:
 
 
 def _graph(values: list[float | None], size: int) -> SafeText:
-    """Draw the history as `size` bars, the newest at the right. Each bar is the maximum of the values in its interval."""
+    """Draw the history as `size` bars. The newest bar is at the right. Each bar shows the maximum value of its interval."""
     bars = []
     for at in range(size):
         known = [value for value in values[at * len(values) // size : (at + 1) * len(values) // size] if value is not None]
