@@ -15,5 +15,6 @@ ResourceNotFoundException = api_error("ResourceNotFoundException")
 ServiceNotFoundException = api_error("ServiceNotFoundException")
 TargetNotConnectedException = api_error("TargetNotConnectedException")
 TargetNotFoundException = api_error("TargetNotFoundException")
-TaskNotFound = api_error("ResourceNotFoundException", 404)  # the agent's API has HTTP status 404 for it, ECS's API has 400
+# Status 404 is for the API of the ECS agent; the API of ECS responds with 400.
+TaskNotFound = api_error("ResourceNotFoundException", 404)
 UnsupportedFeatureException = api_error("UnsupportedFeatureException")
