@@ -38,7 +38,7 @@ from corral.services.cloudwatch.composite_alarms import evaluate_composite
 from corral.services.cloudwatch.metric_queries import MetricDataQuery, MetricStat, compute, newest_second, series_values
 from corral.telemetry import MetricStore
 
-NEWEST_MAX_AGE_S = 10  # the newest second may be this old: an idle GPU is sampled every five seconds
+NEWEST_MAX_AGE_S = 10  # older seconds are not evaluated; an idle GPU is sampled every five seconds
 WINDOW_TEXTS = {  # sentences for StateReason that name the evaluated window; empty if the alarm has only one kind of window
     "": "",
     "period": " Evaluated on the period of {period_s} seconds.",

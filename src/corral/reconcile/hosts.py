@@ -7,7 +7,7 @@ from corral.model.instance import HOST_POOL, InstanceState
 from corral.model.run import SILENT_S
 from corral.store import Store
 
-# A terminated instance is shown for this long: longer than a stopped task, because the task names its instance.
+# A terminated instance is shown for this long. A stopped task refers to its instance, so this time is longer than that of tasks.
 TERMINATED_INSTANCES_S = 2 * 3600.0
 ROWS_MAX = 100
 

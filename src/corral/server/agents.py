@@ -285,7 +285,7 @@ class Agents:
     async def _with_open_streams(self, starts: list[StartOrder], connection: AgentConnection) -> list[RunSpec]:
         """Open the log streams of the runs, and return the runs that can start.
 
-        The other runs are reported to the core as failed.
+        The other runs are stored as failed.
         """
         refused = {start.spec.run_id: start.fault for start in starts if start.fault is not None}
         logged = [start for start in starts if start.log is not None and start.fault is None]
@@ -298,7 +298,7 @@ class Agents:
         return [start.spec for start in starts if start.spec.run_id not in refused]
 
     async def _refuse(self, refused: Mapping[str, str], connection: AgentConnection) -> None:
-        """Report runs that cannot be ordered as failed to the core. `refused` maps a run id to the reason."""
+        """Store that runs have failed, because they cannot be ordered. `refused` maps a run id to the reason."""
         if refused:
             now_s = self._clock.now_s()
             seen = [Observed(run_id, stopped_at_s=now_s, reason=reason) for run_id, reason in refused.items()]
@@ -419,7 +419,7 @@ def encode_starts(specs: Iterable[RunSpec]) -> tuple[list[msgspec.Raw], dict[str
 
 
 def order_messages(starts: Sequence[msgspec.Raw], stops: list[str], checks: list[RunSpec]) -> Iterator[dict[str, Any]]:
-    """Split orders into messages of bounded size. Stops are in the last message, because they may refer to runs in earlier ones."""
+    """Split orders into messages of bounded size. Stops are in the last message, because they may refer to earlier starts."""
     part, size = list[msgspec.Raw](), 0
     for start in starts:
         if part and size + len(start) > ORDERS_BYTES:

@@ -51,7 +51,7 @@ class Authentication:
         return aws.verify(request, self.secret, self._clock.now_s(), signing_name=signing_name)
 
     def begin_signature(self, head: aws.Request, signing_name: str | None) -> aws.PendingVerification:
-        """Verify the signature of a request as far as its head allows. Call `finish` of the result with the body."""
+        """Verify the signature of a request as far as its head allows. `finish` of the result verifies the body."""
         return aws.begin_verification(head, self.secret, self._clock.now_s(), signing_name)
 
     def head_signature(self, head: aws.Request, signing_name: str) -> tuple[aws.Identity, aws.RequestBody]:

@@ -1,7 +1,7 @@
 """Environment files of containers: reads and parses them, in the same format as ECS's agent.
 
-The core's order to start a run refers to the blobs that contain the files (`services/ecs/run_spec.py`). The server replaces these
-references with variables before it sends the order to the agent.
+An order to start a run (a container) refers to the blobs that contain the files (`services/ecs/run_spec.py`). The server replaces
+these references with variables before it sends the order to the agent.
 """
 
 from __future__ import annotations

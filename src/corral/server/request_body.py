@@ -198,7 +198,7 @@ class BodyReceiver:
                 await self._turn(reader, reader.skip)
 
     async def _turn(self, reader: SocketReader, turn: Callable[[], T]) -> T:
-        """Run one turn of the reader in a thread.
+        """Run one turn (a short time slice) of the reader in a thread.
 
         If the caller is cancelled, it still waits for the end of the turn, because the turn uses open files.
         """

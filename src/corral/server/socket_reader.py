@@ -58,7 +58,7 @@ class SocketReader:
         return self._left
 
     def read(self) -> tuple[StoredBlob, dict[str, str]] | None:
-        """Read for one turn. Return None if the body is not complete, because the client is slow or the turn is over."""
+        """Read for at most TURN_S seconds. Return None if the body is not complete yet."""
         writer = self._writer or self._begin()
         poll = select.poll()
         poll.register(self._source, select.POLLIN)

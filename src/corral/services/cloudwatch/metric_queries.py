@@ -38,7 +38,7 @@ from corral.telemetry import MetricStore
 
 DEFAULT_PERIOD_S = MINUTE_S
 DATAPOINTS_MAX = 100_800
-COMPUTED_MAX = 10 * DATAPOINTS_MAX  # the maximum number of datapoints that all queries of one request read and fill in
+COMPUTED_MAX = 10 * DATAPOINTS_MAX  # the maximum number of datapoints that all queries of one request read or compute
 SEARCHES_MAX = 100  # per request
 STEP_SERIES = 200  # a search calls `Tx.step` each time it has examined this many series
 VISIBLE_S = 14 * DAY_S  # lists and searches omit a series that has had no data for this long

@@ -77,9 +77,7 @@ def generate_key(params: Params) -> Params:
 
 def create_key_pair(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     if params.get("KeyFormat", "pem") != "pem":
-        raise UnsupportedOperation(
-            "Corral writes private keys as PEM only: omit KeyFormat, and convert the key with puttygen."
-        )
+        raise UnsupportedOperation("Corral writes private keys as PEM only: omit KeyFormat, and convert the key with puttygen.")
     if params.get("KeyType", "rsa") == "ed25519":
         key: PrivateKey = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(tx.ids.hex32() + tx.ids.hex32()))
         fingerprint = _openssh_fingerprint(key.public_key())

@@ -1,6 +1,6 @@
 """ECS container instances: the instances that have joined a cluster.
 
-The instance of a host itself belongs to no region. Its status and its attributes are the same in every region.
+Each host is itself an instance. Such an instance belongs to no region: its status and its attributes are the same in every region.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ PAGES = Pagination(InvalidParameterException, default=100, largest=100)
 REVISION_REQUIRED = "Task definition must include a revision: family:revision."
 
 HOST_PROVIDER = "host"  # the capacity provider of the cluster that this machine belongs to
-HOST_CLUSTER_DETAILS: dict[str, Any] = {  # the details of this cluster, unless a caller has changed them
+HOST_CLUSTER_DETAILS: dict[str, Any] = {  # the details of the same cluster, unless a caller has changed them
     "capacityProviders": [HOST_PROVIDER],
     "defaultCapacityProviderStrategy": [{"capacityProvider": HOST_PROVIDER, "weight": 1, "base": 0}],
 }
@@ -68,7 +68,7 @@ def exists_without_row(tx: Tx[Store], region: str, name: str) -> bool:
 
 
 def has_host(tx: Tx[Store], cluster: str) -> bool:
-    """Whether this machine belongs to the cluster. `corral up --cluster` sets its cluster."""
+    """Whether this machine belongs to the cluster. The option `corral up --cluster` chooses the cluster of the machine."""
     return cluster == tx.settings.cluster
 
 
