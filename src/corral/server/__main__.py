@@ -110,7 +110,7 @@ def main() -> None:
 async def _serve(options: ServerOptions) -> None:
     parse_gpus_flag(options.gpus)
     if options.isolate and options.runtime == "process":
-        raise Refused("--isolate runs every task in a container, so it cannot be combined with --runtime process.")
+        raise Refused("--isolate runs every task in a container, so it excludes --runtime process.")
     runtime = "docker" if options.isolate else options.runtime
     files_limit = raise_open_files_limit()
     data = Path(options.data).resolve()
