@@ -1,4 +1,4 @@
-"""Hosts that stop reporting, and instances that shut down."""
+"""Reconcilers of hosts that stop reporting and of instances that shut down."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from corral.model.instance import HOST_POOL, InstanceState
 from corral.model.run import SILENT_S
 from corral.store import Store
 
-TERMINATED_INSTANCES_S = 2 * 3600.0  # longer than a stopped task is shown, because the task names its instance
+# A terminated instance is shown for this long. A stopped task refers to its instance, so this time is longer than that of tasks.
+TERMINATED_INSTANCES_S = 2 * 3600.0
 ROWS_MAX = 100
 
 
 def reconcile_host(tx: Tx[Store], host_id: str) -> None:
-    """Mark a host as silent if it has not reported for a while. It gets no new work and keeps its leases: its runs can be alive."""
+    """Mark a host as silent if it has not reported for a while.
+
+    A silent host gets no new work. Its tasks keep their GPUs, because their processes can still be alive.
+    """
     host = tx.store.hosts.get(host_id)
     if host is None or not host["connected"]:
         return
@@ -24,7 +28,7 @@ def reconcile_host(tx: Tx[Store], host_id: str) -> None:
 
 
 def reconcile_instance(tx: Tx[Store], instance_id: str) -> None:
-    """Terminate an instance that shuts down and has no tasks left. Its GPUs return to its host."""
+    """Terminate an instance that is shutting down and has no tasks any more. Its GPUs return to its host."""
     instance = tx.store.instances.get(instance_id)
     if instance is None or instance.state is not InstanceState.SHUTTING_DOWN or tx.store.tasks.on(instance_id):
         return
@@ -35,6 +39,6 @@ def reconcile_instance(tx: Tx[Store], instance_id: str) -> None:
 
 
 def drop_terminated_instances(tx: Tx[Store], _: str) -> None:
-    """Drop instances that have been shown for long enough, a limited number at a time."""
+    """Delete a limited number of terminated instances that have been shown for long enough."""
     if tx.store.instances.drop_terminated(tx.now_s - TERMINATED_INSTANCES_S, ROWS_MAX) >= ROWS_MAX:
         tx.due("terminated:", tx.now_s)

@@ -1,5 +1,8 @@
-"""Corral's own pages: `/_corral/health`, which is public, `/_corral/status`, which `corral status` and `corral top` display, and
-`/_corral/revoke` (`session_revocation.py`)."""
+"""Corral's own pages.
+
+`/_corral/health` is public. `corral status` and `corral top` display `/_corral/status`. The page `/_corral/revoke` is in
+`session_revocation.py`.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,11 @@ from corral.services.caller import Caller
 from corral.services.ecs.task_description import why_claim_waits
 from corral.store import Store
 
-TASKS_SHOWN_MAX = 20  # of the running tasks, and of the waiting tasks
+TASKS_SHOWN_MAX = 20  # at most this many running tasks and this many waiting tasks
 HISTORY_STEP_S = 2
 HISTORY_POINTS = 60
-SAMPLE_STALE_S = 2 * HEARTBEAT_S  # an idle GPU is sampled once a heartbeat
-GpuHistory = Mapping[str, Iterable[tuple[float, GpuSample]]]  # GPU id -> (time, sample), oldest first
+SAMPLE_STALE_S = 2 * HEARTBEAT_S  # a sample older than this is not used; an idle GPU is sampled once per heartbeat
+GpuHistory = Mapping[str, Iterable[tuple[float, GpuSample]]]  # GPU id → (time, sample), oldest first
 PageContent = Callable[[], Awaitable[dict[str, Any]]]
 PageNotFound = api_error("NotFound", 404)
 PageDenied = api_error("AccessDenied", 403)
@@ -87,10 +90,10 @@ def status_of(
     tx: Tx[Store], samples: dict[str, GpuSample], about: dict[str, Any], history: GpuHistory | None = None,
     failing: Sequence[dict[str, Any]] = (), problems: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the status page: hosts, their GPUs, and the running and waiting tasks.
+    """Return the content of the status page: hosts, their GPUs, and the running and waiting tasks.
 
-    `failing` lists the hand-overs between lanes that have failed and will be retried, `problems` the agents and spawners that do
-    not respond.
+    `failing` lists the hand-overs (messages between two databases) that have failed and will be retried. `problems` lists the
+    agents and spawners that do not respond.
     """
     hosts = []
     for host in tx.store.hosts.all():
@@ -121,7 +124,7 @@ def status_of(
 
 
 def _gpus(tx: Tx[Store], host_id: str, samples: dict[str, GpuSample], history: GpuHistory) -> list[dict[str, Any]]:
-    """Describe every GPU of a host: its task, and whether it is excluded, held for a reason, or used by other processes."""
+    """Describe every GPU of a host: its task, and whether it is excluded, reserved or used by processes outside of Corral."""
     holders = {gpu_id: tx.store.tasks.get(task_id) for gpu_id, task_id in tx.store.hosts.holders(host_id).items()}
     owners, foreign = tx.store.hosts.gpu_owners(host_id), tx.store.hosts.foreign(host_id)
     own_id, holds = host_instance_id(host_id), dict[str, str]()
@@ -168,7 +171,7 @@ def _claimant(tx: Tx[Store], claim: Claim) -> dict[str, Any]:
 
 
 def _task(task: Task | None) -> dict[str, Any]:
-    assert task is not None, "the same transaction listed it"
+    assert task is not None, "the same transaction has listed the task"
     return {"task": task.id, "taskDefinition": _definition(task)}
 
 
@@ -184,7 +187,7 @@ def _definition(task: Task) -> str:
 
 
 def _history(past: list[tuple[float, GpuSample]], now_s: float) -> dict[str, Any]:
-    """Return evenly spaced samples, oldest first. A sample is used until it is stale, and then the value is None."""
+    """Return values at equal intervals, oldest first. A value is None if the last sample before it is too old."""
     busy: list[float | None] = []
     memory: list[int | None] = []
     at = 0

@@ -1,4 +1,4 @@
-"""EC2's operations: stored-only network resources, key pairs, regions and zones."""
+"""The operations of EC2 and their handlers: stored-only network resources, key pairs, regions and zones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from corral.services.ec2.errors import DryRunOperation
 from corral.services.stored_resources import Params, handlers
 from corral.store import Store
 
-FUNCTIONS: dict[str, Handler] = {  # operations that a `ResourceType` cannot declare
+FUNCTIONS: dict[str, Handler] = {  # operations that the declaration of a `ResourceType` cannot express
     "AssociateAddress": elastic_ips.associate_address,
     "AssociateDhcpOptions": dhcp_options.associate_dhcp_options,
     "AssociateRouteTable": route_tables.associate_route_table,
@@ -79,7 +79,7 @@ def _operation(handler: Handler) -> Handler:
     def operation(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
         default_vpc.ensure(tx, caller)
         reply = handler(tx, params, caller)
-        if params.get("DryRun"):  # the error rolls back what the handler did
+        if params.get("DryRun"):  # raising this error rolls back all changes of the handler
             raise DryRunOperation("Request would have succeeded, but DryRun flag is set.")
         return reply
 
