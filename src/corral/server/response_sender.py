@@ -39,7 +39,7 @@ class Sender:
             await send({"type": "http.response.start", "status": response.status, "headers": _headers(response, len(body))})
             await send({"type": "http.response.body", "body": body})
             return
-        # The event loop has not run since the rows were read, so the files still exist. `reading` protects them from deletion.
+        # No other coroutine has run since the rows were read, so the files still exist. `reading` protects them from deletion.
         with self._blobs.reading([each.blob for each in slices]):
             await send({"type": "http.response.start", "status": response.status, "headers": _headers(response, size)})
             try:
@@ -65,7 +65,10 @@ def _headers(response: aws.Response, size: int) -> list[tuple[bytes, bytes]]:
 
 
 def _sendable(value: str) -> bytes:
-    """Replace characters that are not valid in a header. A client can choose the value of a response header in the URL."""
+    """Replace characters that are not valid in a header.
+
+    Query parameters of S3 such as `response-content-type` set response headers, so their values come from clients.
+    """
     return _CONTROL.sub(b" ", value.encode("latin-1", "replace"))
 
 
@@ -134,7 +137,10 @@ def _set(ready: asyncio.Future[None]) -> None:
 
 
 def _push(out: int, head: bytes, fd: int, piece: Slice, sent: int) -> int:
-    """Continue at the offset `sent`, which counts the head too, until all is sent or the client is slow. Return the new offset."""
+    """Send the head and the file from the offset `sent` on, until everything is sent or the socket is full.
+
+    Offsets count the bytes of the head too. Return the new offset.
+    """
     poll = select.poll()
     poll.register(out, select.POLLOUT)
     total = len(head) + piece.size
