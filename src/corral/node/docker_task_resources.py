@@ -131,7 +131,7 @@ class TaskResources:
             self.networks.forget()
         elif pause is not None and pause["Id"] in text:  # no such container, or it is not running
             self._pauses.pop(task_id, None)
-        elif error.status != 404 or "No such container" not in text:
+        elif not ((error.status == 404 and "No such container" in text) or "is marked for removal" in text):
             return
         await self.remove(container)
         raise ResourceRemoved(text) from None
