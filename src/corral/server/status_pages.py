@@ -85,12 +85,12 @@ async def _health() -> dict[str, Any]:
 
 def status_of(
     tx: Tx[Store], samples: dict[str, GpuSample], about: dict[str, Any], history: GpuHistory | None = None,
-    failing: Sequence[dict[str, Any]] = (), problems: Sequence[dict[str, Any]] = (),
+    failing: Sequence[dict[str, Any]] = (), problems: Sequence[dict[str, Any]] = (), quarantine: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Return the status page: hosts, their GPUs, and the running and waiting tasks.
 
     `failing` lists the hand-overs between lanes that have failed and will be retried, `problems` the agents and spawners that do
-    not respond.
+    not respond, `quarantine` the blobs without a row that wait to be erased.
     """
     hosts = []
     for host in tx.store.hosts.all():
@@ -116,7 +116,7 @@ def status_of(
     counts = tx.store.tasks.counts()
     return {
         "version": corral.__version__, **about, "tasks": counts, "hosts": hosts, "running": running, "waiting": waiting,
-        "failingHandovers": list(failing), "problems": list(problems),
+        "failingHandovers": list(failing), "problems": list(problems), "quarantine": list(quarantine),
     }  # fmt: skip
 
 
