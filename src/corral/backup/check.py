@@ -1,19 +1,23 @@
-"""Checks a data folder or a backup. It checks the databases, and compares the blob rows of state.db with the files."""
+"""Checks a data folder or a backup. It checks the databases, and compares the blob rows of state.db with the blobs."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 from base64 import b64decode
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, Protocol
 
 from msgspec import Struct
 
 from corral.backup.blob_copy import blob_path, damage_of, names_in
 from corral.backup.manifest import BLOBS, LOCK, MANIFEST, SCHEMA_VERSIONS, read_manifest
 from corral.backup.progress import ProgressLines
+from corral.backup.tar_backup import BlobsInTar, manifest_in, open_member, open_tar
 from corral.blobs.blob_lock import hold_blobs
 from corral.blobs.checksums import ALGORITHMS, checksum
 from corral.blobs.files import DATE, QUARANTINE
@@ -37,12 +41,38 @@ class CheckResult(Struct, frozen=True):
     advice: str = ""
 
 
+class BlobReader(Protocol):
+    """Access to the blobs of a folder or of a tar file."""
+
+    def place(self, row: BlobRow) -> str: ...
+
+    def damage(self, row: BlobRow) -> str | None:
+        """What is wrong with a blob, by its size alone."""
+        ...
+
+    def open(self, row: BlobRow) -> AbstractContextManager[IO[bytes]]: ...
+
+
+class BlobsInFolder:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def place(self, row: BlobRow) -> str:
+        return blob_path(self._root, row.blob)
+
+    def damage(self, row: BlobRow) -> str | None:
+        return damage_of(row, self.place(row))
+
+    @contextmanager
+    def open(self, row: BlobRow) -> Iterator[IO[bytes]]:
+        with open(os.open(self.place(row), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb", buffering=0) as file:
+            yield file
+
+
 def check(folder: Path, clock: Clock, progress: ProgressLines, *, deep: bool) -> list[CheckResult]:
-    """Check a data folder, or a backup in a folder."""
+    """Check a data folder, or a backup in a folder or a tar file."""
     if folder.is_file():
-        raise Refused(
-            f"{folder} is a file, but `corral check` needs a folder. `corral restore` checks a tar file while it restores it."
-        )
+        return list(_check_tar(folder, progress, deep))
     if (folder / LOCK).exists():
         return list(_check_backup(folder, progress, deep))
     validate_folder(folder)
@@ -71,10 +101,10 @@ def _check_data(data: Path, clock: Clock, progress: ProgressLines, deep: bool) -
     try:
         for path, connection in zip(paths, snapshots.connections, strict=True):
             progress.begin(path.name)
-            yield from _check_database(path, connection)
+            yield from _check_database(path.name, path, connection)
         try:
             state = snapshots.connections[0]
-            yield from _check_blobs(data / BLOBS, state, progress, deep)
+            yield from _check_blobs(BlobsInFolder(data / BLOBS), state, progress, deep)
             fresh_s = before_s - FRESH_S if is_in_use(data) else None
             yield from _orphans(data / BLOBS, files, known_names(state), fresh_s)
         except sqlite3.DatabaseError as error:
@@ -89,20 +119,62 @@ def _check_data(data: Path, clock: Clock, progress: ProgressLines, deep: bool) -
 def _check_backup(backup: Path, progress: ProgressLines, deep: bool) -> Iterator[CheckResult]:
     manifest = read_manifest(backup)
     if manifest is None:
-        yield CheckResult("backup", FAILURE, f"{backup} has no {MANIFEST}: the backup is incomplete", "make the backup again.")
+        yield _incomplete(backup)
         return
+    blobs = BlobsInFolder(backup / BLOBS)
     for name, digest in manifest.files.items():
         path = backup / manifest.snapshot / name
         if not path.exists():
-            yield CheckResult(name, FAILURE, f"{path} does not exist", "make the backup again.")
+            yield _missing_file(name, path)
         elif file_digest(path) != digest:
-            yield CheckResult(name, FAILURE, f"{path} does not have the SHA-256 in {MANIFEST}", "make the backup again.")
+            yield _wrong_file(name, path)
         elif name in DATABASES:
-            progress.begin(name)
-            with closing(open_reader(path, immutable=True)) as connection:
-                yield from _check_database(path, connection)
-                if name == "state.db":
-                    yield from _check_blobs(backup / BLOBS, connection, progress, deep)
+            yield from _check_copy(name, path, str(path), blobs, progress, deep)
+
+
+def _check_tar(backup: Path, progress: ProgressLines, deep: bool) -> Iterator[CheckResult]:
+    """Check a backup in a tar file. SQLite cannot read a database inside it, so each database is copied to a temporary folder."""
+    with open_tar(backup) as tar:
+        manifest = manifest_in(tar, backup)
+        if manifest is None:
+            yield _incomplete(backup)
+            return
+        members, blobs = {member.name: member for member in tar.getmembers()}, BlobsInTar(tar, backup)
+        for name, digest in manifest.files.items():
+            place = f"{name} in {backup}"
+            member = members.get(f"{manifest.snapshot}/{name}")
+            if member is None:
+                yield _missing_file(name, place)
+                continue
+            with TemporaryDirectory(prefix="corral-check-") as folder, open_member(tar, member) as reader:
+                copy = Path(folder) / "copy"
+                with open(copy, "xb") as writer:
+                    shutil.copyfileobj(reader, writer, PIECE_BYTES)
+                if file_digest(copy) != digest:
+                    yield _wrong_file(name, place)
+                elif name in DATABASES:
+                    yield from _check_copy(name, copy, place, blobs, progress, deep)
+
+
+def _check_copy(name: str, path: Path, place: str, blobs: BlobReader, progress: ProgressLines, deep: bool) -> Iterator[CheckResult]:
+    """Check a database of a backup, and for state.db also the blobs. Messages call the database `place`."""
+    progress.begin(name)
+    with closing(open_reader(path, immutable=True)) as connection:
+        yield from _check_database(name, place, connection)
+        if name == "state.db":
+            yield from _check_blobs(blobs, connection, progress, deep)
+
+
+def _incomplete(backup: Path) -> CheckResult:
+    return CheckResult("backup", FAILURE, f"{backup} has no {MANIFEST}: the backup is incomplete", "make the backup again.")
+
+
+def _missing_file(name: str, place: object) -> CheckResult:
+    return CheckResult(name, FAILURE, f"{place} does not exist", "make the backup again.")
+
+
+def _wrong_file(name: str, place: object) -> CheckResult:
+    return CheckResult(name, FAILURE, f"{place} does not have the SHA-256 in {MANIFEST}", "make the backup again.")
 
 
 def _unreadable(path: Path) -> Iterator[CheckResult]:
@@ -112,28 +184,27 @@ def _unreadable(path: Path) -> Iterator[CheckResult]:
         yield CheckResult(path.name, FAILURE, str(error), "restore a backup: corral restore")
 
 
-def _check_database(path: Path, connection: sqlite3.Connection) -> Iterator[CheckResult]:
+def _check_database(name: str, place: object, connection: sqlite3.Connection) -> Iterator[CheckResult]:
     damage = damage_in(connection)
     for each in damage:
-        yield CheckResult(path.name, FAILURE, each, "restore a backup: corral restore")
+        yield CheckResult(name, FAILURE, each, "restore a backup: corral restore")
     if not damage:
-        yield CheckResult(path.name, OK, f"{path} is not damaged")
+        yield CheckResult(name, OK, f"{place} is not damaged")
 
 
-def _check_blobs(root: Path, state: sqlite3.Connection, progress: ProgressLines, deep: bool) -> Iterator[CheckResult]:
-    """Compare each row with its file: check that the file exists and has the right size. With `deep`, also compare the digests."""
+def _check_blobs(blobs: BlobReader, state: sqlite3.Connection, progress: ProgressLines, deep: bool) -> Iterator[CheckResult]:
+    """Compare each row with its blob: check that the blob exists and has the right size. With `deep`, also compare the digests."""
     number, total = live_total(state)
     damaged = 0
     progress.begin(BLOBS)
     for row in live_blobs(state):
-        path = blob_path(root, row.blob)
-        found = damage_of(row, path) or (_wrong_digest(row, path) if deep else None)
+        found = blobs.damage(row) or (_wrong_digest(row, blobs) if deep else None)
         progress.add(row.size, total)
         if found is not None:
             damaged += 1
             if damaged <= NAMED_MAX:
                 advice = "restore a backup, or copy the file from a backup."
-                yield CheckResult(BLOBS, FAILURE, f"{path} of {row.size} bytes is damaged: {found}", advice)
+                yield CheckResult(BLOBS, FAILURE, f"{blobs.place(row)} of {row.size} bytes is damaged: {found}", advice)
     if damaged > NAMED_MAX:
         yield CheckResult(BLOBS, FAILURE, f"{damaged - NAMED_MAX} more blobs are damaged", "restore a backup: corral restore")
     if wrong := wrong_counts(state):
@@ -143,12 +214,12 @@ def _check_blobs(root: Path, state: sqlite3.Connection, progress: ProgressLines,
         yield CheckResult(BLOBS, OK, f"all {number} blobs ({total} bytes) of state.db {how}")
 
 
-def _wrong_digest(row: BlobRow, path: str) -> str | None:
+def _wrong_digest(row: BlobRow, blobs: BlobReader) -> str | None:
     expected = {name: b64decode(value) for name, value in row.checksums.items() if name in ALGORITHMS}
     if row.sha256 is not None:
         expected["SHA256"] = bytes.fromhex(row.sha256)
     running = {name: checksum(name) for name in expected}
-    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb", buffering=0) as file:
+    with blobs.open(row) as file:
         while piece := file.read(PIECE_BYTES):
             for each in running.values():
                 each.update(piece)

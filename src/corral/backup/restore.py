@@ -10,8 +10,6 @@ import hashlib
 import os
 import shutil
 import tarfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +22,13 @@ from corral.backup.manifest import (
     MANIFEST,
     SCHEMA_VERSIONS,
     BackupManifest,
-    parse_manifest,
     read_manifest,
     write_synced,
 )
 from corral.backup.progress import ProgressLines
 from corral.backup.save import HOST_FILE
+from corral.backup.tar_backup import blob_of, manifest_in, open_member, open_tar
 from corral.blobs.blob_writer import sync_folder
-from corral.blobs.files import NAME
 from corral.data_folder import LOCK, RESTORED, RESTORING, close_to_others, lock_folder, require_unused, validate_folder
 from corral.database import validate_file
 from corral.database_snapshot import open_reader
@@ -43,8 +40,8 @@ PIECE_BYTES = 1024 * 1024
 
 def restore(backup: Path, data: Path, progress: ProgressLines) -> dict[str, Any]:
     """Create a data folder from a backup. Return a summary."""
-    tar = None if backup.is_dir() else _open_tar(backup)
-    manifest = read_manifest(backup) if tar is None else _manifest_in(tar, backup)
+    tar = None if backup.is_dir() else open_tar(backup)
+    manifest = read_manifest(backup) if tar is None else manifest_in(tar, backup)
     if manifest is None:
         raise Refused(f"{backup} has no {MANIFEST}: it is not a backup, or it is incomplete. Use another backup.")
     require_unused(data)
@@ -126,30 +123,6 @@ def _write(reader: Any, size: int, target: Path, digest: str, source: Path, prog
         raise Refused(f"the backup is damaged: {source} does not have the SHA-256 in {MANIFEST}. Use another backup.")
 
 
-# Tar files
-
-
-def _open_tar(backup: Path) -> tarfile.TarFile:
-    if not backup.exists():
-        raise Refused(f"the backup {backup} does not exist.")
-    try:
-        return tarfile.open(backup, "r:")
-    except tarfile.TarError as error:
-        raise Refused(f"{backup} is not a backup: {error}.") from None
-
-
-def _manifest_in(tar: tarfile.TarFile, backup: Path) -> BackupManifest | None:
-    """Return the manifest of a tar file. Return None if the last member is not the manifest: then the backup is incomplete."""
-    try:
-        members = tar.getmembers()
-    except tarfile.TarError as error:
-        raise Refused(f"the backup {backup} is incomplete or damaged ({error}). Use another backup.") from None
-    if not members or members[-1].name != MANIFEST:
-        return None
-    file = tar.extractfile(members[-1])
-    return parse_manifest(file.read(), backup) if file is not None else None
-
-
 def _from_tar(tar: tarfile.TarFile, backup: Path, manifest: BackupManifest, data: Path, progress: ProgressLines) -> dict[str, int]:
     """Extract the files of the snapshot, and the blobs.
 
@@ -161,14 +134,15 @@ def _from_tar(tar: tarfile.TarFile, backup: Path, manifest: BackupManifest, data
         name = member.name.rpartition("/")[2]
         if member.name in files:
             progress.begin(name)
-            with _member(tar, member) as reader:
+            with open_member(tar, member) as reader:
                 _write(reader, member.size, _place(data, name), manifest.files[name], backup / name, progress)
-        elif member.name.startswith(f"{BLOBS}/") and NAME.fullmatch(name):
+        elif (blob := blob_of(member)) is not None:
             progress.begin(BLOBS)
-            path = Path(blob_path(data / BLOBS, name))
+            path = Path(blob_path(data / BLOBS, blob))
             make_folder(path.parent.parent)
             make_folder(path.parent)
-            with _member(tar, member) as reader, open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as writer:
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(fd, "wb") as writer, open_member(tar, member) as reader:
                 shutil.copyfileobj(reader, writer, PIECE_BYTES)
                 writer.flush()
                 os.fsync(writer.fileno())
@@ -182,12 +156,3 @@ def _from_tar(tar: tarfile.TarFile, backup: Path, manifest: BackupManifest, data
     for folder in (data / BLOBS).rglob("*/"):
         sync_folder(str(folder))
     return {"linked": 0, "copied": copied}
-
-
-@contextmanager
-def _member(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[Any]:
-    file = tar.extractfile(member)
-    if file is None:
-        raise Refused(f"the backup is damaged: its member {member.name} is not a file.")
-    with file:
-        yield file

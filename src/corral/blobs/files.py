@@ -49,6 +49,7 @@ class Blobs:
         self._arriving = f"{self._root}/arriving"
         self._has_folders = os.path.exists(self._arriving)
         self._making = Lock()
+        self._quarantine_counts: dict[str, tuple[int, int]] = {}  # date → when its folder changed, and the number of blobs
         for name in os.listdir(self._arriving) if self._has_folders else ():
             os.unlink(f"{self._arriving}/{name}")
 
@@ -209,6 +210,19 @@ class Blobs:
             return
         for date in dates:
             yield date, [name for name in os.listdir(f"{self._root}/{QUARANTINE}/{date}") if NAME.fullmatch(name)]
+
+    def count_quarantined(self) -> dict[str, int]:
+        """Date → number of blobs in that day's quarantine. A folder is listed again only if it has changed."""
+        folder, counts = f"{self._root}/{QUARANTINE}", dict[str, tuple[int, int]]()
+        with suppress(FileNotFoundError):
+            for date in sorted(date for date in os.listdir(folder) if DATE.fullmatch(date)):
+                changed_ns = os.stat(f"{folder}/{date}").st_mtime_ns
+                known = self._quarantine_counts.get(date)
+                if known is None or known[0] != changed_ns:
+                    known = changed_ns, sum(NAME.fullmatch(name) is not None for name in os.listdir(f"{folder}/{date}"))
+                counts[date] = known
+        self._quarantine_counts = counts
+        return {date: number for date, (_, number) in counts.items() if number}
 
     def take_back(self, date: str, blobs: Collection[str]) -> None:
         """Move blobs back from the quarantine.

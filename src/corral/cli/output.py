@@ -13,6 +13,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from corral.control_characters import CONTROL, escape_controls, escape_match
+
 if TYPE_CHECKING:
     from corral.cli.safe_text import SafeConsole
 
@@ -20,28 +22,13 @@ SHORT_ID = 8  # commands display this many digits of a task id, and accept any u
 PIPE_COLUMNS = 240  # the width of tables if the output is not a terminal
 _TASK_ID = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
 
-# Control characters (C0 and C1) except tab and newline, characters that change the writing direction, line separators, surrogates.
-_CONTROL = "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
-_CONTROLS = re.compile(_CONTROL)
-# In logs, colours (SGR sequences) and a carriage return at the end of a line are not escaped.
-_LOG_CONTROLS = re.compile(rf"(\x1b\[[0-9;:]{{0,64}}m|\r(?=\n|\Z))|{_CONTROL}")
-
-
-def escape_controls(text: str) -> str:
-    """Replace control characters by escapes such as `\\x1b`, so that the output of a task cannot control the terminal."""
-    return _CONTROLS.sub(_escape, text)
+# In logs, colours (SGR sequences) and a carriage return at the end of a line are kept.
+_LOG_CONTROLS = re.compile(rf"(\x1b\[[0-9;:]{{0,64}}m|\r(?=\n|\Z))|{CONTROL}")
 
 
 def escape_log(text: str, out: IO[str]) -> str:
-    """Escape the control characters of a log, except colours. Escape nothing if the output is not a terminal."""
-    return _LOG_CONTROLS.sub(lambda match: match[1] or _escape(match), text) if out.isatty() else text
-
-
-def _escape(match: re.Match[str]) -> str:
-    number = ord(match[0])
-    if match[0] == "\r":
-        return "\\r"
-    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
+    """Show control characters of a log as `escape_controls` does, but keep colours. Only a terminal gets them escaped."""
+    return _LOG_CONTROLS.sub(lambda match: match[1] or escape_match(match), text) if out.isatty() else text
 
 
 def print_message(text: str) -> None:

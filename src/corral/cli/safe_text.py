@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from corral.cli.output import escape_controls
+from corral.control_characters import escape_controls
 
 
 class SafeText(Text):

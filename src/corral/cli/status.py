@@ -9,7 +9,7 @@ import click
 
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import find_endpoint, status_page
-from corral.cli.output import SHORT_ID, age, console, parsed_date, print_json, shorten_ids
+from corral.cli.output import SHORT_ID, age, console, count, parsed_date, print_json, shorten_ids
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,6 +37,8 @@ def status(data: DataFolder, as_json: bool) -> None:
         out.print(text, soft_wrap=True)
     for problem in page.get("problems", ()):
         out.print(problem_line(problem), style="bold red", soft_wrap=True, markup=False)
+    for each in page.get("quarantine", ()):
+        out.print(_quarantine(each, page["data"]), soft_wrap=True)
     for host in page["hosts"]:
         out.print()
         out.print(_host(host), soft_wrap=True)
@@ -52,6 +54,13 @@ def status(data: DataFolder, as_json: bool) -> None:
 def problem_line(problem: dict[str, str]) -> str:
     """Return a line such as `PROBLEM: the spawner of host a has not responded for 12 s: ...`."""
     return f"PROBLEM: the {problem['part']} of {problem['host'] or 'this machine'} {problem['problem']}"
+
+
+def _quarantine(day: dict[str, Any], data: str) -> str:
+    return (
+        f"Quarantine: {count(day['blobs'], 'blob')} without a row since {day['date']} in {data}/blobs/quarantine/{day['date']}, "
+        f"erased on {day['erasedOn']}: if state.db is not the right one, stop Corral and put the right one back"
+    )
 
 
 def tasks_line(counts: dict[str, int]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import logging
 import os
 import signal
 import socket
@@ -27,6 +26,7 @@ from corral.aws import Secret
 from corral.blobs import Blobs
 from corral.blobs.files import count_blobs
 from corral.clock import WallClock
+from corral.control_characters import escape_controls
 from corral.core import Command, Core, Tx
 from corral.data_folder import (
     CREDENTIALS,
@@ -49,11 +49,12 @@ from corral.node.docker_settings import GATEWAY as CONTAINERS_GATEWAY
 from corral.node.gpus import parse_gpus_flag
 from corral.node.host import kernel_boot_id, stored_host_id
 from corral.options import parse_options
+from corral.process_log import log_to_stderr
 from corral.reconcile import LOGS, METRICS, STATE
 from corral.reconcile.receivers import RECEIVERS
 from corral.server.agents import Agents
 from corral.server.authentication import Authentication
-from corral.server.blob_gc import ERASED_ORPHANS_MAX, BlobGc, take_back_quarantined
+from corral.server.blob_gc import ERASED_ORPHANS_MAX, BlobGc, quarantine_of, take_back_quarantined
 from corral.server.connection_limits import ConnectionLimits, connections_allowed, raise_open_files_limit
 from corral.server.data_channel import DataChannel
 from corral.server.front_door import FrontDoor
@@ -99,12 +100,12 @@ class ServerOptions(Struct, frozen=True, rename="kebab"):
 
 def main() -> None:
     options = parse_options(sys.argv[1:], ServerOptions)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    sys.setswitchinterval(0.0003)  # switch threads often, so that a search in logs does not delay the responses to other requests
+    log_to_stderr("%(asctime)s %(levelname)s %(message)s")
+    sys.setswitchinterval(0.0003)  # switch threads often, so that a search in logs does not delay other requests
     try:
         uvloop.run(_serve(options))
     except Refused as refusal:
-        sys.exit(f"corral: {refusal}")
+        sys.exit(escape_controls(f"corral: {refusal}"))
 
 
 async def _serve(options: ServerOptions) -> None:
@@ -190,7 +191,7 @@ async def _serve(options: ServerOptions) -> None:
         Authentication(keys["access_key"], root, settings.session_key, store.tasks.live, clock, settings.sessions),
         names,
         BodyReceiver(blobs),
-        lambda tx: status_of(tx, agents.samples, about, agents.history, failing(), agents.problems()),
+        lambda tx: status_of(tx, agents.samples, about, agents.history, failing(), agents.problems(), quarantine_of(blobs)),
         TaskEndpoints(state, agents),
         SessionRevocation(settings.sessions, store.tasks.live, partial(_store_members, sessions_file)),
         limits.memory,
@@ -392,7 +393,7 @@ def _store_members(path: Path, members: dict[str, Any]) -> None:
 def _report_ready(data: Path, about: dict[str, Any], ready_fd: int | None) -> None:
     _write_private(data / "server.json", about)
     line = f"Corral is up at {about['url']}  (data in {about['data']}; see `corral status`)"
-    print(line, flush=True)
+    print(escape_controls(line), flush=True)
     if ready_fd is not None:
         os.write(ready_fd, (json.dumps(about) + "\n").encode())
         os.close(ready_fd)

@@ -12,9 +12,10 @@ import asyncio
 import logging
 import os
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from corral.blobs import Blobs
 from corral.blobs.blob_lock import try_erasing
@@ -143,6 +144,18 @@ def expire_quarantine(blobs: Blobs, now_s: float) -> None:
         if date <= date_of(now_s - QUARANTINE_S):
             blobs.erase_quarantine(date)
             log.warning("erased %d blobs that were in quarantine since %s", len(names), date)
+
+
+def quarantine_of(blobs: Blobs) -> list[dict[str, Any]]:
+    """What `corral status` shows of the quarantine."""
+    return [{"date": date, "blobs": number, "erasedOn": _erased_on(date)} for date, number in blobs.count_quarantined().items()]
+
+
+def _erased_on(date: str) -> str:
+    try:
+        return (datetime.fromisoformat(date) + timedelta(seconds=QUARANTINE_S)).date().isoformat()
+    except (ValueError, OverflowError):  # a folder that Corral did not create
+        return date
 
 
 def date_of(at_s: float) -> str:

@@ -88,12 +88,12 @@ async def _health() -> dict[str, Any]:
 
 def status_of(
     tx: Tx[Store], samples: dict[str, GpuSample], about: dict[str, Any], history: GpuHistory | None = None,
-    failing: Sequence[dict[str, Any]] = (), problems: Sequence[dict[str, Any]] = (),
+    failing: Sequence[dict[str, Any]] = (), problems: Sequence[dict[str, Any]] = (), quarantine: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Return the content of the status page: hosts, their GPUs, and the running and waiting tasks.
 
     `failing` lists the hand-overs (messages between two databases) that have failed and will be retried. `problems` lists the
-    agents and spawners that do not respond.
+    agents and spawners that do not respond. `quarantine` lists the blobs without a row that will be erased later.
     """
     hosts = []
     for host in tx.store.hosts.all():
@@ -119,7 +119,7 @@ def status_of(
     counts = tx.store.tasks.counts()
     return {
         "version": corral.__version__, **about, "tasks": counts, "hosts": hosts, "running": running, "waiting": waiting,
-        "failingHandovers": list(failing), "problems": list(problems),
+        "failingHandovers": list(failing), "problems": list(problems), "quarantine": list(quarantine),
     }  # fmt: skip
 
 
