@@ -1,9 +1,11 @@
-"""The processes of runs that an earlier spawner started: which are alive, and which is the main process."""
+"""The processes of runs: find those that an earlier spawner started, and pause all processes of a run."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import signal
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from corral.node import lock_files, procfs, run_cgroups
@@ -36,6 +38,43 @@ def is_same_process(run: SpawnedRun) -> bool:
         return False
     since = procfs.started_boot_s(run.pid)
     return since is not None and -0.02 <= since - run.started_boot_s < 1.0  # the kernel counts in hundredths of a second
+
+
+def pause(run: SpawnedRun) -> None:
+    """Pause the processes of a run, which continue after `resume`. SIGKILL ends them in the meantime; other signals wait.
+
+    Without a cgroup, only the process group of the run is paused.
+    """
+    if run.group is None or not run_cgroups.freeze(run.group, frozen=True):
+        _signal_all(run, signal.SIGSTOP)
+
+
+def pause_writers(output: str) -> list[int]:
+    """Pause the processes that hold the lock of an output file, whatever their process group. Return them."""
+    pids = lock_files.holders([output]).get(output, [])
+    _signal_each(pids, signal.SIGSTOP)
+    return pids
+
+
+def resume(run: SpawnedRun, others: Iterable[int] = ()) -> None:
+    """End the pause of a run. `others`: processes outside its process group, which are not in a cgroup."""
+    if run.group is None or not run_cgroups.freeze(run.group, frozen=False):
+        _signal_all(run, signal.SIGCONT)
+        _signal_each(others, signal.SIGCONT)
+
+
+def _signal_all(run: SpawnedRun, number: signal.Signals) -> None:
+    if run.group is not None:
+        _signal_each(run_cgroups.pids(run.group), number)
+    elif run.pid is not None and is_same_process(run):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(run.pid, number)
+
+
+def _signal_each(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
 
 
 def _session(pid: int) -> int | None:

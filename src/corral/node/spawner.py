@@ -2,9 +2,9 @@
 
     python -m corral.node.spawner --dir <data>/node
 
-It starts, stops and reaps processes, and journals every change before it reports it. It has one thread and one loop, in which
-nothing blocks: a start takes a third of a millisecond, everything else is a timer. It imports little and stays small, because
-one runs on every host all the time.
+It starts, stops and reaps processes, and journals every change before it reports it. It has one loop, in which nothing blocks: a
+start takes a third of a millisecond, everything else is a timer. Another thread pauses runs that print too fast
+(`output_guard.py`). The spawner imports little and stays small, because one runs on every host all the time.
 
 The life of a run: journaled as starting → spawned, with a lock on its output file that only its processes hold → its main process
 ends: the rest of its process group is killed and the exit code is journaled → no process is left: ended. So no process of an ended
@@ -40,10 +40,10 @@ from corral.model.stop_reasons import HOST_RESTARTED, OUT_OF_MEMORY, STOPPED_BEF
 from corral.node import lock_files, node_folder, process_launch, procfs, run_cgroups
 from corral.node.file_recycler import FileRecycler
 from corral.node.host import kernel_boot_id
-from corral.node.output_bounds import OutputChecks
+from corral.node.output_guard import OutputGuard
 from corral.node.run_cgroups import RunCgroups, open_cgroups
 from corral.node.run_journal import RUN_ID, Replay, RunJournal, replay
-from corral.node.run_processes import find_processes, is_same_process, main_process
+from corral.node.run_processes import find_processes, is_same_process, main_process, resume
 from corral.node.spawner_protocol import RUN_VARIABLE, Launch, SpawnedRun, SpawnerClient, run_mark
 
 STARTS_PER_TURN = 16  # so that exits, stops and timers do not wait for a long queue of starts
@@ -79,7 +79,7 @@ class Spawner:
         self._adopted: set[str] = set()  # runs of an earlier spawner: their processes are not descendants of this one
         self._cgroups = cgroups
         self._inside: str | None = None  # the run in whose cgroup the spawner is
-        self._unlimited: tuple[str, Launch] | None = None  # the last run that was started, until its memory limit is set
+        self._unlimited: tuple[str, Launch] | None = None  # the last run that was started, until the spawner has left its cgroup
         self._over_limit: set[str] = set()  # runs that were killed because they used too much memory at once
         self._children = procfs.OwnChildren()
         self._mark = str(data / "starting")
@@ -92,8 +92,7 @@ class Spawner:
         self._clients: dict[int, SpawnerClient] = {}
         self._quitting = False
         self._idle_since = boot_s()
-        self._output_checks = OutputChecks(self._output)
-        self._checks_output = False
+        self._guard = OutputGuard(f"{data}/output", self._output)
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._home = os.open(data, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._journal = RunJournal(data / "journal", boot_id)
@@ -141,7 +140,11 @@ class Spawner:
         return run.but(started_at_s=self._clock.now_s(), reason=MAY_HAVE_RUN)  # the journal could not be written for a while
 
     def _adopt(self, run: SpawnedRun, found: list[int]) -> None:
-        """Take over a run that has a live process. Watch its main process if that is alive, else end the other processes."""
+        """Take over a run that has a live process. Watch its main process if that is alive, else end the other processes.
+
+        The spawner that died may have paused the run, so it is resumed.
+        """
+        resume(run, found)
         if run.pid is None and found:  # the spawner died after the spawn, before it journaled the pid
             pid = main_process(found)
             since = procfs.started_boot_s(pid)
@@ -150,6 +153,7 @@ class Spawner:
             run = run.but(pid=pid, started_at_s=started_at_s, started_boot_s=since)
             self._runs[run.run_id] = run
         if run.main_ended_at_s is None and is_same_process(run):
+            self._guard.follow(run)
             self._watch(run)
             if run.kill_at_boot_s is not None:
                 self._at(run.kill_at_boot_s, lambda: self._kill(run.run_id))
@@ -206,7 +210,7 @@ class Spawner:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         server = node_folder.listen(self._data, "spawner.sock")
-        self._check_output_later()
+        self._guard.start()
         self._poll.register(wake_r, select.EPOLLIN)
         self._poll.register(server, select.EPOLLIN)
         self._reap()  # children that ended before the handler was installed
@@ -336,7 +340,6 @@ class Spawner:
             return
         self._runs[launch.run_id] = SpawnedRun(launch.run_id, launch.stop_grace_s, launch.ships_logs, launch.gpu_ids)
         self._alive += 1
-        self._check_output_later()
         self._starts.append(launch)
 
     def _start_some(self) -> None:
@@ -380,7 +383,10 @@ class Spawner:
         if run.group is not None:
             self._unlimited = (run.run_id, launch)
             self._at(since_boot_s + CPU_SHARE_S, lambda: self._share_cpu(run.run_id, launch.cpu_units))
-        return run.but(pid=pid, started_at_s=now_s, started_boot_s=since_boot_s)
+        started = run.but(pid=pid, started_at_s=now_s, started_boot_s=since_boot_s)
+        if started.group is None:
+            self._guard.follow(started)
+        return started
 
     def _reserve_group(self) -> str | None:
         assert self._cgroups is not None
@@ -390,15 +396,16 @@ class Spawner:
             _log(f"no cgroup for a run: {error}")
             return None
 
-    def _limit_last(self) -> None:
-        """Set the memory limit of the last run that was started: the spawner is not in its cgroup any more."""
-        if self._unlimited is None or self._cgroups is None:
+    def _left_group(self) -> None:
+        """Guard the last run that was started, and set its memory limit: the spawner is not in its cgroup any more."""
+        if self._unlimited is None:
             return
-        run_id, launch = self._unlimited
-        self._unlimited, group = None, self._runs[run_id].group
-        if group is not None and not self._cgroups.limit_memory(group, launch.memory_mib):
+        (run_id, launch), self._unlimited = self._unlimited, None
+        run = self._runs[run_id]
+        self._guard.follow(run)
+        if self._cgroups is not None and run.group is not None and not self._cgroups.limit_memory(run.group, launch.memory_mib):
             self._over_limit.add(run_id)
-            run_cgroups.kill(group)
+            run_cgroups.kill(run.group)
 
     def _share_cpu(self, run_id: str, cpu_units: int) -> None:
         run = self._runs.get(run_id)
@@ -418,7 +425,7 @@ class Spawner:
             self._inside = self._inside or run.run_id
             self._leave_group()
             return run.but(group=None)
-        self._limit_last()
+        self._left_group()
         return run
 
     def _leave_group(self) -> None:
@@ -432,7 +439,7 @@ class Spawner:
             _log(f"the spawner cannot leave a cgroup, so it uses none: {error}")
             self._cgroups = None
             self._runs[run_id] = self._runs[run_id].but(group=None)
-        self._limit_last()
+        self._left_group()
 
     def _directory(self, launch: Launch) -> str:
         if launch.working_directory is not None:
@@ -443,18 +450,6 @@ class Spawner:
         except OSError as error:
             raise process_launch.CannotSpawn(f"CannotStartContainerError: {error}") from None
         return directory
-
-    # -- output --------------------------------------------------------------------------------------------------
-
-    def _check_output_later(self) -> None:
-        if self._alive and not self._checks_output:
-            self._checks_output = True
-            self._at(boot_s() + self._output_checks.interval_s, self._check_output)
-
-    def _check_output(self) -> None:
-        self._output_checks.check(lambda: [run.run_id for run in self._runs.values() if run.alive])
-        self._checks_output = False
-        self._check_output_later()
 
     # -- stopping ------------------------------------------------------------------------------------------------
 
@@ -467,6 +462,7 @@ class Spawner:
             return
         self._put(run.but(kill_at_boot_s=boot_s() + run.stop_grace_s))
         self._signal(run, signal.SIGTERM)
+        self._guard.signalled(run_id)
         self._at(boot_s() + run.stop_grace_s, lambda: self._kill(run_id))
 
     def _kill(self, run_id: str) -> None:
@@ -494,6 +490,7 @@ class Spawner:
                 return
             run_id = self._by_pid.pop(ended.si_pid, None)
             if run_id is not None:
+                self._guard.forget(run_id)
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(ended.si_pid, signal.SIGKILL)
             _, status = os.waitpid(ended.si_pid, 0)
@@ -512,6 +509,7 @@ class Spawner:
                 return
 
     def _main_ended(self, run_id: str, exit_code: int | None, reason: str | None) -> None:
+        self._guard.forget(run_id)
         run = self._runs[run_id]
         if reason is None and exit_code and self._ran_out_of_memory(run):
             reason = OUT_OF_MEMORY
