@@ -111,6 +111,7 @@ class OutputTail(Struct):
     allowance: float = BURST_BYTES  # bytes that may be shipped now
     allowed_at_s: float = 0.0  # when the allowance was computed
     held: bool = False  # the allowance is used up
+    cost_per_byte: float = 1.0  # of the last chunk
     read_at_s: float | None = None  # when the output before `offset` was read; None: by another agent
 
 
@@ -156,7 +157,8 @@ class LogShipper:
         if tail is None or tail.done:
             return False
         try:
-            return os.stat(self._output / run_id).st_size - tail.offset > BACKLOG_MAX_BYTES
+            left = os.stat(self._output / run_id).st_size - tail.offset
+            return left * tail.cost_per_byte > BACKLOG_MAX_BYTES
         except FileNotFoundError:
             return False
 
@@ -204,7 +206,10 @@ class LogShipper:
             cut_output(self._output / run_id, tail.offset, max(0.0, tail.allowance) + ENDED_BYTES)
         data, is_all, dropped = self._read(run_id, tail.offset, max_bytes)
         used, texts = split_events(data, final=tail.ended and is_all, max_events=max_events)
-        tail.allowance -= used + EVENT_BYTES * len(texts)
+        cost = used + EVENT_BYTES * len(texts)
+        tail.allowance -= cost
+        if used:
+            tail.cost_per_byte = cost / used
         if dropped:
             since = "" if tail.read_at_s is None else SINCE.format(_utc(tail.read_at_s))
             texts.insert(0, DROPPED.format(dropped, since))
