@@ -1,11 +1,12 @@
 """Runs that print as fast as they can: they are paused for a part of the time, and their pause ends whatever happens.
 
-With the freezer of cgroups of version 2, with cgroups of version 1, and without any, where SIGSTOP pauses.
+With cgroups of either version, which list the processes to pause, and without any.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from corral.node.output_bounds import OUTPUT_MAX_BYTES
 from corral.node.output_guard import FLOOD_BYTES_PER_S
 from engines.drivers import Driver, process_engine
 from engines.fake_core import FakeCore
-from engines.nodes import NodeFolder, kill, shell
+from engines.nodes import NodeFolder, is_running, kill, shell
 from engines.spawners import skip_without, start_spawner
 from eventually import eventually
 
@@ -42,20 +43,11 @@ def output(driver: Driver, run_id: str) -> os.stat_result:
     return (driver.node.node / "output" / run_id).stat()
 
 
-def is_paused(node: NodeFolder, pid: int) -> bool:
-    """Whether SIGSTOP or the freezer has stopped a process."""
-    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
-        frozen = Path(f"/sys/fs/cgroup/unified{line.removeprefix('0::')}/cgroup.freeze")
-        if line.startswith("0::") and frozen.exists() and frozen.read_text() == "1\n":
-            return True
-    return procfs.is_stopped(pid)
-
-
 def paused(driver: Driver, run_id: str) -> int:
     """Wait until a run is paused. Return its pid."""
     pid = driver.started(run_id).observed.pid
     assert pid is not None
-    driver.until(lambda: is_paused(driver.node, pid), f"{run_id} paused")
+    driver.until(lambda: procfs.is_stopped(pid), f"{run_id} paused")
     return pid
 
 
@@ -101,29 +93,45 @@ def test_a_flood_in_another_process_group_is_paused(driver: Driver) -> None:
     driver.started("one")
     driver.until(lambda: output(driver, "one").st_size > 2 * OUTPUT_MAX_BYTES, "a flood")
     [writer] = [pid for pid in driver.node.holders() if Path(f"/proc/{pid}/comm").read_text() == "yes\n"]
-    driver.until(lambda: is_paused(driver.node, writer), "the writer paused")
-    driver.until(lambda: not is_paused(driver.node, writer), "the writer resumed")
+    driver.until(lambda: procfs.is_stopped(writer), "the writer paused")
+    driver.until(lambda: not procfs.is_stopped(writer), "the writer resumed")
     driver.engine.stop(["one"])
     driver.ended("one")
     assert not driver.node.holders()
 
 
-def test_a_paused_run_continues_after_a_crash_of_the_spawner(driver: Driver, kind: str) -> None:
+def guard_pid(spawner_pid: int) -> int:
+    children = Path(f"/proc/{spawner_pid}/task/{spawner_pid}/children").read_text().split()
+    [guard] = [int(pid) for pid in children if b"output_guard" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return guard
+
+
+def stopped_during_pause(guard: int, pid: int) -> bool:
+    """Stop the guard. Return whether the run is paused, and so stays paused."""
+    os.kill(guard, signal.SIGSTOP)
+    eventually(lambda: procfs.is_stopped(guard), "the guard stopped")
+    is_paused = procfs.is_stopped(pid)
+    if not is_paused:
+        os.kill(guard, signal.SIGCONT)
+    return is_paused
+
+
+@pytest.mark.parametrize("killed", ["spawner", "guard", "both"])
+def test_a_paused_run_continues_after_a_crash(driver: Driver, kind: str, killed: str) -> None:
     driver.engine.start([shell("one", "exec yes")])
-    pid, first = driver.started("one").observed.pid, driver.node.spawner_pid()
-    assert pid is not None
-    driver._loop.run_until_complete(driver.engine.close(quit=False))  # so that no other spawner is started
-    eventually(lambda: is_paused(driver.node, pid), "paused")
-    kill(first)
-    assert is_paused(driver.node, pid)
-    before = output(driver, "one").st_size
-    start_spawner(driver.node, kind)
-    again = Driver(process_engine, driver.node)
-    eventually(lambda: output(again, "one").st_size > before + 2 * OUTPUT_MAX_BYTES, "more output")
-    eventually(lambda: is_paused(again.node, pid), "paused again")
-    again.engine.stop(["one"])
-    again.ended("one")
-    again.close()
+    pid, spawner = paused(driver, "one"), driver.node.spawner_pid()
+    guard = guard_pid(spawner)
+    driver.until(lambda: stopped_during_pause(guard, pid), "the guard stopped while the run is paused")
+    size = output(driver, "one").st_size
+    for each in {"spawner": [spawner], "guard": [guard], "both": [spawner, guard]}[killed]:
+        kill(each)
+    if killed == "spawner":
+        os.kill(guard, signal.SIGCONT)
+    driver.until(lambda: output(driver, "one").st_size > size + 2 * OUTPUT_MAX_BYTES, "more output")
+    driver.until(lambda: procfs.is_stopped(pid), "paused again")
+    driver.engine.stop(["one"])
+    driver.ended("one")
+    eventually(lambda: not is_running(guard), "the first guard has ended")
 
 
 def test_the_log_of_a_neighbour_arrives_while_others_flood(node: NodeFolder, core: FakeCore) -> None:

@@ -1,12 +1,18 @@
-"""The output guard: the spawner's thread that bounds how fast living runs print, and how much of it is on disk.
+"""The output guard: a process of the spawner's that bounds how fast living runs print, and how much of it is on disk.
 
-A run writes into its output file directly, so only a pause makes it wait. The guard pauses a run that prints too fast, trims its
-file, and lets it continue when its average is below `FLOOD_BYTES_PER_S` again. Other runs never wait. A run is also paused while
-its file is above `HARD_MAX_BYTES`, until the file is trimmed: on a busy disk, that may take seconds.
+    python -m corral.node.output_guard --dir <data>/node
 
-The guard only reads the sizes of files and pauses runs, which never waits for the disk. A second thread trims files. So neither a
-slow disk nor a long queue of starts delays a pause. A pause ends with the spawner's knowledge of the run: when its main process
-ends, when it is stopped, or when a later spawner adopts it.
+A run writes into its output file directly, so only a pause makes it wait. The guard pauses a run that prints too fast (SIGSTOP),
+trims its file, and lets it continue when its average is below `FLOOD_BYTES_PER_S` again. Other runs never wait. A run is also
+paused while its file is above `HARD_MAX_BYTES`, until the file is trimmed: on a busy disk, that may take seconds.
+
+It is a process of its own because the spawner's loop may wait for a busy disk, for example when it creates a file, and because a
+spawner with several threads would change cgroups more slowly. The guard only reads the sizes of files, the journal and lists of
+processes, which never waits for the disk. A second thread trims files. The spawner does not tell the guard about runs: it looks
+them up in the journal, so it costs a launch nothing.
+
+Standard input is a pipe from the spawner. A byte in it means that a run starts. When the pipe is closed, the spawner has ended:
+the guard resumes all runs and ends. The spawner resumes a run that it stops, and all runs if the guard dies.
 """
 
 from __future__ import annotations
@@ -14,14 +20,17 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import select
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from getopt import getopt
+from pathlib import Path
 
 from corral.node.output_bounds import OUTPUT_MAX_BYTES, bound_output
+from corral.node.run_journal import last_record
 from corral.node.run_processes import pause, pause_writers, resume
 from corral.node.spawner_protocol import SpawnedRun
 
@@ -40,81 +49,57 @@ NICE = -10  # the guard's priority, if this user may raise it
 class Flood:
     """A run whose output file is large and grows."""
 
+    run_id: str
     path: str
     size: int  # the length of the file at `since_s`
     since_s: float  # when the run last continued, or was noticed
-    seen: int = 0  # the length of the file at the last check
-    paused_at_s: float | None = None
+    seen: int  # the length of the file at the last check
+    paused: SpawnedRun | None = None  # the run, while it is paused
+    paused_at_s: float = 0.0
     resume_at_s: float = 0.0
     trimming: bool = False
     others: list[int] = field(default_factory=list)  # processes outside the process group that were paused too
 
 
 class OutputGuard:
-    def __init__(self, folder: str, path_of: Callable[[str], str]) -> None:
-        self._folder = folder
-        self._path_of = path_of
-        self._live: dict[str, SpawnedRun] = {}
+    def __init__(self, data: Path) -> None:
+        self._folder = str(data / "output")
+        self._journal = data / "journal"
+        self._spawner = os.getppid()
         self._floods: dict[str, Flood] = {}
         self._calm: dict[str, int] = {}  # run id → the length of a large file that does not grow
-        self._lock = threading.Lock()  # a run is paused only while it is in `_live`: later, its pid and its cgroup may be reused
-        self._wake = threading.Event()
         self._untrimmed: queue.SimpleQueue[Flood] = queue.SimpleQueue()
-        self._trims = False
         self._free_bytes = 0  # of the disk, at the last scan or since
         self._scanned_at_s = 0.0
         self._scan_not_before_s = 0.0
+        self._has_files = True
 
-    def start(self) -> None:
-        threading.Thread(target=self._guard, name="output guard", daemon=True).start()
-
-    # -- called by the spawner's main thread ---------------------------------------------------------------------
-
-    def follow(self, run: SpawnedRun) -> None:
-        """Guard a run. The spawner must have left the run's cgroup: otherwise a pause would pause the spawner too."""
-        self._live[run.run_id] = run
-        if not self._wake.is_set():
-            self._wake.set()
-
-    def forget(self, run_id: str) -> None:
-        """End the pause of a run, and do not pause it again."""
-        if run_id in self._live:
-            with self._lock:
-                run = self._live.pop(run_id)
-                flood = self._floods.pop(run_id, None)
-                if flood is not None:
-                    self._resume(run, flood)
-                self._calm.pop(run_id, None)
-
-    def signalled(self, run_id: str) -> None:
-        """End the pause of a run so that it can handle a signal. If it still prints too fast, it is paused again later."""
-        with self._lock:
-            run, flood = self._live.get(run_id), self._floods.get(run_id)
-            if run is not None and flood is not None:
-                self._resume(run, flood)
-                flood.size, flood.since_s = flood.seen, time.monotonic()
-
-    # -- the guard's thread --------------------------------------------------------------------------------------
-
-    def _guard(self) -> None:
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
-        while True:
-            if not self._live:
-                self._wake.clear()
-                if not self._live:
-                    self._wake.wait()
+    def serve(self, pipe: int) -> None:
+        threading.Thread(target=self._trim_all, daemon=True).start()
+        os.set_blocking(pipe, False)
+        ended = select.poll()
+        ended.register(pipe, 0)  # only its end, not its bytes
+        while not ended.poll(CHECK_S * 1000):
+            if not self._has_files:
+                self._wait_for_files(pipe)
             try:
                 self._check(time.monotonic())
             except Exception:  # the guard must outlive a bad file
                 print(traceback.format_exc(), file=sys.stderr, flush=True)
-            time.sleep(CHECK_S)
+        for flood in self._floods.values():
+            self._resume(flood)
+
+    def _wait_for_files(self, pipe: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while os.read(pipe, 65_536):
+                pass
+        self._has_files = bool(os.listdir(self._folder))
+        if not self._has_files:
+            select.select([pipe], [], [])
 
     def _check(self, now_s: float) -> None:
-        for run_id, flood in list(self._floods.items()):
-            run = self._live.get(run_id)
-            if run is not None:
-                self._check_flood(run, flood, now_s)
+        for flood in list(self._floods.values()):
+            self._check_flood(flood, now_s)
         if self._must_scan(now_s):
             self._scan(now_s)
 
@@ -131,74 +116,65 @@ class OutputGuard:
         return True
 
     def _scan(self, now_s: float) -> None:
-        for run_id in list(self._live):
+        names = os.listdir(self._folder)
+        self._has_files = bool(names)
+        for run_id in names:
             if run_id in self._floods:
                 continue
-            path = self._path_of(run_id)
+            path = f"{self._folder}/{run_id}"
             size, held = _size_and_disk(path)
             if held > NOTICE_BYTES and size >= (calm := self._calm.get(run_id, 0)) + NOTICE_BYTES:
                 # At the last scan it had at most this much.
-                flood = Flood(path, max(calm, size - held + NOTICE_BYTES), self._scanned_at_s or now_s, size)
-                with self._lock:
-                    run = self._live.get(run_id)
-                    if run is None:
-                        continue
-                    self._floods[run_id] = flood
-                self._check_flood(run, flood, now_s)
+                base = max(calm, size - held + NOTICE_BYTES)
+                self._floods[run_id] = Flood(run_id, path, base, self._scanned_at_s or now_s, size)
+                self._check_flood(self._floods[run_id], now_s)
+        self._calm = {run_id: size for run_id, size in self._calm.items() if run_id in set(names)} if self._calm else {}
         self._scanned_at_s = now_s
         self._scan_not_before_s = now_s + SCAN_PAUSE * (time.monotonic() - now_s)
 
-    def _check_flood(self, run: SpawnedRun, flood: Flood, now_s: float) -> None:
+    def _check_flood(self, flood: Flood, now_s: float) -> None:
         size, held = _size_and_disk(flood.path)
         grown, flood.seen = size > flood.seen, size
-        if flood.paused_at_s is not None:
+        if flood.paused is not None:
             if not flood.trimming and now_s >= flood.resume_at_s:
-                with self._lock:
-                    self._resume(run, flood)
+                self._resume(flood)
                 flood.size, flood.since_s = size, now_s
-            elif grown and now_s > flood.paused_at_s + LATE_WRITE_S:
-                self._pause(run, flood, now_s, others=run.group is None)
+            elif grown and held > OUTPUT_MAX_BYTES:  # a process was missed, or the run was resumed because it is being stopped
+                self._pause(flood, now_s, others=now_s > flood.paused_at_s + LATE_WRITE_S)
         elif held > OUTPUT_MAX_BYTES:
             wait_s = (size - flood.size) / FLOOD_BYTES_PER_S - (now_s - flood.since_s)
             if wait_s > 0 or held > HARD_MAX_BYTES:
-                flood.resume_at_s = now_s + wait_s
-                self._pause(run, flood, now_s)
+                flood.resume_at_s, flood.paused_at_s = now_s + wait_s, now_s
+                self._pause(flood, now_s)
             if not flood.trimming:
-                self._trim(flood)
-                if flood.paused_at_s is None:
+                flood.trimming = True
+                self._untrimmed.put(flood)
+                if flood.paused is None:
                     flood.size, flood.since_s = size, now_s
         elif now_s > flood.since_s + CALM_S and not flood.trimming:
             if size < flood.size + NOTICE_BYTES:
-                with self._lock:
-                    if self._floods.pop(run.run_id, None) is not None:
-                        self._calm[run.run_id] = size
+                self._calm[flood.run_id] = size
+                del self._floods[flood.run_id]
             else:
                 flood.size, flood.since_s = size, now_s
 
-    def _pause(self, run: SpawnedRun, flood: Flood, now_s: float, *, others: bool = False) -> None:
-        with self._lock:
-            if run.run_id not in self._live:
-                return
-            if others:
-                flood.others += pause_writers(flood.path)
-            else:
-                pause(run)
-            flood.paused_at_s = now_s
+    def _pause(self, flood: Flood, now_s: float, *, others: bool = False) -> None:
+        """Pause a run as the journal describes it. If it has ended meanwhile, its cgroup may be that of another run by now."""
+        run = last_record(self._journal, flood.run_id)
+        if run is None or not run.alive:
+            return
+        pause(run, but_not=self._spawner)  # the spawner may still be in the cgroup of a run that it has just started
+        flood.paused = run
+        if others and run.group is None:
+            flood.others += pause_writers(flood.path)
+        again = last_record(self._journal, flood.run_id)
+        if again is None or not again.alive:
+            self._resume(flood)
 
-    def _resume(self, run: SpawnedRun, flood: Flood) -> None:
-        if flood.paused_at_s is not None:
-            flood.paused_at_s = None
-            resume(run, flood.others)
-            flood.others = []
-
-    # -- the trimming thread -------------------------------------------------------------------------------------
-
-    def _trim(self, flood: Flood) -> None:
-        flood.trimming = True
-        self._untrimmed.put(flood)
-        if not self._trims:
-            self._trims = True
-            threading.Thread(target=self._trim_all, name="output trimmer", daemon=True).start()
+    def _resume(self, flood: Flood) -> None:
+        if flood.paused is not None:
+            resume(flood.paused, flood.others)
+            flood.paused, flood.others = None, []
 
     def _trim_all(self) -> None:
         while True:
@@ -217,3 +193,14 @@ def _size_and_disk(path: str) -> tuple[int, int]:
     except FileNotFoundError:
         return 0, 0
     return about.st_size, about.st_blocks * 512
+
+
+def main() -> None:
+    options = dict(getopt(sys.argv[1:], "", ["dir="])[0])
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, NICE)
+    OutputGuard(Path(options["--dir"])).serve(sys.stdin.fileno())
+
+
+if __name__ == "__main__":
+    main()

@@ -297,15 +297,6 @@ def kill(group: str) -> None:
         os.close(handle)
 
 
-def freeze(group: str, *, frozen: bool) -> bool:
-    """Stop or continue every process in a cgroup. Return whether the cgroup can do that: it is of version 2, Linux 5.2."""
-    try:
-        _write(f"{group}/cgroup.freeze", b"1" if frozen else b"0")
-        return True
-    except OSError:
-        return False
-
-
 def remove_empty(base: str) -> None:
     """Remove the cgroups in a folder that have no processes, and the folder if none is left."""
     with contextlib.suppress(OSError):

@@ -11,6 +11,8 @@ from pathlib import Path
 from corral.node import lock_files, procfs, run_cgroups
 from corral.node.spawner_protocol import RUN_VARIABLE, SpawnedRun, run_mark
 
+PAUSE_ROUNDS = 10
+
 
 def find_processes(data: Path, outputs: Mapping[str, SpawnedRun]) -> dict[str, list[int]]:
     """The processes of runs, by run id. They hold the lock of the output file, have the mark of the run, or are in its cgroup."""
@@ -40,33 +42,38 @@ def is_same_process(run: SpawnedRun) -> bool:
     return since is not None and -0.02 <= since - run.started_boot_s < 1.0  # the kernel counts in hundredths of a second
 
 
-def pause(run: SpawnedRun) -> None:
-    """Pause the processes of a run, which continue after `resume`. SIGKILL ends them in the meantime; other signals wait.
-
-    Without a cgroup, only the process group of the run is paused.
-    """
-    if run.group is None or not run_cgroups.freeze(run.group, frozen=True):
-        _signal_all(run, signal.SIGSTOP)
+def pause(run: SpawnedRun, *, but_not: int) -> None:
+    """Stop the processes of a run, until `resume` or SIGKILL. Without a cgroup, stop only its process group."""
+    if run.group is None:
+        _signal_group(run, signal.SIGSTOP)
+        return
+    paused = {but_not}
+    for _ in range(PAUSE_ROUNDS):  # a process may fork before it is stopped
+        fresh = [pid for pid in run_cgroups.pids(run.group) if pid not in paused]
+        if not fresh:
+            return
+        _signal_each(fresh, signal.SIGSTOP)
+        paused.update(fresh)
 
 
 def pause_writers(output: str) -> list[int]:
-    """Pause the processes that hold the lock of an output file, whatever their process group. Return them."""
+    """Stop the processes that hold the lock of an output file, whatever their process group. Return them."""
     pids = lock_files.holders([output]).get(output, [])
     _signal_each(pids, signal.SIGSTOP)
     return pids
 
 
 def resume(run: SpawnedRun, others: Iterable[int] = ()) -> None:
-    """End the pause of a run. `others`: processes outside its process group, which are not in a cgroup."""
-    if run.group is None or not run_cgroups.freeze(run.group, frozen=False):
-        _signal_all(run, signal.SIGCONT)
-        _signal_each(others, signal.SIGCONT)
-
-
-def _signal_all(run: SpawnedRun, number: signal.Signals) -> None:
+    """Continue the processes of a run, and others of it that were stopped."""
     if run.group is not None:
-        _signal_each(run_cgroups.pids(run.group), number)
-    elif run.pid is not None and is_same_process(run):
+        _signal_each(run_cgroups.pids(run.group), signal.SIGCONT)
+    else:
+        _signal_group(run, signal.SIGCONT)
+    _signal_each(others, signal.SIGCONT)
+
+
+def _signal_group(run: SpawnedRun, number: signal.Signals) -> None:
+    if run.pid is not None and is_same_process(run):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(run.pid, number)
 

@@ -2,9 +2,9 @@
 
     python -m corral.node.spawner --dir <data>/node
 
-It starts, stops and reaps processes, and journals every change before it reports it. It has one loop, in which nothing blocks: a
-start takes a third of a millisecond, everything else is a timer. Another thread pauses runs that print too fast
-(`output_guard.py`). The spawner imports little and stays small, because one runs on every host all the time.
+It starts, stops and reaps processes, and journals every change before it reports it. It has one thread and one loop, in which
+nothing blocks: a start takes a third of a millisecond, everything else is a timer. It imports little and stays small, because
+one runs on every host all the time. A child pauses runs that print too fast (`output_guard.py`).
 
 The life of a run: journaled as starting → spawned, with a lock on its output file that only its processes hold → its main process
 ends: the rest of its process group is killed and the exit code is journaled → no process is left: ended. So no process of an ended
@@ -40,7 +40,6 @@ from corral.model.stop_reasons import HOST_RESTARTED, OUT_OF_MEMORY, STOPPED_BEF
 from corral.node import lock_files, node_folder, process_launch, procfs, run_cgroups
 from corral.node.file_recycler import FileRecycler
 from corral.node.host import kernel_boot_id
-from corral.node.output_guard import OutputGuard
 from corral.node.run_cgroups import RunCgroups, open_cgroups
 from corral.node.run_journal import RUN_ID, Replay, RunJournal, replay
 from corral.node.run_processes import find_processes, is_same_process, main_process, resume
@@ -55,6 +54,7 @@ LINGER_MAX_S = 1.0
 LINGER_KILL_S = 0.004  # from this delay on, search /proc for the holders of the lock and kill them
 JOURNAL_RETRY_S = 1.0
 CPU_SHARE_S = 0.2  # a run gets its share of busy CPUs after this time: most runs that end earlier need none
+GUARD_RESTART_S = 1.0
 STOP_GRACE_S = 30.0  # of a run that the journal does not have
 BAD_TURN_S = 0.05
 PONG = b'{"pong":true}\n'
@@ -79,7 +79,7 @@ class Spawner:
         self._adopted: set[str] = set()  # runs of an earlier spawner: their processes are not descendants of this one
         self._cgroups = cgroups
         self._inside: str | None = None  # the run in whose cgroup the spawner is
-        self._unlimited: tuple[str, Launch] | None = None  # the last run that was started, until the spawner has left its cgroup
+        self._unlimited: tuple[str, Launch] | None = None  # the last run that was started, until its memory limit is set
         self._over_limit: set[str] = set()  # runs that were killed because they used too much memory at once
         self._children = procfs.OwnChildren()
         self._mark = str(data / "starting")
@@ -92,7 +92,8 @@ class Spawner:
         self._clients: dict[int, SpawnerClient] = {}
         self._quitting = False
         self._idle_since = boot_s()
-        self._guard = OutputGuard(f"{data}/output", self._output)
+        self._guard_pid: int | None = None  # the process that bounds output
+        self._guard_pipe = -1
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._home = os.open(data, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._journal = RunJournal(data / "journal", boot_id)
@@ -142,7 +143,7 @@ class Spawner:
     def _adopt(self, run: SpawnedRun, found: list[int]) -> None:
         """Take over a run that has a live process. Watch its main process if that is alive, else end the other processes.
 
-        The spawner that died may have paused the run, so it is resumed.
+        The output guard of the spawner that died may have died with it, so the run is resumed.
         """
         resume(run, found)
         if run.pid is None and found:  # the spawner died after the spawn, before it journaled the pid
@@ -153,7 +154,6 @@ class Spawner:
             run = run.but(pid=pid, started_at_s=started_at_s, started_boot_s=since)
             self._runs[run.run_id] = run
         if run.main_ended_at_s is None and is_same_process(run):
-            self._guard.follow(run)
             self._watch(run)
             if run.kill_at_boot_s is not None:
                 self._at(run.kill_at_boot_s, lambda: self._kill(run.run_id))
@@ -210,7 +210,7 @@ class Spawner:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         server = node_folder.listen(self._data, "spawner.sock")
-        self._guard.start()
+        self._start_guard()
         self._poll.register(wake_r, select.EPOLLIN)
         self._poll.register(server, select.EPOLLIN)
         self._reap()  # children that ended before the handler was installed
@@ -234,6 +234,7 @@ class Spawner:
                 _log(traceback.format_exc())
                 time.sleep(BAD_TURN_S)  # a permanent error must not use a whole core
         (self._data / "spawner.sock").unlink(missing_ok=True)
+        self._end_guard()
         if self._cgroups is not None:
             self._cgroups.close()
 
@@ -340,6 +341,8 @@ class Spawner:
             return
         self._runs[launch.run_id] = SpawnedRun(launch.run_id, launch.stop_grace_s, launch.ships_logs, launch.gpu_ids)
         self._alive += 1
+        if self._alive == 1:
+            self._wake_guard()
         self._starts.append(launch)
 
     def _start_some(self) -> None:
@@ -383,10 +386,7 @@ class Spawner:
         if run.group is not None:
             self._unlimited = (run.run_id, launch)
             self._at(since_boot_s + CPU_SHARE_S, lambda: self._share_cpu(run.run_id, launch.cpu_units))
-        started = run.but(pid=pid, started_at_s=now_s, started_boot_s=since_boot_s)
-        if started.group is None:
-            self._guard.follow(started)
-        return started
+        return run.but(pid=pid, started_at_s=now_s, started_boot_s=since_boot_s)
 
     def _reserve_group(self) -> str | None:
         assert self._cgroups is not None
@@ -396,16 +396,15 @@ class Spawner:
             _log(f"no cgroup for a run: {error}")
             return None
 
-    def _left_group(self) -> None:
-        """Guard the last run that was started, and set its memory limit: the spawner is not in its cgroup any more."""
-        if self._unlimited is None:
+    def _limit_last(self) -> None:
+        """Set the memory limit of the last run that was started: the spawner is not in its cgroup any more."""
+        if self._unlimited is None or self._cgroups is None:
             return
-        (run_id, launch), self._unlimited = self._unlimited, None
-        run = self._runs[run_id]
-        self._guard.follow(run)
-        if self._cgroups is not None and run.group is not None and not self._cgroups.limit_memory(run.group, launch.memory_mib):
+        run_id, launch = self._unlimited
+        self._unlimited, group = None, self._runs[run_id].group
+        if group is not None and not self._cgroups.limit_memory(group, launch.memory_mib):
             self._over_limit.add(run_id)
-            run_cgroups.kill(run.group)
+            run_cgroups.kill(group)
 
     def _share_cpu(self, run_id: str, cpu_units: int) -> None:
         run = self._runs.get(run_id)
@@ -425,7 +424,7 @@ class Spawner:
             self._inside = self._inside or run.run_id
             self._leave_group()
             return run.but(group=None)
-        self._left_group()
+        self._limit_last()
         return run
 
     def _leave_group(self) -> None:
@@ -439,7 +438,7 @@ class Spawner:
             _log(f"the spawner cannot leave a cgroup, so it uses none: {error}")
             self._cgroups = None
             self._runs[run_id] = self._runs[run_id].but(group=None)
-        self._left_group()
+        self._limit_last()
 
     def _directory(self, launch: Launch) -> str:
         if launch.working_directory is not None:
@@ -450,6 +449,36 @@ class Spawner:
         except OSError as error:
             raise process_launch.CannotSpawn(f"CannotStartContainerError: {error}") from None
         return directory
+
+    # -- output --------------------------------------------------------------------------------------------------
+
+    def _start_guard(self) -> None:
+        pipe, self._guard_pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        command = [sys.executable, "-m", "corral.node.output_guard", "--dir", str(self._data)]
+        try:
+            stdin = [(os.POSIX_SPAWN_DUP2, pipe, 0)]
+            self._guard_pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=stdin, setsigmask=[])
+        finally:
+            os.close(pipe)
+
+    def _wake_guard(self) -> None:
+        with contextlib.suppress(OSError):  # the pipe is full: it is awake; or the guard has died: the next one looks for files
+            os.write(self._guard_pipe, b"1")
+
+    def _guard_died(self) -> None:
+        """Resume the runs that the guard may have paused, and start another one."""
+        os.close(self._guard_pipe)
+        self._guard_pid, self._guard_pipe = None, -1
+        for run in self._runs.values():
+            if run.alive and run.pid is not None and procfs.is_stopped(run.pid):
+                resume(run)
+        self._at(boot_s() + GUARD_RESTART_S, self._start_guard)
+
+    def _end_guard(self) -> None:
+        """No run is alive, so none is paused. The guard must end before the cgroup that it is in can be removed."""
+        if self._guard_pid is not None:
+            os.kill(self._guard_pid, signal.SIGKILL)
+            os.waitpid(self._guard_pid, 0)
 
     # -- stopping ------------------------------------------------------------------------------------------------
 
@@ -462,7 +491,7 @@ class Spawner:
             return
         self._put(run.but(kill_at_boot_s=boot_s() + run.stop_grace_s))
         self._signal(run, signal.SIGTERM)
-        self._guard.signalled(run_id)
+        self._signal(run, signal.SIGCONT)  # it may be paused
         self._at(boot_s() + run.stop_grace_s, lambda: self._kill(run_id))
 
     def _kill(self, run_id: str) -> None:
@@ -490,7 +519,6 @@ class Spawner:
                 return
             run_id = self._by_pid.pop(ended.si_pid, None)
             if run_id is not None:
-                self._guard.forget(run_id)
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(ended.si_pid, signal.SIGKILL)
             _, status = os.waitpid(ended.si_pid, 0)
@@ -498,6 +526,8 @@ class Spawner:
                 self._main_ended(run_id, process_launch.exit_code(status), None)
             elif ended.si_pid == self._recycler.pid:
                 self._recycler.child_ended()
+            elif ended.si_pid == self._guard_pid:
+                self._guard_died()
 
     def _watched_ended(self, fd: int) -> None:
         for run_id, watched in self._watched.items():
@@ -509,7 +539,6 @@ class Spawner:
                 return
 
     def _main_ended(self, run_id: str, exit_code: int | None, reason: str | None) -> None:
-        self._guard.forget(run_id)
         run = self._runs[run_id]
         if reason is None and exit_code and self._ran_out_of_memory(run):
             reason = OUT_OF_MEMORY
@@ -534,7 +563,8 @@ class Spawner:
             return True
         if run.run_id in self._adopted:
             return procfs.kill_with_variable(RUN_VARIABLE, run_mark(self._data, run.run_id))
-        strangers = [pid for pid in self._children.pids() if pid not in self._by_pid and pid != self._recycler.pid]
+        own = (self._recycler.pid, self._guard_pid)
+        strangers = [pid for pid in self._children.pids() if pid not in self._by_pid and pid not in own]
         return bool(strangers) and procfs.kill_with_variable(RUN_VARIABLE, run_mark(self._data, run.run_id), strangers)
 
     def _linger(self, run_id: str, wait_s: float) -> None:
