@@ -37,7 +37,8 @@ from corral.node.spawner_protocol import SpawnedRun
 FLOOD_BYTES_PER_S = 32 * 1024 * 1024  # a run that prints more is paused for a part of the time
 HARD_MAX_BYTES = 2 * OUTPUT_MAX_BYTES  # on disk; a run is paused until its file is smaller
 NOTICE_BYTES = 8 * 1024 * 1024  # files that grow by less between two scans are not watched
-CHECK_S = 0.02  # between two checks; a run can print for this long before it is noticed
+CHECK_S = 0.05  # between two checks; a run can print for this long before it is noticed
+CHECK_FLOOD_S = 0.02  # while a run prints much; it can print for this long after a pause
 SCAN_S = 1.0  # between two scans of all files, if the free disk space does not shrink
 SCAN_PAUSE = 10  # times as long as a scan took: the least time until the next one
 CALM_S = 1.0  # a file that has grown by less than NOTICE_BYTES for this long is no longer watched
@@ -79,7 +80,7 @@ class OutputGuard:
         os.set_blocking(pipe, False)
         ended = select.poll()
         ended.register(pipe, 0)  # only its end, not its bytes
-        while not ended.poll(CHECK_S * 1000):
+        while not ended.poll(1000 * (CHECK_FLOOD_S if self._floods else CHECK_S)):
             if not self._has_files:
                 self._wait_for_files(pipe)
             try:
