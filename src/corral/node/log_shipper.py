@@ -24,8 +24,8 @@ from corral.model.run import LOG_EVENT_MAX_BYTES, LogChunk
 from corral.node.output_bounds import OUTPUT_MAX_BYTES, bound_output, first_data, make_hole
 
 EVENT_BYTES = 100  # what an event costs, in addition to its text
-REPORT_MAX_BYTES = 512 * 1024  # the sum over all runs
-REPORT_MAX_EVENTS = REPORT_MAX_BYTES // EVENT_BYTES  # the core stores these in some 50 ms, and other output waits meanwhile
+REPORT_MAX_BYTES = 256 * 1024  # the sum over all runs
+REPORT_MAX_EVENTS = REPORT_MAX_BYTES // EVENT_BYTES  # the core stores these in some 20 ms, and other requests wait meanwhile
 REPORT_MAX_FILES = 5_000  # the files that are read for one report
 SHARE_MIN_BYTES = 32 * 1024  # per run, regardless of how many there are
 BACKLOG_MAX_BYTES = 8 * 1024 * 1024  # takes some seconds to ship
