@@ -15,7 +15,7 @@ import pytest
 
 from corral.node import procfs
 from corral.node.output_bounds import OUTPUT_MAX_BYTES
-from corral.node.output_guard import FLOOD_BYTES_PER_S
+from corral.node.output_guard import FLOOD_BYTES_PER_S, NAME
 from engines.drivers import Driver, process_engine
 from engines.fake_core import FakeCore
 from engines.nodes import NodeFolder, is_running, kill, shell
@@ -102,7 +102,7 @@ def test_a_flood_in_another_process_group_is_paused(driver: Driver) -> None:
 
 def guard_pid(spawner_pid: int) -> int:
     children = Path(f"/proc/{spawner_pid}/task/{spawner_pid}/children").read_text().split()
-    [guard] = [int(pid) for pid in children if b"output_guard" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    [guard] = [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text() == f"{NAME}\n"]
     return guard
 
 

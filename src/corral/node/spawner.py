@@ -40,6 +40,7 @@ from corral.model.stop_reasons import HOST_RESTARTED, OUT_OF_MEMORY, STOPPED_BEF
 from corral.node import lock_files, node_folder, process_launch, procfs, run_cgroups
 from corral.node.file_recycler import FileRecycler
 from corral.node.host import kernel_boot_id
+from corral.node.output_guard import fork_guard
 from corral.node.run_cgroups import RunCgroups, open_cgroups
 from corral.node.run_journal import RUN_ID, Replay, RunJournal, replay
 from corral.node.run_processes import find_processes, is_same_process, main_process, resume
@@ -454,10 +455,8 @@ class Spawner:
 
     def _start_guard(self) -> None:
         pipe, self._guard_pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        command = [sys.executable, "-m", "corral.node.output_guard", "--dir", str(self._data)]
         try:
-            stdin = [(os.POSIX_SPAWN_DUP2, pipe, 0)]
-            self._guard_pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=stdin, setsigmask=[])
+            self._guard_pid = fork_guard(self._data, pipe)
         finally:
             os.close(pipe)
 
