@@ -406,7 +406,7 @@ def test_check_finds_damage_in_a_tar_file(own_corral: Callable[..., Corral], tmp
     body = next(body for number in range(30) if len(body := content_of(f"{number:05d}")) == 40_000)
     flip(backup, content, content.index(body) + 20_000)
     assert "0 failures" in cli("check", str(backup)).stdout, "its size is right"
-    assert "differs from the one of its row" in cli("check", "--deep", str(backup), code=1).stdout
+    assert "differs from the digest in its row" in cli("check", "--deep", str(backup), code=1).stdout
     flip(backup, content, content.index(b"SQLite format 3") + 5_000)
     assert "does not have the SHA-256 in backup.json" in cli("check", str(backup), code=1).stdout
     with tarfile.open(backup, "w") as tar:
