@@ -15,6 +15,7 @@ from corral.node.log_shipper import (
     BURST_BYTES,
     ENDED_BYTES,
     EVENT_BYTES,
+    FREE_MIN_BYTES,
     RATE_ALL_BYTES_PER_S,
     RATE_BYTES_PER_S,
     REPORT_MAX_BYTES,
@@ -221,6 +222,24 @@ def test_dropped_output_takes_no_room_of_others(tmp_path):
     dropped, other = shipper.chunks()
     assert dropped.end - dropped.start > REPORT_MAX_BYTES and "dropped" in dropped.events[0][1]
     assert other.events[0][1] == "hello"
+
+
+def test_a_nearly_full_disk_gets_little_of_a_flood(tmp_path):
+    clock, free = VirtualClock(), [FREE_MIN_BYTES - 1]
+    shipper = LogShipper(tmp_path, clock, lambda path: free[0])
+    shipper.follow("one", certain=True)
+    end, line = 0, b"x" * 99_999 + b"\n"
+    for _ in range(4):
+        with open(tmp_path / "one", "ab") as file:
+            file.write(line * 200)
+        shipper.written(["one"])
+        end = shipped(shipper)[1] or end
+    assert BURST_BYTES <= end < BURST_BYTES + 1_000_000
+    clock.advance(10.0)
+    assert not shipper.chunks()
+    free[0] = FREE_MIN_BYTES
+    clock.advance(1.0)
+    assert shipped(shipper)[1] > end
 
 
 def test_all_floods_share_a_rate(tmp_path):

@@ -14,7 +14,7 @@ when. Each report has a share for every run that has new output, so no run waits
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -33,6 +33,8 @@ BACKLOG_MAX_BYTES = 8 * 1024 * 1024  # takes some seconds to ship
 BURST_BYTES = OUTPUT_MAX_BYTES  # shipped at full speed; this much was never dropped
 RATE_BYTES_PER_S = 1024 * 1024  # of each living run, after the burst: one full batch of PutLogEvents per second
 RATE_ALL_BYTES_PER_S = 4 * 1024 * 1024  # of all runs that have reached their rate
+RATE_FULL_DISK_BYTES_PER_S = 10 * 1024  # of each living run, after the burst, while the disk has little space left
+FREE_MIN_BYTES = 2 * 1024**3  # the disk has little space left below this
 ENDED_BYTES = 32 * 1024 * 1024  # of a run that has ended, in addition to what is left of its burst; older output is dropped
 RESUME_BYTES = 256 * 1024  # a run that has reached the rate ships pieces of this size
 CUT_BYTES = 256 * 1024  # the steps in which output is measured before it is dropped
@@ -120,10 +122,17 @@ class OutputTail(Struct):
     read_at_s: float | None = None  # when the output before `offset` was read; None: by another agent
 
 
+def free_on_disk(path: Path) -> int:
+    """The free bytes of the file system, without those that only root can use."""
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
+
+
 class LogShipper:
-    def __init__(self, output: Path, clock: Clock) -> None:
+    def __init__(self, output: Path, clock: Clock, free_bytes: Callable[[Path], int] = free_on_disk) -> None:
         self._output = output
         self._clock = clock
+        self._free_bytes = free_bytes
         self._tails: dict[str, OutputTail] = {}
         self._ready: dict[str, None] = {}  # ids of runs whose file may have new output, least recently read first
         self._held: set[str] = set()  # ids of runs with a backlog that have reached their rate limit
@@ -239,6 +248,8 @@ class LogShipper:
     def _is_held(self, run_id: str, tail: OutputTail, now_s: float) -> bool:
         """Whether the output of the run must wait because of the rate limit."""
         rate = min(RATE_BYTES_PER_S, RATE_ALL_BYTES_PER_S / max(1, len(self._held)))
+        if tail.allowance < RATE_BYTES_PER_S and self._free_bytes(self._output) < FREE_MIN_BYTES:
+            rate = min(rate, RATE_FULL_DISK_BYTES_PER_S)
         tail.allowance = min(BURST_BYTES, tail.allowance + rate * max(0.0, now_s - tail.allowed_at_s))
         tail.allowed_at_s = now_s
         tail.held = tail.allowance < (RESUME_BYTES if tail.held else 0)
