@@ -100,6 +100,14 @@ class Hosts:
         )
         return [GpuDevice(gpu_id, at, model, mib, bool(sim), bool(out)) for gpu_id, at, model, mib, sim, out in rows]
 
+    def most_gpus(self) -> int | None:
+        """The number of GPUs of the largest host, also of GPUs that instances own. None: there is no host yet."""
+        (hosts,) = self._database.execute("SELECT count(*) FROM host").fetchone()
+        if not hosts:
+            return None
+        rows = self._database.execute("SELECT count(*) FROM gpu WHERE present = 1 AND excluded = 0 GROUP BY host_id").fetchall()
+        return max((count for (count,) in rows), default=0)
+
     def gpu_owners(self, host_id: str) -> dict[str, str]:
         """GPU id → id of the instance that owns the GPU."""
         return dict(self._database.execute("SELECT id, owner FROM gpu WHERE host_id = ? AND present = 1", (host_id,)).fetchall())
