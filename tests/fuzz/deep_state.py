@@ -15,6 +15,7 @@ from typing import Any
 from corral.aws import Response
 from fuzz.composer import Knowledge, Params, serialized
 from fuzz.deep_instances import make_instances
+from fuzz.group_state import build_groups
 from harness import Corral, container
 from raw_aws import Connection
 from raw_registry import Registry, digest_of
@@ -94,13 +95,12 @@ class DeepState:
         self.bucket = f"fuzz-{mark}"
 
     async def build(self) -> Examples:
-        identity = await self._caller("sts")("GetCallerIdentity")
-        self._account = identity["Account"]
-        for part in (self._objects, self._queues, self._logs, self._metrics, self._tasks, self._images, self._parameters):
+        self._account = (await self._caller("sts")("GetCallerIdentity"))["Account"]
+        for part in (self._objects, self._queues, self._logs, self._metrics, self._tasks, self._images, self._parameters,
+                     self._network, self._roles):  # fmt: skip
             await part()
-        await self._network()
         await make_instances(self._caller("ec2"), partial(self._example, "ec2"), partial(self._knows, "ec2"), self._mark)
-        await self._roles()
+        await build_groups(self._caller("autoscaling"), self._knows, self._mark)
         await self._connection.close()
         return self.examples
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -156,9 +157,13 @@ def _mapped(name: str, facts: InstanceType | None, mapping: TypeMapping) -> Inst
 
 def _all(tx: Tx[Store]) -> dict[str, InstanceType]:
     """All types, with corral.toml applied."""
+    return every_type(tx.settings.instance_types)
+
+
+def every_type(mappings: Mapping[str, TypeMapping]) -> dict[str, InstanceType]:
+    """All types, with these sizes of corral.toml."""
     types = _catalogue()
-    mapped = {name: _mapped(name, types.get(name), mapping) for name, mapping in tx.settings.instance_types.items()}
-    return {**types, **mapped}
+    return {**types, **{name: _mapped(name, types.get(name), mapping) for name, mapping in mappings.items()}}
 
 
 # Operations
