@@ -23,6 +23,7 @@ TERMINATED = "the instance was terminated"  # reasons of the tasks that stop
 STOPPED = "the instance was stopped"
 REBOOTED = "the instance was rebooted"
 DEREGISTERED = "the container instance was deregistered"
+USAGE_SHOWN_S = 400 * 86_400.0  # how long `corral cost` has the hours of an instance: a year and a month
 SHOWN_S = 2 * 3600.0  # how long a terminated instance is shown: longer than a stopped task, because the task names its instance
 
 
@@ -167,7 +168,7 @@ def finish(tx: Tx[Store], instance: Instance) -> None:
 
 
 def _begin_end(tx: Tx[Store], instance: Instance, state: InstanceState, reason: str, reason_of_tasks: str) -> None:
-    ending = tx.store.instances.begin_end(instance, state, reason)
+    ending = tx.store.instances.begin_end(instance, state, reason, tx.now_s)
     for task in tx.store.tasks.on(instance.id):
         begin_stop(tx, task, StopCode.TERMINATION, reason_of_tasks)
     tx.mark(f"instance:{instance.id}")

@@ -22,7 +22,9 @@ from corral.store.scaling_requests import ScalingRequests
 from corral.store.stored_resources import StoredResources
 from corral.store.tasks import Tasks
 
-SCHEMA = ("schema.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql")
+SCHEMA = (
+    "schema.sql", "instance_usage.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql",
+)  # fmt: skip
 
 
 class Store(Database):
