@@ -70,6 +70,10 @@ class Instances:
         """The instances of a region that are not terminated."""
         return [instance for instance in self._live.values() if instance.region == region]
 
+    def slices(self) -> list[Instance]:
+        """The instances of all regions that are not terminated, without the hosts' own."""
+        return [instance for instance in self._live.values() if not instance.is_host]
+
     def all(self) -> list[Instance]:
         """All instances, including terminated ones that are still described; oldest first."""
         rows = self._database.execute(f"SELECT {COLUMNS} FROM instance ORDER BY created_at, id")
