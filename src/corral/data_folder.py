@@ -20,13 +20,14 @@ from corral.errors import Refused
 DATABASES = ("state.db", "logs.db", "metrics.db")
 CREDENTIALS, SESSIONS, SECRETS = "credentials.json", "sessions.json", "secrets.json"
 KEY_FILES = (CREDENTIALS, SESSIONS, SECRETS)
+CONFIGURATION = "corral.toml"  # written by the user (`server/configuration.py`)
 LOCK = "lock"
 BLOBS_LOCK = "blobs.lock"  # shared by backups and checks, exclusive for the garbage collection (`blobs/blob_lock.py`)
 RESTORING = "restoring"  # exists while a restore is unfinished
 RESTORED = "restored.json"  # where the data of a restored folder comes from
 FOLDERS = ("blobs", "node")
 FILES = {
-    LOCK, BLOBS_LOCK, RESTORING, RESTORED, "server.json", "server.log", "server.log.1",
+    LOCK, BLOBS_LOCK, CONFIGURATION, RESTORING, RESTORED, "server.json", "server.log", "server.log.1",
     *KEY_FILES, *(name.replace(".json", ".new") for name in (*KEY_FILES, "server.json")),
     *(name + end for name in DATABASES for end in ("", "-wal", "-shm", "-journal")),
 }  # fmt: skip

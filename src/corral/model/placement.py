@@ -31,6 +31,12 @@ class Slot(Struct):
     running: int = 0  # number of tasks in this state
     pending: int = 0  # number of tasks in this state
     registered_at_s: float = 0.0
+    lent: int = 0  # GPUs of a host that other instances own now
+
+    @property
+    def whole(self) -> Demand:
+        """Its total resources if no other instance had GPUs of its host."""
+        return Demand(self.total.gpus + self.lent, self.total.cpu_units, self.total.memory_mib) if self.lent else self.total
 
     @property
     def takes_tasks(self) -> bool:
@@ -158,7 +164,7 @@ class Pool(FreeSlots, Protocol):
     def slots(self) -> Iterable[Slot]: ...
 
     def totals(self) -> Iterable[Demand]:
-        """The distinct sizes of all slots, connected or not."""
+        """The distinct sizes of all slots, connected or not, with the GPUs that instances have taken from a host."""
         ...
 
     def has_line(self) -> bool:

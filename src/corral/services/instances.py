@@ -58,10 +58,9 @@ def place_now(tx: Tx[Store], request: InstanceRequest) -> Instance | Unplaceable
 
 def fits_ever(tx: Tx[Store], request: InstanceRequest) -> str | None:
     """None if a host could hold the instance; else what it needs, what this machine has, and how to map the type to that."""
-    totals = tx.store.fleet.pool(HOST_POOL).totals()
-    if any(total.gpus >= request.gpus for total in totals):
+    if any(total.gpus >= request.gpus for total in tx.store.fleet.pool(HOST_POOL).totals()):
         return None
-    most = tx.store.hosts.most_gpus()  # also GPUs that instances own now
+    most = tx.store.hosts.most_gpus()  # also GPUs that a user has reserved for a while
     if most is None or most >= request.gpus:
         return None
     return (

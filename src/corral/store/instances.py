@@ -343,6 +343,7 @@ class Instances:
             draining=instance.status != "ACTIVE" or instance.state is not InstanceState.RUNNING,
             attributes={**built_in_attributes(instance.type, name, self.gpus(instance.id)), **attributes},
             registered_at_s=instance.launched_at_s or instance.created_at_s,
+            lent=sum(owner != instance.id and not excluded for _, excluded, _, owner in rows) if instance.is_host else 0,
         )
         self._count_tasks(slot)
         return slot

@@ -14,6 +14,7 @@ DryRunOperation = api_error("DryRunOperation", 412)
 GatewayNotAttached = api_error("Gateway.NotAttached")
 IdempotentParameterMismatch = api_error("IdempotentParameterMismatch")
 IncorrectInstanceState = api_error("IncorrectInstanceState")
+InstanceLimitExceeded = api_error("InstanceLimitExceeded")
 InsufficientCidrBlocks = api_error("InsufficientCidrBlocks")
 InsufficientFreeAddressesInSubnet = api_error("InsufficientFreeAddressesInSubnet")
 InsufficientInstanceCapacity = api_error("InsufficientInstanceCapacity")  # AWS: 500; clients would retry in vain

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import gzip
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -84,16 +84,31 @@ class _FileHead(Struct, frozen=True):
     prices: _PriceList
 
 
+_decode = Decoder(InstanceType).decode
+
+
 @cache
-def _catalogue() -> tuple[_PriceList, dict[str, InstanceType]]:
-    head, *lines = gzip.decompress(_FILE.read_bytes()).splitlines()
-    decode = Decoder(InstanceType).decode
-    return Decoder(_FileHead).decode(head).prices, {each.name: each for each in map(decode, lines)}
+def _text() -> bytes:
+    return gzip.decompress(_FILE.read_bytes())
+
+
+@cache
+def _catalogue() -> dict[str, InstanceType]:
+    """All types of AWS."""
+    return {each.name: each for each in map(_decode, _text().splitlines()[1:])}
+
+
+@lru_cache(maxsize=256)
+def _facts(name: str) -> InstanceType | None:
+    """One type of AWS. Its line is searched, so that a launch does not wait for all of them to be decoded."""
+    text = _text()
+    start = text.find(b'\n["' + name.encode("utf-8", "replace") + b'",')
+    return None if start < 0 else _decode(text[start + 1 : text.index(b"\n", start + 1)])
 
 
 def is_known(name: str) -> bool:
     """Whether AWS has a type of this name."""
-    return name in _catalogue()[1]
+    return _facts(name) is not None
 
 
 def size_of(tx: Tx[Store], name: str) -> TypeSize:
@@ -109,10 +124,10 @@ def size_of(tx: Tx[Store], name: str) -> TypeSize:
 
 def price_of(name: str) -> Price | None:
     """The hourly price of a type on AWS; None if it is not known."""
-    listed, types = _catalogue()
-    found = types.get(name)
+    found = _facts(name)
     if found is None or (found.on_demand is None and found.spot is None):
         return None
+    listed = Decoder(_FileHead).decode(_text().split(b"\n", 1)[0]).prices
     return Price(found.on_demand, found.spot, listed.date, listed.region)
 
 
@@ -122,7 +137,7 @@ def architecture_of(tx: Tx[Store], name: str) -> str:
 
 
 def _find(tx: Tx[Store], name: str) -> InstanceType | None:
-    facts, mapping = _catalogue()[1].get(name), tx.settings.instance_types.get(name)
+    facts, mapping = _facts(name), tx.settings.instance_types.get(name)
     return facts if mapping is None else _mapped(name, facts, mapping)
 
 
@@ -141,7 +156,7 @@ def _mapped(name: str, facts: InstanceType | None, mapping: TypeMapping) -> Inst
 
 def _all(tx: Tx[Store]) -> dict[str, InstanceType]:
     """All types, with corral.toml applied."""
-    types = _catalogue()[1]
+    types = _catalogue()
     mapped = {name: _mapped(name, types.get(name), mapping) for name, mapping in tx.settings.instance_types.items()}
     return {**types, **mapped}
 
