@@ -46,9 +46,13 @@ def _print(report: dict[str, Any]) -> None:
     from rich.table import Table
 
     out, total = console(), report["total"]
-    out.print(f"Instance-hours since {_time(report['fromS'])}. {_about(report['prices'])}", soft_wrap=True)
     regions = {entry["region"] for entry in report["groups"]}
-    for kind, entries in (("group", report["groups"]), ("stack", report["stacks"])):
+    out.print(f"Instance-hours since {_time(report['fromS'])}. {_about(report['prices'], regions)}", soft_wrap=True)
+    digits = 2 if total["hours"] >= 1 else 4
+    kinds = [("group", report["groups"])]
+    if any(entry["stack"] for entry in report["stacks"]):
+        kinds.append(("stack", report["stacks"]))
+    for kind, entries in kinds:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for name in (kind.upper(), *HEADS):
             table.add_column(name, no_wrap=name != kind.upper(), overflow="fold", justify="right" if name in HEADS[1:] else "left")
@@ -56,31 +60,32 @@ def _print(report: dict[str, Any]) -> None:
             name = entry[kind] or f"no {kind}"
             for at, each in enumerate(entry["types"]):
                 where = f" ({entry['region']})" if len(regions) > 1 else ""
-                table.add_row(f"{name}{where}" if at == 0 else "", each["type"], *_cells(each))
-        table.add_row("total", "", *_cells(total), style="bold")
+                table.add_row(f"{name}{where}" if at == 0 else "", each["type"], *_cells(each, digits))
+        table.add_row("total", "", *_cells(total, digits), style="bold")
         out.print()
         out.print(table)
     for line in _unpriced(report):
         out.print(line, soft_wrap=True, markup=False)
 
 
-def _about(prices: dict[str, str] | None) -> str:
+def _about(prices: dict[str, str] | None, regions: set[str]) -> str:
     if prices is None:
-        return "None of the types has a price."
-    return f"Prices: AWS, Linux, {prices['region']}, {prices['date']}, in {prices['currency']}; instances of other regions too."
+        return "No price is known."
+    others = "; they are used for all regions" if regions != {prices["region"]} else ""
+    return f"Prices of AWS in {prices['region']} on {prices['date']}, for Linux, in {prices['currency']}{others}."
 
 
-def _cells(entry: dict[str, Any]) -> list[str]:
-    costs = [NO_PRICE if entry[name] is None else f"{entry[name]:,.2f}" for name in ("onDemand", "spot")]
-    return [str(entry["instances"]), f"{entry['hours']:,.2f}", f"{entry['gpuHours']:,.2f}", *costs]
+def _cells(entry: dict[str, Any], digits: int) -> list[str]:
+    costs = [NO_PRICE if entry[name] is None else f"{entry[name]:,.{digits}f}" for name in ("onDemand", "spot")]
+    return [str(entry["instances"]), f"{entry['hours']:,.{digits}f}", f"{entry['gpuHours']:,.{digits}f}", *costs]
 
 
 def _unpriced(report: dict[str, Any]) -> list[str]:
     """Name the types that the sums of a column leave out."""
-    names = {"onDemand": "on-demand", "spot": "spot"}
+    names = {"onDemand": ("on-demand", "ON DEMAND"), "spot": ("spot", "SPOT")}
     return [
-        f"No {name} price is known of {', '.join(report['withoutPrice'][key])}: the column leaves them out of its sum."
-        for key, name in names.items()
+        f"No {name} price is known for {', '.join(report['withoutPrice'][key])}: the total of {column} does not include it."
+        for key, (name, column) in names.items()
         if report["withoutPrice"][key]
     ]
 

@@ -5,6 +5,7 @@ EC2 and ECS describe the instances, on AWS too. Only Corral says why an instance
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -13,10 +14,12 @@ import click
 
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, find_endpoint, is_aws, own_page
+from corral.cli.errors import CliError
 from corral.cli.output import age, console, print_json, print_line, server_time, shorten_ids
 
 GROUP_TAG = "aws:autoscaling:groupName"
 ENDED = "terminated"
+WIDE = 120  # columns of a screen with room for the reasons
 DESCRIBE_MAX = 100  # container instances in one request, and instance types
 
 
@@ -46,21 +49,18 @@ def instances(data: DataFolder, everything: bool, as_json: bool) -> None:
 
 def _found(endpoint: Endpoint, described: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Add the cluster and the tasks of each instance from ECS, and its reasons from Corral's page."""
-    joined = _container_instances(client(endpoint, "ecs"))
-    if is_aws(endpoint):
-        own, gpus = dict[str, dict[str, Any]](), _gpus_of_types(client(endpoint, "ec2"), described)
-    else:
-        own, gpus = _own_pages(endpoint), {}
+    joined, own = _container_instances(client(endpoint, "ecs")), _own_pages(endpoint)
+    gpus = {} if own else _gpus_of_types(client(endpoint, "ec2"), described)
     found = []
     for each in described:
         name = each["InstanceId"]
         cluster, tasks = joined.get(name, (None, 0))
-        known = own.get(name, {})
+        known, said, state = own.get(name, {}), each.get("StateReason", {}).get("Message"), each["State"]["Name"]
         found.append(
             {
                 "id": name,
                 "type": each["InstanceType"],
-                "state": each["State"]["Name"],
+                "state": state,
                 "group": next((tag["Value"] for tag in each.get("Tags", ()) if tag["Key"] == GROUP_TAG), known.get("group")),
                 "cluster": cluster,
                 "gpus": known.get("gpus", gpus.get(each["InstanceType"], 0)),
@@ -68,8 +68,8 @@ def _found(endpoint: Endpoint, described: list[dict[str, Any]]) -> list[dict[str
                 "market": each.get("InstanceLifecycle", "on-demand"),
                 "launchTime": each["LaunchTime"],
                 "launchReason": known.get("launchReason"),
-                "waitReason": known.get("waitReason"),
-                "endReason": known.get("endReason") or each.get("StateReason", {}).get("Message") or None,
+                "waitReason": known.get("waitReason") or (said if state == "pending" else None),
+                "endReason": known.get("endReason") or (said if state not in ("pending", "running") else None),
             }
         )
     return found
@@ -99,14 +99,17 @@ def _gpus_of_types(ec2: Any, described: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def _own_pages(endpoint: Endpoint) -> dict[str, dict[str, Any]]:
-    """Return what Corral's page says about each instance of the region."""
-    region, found, after = client(endpoint, "ec2").meta.region_name, dict[str, dict[str, Any]](), ""
-    while True:
-        page, _ = own_page(endpoint, f"/_corral/instances?{urlencode({'region': region, 'after': after})}")
-        found |= {each["id"]: each for each in page["instances"]}
-        if page["next"] is None:
-            return found
-        after = page["next"]
+    """Return what Corral's page says about each instance of the region. AWS and other endpoints have no such page."""
+    region, found = client(endpoint, "ec2").meta.region_name, dict[str, dict[str, Any]]()
+    if is_aws(endpoint):
+        return found
+    after: str | None = ""
+    with suppress(CliError):
+        while after is not None:
+            page, _ = own_page(endpoint, f"/_corral/instances?{urlencode({'region': region, 'after': after})}")
+            found |= {each["id"]: each for each in page["instances"]}
+            after = page["next"]
+    return found
 
 
 def _print(found: list[dict[str, Any]], now: datetime | None) -> None:
@@ -126,14 +129,21 @@ def _print(found: list[dict[str, Any]], now: datetime | None) -> None:
         }
         for each in found
     ]
-    names = [name for name in rows[0] if name not in ("GROUP", "CLUSTER", "REASON") or any(row[name] for row in rows)]
+    out = console()
+    optional = {"GROUP", "CLUSTER", "REASON"}
+    names = [name for name in rows[0] if name not in optional or any(row[name] for row in rows)]
+    below = "REASON" in names and out.width < WIDE  # the screen has no room for this column
+    names = [name for name in names if name != "REASON" or not below]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in names:
         justify = "right" if name in ("GPUS", "TASKS") else "left"
-        table.add_column(name, no_wrap=name not in ("GROUP", "CLUSTER", "REASON"), overflow="fold", justify=justify)  # type: ignore[arg-type]
+        table.add_column(name, no_wrap=name not in optional, overflow="fold", justify=justify)  # type: ignore[arg-type]
     for row in rows:
         table.add_row(*(row[name] for name in names))
-    console().print(table)
+    out.print(table)
+    for row in rows if below else ():
+        if row["REASON"]:
+            out.print(f"{row['ID']}: {row['REASON']}", soft_wrap=True)
 
 
 def _reason(instance: dict[str, Any]) -> str:

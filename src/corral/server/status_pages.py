@@ -21,8 +21,8 @@ from corral.core import Tx
 from corral.errors import ApiError, api_error
 from corral.ids import Ids
 from corral.model.instance import HOST_POOL, ec2_id, host_instance_id
-from corral.model.placement import TASK, Claim
 from corral.model.numbers import whole_number
+from corral.model.placement import TASK, Claim
 from corral.model.run import HEARTBEAT_S, GpuSample
 from corral.model.settings import Settings
 from corral.model.task import Task
@@ -84,7 +84,7 @@ class StatusPages:
         return page
 
     async def _cost(self, request: aws.Request) -> dict[str, Any]:
-        """Report the hours since a time (`since`), of the last seconds (`last`), or all. The ledger may be long: a thread reads it."""
+        """Report the hours since a time (`since`), of the last seconds (`last`), or all; in a thread, because there may be many."""
         since_s, last_s = _seconds(request, "since"), _seconds(request, "last")
 
         def read(tx: Tx[Store]) -> dict[str, Any]:

@@ -85,7 +85,8 @@ class InstanceUsage:
 
 # The rows that overlap the time since `since_s`, with the seconds of each since then. The two indexes find them.
 _SECONDS = (
-    "SELECT *, max(0.0, :now_s - max(began_at, :since_s)) AS seconds FROM instance_usage WHERE billed_until IS NULL "
+    "SELECT *, max(0.0, :now_s - max(began_at, :since_s)) AS seconds FROM instance_usage "
+    "WHERE billed_until IS NULL AND :since_s < :now_s "
     "UNION ALL "
     "SELECT *, billed_until - max(began_at, :since_s) AS seconds FROM instance_usage WHERE billed_until > :since_s"
 )
