@@ -133,7 +133,7 @@ class OnlyAws(BaseHTTPRequestHandler):
         except urllib.error.HTTPError as error:
             self.answer(error.code, error.headers, error.read())
 
-    do_GET = do_POST = handle_any  # noqa: N815
+    do_GET = do_POST = handle_any
 
     def answer(self, status: int, headers: Any, body: bytes) -> None:
         self.send_response_only(status)

@@ -107,14 +107,14 @@ def unavailable_reasons(gpu: dict[str, Any]) -> list[str]:
 
 
 def overcommitted_line(over: dict[str, Any]) -> str:
-    """`OVERCOMMITTED: its instances and tasks were promised 64 CPU cores and 488 GiB, and it has 2 CPU cores and 8 GiB. …`"""
-    sizes = [
+    """`OVERCOMMITTED: its instances and its own tasks may use 64 CPU cores and 488 GiB, and it has 2 CPU cores and 8 GiB. …`"""
+    promised, total = (
         f"{over['cpuUnits'][part] / 1024:.4g} CPU cores and {over['memoryMiB'][part] / 1024:.4g} GiB"
         for part in ("promised", "total")
-    ]
+    )
     return (
-        f"OVERCOMMITTED: its instances and its own tasks may use {sizes[0]}, and it has {sizes[1]}. Tasks may be slower than on AWS, "
-        "or run out of memory. GPUs are never overcommitted."
+        f"OVERCOMMITTED: its instances and its own tasks may use {promised}, and it has {total}. "
+        "Tasks may be slower than on AWS, or run out of memory. GPUs are never overcommitted."
     )
 
 
