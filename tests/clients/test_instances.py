@@ -96,11 +96,11 @@ def test_not_enough_capacity_says_what_is_needed_and_how_to_map_the_type(ec2: An
     code, text = refused(lambda: run(ec2, "p3.8xlarge", 2))
     assert code == "InsufficientInstanceCapacity" and "needs 4 GPUs; 0 of" in text
     assert len([each for each in instances(ec2) if each["State"]["Name"] == "running"]) == 1, "a refused launch leaves nothing"
-    reply = ec2.run_instances(ImageId=IMAGE, InstanceType="p3.2xlarge", MinCount=1, MaxCount=50)
+    reply = ec2.run_instances(ImageId=IMAGE, InstanceType="p3.2xlarge", MinCount=1, MaxCount=20)
     assert len(reply["Instances"]) == 4, "as many as fit"
     assert refused(lambda: run(ec2, "p99.large"))[0] == "InvalidParameterValue"
     assert refused(lambda: ec2.run_instances(ImageId=IMAGE, MinCount=2, MaxCount=1))[0] == "InvalidParameterValue"
-    assert refused(lambda: ec2.run_instances(ImageId=IMAGE, MinCount=1, MaxCount=51))[0] == "InstanceLimitExceeded"
+    assert refused(lambda: ec2.run_instances(ImageId=IMAGE, MinCount=1, MaxCount=21))[0] == "InstanceLimitExceeded"
     assert refused(lambda: ec2.run_instances(MinCount=1, MaxCount=1))[0] == "MissingParameter"
 
 

@@ -176,6 +176,7 @@ def _begin_end(tx: Tx[Store], instance: Instance, state: InstanceState, reason: 
 
 def _terminate(tx: Tx[Store], instance: Instance, reason: str) -> None:
     ended = tx.store.instances.terminate(instance, tx.now_s, reason)
+    tx.store.stored.drop("ecs", "container-instance", instance.region, instance.id)  # its tags in ECS
     tx.mark(f"pool:{HOST_POOL}")  # it gave GPUs back, or a slot may have been reserved for it
     tx.due("terminated:", tx.now_s + SHOWN_S)
     _changed(tx, ended, instance.pool)

@@ -74,7 +74,7 @@ _CLUSTERS = frozenset(
     {"DeleteCluster", "ListContainerInstances", "PutClusterCapacityProviders", "UpdateCluster", "UpdateClusterSettings"}
 )
 _TASKS = frozenset({"DescribeTasks", "ExecuteCommand", "GetTaskProtection", "StopTask", "UpdateTaskProtection"})
-_INSTANCES = frozenset({"DescribeContainerInstances", "UpdateContainerInstancesState"})
+_INSTANCES = frozenset({"DeregisterContainerInstance", "DescribeContainerInstances", "UpdateContainerInstancesState"})
 _DEFINITIONS = frozenset({"DeleteTaskDefinitions", "DeregisterTaskDefinition"})
 _TAGS = frozenset({"TagResource", "UntagResource", "ListTagsForResource"})
 
@@ -99,7 +99,8 @@ def _ecs(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[
         tasks = params.get("tasks") or [params.get("task") or "*"]
         arns = [arn(f"task/{cluster}/{short(each)}") for each in tasks]
     elif operation in _INSTANCES:
-        arns = [arn(f"container-instance/{cluster}/{short(each)}") for each in params.get("containerInstances", ())]
+        named = params.get("containerInstances") or [params.get("containerInstance", "")]
+        arns = [arn(f"container-instance/{cluster}/{short(each)}") for each in named]
     elif operation in _DEFINITIONS:
         given = params.get("taskDefinitions") or [params.get("taskDefinition", "")]
         arns = [arn(f"task-definition/{short(each)}") for each in given]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,7 @@ class Instances:
         self.usage = InstanceUsage(database)
         self._live: dict[str, Instance] = {}  # all instances that are not terminated, equal to their rows
         self._by_host: dict[str | None, dict[str, None]] = {}
+        self._addresses: dict[str, set[str]] = {}  # subnet → the private addresses of its instances
         if not database.reads_only:
             for row in database.execute(f"SELECT {COLUMNS} FROM instance WHERE state != 'terminated'").fetchall():
                 self._remember(row[0], _instance(row))
@@ -73,6 +74,10 @@ class Instances:
     def slices(self) -> list[Instance]:
         """The instances of all regions that are not terminated, without the hosts' own."""
         return [instance for instance in self._live.values() if not instance.is_host]
+
+    def addresses(self, subnet_id: str) -> Set[str]:
+        """The private addresses of the instances in a subnet that are not terminated."""
+        return self._addresses.get(subnet_id, frozenset())
 
     def all(self) -> list[Instance]:
         """All instances, including terminated ones that are still described; oldest first."""
@@ -153,9 +158,10 @@ class Instances:
         assert parent.is_host and len(placement.gpu_ids) == instance.gpus
         launched = self._move(instance, InstanceState.RUNNING, host_id=parent.host_id, launched_at_s=now_s)
         self._claims.remove(INSTANCE, instance.id)
-        self._give_gpus(placement.gpu_ids, parent.id, instance.id)
         self.usage.begin(launched, now_s)
-        self.renew_slot(parent.id)
+        if placement.gpu_ids:
+            self._give_gpus(placement.gpu_ids, parent.id, instance.id)
+            self.renew_slot(parent.id)
         self.renew_slot(instance.id)
         return launched
 
@@ -205,10 +211,11 @@ class Instances:
         assert instance.host_id is not None
         own_id = host_instance_id(instance.host_id)
         owned = self._database.execute("SELECT id FROM gpu WHERE owner = ?", (instance.id,)).fetchall()
-        self._give_gpus([gpu_id for (gpu_id,) in owned], instance.id, own_id)
         if instance.pool is not None:
             self._fleet.drop_slot(instance.pool, instance.id)
-        self.renew_slot(own_id)
+        if owned:
+            self._give_gpus([gpu_id for (gpu_id,) in owned], instance.id, own_id)
+            self.renew_slot(own_id)
 
     def drop_terminated(self, before_s: float, limit: int) -> int:
         """Delete instances that were terminated long ago. Return how many."""
@@ -239,9 +246,12 @@ class Instances:
         before = self._live.pop(instance_id, None)
         if before is not None:
             del self._by_host[before.host_id][instance_id]
+            self._addresses.get(before.details.get("SubnetId", ""), set()).discard(before.details.get("PrivateIpAddress", ""))
         if instance is not None and instance.state is not InstanceState.TERMINATED:
             self._live[instance_id] = instance
             self._by_host.setdefault(instance.host_id, {})[instance_id] = None
+            if "PrivateIpAddress" in instance.details:
+                self._addresses.setdefault(instance.details["SubnetId"], set()).add(instance.details["PrivateIpAddress"])
 
     def _move(self, instance: Instance, state: InstanceState, **changes: Any) -> Instance:
         assert state in MOVES[instance.state], f"instance {instance.id}: {instance.state} → {state}"
@@ -253,7 +263,7 @@ class Instances:
         moved = self._database.executemany(
             "UPDATE gpu SET owner = ? WHERE id = ? AND owner = ?", [(after, gpu_id, before) for gpu_id in gpu_ids]
         ).rowcount
-        assert not gpu_ids or moved == len(gpu_ids), "a GPU belongs to another instance than the giver"
+        assert moved == len(gpu_ids), "a GPU belongs to another instance than the giver"
 
     # As container instances
 

@@ -20,6 +20,7 @@ from corral.services.ssm import public_parameters
 from corral.services.stored_resources import Document, Params, ResourceType, create, delete, find
 from corral.store import Store
 
+ECS_IMAGE = "corral-"  # how the names of the ECS-optimized images begin
 AMAZON = "591542846629"  # the account that owns the ECS-optimized images on AWS
 STORED = (
     "Description", "Architecture", "KernelId", "RamdiskId", "RootDeviceName", "BlockDeviceMappings", "VirtualizationType",
@@ -108,6 +109,12 @@ def is_on_record(tx: Tx[Store], caller: Caller, image_id: str) -> bool:
     return image_id in _public(caller.region) or tx.store.stored.get("ec2", "image", caller.region, image_id) is not None
 
 
+def is_ecs_optimized(region: str, image_id: str) -> bool:
+    """Whether AWS's agent is on the image: it joins the cluster `default` unless user data names another one."""
+    image = _public(region).get(image_id)
+    return image is not None and bool(image["_ecs"])
+
+
 @lru_cache(maxsize=32)
 def _public(region: str) -> dict[str, Document]:
     """The images of the public parameters of a region, by id."""
@@ -117,7 +124,7 @@ def _public(region: str) -> dict[str, Document]:
     for parameter in public_parameters.under(region, public_parameters.ECS):
         if parameter.name.endswith("/image_id"):
             variant = parameter.name.removeprefix(public_parameters.ECS).removesuffix("/recommended/image_id")
-            named[parameter.value] = f"corral-{variant.replace('/', '-')}"
+            named[parameter.value] = f"{ECS_IMAGE}{variant.replace('/', '-')}"
     created = datetime.fromtimestamp(public_parameters.PUBLISHED_AT_S, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
     return {
         image_id: {
@@ -129,6 +136,7 @@ def _public(region: str) -> dict[str, Document]:
             "ImageLocation": f"amazon/{name}",
             "Public": True,
             "Architecture": "arm64" if "arm64" in name else "x86_64",
+            "_ecs": name.startswith(ECS_IMAGE),
             "CreationDate": created,
         }
         for image_id, name in named.items()

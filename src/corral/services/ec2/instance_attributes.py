@@ -111,8 +111,7 @@ def _given(params: Params) -> Document:
         else:
             found[member] = value
     if "Attribute" in params:
-        member = NAMES.get(params["Attribute"], params["Attribute"])
-        value = params.get("Value", "")
+        member, value = str(NAMES.get(params["Attribute"], params["Attribute"])), params.get("Value", "")
         if member in FLAGS:
             if value.lower() not in BOOLEANS:
                 raise invalid_value(value, params["Attribute"], "Valid values: true, false.")
@@ -187,8 +186,8 @@ def _console(tx: Tx[Store], caller: Caller, instance: Instance) -> list[str]:
         lines.append(f"It waits: {instances.reason_of_wait(tx, instance)}.")
     if instance.end_reason:
         lines.append(f"Ended: {instance.end_reason}")
-    image = details.get("ImageId", "")
-    if image and not is_on_record(tx, caller, image):
+    image = details["ImageId"]
+    if not is_on_record(tx, caller, image):
         lines.append(f"The image {image} is not on record here. Corral starts no image: tasks run on the host.")
     if instance.cluster:
         lines.append(f"It joined the ECS cluster {instance.cluster}.")

@@ -31,7 +31,7 @@ from corral.services.pagination import Candidates
 from corral.services.stored_resources import Document, Params
 from corral.store import Store
 
-LAUNCHES_MAX = 50  # of one request: each takes about 0.1 ms of the state lane
+LAUNCHES_MAX = 20  # of one request: each takes about 0.3 ms of the state lane
 ROWS_PER_READ = 200
 NOT_OF_A_LAUNCH = ("MinCount", "MaxCount", "ClientToken", "DryRun", "LaunchTemplate")  # members of RunInstances
 
@@ -143,14 +143,15 @@ def describe_instance_status(tx: Tx[Store], params: Params, caller: Caller) -> d
     def chosen(status: Document) -> bool:
         return (every_state or status["InstanceState"]["Name"] == InstanceState.RUNNING.value) and selects(status)
 
-    found, more = INSTANCE_PAGES.page(params, _candidates(tx, params, caller, lambda each: _status(tx, each), chosen))
+    silent = {host["id"] for host in tx.store.hosts.all() if not host["connected"]}
+    found, more = INSTANCE_PAGES.page(params, _candidates(tx, params, caller, lambda each: _status(each, silent), chosen))
     return {"InstanceStatuses": found, **more}
 
 
-def _status(tx: Tx[Store], instance: Instance) -> Document:
+def _status(instance: Instance, silent_hosts: set[str]) -> Document:
     status: Document = {"Status": "not-applicable"}
     if instance.state is InstanceState.RUNNING:
-        is_impaired = instances.is_impaired(tx, instance)
+        is_impaired = instance.host_id in silent_hosts
         reachability = {"Name": "reachability", "Status": "failed" if is_impaired else "passed"}
         status = {"Status": "impaired" if is_impaired else "ok", "Details": [reachability]}
     return {

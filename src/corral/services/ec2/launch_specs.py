@@ -16,6 +16,7 @@ import orjson
 
 from corral.core import Tx
 from corral.decide.user_data import AgentSettings, read_user_data
+from corral.model.instance import DEFAULT_CLUSTER
 from corral.services.caller import Caller
 from corral.services.ec2 import default_vpc
 from corral.services.ec2.errors import (
@@ -29,6 +30,7 @@ from corral.services.ec2.errors import (
     invalid_value,
     not_found,
 )
+from corral.services.ec2.images import is_ecs_optimized
 from corral.services.ec2.instance_types import architecture_of, size_of
 from corral.services.ec2.launch_templates import LaunchTemplateVersion as LaunchTemplateVersion
 from corral.services.ec2.launch_templates import template_data as template_data
@@ -70,8 +72,9 @@ def instance_request(tx: Tx[Store], caller: Caller, data: Params, *, group: str 
     interface = (data.get("NetworkInterfaces") or [{}])[0]
     subnet = _subnet(tx, caller, data, interface)
     placement = {**data.get("Placement", {}), "AvailabilityZone": subnet["AvailabilityZone"]}
+    image_id = _image_id(tx, caller, data)
     details: Document = {
-        "ImageId": _image_id(tx, caller, data),
+        "ImageId": image_id,
         "SubnetId": subnet["SubnetId"],
         "VpcId": subnet["VpcId"],
         "SecurityGroups": _security_groups(tx, caller, data, interface, subnet),
@@ -95,7 +98,7 @@ def instance_request(tx: Tx[Store], caller: Caller, data: Params, *, group: str 
         details["InstanceLifecycle"] = "spot"
     return InstanceRequest(
         region=caller.region,
-        cluster=settings.cluster,
+        cluster=settings.cluster or (DEFAULT_CLUSTER if is_ecs_optimized(caller.region, image_id) else ""),
         type=type_,
         gpus=size.gpus,
         cpu_units=size.cpu_units,
@@ -195,13 +198,9 @@ def _security_groups(tx: Tx[Store], caller: Caller, data: Params, interface: Par
 
 def _address(tx: Tx[Store], caller: Caller, subnet: Document, wanted: str | None) -> Document:
     """A private address that no other instance of the subnet has, with the ids of its network interface."""
-    taken = {
-        each.details.get("PrivateIpAddress")
-        for each in tx.store.instances.live(caller.region)
-        if each.details.get("SubnetId") == subnet["SubnetId"]
-    }
-    for nat in every(tx, caller, "natgateway", SubnetId=subnet["SubnetId"]):
-        taken |= {each["PrivateIp"] for each in nat["NatGatewayAddresses"]}
+    taken = tx.store.instances.addresses(subnet["SubnetId"])
+    if gateways := every(tx, caller, "natgateway", SubnetId=subnet["SubnetId"]):
+        taken = taken | {each["PrivateIp"] for nat in gateways for each in nat["NatGatewayAddresses"]}
     block = IPv4Network(subnet["CidrBlock"])
     count = block.num_addresses - FIRST_HOST - 1
     if wanted is not None:

@@ -57,7 +57,7 @@ def _ipv6(tx: Tx[Store], params: Params, vpc: Document, siblings: list[Document]
 
 
 def _check_delete(tx: Tx[Store], caller: Caller, subnet: Document) -> None:
-    if any(each.details.get("SubnetId") == subnet["SubnetId"] for each in tx.store.instances.live(caller.region)):
+    if tx.store.instances.addresses(subnet["SubnetId"]):
         raise in_use("subnet", subnet["SubnetId"])
     endpoints = every(tx, caller, "vpc-endpoint", VpcId=subnet["VpcId"])
     if every(tx, caller, "natgateway", SubnetId=subnet["SubnetId"]) or any(
