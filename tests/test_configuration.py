@@ -59,3 +59,11 @@ def test_up_refuses_a_wrong_file_and_changes_nothing(own: Cli) -> None:
     refused = own("up", "--detach", "--gpus", "none", "--port", "0", code=1).stderr
     assert "corral.toml is not valid TOML" in refused and "line 3" in refused
     assert [path.name for path in own.data.iterdir()] == ["corral.toml"]
+
+
+def test_the_file_is_part_of_a_backup(own: Cli, tmp_path: Path) -> None:
+    own("up", "--detach", "--gpus", "none", "--port", "0")
+    (own.data / "corral.toml").write_text(HEAD + "p3.16xlarge = {gpus = 4}\n")
+    own("backup", str(tmp_path / "saved"))
+    own("restore", str(tmp_path / "saved"), "--data", str(tmp_path / "restored"))
+    assert read_instance_types(tmp_path / "restored") == {"p3.16xlarge": TypeMapping(gpus=4)}

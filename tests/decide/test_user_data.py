@@ -162,6 +162,7 @@ INIT: dict[str, Any] = {
             "commands": {
                 "01_attributes": {"command": f'echo \'ECS_INSTANCE_ATTRIBUTES={{"tier":"gpu"}}\' >> {CONFIG}'},
                 "02_start": {"command": ["systemctl", "start", "ecs"]},
+                "03_lines": {"command": f"#!/bin/bash\necho ECS_RESERVED_MEMORY=64 >> {CONFIG}\n"},
             },
         },
     }
@@ -173,7 +174,9 @@ def test_cloudformation_init() -> None:
     found = read_user_data(script, INIT)
     assert (found.cluster, found.attributes, found.gpu_support) == ("stack-cluster", {"tier": "gpu"}, True)
     assert f"ecs: {CONFIG}" in found.understood and any("cfn-init" in line for line in found.understood)
-    assert {"ecs: /etc/cfn/cfn-hup.conf", "install: packages", "systemctl start ecs"} <= set(found.skipped)
+    assert {"ecs: /etc/cfn/cfn-hup.conf", "install: packages", "systemctl start ecs", "ECS_RESERVED_MEMORY=64"} <= set(
+        found.skipped
+    )
     assert read_user_data(b"#!/bin/bash\necho hello\n", INIT).cluster == "", "a script that does not call cfn-init gets no files"
     assert read_user_data(script).cluster == ""
 

@@ -283,13 +283,28 @@ class StoreMachine(RuleBasedStateMachine):
             self.now.instances[instance_id] = self.store.instances.launch(waiting, spot, self.clock_s)
             self.now.taken |= dict.fromkeys(spot.gpu_ids, instance_id)
 
+    @rule(instance_id=INSTANCES, since_s=st.integers(1, 3))
+    def stop_or_start_instance(self, instance_id: str, since_s: int) -> None:
+        """An instance that stops keeps its GPUs while it has tasks; a stopped one owns nothing and may wait again."""
+        instance = self.now.instances.get(instance_id)
+        if instance is None:
+            return
+        if instance.state is InstanceState.RUNNING:
+            self.now.instances[instance_id] = self.store.instances.begin_end(instance, InstanceState.STOPPING, "why")
+        elif instance.state is InstanceState.STOPPING and not self.store.tasks.on(instance_id):
+            self.now.instances[instance_id] = self.store.instances.stop(instance)
+            self.now.taken = {gpu: owner for gpu, owner in self.now.taken.items() if owner != instance_id}
+        elif instance.state is InstanceState.STOPPED:
+            restarted, _ = self.store.instances.restart(instance, HOST_POOL, (float(since_s),), "why")
+            self.now.instances[instance_id] = restarted.but(cluster="c")
+
     @rule(instance_id=INSTANCES)
     def end_instance(self, instance_id: str) -> None:
         """An instance shuts down first, and gives its GPUs back only when it has no tasks."""
         instance = self.now.instances.get(instance_id)
         if instance is None or instance.state is InstanceState.TERMINATED:
             return
-        if instance.state is InstanceState.RUNNING:
+        if instance.state in (InstanceState.RUNNING, InstanceState.STOPPING):
             ending = self.store.instances.begin_end(instance, InstanceState.SHUTTING_DOWN, "", self.clock_s)
             self.now.instances[instance_id] = ending
         elif not self.store.tasks.on(instance_id):
