@@ -29,6 +29,17 @@ METRIC = {"Namespace": "pages", "MetricName": "m"}
 
 # (service, operation) -> parameters with which a listing has at least two pages of one element.
 PAGES: dict[tuple[str, str], dict[str, Any]] = {
+    ("autoscaling", "DescribeAutoScalingGroups"): {},
+    ("autoscaling", "DescribeAutoScalingInstances"): {},
+    ("autoscaling", "DescribeLaunchConfigurations"): {},
+    ("autoscaling", "DescribeLoadBalancerTargetGroups"): {"AutoScalingGroupName": "group0"},
+    ("autoscaling", "DescribeLoadBalancers"): {"AutoScalingGroupName": "group0"},
+    ("autoscaling", "DescribeNotificationConfigurations"): {},
+    ("autoscaling", "DescribePolicies"): {},
+    ("autoscaling", "DescribeScalingActivities"): {},
+    ("autoscaling", "DescribeScheduledActions"): {},
+    ("autoscaling", "DescribeTags"): {},
+    ("autoscaling", "DescribeWarmPool"): {"AutoScalingGroupName": "group0"},
     ("cloudwatch", "DescribeAlarmHistory"): {"AlarmTypes": ["MetricAlarm", "CompositeAlarm"]},
     ("cloudwatch", "DescribeAlarms"): {"AlarmTypes": ["MetricAlarm", "CompositeAlarm"]},
     ("cloudwatch", "GetMetricData"): {
@@ -98,7 +109,10 @@ PAGES: dict[tuple[str, str], dict[str, Any]] = {
     ("ssm", "GetParametersByPath"): {"Path": "/pages"},
 }
 NO_PAGE = {("ecr", "DescribeImageScanFindings")}  # Corral does not scan images, so this is always refused
-ONE_PAGE = {("ecs", "ListContainerInstances")}  # there is one machine
+ONE_PAGE = {
+    ("autoscaling", "DescribeWarmPool"),  # warm pools have no instances
+    ("ecs", "ListContainerInstances"),  # there is one machine
+}
 SMALLEST_PAGE = {"ec2": 5}
 
 
@@ -153,6 +167,29 @@ WAITERS: dict[tuple[str, str], Callable[[Corral], dict[str, Any]]] = {
     ("s3", "ObjectExists"): lambda corral: {"Bucket": "pages-0", "Key": "key0"},
     ("s3", "ObjectNotExists"): lambda corral: {"Bucket": "pages-0", "Key": "none"},
 }
+
+
+def autoscaling_records(autoscaling: Any) -> None:
+    """Groups of instances without GPUs, so that every launch succeeds at once."""
+    for at in THREE:
+        autoscaling.create_launch_configuration(LaunchConfigurationName=f"lc{at}", ImageId="ami-1", InstanceType="t3.micro")
+        autoscaling.create_auto_scaling_group(
+            AutoScalingGroupName=f"group{at}", LaunchConfigurationName="lc0", MinSize=1, MaxSize=5,
+            AvailabilityZones=["us-east-1a"], Tags=[{"Key": f"key{at}", "Value": "", "PropagateAtLaunch": True}],
+        )  # fmt: skip
+        autoscaling.put_scaling_policy(
+            AutoScalingGroupName="group0", PolicyName=f"policy{at}", AdjustmentType="ChangeInCapacity", ScalingAdjustment=1
+        )
+        autoscaling.put_scheduled_update_group_action(
+            AutoScalingGroupName="group0", ScheduledActionName=f"action{at}", Recurrence=f"0 0 {at + 1} 1 *", MinSize=1
+        )
+        autoscaling.put_notification_configuration(
+            AutoScalingGroupName=f"group{at}", TopicARN="arn:aws:sns:us-east-1:123456789012:t",
+            NotificationTypes=["autoscaling:EC2_INSTANCE_LAUNCH"],
+        )  # fmt: skip
+        autoscaling.attach_load_balancers(AutoScalingGroupName="group0", LoadBalancerNames=[f"lb{at}"])
+        target = f"arn:aws:elasticloadbalancing:us-east-1:123456789012:targetgroup/t/{at}"
+        autoscaling.attach_load_balancer_target_groups(AutoScalingGroupName="group0", TargetGroupARNs=[target])
 
 
 def cloudwatch_records(cloudwatch: Any) -> None:
@@ -252,6 +289,7 @@ def sqs_records(sqs: Any) -> None:
 
 
 RECORDS = {
+    "autoscaling": autoscaling_records,
     "cloudwatch": cloudwatch_records,
     "ec2": ec2_records,
     "ecr": ecr_records,

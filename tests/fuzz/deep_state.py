@@ -13,6 +13,7 @@ from typing import Any
 
 from corral.aws import Response
 from fuzz.composer import Knowledge, Params, serialized
+from fuzz.group_state import build_groups
 from harness import Corral, container
 from raw_aws import Connection
 from raw_registry import Registry, digest_of
@@ -97,6 +98,7 @@ class DeepState:
         for part in (self._objects, self._queues, self._logs, self._metrics, self._tasks, self._images, self._parameters):
             await part()
         await self._network()
+        await build_groups(self._caller("autoscaling"), self._knows, self._mark)
         await self._roles()
         await self._connection.close()
         return self.examples

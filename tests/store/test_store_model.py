@@ -290,7 +290,9 @@ class StoreMachine(RuleBasedStateMachine):
         if instance is None:
             return
         if instance.state is InstanceState.RUNNING:
-            self.now.instances[instance_id] = self.store.instances.begin_end(instance, InstanceState.STOPPING, "why")
+            self.now.instances[instance_id] = self.store.instances.begin_end(
+                instance, InstanceState.STOPPING, "why", self.clock_s
+            )  # fmt: skip
         elif instance.state is InstanceState.STOPPING and not self.store.tasks.on(instance_id):
             self.now.instances[instance_id] = self.store.instances.stop(instance)
             self.now.taken = {gpu: owner for gpu, owner in self.now.taken.items() if owner != instance_id}

@@ -39,6 +39,8 @@ STATE: dict[str, Reconciler] = {
     "repositories": _once_needed("images", "clear_deleted_repositories"),
     "moves": _once_needed("queues", "move_messages"),
     "group": _once_needed("groups", "reconcile_group"),
+    "schedule": _once_needed("groups", "run_scheduled_actions"),
+    "activities": _once_needed("groups", "drop_old_activities"),
     "service": _once_needed("ecs_services", "reconcile_service"),
     "daemons": _once_needed("ecs_services", "reconcile_daemons"),
 }

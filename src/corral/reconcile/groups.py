@@ -1,10 +1,262 @@
-"""Auto Scaling groups."""
+"""Auto Scaling groups: their members follow their instances, and launches and terminations lead to the desired capacity."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from corral.core import Tx
+from corral.decide.group_capacity import CapacityRequest, Why, capacity_of, plan_capacity
+from corral.decide.instance_refresh import ACTIVE, CANCELLED, CANCELLING, FAILED, ROLLING_BACK, SUCCESSFUL, step_refresh
+from corral.decide.lifecycle_hooks import verdict
+from corral.decide.termination_policies import ScaleIn
+from corral.model.group import (
+    ABANDON,
+    DELETING,
+    LAUNCH_STATES,
+    TERMINATION_STATES,
+    Group,
+    InstanceRefresh,
+    LifecycleState,
+    Member,
+)
+from corral.model.instance import Instance, InstanceState
+from corral.services import instances
+from corral.services.autoscaling import activities, group_changes
+from corral.services.autoscaling.launch_sources import SOURCES, current_source, distribution_of, type_rank
+from corral.services.autoscaling.scheduled_actions import run_due_actions
 from corral.store import Store
+
+STEPS_MAX = 20  # launches and terminations of one run, about 5 ms of work; the next batch does more
+ACTIVITIES_MAX = 100
+IMPAIRED_MAX_S = 120.0  # how long an instance may be impaired before it is replaced
 
 
 def reconcile_group(tx: Tx[Store], key: str) -> None:
-    """Corral serves no groups yet."""
+    region, _, name = key.partition("/")
+    group = tx.store.groups.get(region, name)
+    if group is None:
+        return
+    again: list[float] = []
+    for member in tx.store.groups.members(region, name):
+        at_s = _follow(tx, group, member)
+        again += [at_s] if at_s is not None else []
+    group = tx.store.groups.get(region, name) or group
+    members = tx.store.groups.members(region, name)
+    if group.status == DELETING:
+        if not members:
+            group_changes.delete(tx, group)
+        return
+    again += _scale(tx, group, members)
+    tx.changed(f"group:{key}")
+    if again:
+        tx.due(f"group:{key}", min(again))
+
+
+# Members
+
+
+def _follow(tx: Tx[Store], group: Group, member: Member) -> float | None:
+    """Move one member after its instance and its lifecycle hooks. Return when to look again."""
+    instance = tx.store.instances.get(member.instance_id)
+    gone = instance is None or instance.state is InstanceState.TERMINATED
+    if member.state in TERMINATION_STATES:
+        if gone:
+            group_changes.drop(tx, group, member)
+        elif member.state is LifecycleState.TERMINATING_WAIT:
+            result, at_s = verdict(member.actions.values(), tx.now_s)
+            if result is None:
+                return at_s
+            group_changes.proceed(tx, group, member)
+        return None
+    if member.state in LAUNCH_STATES:
+        return _follow_launch(tx, group, member, instance)
+    if member.state is LifecycleState.IN_SERVICE and "HealthCheck" not in group.suspended:
+        return _check_health(tx, group, member, instance)
+    return None
+
+
+def _follow_launch(tx: Tx[Store], group: Group, member: Member, instance: Instance | None) -> float | None:
+    if instance is None or instance.state not in (InstanceState.PENDING, InstanceState.RUNNING):
+        _lost(tx, group, member)
+        return None
+    if instance.state is InstanceState.PENDING:
+        return None
+    if member.state is LifecycleState.PENDING:
+        member = group_changes.started(tx, group, member)
+    if member.state is not LifecycleState.PENDING_WAIT:
+        return None
+    result, at_s = verdict(member.actions.values(), tx.now_s)
+    if result is None:
+        return at_s
+    if result == ABANDON:
+        cause = activities.sentence(tx, "an instance was taken out of service because a lifecycle hook abandoned its launch.")
+        group_changes.terminate(tx, group, member, cause)
+    else:
+        group_changes.enter_service(tx, group, member)
+    return None
+
+
+def _lost(tx: Tx[Store], group: Group, member: Member) -> None:
+    """An instance ended while it was launched."""
+    instance = tx.store.instances.get(member.instance_id)
+    if instance is None or instance.state is InstanceState.TERMINATED:
+        group_changes.drop(tx, group, member)
+        return
+    cause = activities.sentence(tx, f"an instance was taken out of service in response to {group_changes.TERMINATED_EARLY}.")
+    group_changes.terminate(tx, group, member, cause)
+
+
+def _check_health(tx: Tx[Store], group: Group, member: Member, instance: Instance | None) -> float | None:
+    """A stopped or terminated instance is unhealthy at once, an impaired one after a while and the grace period."""
+    if member.unhealthy:
+        return None
+    if instance is None or instance.state is not InstanceState.RUNNING:
+        tx.store.groups.put_member(member.but(unhealthy=group_changes.TERMINATED_EARLY))
+        return None
+    if not instances.is_impaired(tx, instance):
+        if member.impaired_since_s is not None:
+            tx.store.groups.put_member(member.but(impaired_since_s=None))
+        return None
+    since_s = member.impaired_since_s if member.impaired_since_s is not None else tx.now_s
+    grace_s = (member.in_service_at_s or 0.0) + group.settings.get("HealthCheckGracePeriod", 0)
+    at_s = max(since_s + IMPAIRED_MAX_S, grace_s)
+    unhealthy = "an EC2 instance status checks failure" if tx.now_s >= at_s else ""
+    tx.store.groups.put_member(member.but(impaired_since_s=since_s, unhealthy=unhealthy))
+    return None if unhealthy else at_s
+
+
+# Capacity
+
+
+def _scale(tx: Tx[Store], group: Group, members: list[Member]) -> list[float]:
+    """Launch and terminate what is missing or too much. Return the times of the next look."""
+    again: list[float] = []
+    settings, replace, surge, outdated = _refresh(tx, group, members, again)
+    group = tx.store.groups.get(group.region, group.name) or group
+    waiting = frozenset(
+        member.instance_id
+        for member in members
+        if member.state is LifecycleState.PENDING and _is_waiting(tx.store.instances.get(member.instance_id))
+    )
+    request = CapacityRequest(
+        desired=group.desired,
+        suspended=frozenset(group.suspended),
+        policies=tuple(group.settings.get("TerminationPolicies", ())),
+        max_lifetime_s=group.settings.get("MaxInstanceLifetime") or None,
+        retry_at_s=group.retry_at_s,
+        distribution=distribution_of(settings),
+        replace=replace,
+        outdated=outdated,
+        surge=surge,
+    )
+    scale_in = ScaleIn(tx.now_s)
+    if capacity_of(members) > group.desired + surge:  # only then do the policies need to know more
+        scale_in = ScaleIn(tx.now_s, current_source(tx, group.region, settings), type_rank=type_rank(settings))
+    plan = plan_capacity(request, members, scale_in, waiting=waiting, limit=STEPS_MAX)
+    if plan.again_s is not None:
+        again.append(plan.again_s)
+    present = {member.instance_id: member for member in members}
+    causes = list(group.replacement_causes)
+    for instance_id, why in plan.terminate:
+        ended = group_changes.terminate_for(tx, group, present[instance_id], why, list(present.values()))
+        present[instance_id] = ended
+        if why is not Why.SURPLUS:
+            causes.append(group_changes.REPLACED_BY[why])
+    done = _launch(tx, group, settings, list(present.values()), plan.missing, causes)
+    if len(plan.terminate) == STEPS_MAX or not done:
+        again.append(tx.now_s)
+    return again
+
+
+def _launch(tx: Tx[Store], group: Group, settings: dict[str, Any], members: list[Member], missing: int, causes: list[str]) -> bool:
+    """Launch instances until no unit is missing. Return False if more launches are left for the next run."""
+    launched, failed = 0, False
+    before = capacity_of(members)
+    started = group_changes.STARTED.format(before, before + missing)
+    while missing > 0 and launched < STEPS_MAX and not failed:
+        text = causes[0] if causes else started
+        member = group_changes.launch_one(tx, group, settings, members, text)
+        if member is None:
+            failed = True
+            continue
+        causes = causes[1:]
+        launched += 1
+        missing -= member.weight
+        members.append(member)
+    current = tx.store.groups.get(group.region, group.name)
+    assert current is not None
+    if launched and not failed:
+        current = current.but(failures=0, retry_at_s=None)
+    complete = missing <= 0 and capacity_of(members) >= current.desired
+    settled = current.but(
+        replacement_causes=() if complete else tuple(causes),
+        cause="" if capacity_of(members) == current.desired else current.cause,
+    )
+    if settled != tx.store.groups.get(group.region, group.name):
+        tx.store.groups.put(settled)
+    return missing <= 0 or failed
+
+
+def _is_waiting(instance: Instance | None) -> bool:
+    return instance is not None and instance.state is InstanceState.PENDING
+
+
+# Instance refreshes
+
+
+def _refresh(
+    tx: Tx[Store], group: Group, members: list[Member], again: list[float]
+) -> tuple[dict[str, Any], frozenset[str], int, frozenset[str]]:
+    """Advance the group's refresh: (launch source, instances to replace now, surge, instances yet to replace)."""
+    own = {member: group.settings[member] for member in SOURCES if member in group.settings}
+    none: frozenset[str] = frozenset()
+    refresh = tx.store.groups.active_refresh(group.region, group.name)
+    if refresh is None or "InstanceRefresh" in group.suspended:
+        return own, none, 0, none
+    if refresh.status == CANCELLING:
+        if not any(member.state in LAUNCH_STATES | TERMINATION_STATES for member in members):
+            tx.store.groups.put_refresh(refresh.but(status=CANCELLED, ended_at_s=tx.now_s))
+        return own, none, 0, none
+    source = refresh.previous if refresh.status == ROLLING_BACK else refresh.configuration
+    if group.failures and refresh.status != ROLLING_BACK:
+        failed = tx.store.groups.activities(group.region, group.name, ended=True, limit=1)
+        reason = failed[0][1].message if failed else "An instance could not be launched."
+        tx.store.groups.put_refresh(refresh.but(status=FAILED, reason=reason, ended_at_s=tx.now_s))
+        return own, none, 0, none
+    step = step_refresh(refresh, group.desired, members, tx.now_s, _warmup_s(group, refresh))
+    if step.refresh != refresh:
+        tx.store.groups.put_refresh(step.refresh)
+    if step.again_s is not None:
+        again.append(step.again_s)
+    if step.refresh.status == SUCCESSFUL and refresh.configuration:
+        settings = {member: value for member, value in group.settings.items() if member not in SOURCES}
+        tx.store.groups.put(group.but(settings={**settings, **refresh.configuration}))
+    if step.refresh.status not in ACTIVE:
+        return source or own, none, 0, none
+    return source or own, step.replace, step.surge, frozenset(step.refresh.remaining)
+
+
+def _warmup_s(group: Group, refresh: InstanceRefresh) -> float:
+    for given in (refresh.preferences.get("InstanceWarmup"), group.settings.get("DefaultInstanceWarmup")):
+        if given is not None and given >= 0:
+            return float(given)
+    return float(group.settings.get("HealthCheckGracePeriod", 0))
+
+
+# Scheduled actions and old activities
+
+
+def run_scheduled_actions(tx: Tx[Store], key: str) -> None:
+    """Run the scheduled actions of a group that are due."""
+    region, _, name = key.partition("/")
+    next_s = run_due_actions(tx, region, name)
+    if next_s is not None:
+        tx.due(f"schedule:{key}", next_s)
+
+
+def drop_old_activities(tx: Tx[Store], _: str) -> None:
+    """Drop activities that have been shown for six weeks, a limited number at a time."""
+    if tx.store.groups.drop_activities(tx.now_s - activities.SHOWN_S, ACTIVITIES_MAX) == ACTIVITIES_MAX:
+        tx.due("activities:", tx.now_s)
+    elif (oldest_s := tx.store.groups.oldest_activity_s()) is not None:
+        tx.due("activities:", oldest_s + activities.SHOWN_S)

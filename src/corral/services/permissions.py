@@ -260,12 +260,31 @@ def _cloudwatch(tx: Tx[Store], caller: Caller, operation: str, params: Params) -
     return _each("cloudwatch", operation, arns, {**_tags(params), **namespace})
 
 
+def _autoscaling(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    """The ARNs of the groups that a request names, or whose instances it names. Describe operations have no resources."""
+    if operation.startswith("Describe"):
+        return _each("autoscaling", operation, (), {})
+    names = {params.get("AutoScalingGroupName"), *(tag.get("ResourceId") for tag in params.get("Tags", ()))} - {None}
+    if (policy := params.get("PolicyName", "")).startswith("arn:"):  # the handler takes the group from it
+        names = {policy.partition(":autoScalingGroupName/")[2].partition(":policyName/")[0]}
+    instance = params.get("InstanceId", "") if operation != "CreateAutoScalingGroup" else ""
+    member = tx.store.groups.member_with_ec2_id(caller.region, instance)
+    names |= {member.group} if member is not None else set()
+    arns = []
+    for name in sorted(name.rpartition(":autoScalingGroupName/")[2] for name in names):
+        group = tx.store.groups.get(caller.region, name)
+        uid = group.uid if group is not None else "*"
+        arns.append(f"arn:aws:autoscaling:{caller.region}:{caller.account}:autoScalingGroup:{uid}:autoScalingGroupName/{name}")
+    return _each("autoscaling", operation, arns or [UNKNOWN_RESOURCE], _tags(params))
+
+
 def _corral(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
     return [Permission(f"corral:{operation}", NO_RESOURCE)]
 
 
 Derivation = Callable[[Tx[Store], Caller, str, Params], list[Permission]]
 DERIVATIONS: dict[str, Derivation] = {
+    "autoscaling": _autoscaling,
     "cloudwatch": _cloudwatch,
     "corral": _corral,  # pages of Corral itself
     "ecr": _ecr,

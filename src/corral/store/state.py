@@ -12,6 +12,7 @@ from corral.store.clusters import Clusters
 from corral.store.definitions import Definitions
 from corral.store.expiries import Expiries
 from corral.store.fleet import Fleet
+from corral.store.groups import Groups
 from corral.store.hosts import Hosts
 from corral.store.images import RegistryImages
 from corral.store.instances import Instances
@@ -24,6 +25,7 @@ from corral.store.tasks import Tasks
 
 SCHEMA = (
     "schema.sql", "instance_usage.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql",
+    "groups.sql",
 )  # fmt: skip
 
 
@@ -56,6 +58,7 @@ class Store(Database):
         self.parameters = Parameters(self)
         self.images = RegistryImages(self)
         self.scaling = ScalingRequests(self)
+        self.groups = Groups(self)
         if self.reads_only:
             del self.fleet  # a reader has rows only: the index belongs to the writer's thread
         else:

@@ -95,6 +95,15 @@ INSERT INTO "gpu" VALUES('GPU-h-0','h',0,'Simulated',16000,1,1,'exclusive','2bed
 INSERT INTO "gpu" VALUES('GPU-h-1','h',1,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'');
 INSERT INTO "gpu" VALUES('GPU-h-2','h',2,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'');
 INSERT INTO "gpu" VALUES('GPU-h-3','h',3,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'');
+CREATE TABLE group_member (
+    instance_id TEXT PRIMARY KEY,               -- not a reference: the row of a terminated instance may be dropped first
+    region      TEXT NOT NULL,
+    name        TEXT NOT NULL,
+    state       TEXT NOT NULL CHECK (state IN
+        ('Pending', 'Pending:Wait', 'InService', 'Standby', 'Terminating:Wait', 'Terminating', 'Terminating:Proceed')),
+    record      TEXT NOT NULL,
+    FOREIGN KEY (region, name) REFERENCES scaling_group (region, name)
+) WITHOUT ROWID;
 CREATE TABLE host (
     id        TEXT PRIMARY KEY,
     name      TEXT NOT NULL,
@@ -160,6 +169,14 @@ CREATE TABLE instance_attribute (
     name        TEXT NOT NULL,
     value       TEXT NOT NULL,              -- empty: the attribute has no value
     PRIMARY KEY (instance_id, name)
+) WITHOUT ROWID;
+CREATE TABLE instance_refresh (
+    id         TEXT PRIMARY KEY,
+    region     TEXT NOT NULL,
+    name       TEXT NOT NULL,
+    started_at REAL NOT NULL,
+    ended_at   REAL,
+    record     TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE instance_usage (
     id            INTEGER PRIMARY KEY,
@@ -329,6 +346,24 @@ CREATE TABLE run (
 );
 INSERT INTO "run" VALUES('run-placed','placed',0,'c',1,1,'PENDING','["GPU-h-0"]',NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL);
 INSERT INTO "run" VALUES('run-waiting','waiting',0,'c',1,1,'PENDING','[]',NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL);
+CREATE TABLE scaling_activity (
+    number   INTEGER PRIMARY KEY,               -- in the order in which they began
+    id       TEXT NOT NULL UNIQUE,
+    region   TEXT NOT NULL,
+    name     TEXT NOT NULL,                     -- of the group, which may be deleted
+    ended_at REAL,                              -- NULL: in progress
+    record   TEXT NOT NULL
+);
+CREATE TABLE scaling_group (
+    region   TEXT NOT NULL,
+    name     TEXT NOT NULL,
+    min_size INTEGER NOT NULL,
+    max_size INTEGER NOT NULL,
+    desired  INTEGER NOT NULL,
+    record   TEXT NOT NULL,
+    PRIMARY KEY (region, name),
+    CHECK (0 <= min_size AND min_size <= desired AND desired <= max_size)
+) WITHOUT ROWID;
 CREATE TABLE scaling_request (
     policy       TEXT NOT NULL,                 -- ARN
     alarm        TEXT NOT NULL,                 -- ARN
@@ -446,6 +481,12 @@ CREATE INDEX image_subject ON image (repository, subject) WHERE subject IS NOT N
 CREATE INDEX tag_of_image ON image_tag (image);
 CREATE INDEX part_of_image ON image_part (repository, digest);
 CREATE INDEX scaling_request_alarm ON scaling_request (alarm);
+CREATE INDEX group_member_group ON group_member (region, name);
+CREATE INDEX scaling_activity_open ON scaling_activity (region, name) WHERE ended_at IS NULL;
+CREATE INDEX scaling_activity_ended ON scaling_activity (region, name) WHERE ended_at IS NOT NULL;
+CREATE INDEX scaling_activity_age ON scaling_activity (ended_at);
+CREATE INDEX instance_refresh_group ON instance_refresh (region, name, started_at);
+CREATE UNIQUE INDEX instance_refresh_active ON instance_refresh (region, name) WHERE ended_at IS NULL;
 CREATE INDEX due_at ON due (at);
 CREATE INDEX outbox_key ON outbox (lane, kind, key) WHERE key IS NOT NULL;
 DELETE FROM "sqlite_sequence";

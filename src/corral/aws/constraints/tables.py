@@ -15,7 +15,7 @@ from corral.errors import ApiError
 ConstraintKind = Literal["length", "value", "enum", "pattern"]
 DISPLAYED_MAX_CHARACTERS = 1024  # of a value in an error text
 # Services with their own table, a module of this package that is imported with the service's first request.
-WITH_TABLE = frozenset({"cloudwatch", "ec2", "ecr", "ecs", "iam", "logs", "s3", "sqs", "ssm", "sts"})
+WITH_TABLE = frozenset({"autoscaling", "cloudwatch", "ec2", "ecr", "ecs", "iam", "logs", "s3", "sqs", "ssm", "sts"})
 CODE_BY_PROTOCOL = {"query": "ValidationError", "ec2": "InvalidParameterValue", "rest-xml": "InvalidArgument"}  # without a table
 
 
