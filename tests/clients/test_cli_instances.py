@@ -79,6 +79,33 @@ def test_without_instances_there_is_one_line(own: Cli) -> None:
     assert own("instances", "--all").stdout == "No instances.\n" and own.json("instances") == []
 
 
+def test_a_group_gives_reasons_for_launches_waits_and_ends(cli: Cli) -> None:
+    ec2, scaling = cli.client("ec2"), cli.client("autoscaling")
+    ec2.create_launch_template(
+        LaunchTemplateName="small", LaunchTemplateData={"ImageId": "ami-12345678", "InstanceType": "g5.xlarge"}
+    )  # fmt: skip
+    template = {"LaunchTemplateName": "small"}
+    scaling.create_auto_scaling_group(
+        AutoScalingGroupName="fleet", LaunchTemplate=template, MinSize=0, MaxSize=3, DesiredCapacity=3,
+        AvailabilityZones=["us-east-1a"],
+    )  # fmt: skip
+    eventually(lambda: len(cli.json("instances")) == 3)
+    found = cli.json("instances")
+    assert [each["group"] for each in found] == ["fleet"] * 3
+    assert all(each["launchReason"].startswith("Auto Scaling group fleet: ") for each in found)
+    [waiting] = [each for each in found if each["state"] == "pending"]
+    assert waiting["waitReason"].startswith("needs 1 GPU; 0 of 0 GPUs free on 1 host; first in line; held by instances i-")
+    [row] = [line for line in cli("instances").stdout.splitlines() if line.startswith(waiting["id"])]
+    assert "pending" in row and "fleet" in row and "waits: needs 1 GPU" in row and "2026-" not in row
+    assert any(each["group"] == "fleet" and each["state"] == "pending" for each in cli.json("status")["instances"])
+    assert f"{waiting['id']}" in cli("status").stdout.partition("WAITING")[2]
+    ids = [each["id"] for each in found]
+    scaling.delete_auto_scaling_group(AutoScalingGroupName="fleet", ForceDelete=True)
+    ec2.get_waiter("instance_terminated").wait(InstanceIds=ids)
+    ended = [each for each in cli.json("instances", "--all") if each["id"] in ids]
+    assert len(ended) == 3 and all(each["endReason"].startswith("Auto Scaling group fleet: ") for each in ended)
+
+
 def test_status_and_top_show_instances(cli: Cli, instances: list[str]) -> None:
     run_task(cli)
     page = cli.json("status")

@@ -68,6 +68,33 @@ def test_hours_are_priced_on_demand_and_spot(billed: Cli) -> None:
     assert "mine.large" in lines[7] and "SPOT" in lines[7] and len(lines) == 8
 
 
+def test_hours_of_groups(billed: Cli) -> None:
+    """An instance of a group, and one that is attached later: its hours before belong to no group."""
+    ec2, scaling = billed.client("ec2"), billed.client("autoscaling")
+    data = {"ImageId": "ami-12345678", "InstanceType": "g5.xlarge"}
+    ec2.create_launch_template(LaunchTemplateName="small", LaunchTemplateData=data)
+    scaling.create_auto_scaling_group(
+        AutoScalingGroupName="fleet", LaunchTemplate={"LaunchTemplateName": "small"}, MinSize=0, MaxSize=3, DesiredCapacity=1,
+        AvailabilityZones=["us-east-1a"],
+    )  # fmt: skip
+    eventually(lambda: [each["state"] for each in billed.json("instances")] == ["running"])
+    alone = launch(billed, "g5.2xlarge")
+    assert [each["group"] for each in billed.json("cost")["groups"]] == ["fleet", None]
+    scaling.attach_instances(AutoScalingGroupName="fleet", InstanceIds=[alone])
+    [attached] = [each for each in billed.json("instances") if each["id"] == alone]
+    assert attached["group"] == "fleet"
+    fleet, none = billed.json("cost")["groups"]
+    assert [each["type"] for each in fleet["types"]] == ["g5.2xlarge", "g5.xlarge"]
+    scaling.detach_instances(AutoScalingGroupName="fleet", InstanceIds=[alone], ShouldDecrementDesiredCapacity=True)
+    [detached] = [each for each in billed.json("instances") if each["id"] == alone]
+    assert detached["group"] is None
+    before, after = ({each["group"]: each for each in billed.json("cost")["groups"]} for _ in range(2))
+    of_type = [{each["type"]: each["hours"] for each in report["fleet"]["types"]} for report in (before, after)]
+    assert of_type[0]["g5.2xlarge"] == of_type[1]["g5.2xlarge"], "its hours count for no group again"
+    assert after[None]["hours"] > before[None]["hours"] > none["hours"]
+    assert after["fleet"]["onDemand"] and after["fleet"]["spot"]
+
+
 def test_only_hours_since_a_time(billed: Cli) -> None:
     launch(billed, "g5.xlarge")
     recent, all_of_it = (billed("cost", "--json", *words).stdout for words in (("--since", "7d"), ()))

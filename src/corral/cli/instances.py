@@ -5,6 +5,7 @@ EC2 and ECS describe the instances, on AWS too. Only Corral says why an instance
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -20,6 +21,7 @@ from corral.cli.output import age, console, print_json, print_line, server_time,
 GROUP_TAG = "aws:autoscaling:groupName"
 ENDED = "terminated"
 WIDE = 120  # columns of a screen with room for the reasons
+_TIME = re.compile(r"At [0-9-]+T[0-9:]+Z ")
 DESCRIBE_MAX = 100  # container instances in one request, and instance types
 
 
@@ -61,7 +63,7 @@ def _found(endpoint: Endpoint, described: list[dict[str, Any]]) -> list[dict[str
                 "id": name,
                 "type": each["InstanceType"],
                 "state": state,
-                "group": next((tag["Value"] for tag in each.get("Tags", ()) if tag["Key"] == GROUP_TAG), known.get("group")),
+                "group": next((tag["Value"] for tag in each.get("Tags", ()) if tag["Key"] == GROUP_TAG), None),
                 "cluster": cluster,
                 "gpus": known.get("gpus", gpus.get(each["InstanceType"], 0)),
                 "tasks": tasks,
@@ -149,4 +151,9 @@ def _print(found: list[dict[str, Any]], now: datetime | None) -> None:
 def _reason(instance: dict[str, Any]) -> str:
     """`Launched by …; waits: needs 4 GPUs, …`"""
     labels = {"launchReason": "", "waitReason": "waits: ", "endReason": "ended: "}
-    return "; ".join(f"{label}{instance[name].rstrip('.')}" for name, label in labels.items() if instance[name])
+    return "; ".join(f"{label}{_first_sentence(instance[name])}" for name, label in labels.items() if instance[name])
+
+
+def _first_sentence(cause: str) -> str:
+    """Return what caused an activity of an Auto Scaling group, without the times and without what followed from it."""
+    return _TIME.sub("", cause).partition(".  ")[0].rstrip(".")

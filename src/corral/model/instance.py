@@ -14,6 +14,7 @@ from corral.model.task import Demand
 HOST_POOL = "hosts"  # the pool of the hosts' own instances, for tasks, Fargate tasks and instance launches
 HOST_TYPE = "corral.host"
 DEFAULT_CLUSTER = "default"
+GROUP_TAG = "aws:autoscaling:groupName"
 
 
 class InstanceState(StrEnum):

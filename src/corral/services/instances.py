@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from corral.core import Tx
 from corral.decide.placement import claim_rank, place_newcomer, room_for_newcomer, why_waiting
-from corral.model.instance import HOST_POOL, Instance, InstanceState
+from corral.model.instance import GROUP_TAG, HOST_POOL, Instance, InstanceState
 from corral.model.placement import INSTANCE, Claim, Placement, Unplaceable
 from corral.model.task import Demand, StopCode
 from corral.services.ecs.lookup import is_active_cluster
@@ -217,6 +217,14 @@ def host_changed(tx: Tx[Store], host_id: str) -> None:
     """A host connected or became silent, which decides whether its instances are impaired."""
     for instance in tx.store.instances.on_host(host_id):
         _changed(tx, instance)
+
+
+def set_group(tx: Tx[Store], instance: Instance, group: str) -> None:
+    """Attach an instance to an Auto Scaling group, or detach it with an empty name. A tag names the group, as on AWS."""
+    tags = [tag for tag in instance.details.get("Tags", ()) if tag["Key"] != GROUP_TAG]
+    tags += [{"Key": GROUP_TAG, "Value": group}] if group else []
+    changed = instance.but(details={**instance.details, "Tags": tags})
+    _changed(tx, tx.store.instances.set_group(changed, group, tx.now_s))
 
 
 def put_details(tx: Tx[Store], instance: Instance, details: dict[str, Any]) -> Instance:

@@ -11,6 +11,7 @@ from corral.decide.group_capacity import Distribution, on_demand_units
 from corral.decide.instance_mix import TypeOption, next_market, ordered
 from corral.errors import ApiError
 from corral.model.group import CONFIGURATION, ON_DEMAND, SPOT, TEMPLATE, Group, LaunchSource, Member
+from corral.model.instance import GROUP_TAG
 from corral.model.numbers import whole_number
 from corral.services.autoscaling.errors import ValidationError
 from corral.services.autoscaling.launch_configurations import CONFIGURATION_TYPE
@@ -23,7 +24,6 @@ from corral.services.tags import is_reserved
 from corral.store import Store
 
 SOURCES = ("LaunchConfigurationName", "LaunchTemplate", "MixedInstancesPolicy")  # settings of a group that name one
-GROUP_TAG = "aws:autoscaling:groupName"
 WEIGHT_MAX = 999
 ON_DEMAND_STRATEGY, SPOT_STRATEGY = "prioritized", "lowest-price"  # defaults
 SAME_MEMBERS = (  # of launch configurations and RunInstances
@@ -133,7 +133,9 @@ def _checked_policy(tx: Tx[Store], caller: Caller, policy: dict[str, Any]) -> di
 # Launches
 
 
-def next_launch(tx: Tx[Store], group: Group, settings: dict[str, Any], members: list[Member], zone: str, reason: str) -> GroupLaunch:
+def next_launch(
+    tx: Tx[Store], group: Group, settings: dict[str, Any], members: list[Member], zone: str, reason: str
+) -> GroupLaunch:
     """The request for the next instance of a group. `settings` name the launch source. Raises LaunchRefused."""
     caller = group_caller(tx, group.region)
     try:
