@@ -6,8 +6,9 @@ from collections import Counter
 from typing import Any
 
 from corral.core import Tx
+from corral.decide.placement import why_waiting
 from corral.model.instance import HOST_POOL, Instance, InstanceState, ec2_id, host_instance_id
-from corral.model.placement import INSTANCE
+from corral.model.placement import INSTANCE, Claim
 from corral.services.ecs.task_description import why_claim_waits
 from corral.store import Store
 
@@ -57,9 +58,15 @@ def _reasons(tx: Tx[Store], instance: Instance) -> dict[str, Any]:
     claim = tx.store.claims.get(INSTANCE, instance.id) if instance.state is InstanceState.PENDING else None
     return {
         "launchReason": instance.launch_reason or None,
-        "waitReason": why_claim_waits(tx, HOST_POOL, claim) if claim is not None else None,
+        "waitReason": _why_waiting(tx, claim) if claim is not None else None,
         "endReason": instance.end_reason or None,
     }
+
+
+def _why_waiting(tx: Tx[Store], claim: Claim) -> str:
+    """Why a claim waits. What holds the GPUs is named only for the first of its line: finding it takes longer."""
+    pool = tx.store.fleet.pool(HOST_POOL)
+    return why_claim_waits(tx, HOST_POOL, claim) if claim in pool.heads() else why_waiting(pool, claim)
 
 
 def _overcommitted(tx: Tx[Store], living: list[Instance]) -> list[dict[str, Any]]:

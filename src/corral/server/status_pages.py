@@ -175,9 +175,7 @@ def _gpus(tx: Tx[Store], host_id: str, samples: dict[str, GpuSample], history: G
     """Describe every GPU of a host: its task, and whether it is excluded, held for a reason, or used by other processes."""
     holders = {gpu_id: tx.store.tasks.get(task_id) for gpu_id, task_id in tx.store.hosts.holders(host_id).items()}
     owners, foreign = tx.store.hosts.gpu_owners(host_id), tx.store.hosts.foreign(host_id)
-    own_id, holds = host_instance_id(host_id), dict[str, str]()
-    for instance in tx.store.instances.on_host(host_id):
-        holds |= tx.store.instances.holds(instance.id)
+    own_id, holds = host_instance_id(host_id), tx.store.instances.holds_on_host(host_id)
     devices = sorted([*tx.store.hosts.gpus(host_id), *tx.store.hosts.gpus(host_id, excluded=True)], key=lambda gpu: gpu.index)
     return [
         {

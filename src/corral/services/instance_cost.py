@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 from corral.core import Tx
 from corral.services.ec2.instance_types import Price, price_of
@@ -17,7 +17,10 @@ COST_DIGITS = 6  # of a cost in dollars, after the point: a second of a small in
 def cost_report(tx: Tx[Store], since_s: float | None) -> dict[str, Any]:
     """Report the instance-hours since a time, by group and by stack, with their prices; None: all of the ledger."""
     ledger, from_s = tx.store.instances.usage, since_s or 0.0
-    groups, stacks = (ledger.totals(by, from_s, tx.now_s) for by in _KEYS)
+    groups = ledger.totals("group_name", from_s, tx.now_s)
+    tx.step()
+    stacks = ledger.totals("stack", from_s, tx.now_s)
+    tx.step()
     prices = {each.type: price_of(each.type) for each in groups}
     known = next(filter(None, prices.values()), None)
     return {
@@ -32,9 +35,6 @@ def cost_report(tx: Tx[Store], since_s: float | None) -> dict[str, Any]:
             "spot": sorted(name for name, price in prices.items() if price is None or price.spot is None),
         },
     }
-
-
-_KEYS: tuple[Literal["group_name"], Literal["stack"]] = ("group_name", "stack")
 
 
 def _by_name(totals: Iterable[UsageTotal]) -> Iterable[tuple[tuple[str, str], list[UsageTotal]]]:

@@ -308,6 +308,15 @@ class Instances:
         """GPU that a user has reserved → the reason."""
         return _holds(self.attributes(instance_id))
 
+    def holds_on_host(self, host_id: str) -> dict[str, str]:
+        """GPU of a host that a user has reserved → the reason."""
+        rows = self._database.execute(
+            "SELECT name, value FROM instance_attribute JOIN instance ON instance.id = instance_id "
+            "WHERE host_id = ? AND name LIKE ? ORDER BY name",
+            (host_id, f"{HOLD_PREFIX}%"),
+        )
+        return _holds(dict(rows.fetchall()))
+
     # Slots
 
     def renew_slot(self, instance_id: str) -> None:
