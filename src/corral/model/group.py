@@ -89,6 +89,7 @@ class Group(Struct, frozen=True):
     replacement_causes: tuple[str, ...] = ()  # of the next launches that replace an instance
     failures: int = 0  # failed launches in a row
     retry_at_s: float | None = None  # no launch before this time
+    paced_at_s: float | None = None  # it did as much as one transaction may; the rest follows in a later one
     scaled_at_s: float | None = None  # when the last scaling activity ended: cooldowns begin then
     cooldown_s: float | None = None  # of the policy that scaled last; None: the group's default
 

@@ -20,13 +20,13 @@ from corral.model.group import (
     Member,
 )
 from corral.model.instance import Instance, InstanceState
-from corral.services import instances
 from corral.services.autoscaling import activities, group_changes
 from corral.services.autoscaling.launch_sources import SOURCES, current_source, distribution_of, type_rank
 from corral.services.autoscaling.scheduled_actions import run_due_actions
 from corral.store import Store
 
-STEPS_MAX = 20  # launches and terminations of one run, about 5 ms of work; the next batch does more
+STEPS_MAX = 5  # launches and terminations of one transaction, about 5 ms of work
+PACE_S = 0.001  # until the next transaction continues
 ACTIVITIES_MAX = 100
 IMPAIRED_MAX_S = 120.0  # how long an instance may be impaired before it is replaced
 
@@ -37,11 +37,12 @@ def reconcile_group(tx: Tx[Store], key: str) -> None:
     if group is None:
         return
     again: list[float] = []
+    members: list[Member] = []
+    silent = tx.store.hosts.silent_ids()
     for member in tx.store.groups.members(region, name):
-        at_s = _follow(tx, group, member)
-        again += [at_s] if at_s is not None else []
+        followed = _follow(tx, group, member, again, silent)
+        members += [followed] if followed is not None else []
     group = tx.store.groups.get(region, name) or group
-    members = tx.store.groups.members(region, name)
     if group.status == DELETING:
         if not members:
             group_changes.delete(tx, group)
@@ -55,74 +56,73 @@ def reconcile_group(tx: Tx[Store], key: str) -> None:
 # Members
 
 
-def _follow(tx: Tx[Store], group: Group, member: Member) -> float | None:
-    """Move one member after its instance and its lifecycle hooks. Return when to look again."""
+def _follow(tx: Tx[Store], group: Group, member: Member, again: list[float], silent: set[str]) -> Member | None:
+    """Move one member after its instance and its lifecycle hooks. None: its instance has ended, and it is no longer a member.
+
+    `again` collects the times when to look again.
+    """
     instance = tx.store.instances.get(member.instance_id)
     gone = instance is None or instance.state is InstanceState.TERMINATED
-    if member.state in TERMINATION_STATES:
-        if gone:
-            group_changes.drop(tx, group, member)
-        elif member.state is LifecycleState.TERMINATING_WAIT:
-            result, at_s = verdict(member.actions.values(), tx.now_s)
-            if result is None:
-                return at_s
-            group_changes.proceed(tx, group, member)
+    if gone and (member.state in TERMINATION_STATES or member.state in LAUNCH_STATES):
+        group_changes.drop(tx, group, member)
         return None
+    if member.state is LifecycleState.TERMINATING_WAIT:
+        if _result(tx, member, again) is None:
+            return member
+        return group_changes.proceed(tx, group, member)
     if member.state in LAUNCH_STATES:
-        return _follow_launch(tx, group, member, instance)
-    if member.state is LifecycleState.IN_SERVICE and "HealthCheck" not in group.suspended:
-        return _check_health(tx, group, member, instance)
-    return None
+        assert instance is not None
+        return _follow_launch(tx, group, member, instance, again)
+    if member.state is LifecycleState.IN_SERVICE and not member.unhealthy and "HealthCheck" not in group.suspended:
+        return _check_health(tx, group, member, instance, again, silent)
+    return member
 
 
-def _follow_launch(tx: Tx[Store], group: Group, member: Member, instance: Instance | None) -> float | None:
-    if instance is None or instance.state not in (InstanceState.PENDING, InstanceState.RUNNING):
-        _lost(tx, group, member)
-        return None
+def _follow_launch(tx: Tx[Store], group: Group, member: Member, instance: Instance, again: list[float]) -> Member:
     if instance.state is InstanceState.PENDING:
-        return None
+        return member
+    if instance.state is not InstanceState.RUNNING:
+        text = f"an instance was taken out of service in response to {group_changes.TERMINATED_EARLY}."
+        return group_changes.terminate(tx, group, member, activities.sentence(tx, text))[0]
     if member.state is LifecycleState.PENDING:
         member = group_changes.started(tx, group, member)
     if member.state is not LifecycleState.PENDING_WAIT:
-        return None
-    result, at_s = verdict(member.actions.values(), tx.now_s)
+        return member
+    result = _result(tx, member, again)
     if result is None:
-        return at_s
+        return member
     if result == ABANDON:
-        cause = activities.sentence(tx, "an instance was taken out of service because a lifecycle hook abandoned its launch.")
-        group_changes.terminate(tx, group, member, cause)
-    else:
-        group_changes.enter_service(tx, group, member)
-    return None
+        text = "an instance was taken out of service because a lifecycle hook abandoned its launch."
+        return group_changes.terminate(tx, group, member, activities.sentence(tx, text))[0]
+    return group_changes.enter_service(tx, group, member)
 
 
-def _lost(tx: Tx[Store], group: Group, member: Member) -> None:
-    """An instance ended while it was launched."""
-    instance = tx.store.instances.get(member.instance_id)
-    if instance is None or instance.state is InstanceState.TERMINATED:
-        group_changes.drop(tx, group, member)
-        return
-    cause = activities.sentence(tx, f"an instance was taken out of service in response to {group_changes.TERMINATED_EARLY}.")
-    group_changes.terminate(tx, group, member, cause)
+def _result(tx: Tx[Store], member: Member, again: list[float]) -> str | None:
+    """The result of a member's lifecycle hooks; None: they are under way."""
+    result, at_s = verdict(member.actions.values(), tx.now_s)
+    again += [at_s] if at_s is not None else []
+    return result
 
 
-def _check_health(tx: Tx[Store], group: Group, member: Member, instance: Instance | None) -> float | None:
+def _check_health(
+    tx: Tx[Store], group: Group, member: Member, instance: Instance | None, again: list[float], silent: set[str]
+) -> Member:
     """A stopped or terminated instance is unhealthy at once, an impaired one after a while and the grace period."""
-    if member.unhealthy:
-        return None
     if instance is None or instance.state is not InstanceState.RUNNING:
-        tx.store.groups.put_member(member.but(unhealthy=group_changes.TERMINATED_EARLY))
-        return None
-    if not instances.is_impaired(tx, instance):
-        if member.impaired_since_s is not None:
-            tx.store.groups.put_member(member.but(impaired_since_s=None))
-        return None
+        return _put(tx, member.but(unhealthy=group_changes.TERMINATED_EARLY))
+    if instance.host_id not in silent:
+        return member if member.impaired_since_s is None else _put(tx, member.but(impaired_since_s=None))
     since_s = member.impaired_since_s if member.impaired_since_s is not None else tx.now_s
     grace_s = (member.in_service_at_s or 0.0) + group.settings.get("HealthCheckGracePeriod", 0)
     at_s = max(since_s + IMPAIRED_MAX_S, grace_s)
     unhealthy = "an EC2 instance status checks failure" if tx.now_s >= at_s else ""
-    tx.store.groups.put_member(member.but(impaired_since_s=since_s, unhealthy=unhealthy))
-    return None if unhealthy else at_s
+    again += [] if unhealthy else [at_s]
+    return _put(tx, member.but(impaired_since_s=since_s, unhealthy=unhealthy))
+
+
+def _put(tx: Tx[Store], member: Member) -> Member:
+    tx.store.groups.put_member(member)
+    return member
 
 
 # Capacity
@@ -133,6 +133,8 @@ def _scale(tx: Tx[Store], group: Group, members: list[Member]) -> list[float]:
     again: list[float] = []
     settings, replace, surge, outdated = _refresh(tx, group, members, again)
     group = tx.store.groups.get(group.region, group.name) or group
+    if group.paced_at_s == tx.now_s:
+        return [*again, tx.now_s + PACE_S]
     waiting = frozenset(
         member.instance_id
         for member in members
@@ -164,7 +166,9 @@ def _scale(tx: Tx[Store], group: Group, members: list[Member]) -> list[float]:
             causes.append(group_changes.REPLACED_BY[why])
     done = _launch(tx, group, settings, list(present.values()), plan.missing, causes)
     if len(plan.terminate) == STEPS_MAX or not done:
-        again.append(tx.now_s)
+        current = tx.store.groups.get(group.region, group.name) or group
+        tx.store.groups.put(current.but(paced_at_s=tx.now_s))
+        again.append(tx.now_s + PACE_S)
     return again
 
 

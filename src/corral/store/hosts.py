@@ -61,6 +61,10 @@ class Hosts:
             )  # fmt: skip
         self._renew(hello.host_id)
 
+    def silent_ids(self) -> set[str]:
+        """The hosts that do not report."""
+        return {host_id for (host_id,) in self._database.execute("SELECT id FROM host WHERE connected = 0")}
+
     def get(self, host_id: str) -> dict[str, Any] | None:
         found = self.all(host_id)
         return found[0] if found else None

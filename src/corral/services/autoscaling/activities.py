@@ -10,12 +10,13 @@ import orjson
 
 from corral.core import Tx
 from corral.model.group import Group, ScalingActivity
-from corral.model.instance import InstanceState
+from corral.model.instance import HOST_POOL
 from corral.model.numbers import whole_number
+from corral.model.placement import INSTANCE
 from corral.services.autoscaling.errors import ValidationError
 from corral.services.autoscaling.names import ACTIVITY_PAGES, find_group, group_arn
 from corral.services.caller import Caller
-from corral.services.instances import reason_of_wait
+from corral.services.ecs.task_description import why_claim_waits
 from corral.services.stored_resources import Params
 from corral.store import Store
 
@@ -187,7 +188,5 @@ def activity_view(tx: Tx[Store], activity: ScalingActivity) -> dict[str, Any]:
 
 def _why_waiting(tx: Tx[Store], activity: ScalingActivity) -> str:
     """Why the launch still waits for GPUs: computed now, so it is never stale."""
-    instance = tx.store.instances.get(activity.instance_id)
-    if instance is None or instance.state is not InstanceState.PENDING:
-        return ""
-    return f"Waiting for capacity: {reason_of_wait(tx, instance)}."
+    claim = tx.store.claims.get(INSTANCE, activity.instance_id)
+    return f"Waiting for capacity: {why_claim_waits(tx, HOST_POOL, claim)}." if claim is not None else ""
