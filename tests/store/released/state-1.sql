@@ -198,6 +198,18 @@ CREATE TABLE instance_refresh (
     ended_at   REAL,
     record     TEXT NOT NULL
 ) WITHOUT ROWID;
+CREATE TABLE instance_usage (
+    id            INTEGER PRIMARY KEY,
+    instance_id   TEXT NOT NULL,
+    region        TEXT NOT NULL,
+    type          TEXT NOT NULL,
+    group_name    TEXT NOT NULL,            -- its Auto Scaling group; empty: none
+    stack         TEXT NOT NULL,            -- its CloudFormation stack; empty: none
+    market        TEXT NOT NULL CHECK (market IN ('on-demand', 'spot')),  -- that the launch requested
+    gpus          INTEGER NOT NULL CHECK (gpus >= 0),
+    began_at      REAL NOT NULL,
+    billed_until  REAL CHECK (billed_until >= began_at)                   -- NULL: it runs
+);
 CREATE TABLE layer (
     digest TEXT PRIMARY KEY,
     content INTEGER NOT NULL REFERENCES content (id),
@@ -464,6 +476,8 @@ CREATE INDEX run_of_task ON run (task_id, position);
 CREATE UNIQUE INDEX lease_exclusive ON lease (gpu_id) WHERE mode = 'exclusive';
 CREATE INDEX lease_of_run ON lease (run_id);
 CREATE INDEX client_token_expiry ON client_token (expires_at);
+CREATE UNIQUE INDEX instance_usage_running ON instance_usage (instance_id) WHERE billed_until IS NULL;
+CREATE INDEX instance_usage_billed ON instance_usage (billed_until);
 CREATE INDEX pile_left ON pile (id) WHERE owned = 0;
 CREATE INDEX queue_dead_letters ON queue (region, dead_letters, name) WHERE dead_letters IS NOT NULL;
 CREATE INDEX place_visible ON place (pile, visible_ms, receives) WHERE visible_ms IS NOT NULL;
@@ -490,6 +504,12 @@ CREATE INDEX scaling_request_alarm ON scaling_request (alarm);
 CREATE INDEX ecs_service_daemon ON ecs_service (cluster, region, name) WHERE strategy = 'DAEMON' AND status = 'ACTIVE';
 CREATE INDEX ecs_service_deleted ON ecs_service (deleted_at) WHERE status = 'INACTIVE';
 CREATE INDEX ecs_service_event_of ON ecs_service_event (region, cluster, name);
+CREATE INDEX group_member_group ON group_member (region, name);
+CREATE INDEX scaling_activity_open ON scaling_activity (region, name) WHERE ended_at IS NULL;
+CREATE INDEX scaling_activity_ended ON scaling_activity (region, name) WHERE ended_at IS NOT NULL;
+CREATE INDEX scaling_activity_age ON scaling_activity (ended_at);
+CREATE INDEX instance_refresh_group ON instance_refresh (region, name, started_at);
+CREATE UNIQUE INDEX instance_refresh_active ON instance_refresh (region, name) WHERE ended_at IS NULL;
 CREATE INDEX due_at ON due (at);
 CREATE INDEX outbox_key ON outbox (lane, kind, key) WHERE key IS NOT NULL;
 DELETE FROM "sqlite_sequence";
