@@ -1,7 +1,8 @@
 """Corral's own pages, which commands of `corral` display.
 
-`/_corral/health` is public. `/_corral/status` is for `corral status` and `corral top`. `/_corral/instances` is for `corral instances`
-(`instance_pages.py`). `/_corral/cost` is for `corral cost`. `/_corral/revoke` is for `corral revoke` (`session_revocation.py`).
+`/_corral/health` is public. `/_corral/status` is for `corral status` and `corral top`. `/_corral/instances` is for
+`corral instances` (`instance_pages.py`). `/_corral/cost` is for `corral cost`. `/_corral/revoke` is for `corral revoke`
+(`session_revocation.py`).
 """
 
 from __future__ import annotations

@@ -26,8 +26,7 @@ from corral.store.tasks import Tasks
 
 SCHEMA = (
     "schema.sql", "instance_usage.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql",
-    "ecs_services.sql",
-    "groups.sql",
+    "ecs_services.sql", "groups.sql",
 )  # fmt: skip
 
 
