@@ -18,11 +18,12 @@ from corral.model.settings import Settings
 from corral.services import SERVICES
 from corral.services.caller import Caller
 from corral.store import Store
+from store.rows import derived_fleet, hello
 
 MODEL = botocore.model.ServiceModel(botocore.loaders.Loader().load_service_model("ec2", "service-2"), "ec2")
 OPERATIONS = SERVICES["ec2"].operations
 CALLER = Caller("123456789012", "us-east-1", "arn:aws:iam::123456789012:root")
-REQUESTS = 1_500
+REQUESTS = 2_500
 TEXTS = ("", "x", "default", "naïve ☃", "\x00", "y" * 300, "*", "\\", "1", "-1")
 LIKELY = {  # by the end of a member's name
     "Name": ("vpc-id", "tag:a", "tag-key", "group-id", "colour", "web"),
@@ -31,12 +32,20 @@ LIKELY = {  # by the end of a member's name
     "CidrBlock": ("10.0.0.0/16", "10.0.1.0/24", "10.0.2.0/24", "0.0.0.0/0", "10.0.0.0/99"),
     "CidrIp": ("10.0.0.0/8", "0.0.0.0/0"),
     "CidrIpv6": ("::/0",),
-    "ResourceType": ("vpc", "subnet", "security-group", "route-table"),
+    "ResourceType": ("instance", "launch-template", "image", "vpc", "subnet", "security-group", "route-table"),
     "ServiceName": ("com.amazonaws.us-east-1.s3",),
     "AvailabilityZone": ("us-east-1a", "us-east-1z"),
     "KeyType": ("ed25519",),
+    "InstanceType": ("p3.2xlarge", "m5.large", "p2.16xlarge", "x"),
+    "ImageId": ("ami-1", "resolve:ssm:none"),
+    "UserData": ("IyEvYmluL3NoCmVjaG8gRUNTX0NMVVNURVI9ZGVmYXVsdCA+PiAvZXRjL2Vjcy9lY3MuY29uZmln", "%"),
+    "Attribute": ("disableApiTermination", "instanceType", "userData", "groupSet", "x"),
+    "Version": ("1", "$Latest", "$Default", "2"),
+    "Count": ("1",),
 }
-TARGETS = ("RouteTableId", "SubnetId", "VpcId", "GroupId", "InternetGatewayId", "NatGatewayId", "AllocationId", "NetworkAclId")
+TARGETS = ("RouteTableId", "SubnetId", "VpcId", "GroupId", "InternetGatewayId", "NatGatewayId", "AllocationId", "NetworkAclId",
+           "InstanceId",
+           "LaunchTemplateId", "ImageId")  # fmt: skip
 
 
 class Requests:
@@ -59,12 +68,12 @@ class Requests:
                 return rng.choice((0, 1, -1, 22, 100, 65_535, 70_000, 2**31 - 1))
             case "blob":
                 return rng.choice((b"", b"ssh-rsa AAAA", b"\xff\x00"))
-            case "timestamp":
+            case "timestamp" | "double" | "float":
                 return 1.0
         return self.text(shape, name)
 
     def text(self, shape: Any, name: str) -> str:
-        if shape.enum and name != "KeyType":
+        if shape.enum and name not in ("KeyType", "InstanceType"):
             return self.rng.choice(shape.enum)
         if self.rng.random() < 0.1:
             return self.rng.choice(TEXTS)
@@ -97,7 +106,7 @@ def check_shape(shape: Any, value: Any, path: str) -> None:
         for inner in value:
             check_shape(shape.member, inner, f"{path}[]")
     else:
-        types = {"string": str, "boolean": bool, "integer": int, "timestamp": float}
+        types = {"string": str, "boolean": bool, "integer": int, "long": int, "timestamp": float, "double": float | int}
         assert isinstance(value, types[shape.type_name]), f"{path} is {value!r}"
 
 
@@ -133,11 +142,15 @@ def test_random_requests(seed: int):
     store, requests, clock, ids = Store(None), Requests(seed), VirtualClock(), SeededIds(Random(seed))
     names = [name for name in sorted(OPERATIONS) if name not in ("DescribeRegions", "DescribeAvailabilityZones")]
     answered: dict[str, int] = defaultdict(int)
+    store.hosts.put(hello("h", 8), 1.0)
     store.begin()
     for at in range(REQUESTS):
         name = requests.rng.choice(names)
         model = MODEL.operation_model(name)
         params = requests.value(model.input_shape, name)
+        if name == "RunInstances":  # it has too many members for all of them to be right at once
+            chosen = requests.rng.sample(sorted(params), min(3, len(params)))
+            params = {member: params[member] for member in chosen} | {"ImageId": "ami-1", "MinCount": 1, "MaxCount": 2}
         store.savepoint()
         try:
             result = OPERATIONS[name](Tx(store, clock.now_s(), ids, Settings()), params, CALLER)
@@ -155,4 +168,6 @@ def test_random_requests(seed: int):
         if at % 20 == 0:
             check_network(store)
     check_network(store)
+    assert store.fleet.snapshot() == derived_fleet(store).snapshot()
+    assert answered["RunInstances"] > 3
     assert len(answered) > len(names) / 2, "most requests have a valid form"

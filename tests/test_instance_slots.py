@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from corral.clock import VirtualClock
 from corral.core import Command, Core, Tx
@@ -75,13 +77,16 @@ class World:
         launched: Instance = self.run(lambda tx: instances.launch(tx, request))
         return launched.id
 
-    def terminate(self, instance_id: str) -> None:
+    def change(self, instance_id: str, change: Callable[[Tx[Store], Instance], object]) -> None:
         def handler(tx: Tx[Store]) -> None:
             instance = tx.store.instances.get(instance_id)
             assert instance is not None
-            instances.terminate(tx, instance)
+            change(tx, instance)
 
         self.run(handler)
+
+    def terminate(self, instance_id: str) -> None:
+        self.change(instance_id, lambda tx, instance: instances.terminate(tx, instance, "a test ends it"))
 
     def run_task(self, cluster: str, gpus: int, **more: Any) -> str:
         reply = self.call("RunTask", cluster=cluster, taskDefinition=f"gpus-{gpus}", **more)
@@ -228,3 +233,141 @@ def test_the_host_joins_the_cluster_of_the_settings() -> None:
     network = {"awsvpcConfiguration": {"subnets": ["subnet-1"]}}
     reply = world.call("RunTask", taskDefinition="f", launchType="FARGATE", networkConfiguration=network)
     assert reply["tasks"][0]["lastStatus"] == "PENDING", "Fargate tasks use this machine's own slot, in any cluster"
+
+
+# Stop, start, deregistration
+
+
+def test_a_stopped_instance_gives_its_gpus_back_and_joins_again_when_it_is_started() -> None:
+    world = World()
+    large = world.launch(P3)
+    task = world.run_task("train", 2)
+    world.change(large, lambda tx, instance: instances.stop(tx, instance, "a test stops it"))
+    assert world.state(large) is InstanceState.STOPPING and len(world.owned(large)) == 4, "its task has not ended"
+    world.end(task)
+    assert world.state(large) is InstanceState.STOPPED and world.owned(large) == []
+    assert world.call("ListContainerInstances", cluster="train")["containerInstanceArns"] == []
+    others = [world.launch(P3), world.launch(P3)]
+    world.change(large, lambda tx, instance: instances.start(tx, instance, "a test starts it"))
+    assert world.state(large) is InstanceState.PENDING, "it waits for GPUs, like a launch"
+    world.terminate(others[0])
+    assert world.state(large) is InstanceState.RUNNING
+    assert len(world.call("ListContainerInstances", cluster="train")["containerInstanceArns"]) == 2
+    world.end(task)  # a report that arrives twice
+    world.change(large, lambda tx, instance: instances.stop(tx, instance, "again"))
+    world.terminate(large)
+    assert world.state(large) is InstanceState.TERMINATED
+
+
+def test_a_report_of_a_run_whose_instance_was_stopped_changes_nothing() -> None:
+    world = World()
+    large = world.launch(P3)
+    task = world.run_task("train", 1)
+    world.end(task)
+    world.change(large, lambda tx, instance: instances.stop(tx, instance, "a test stops it"))
+    assert world.state(large) is InstanceState.STOPPED
+    world.end(task)
+    assert world.shown("train", task)["lastStatus"] == "STOPPED"
+
+
+def test_a_stopping_instance_can_be_terminated() -> None:
+    world = World()
+    large = world.launch(P3)
+    task = world.run_task("train", 1)
+    world.change(large, lambda tx, instance: instances.stop(tx, instance, "a test stops it"))
+    world.terminate(large)
+    assert world.state(large) is InstanceState.SHUTTING_DOWN
+    world.end(task)
+    assert world.state(large) is InstanceState.TERMINATED
+
+
+def test_a_rebooted_instance_loses_its_tasks_and_stays() -> None:
+    world = World()
+    large = world.launch(P3)
+    task = world.run_task("train", 1)
+    world.change(large, lambda tx, instance: instances.reboot(tx, instance, "a test"))
+    assert world.shown("train", task)["desiredStatus"] == "STOPPED" and world.state(large) is InstanceState.RUNNING
+
+
+def test_an_instance_joins_when_its_cluster_is_created() -> None:
+    world = World()
+    early = world.launch(replace(P3, cluster="later", attributes={"rack": "a"}))
+    assert world.state(early) is InstanceState.RUNNING
+    assert world.store.instances.get(early).cluster == ""
+    world.call("CreateCluster", clusterName="later")
+    assert world.store.instances.get(early).cluster == "later"
+    member_of = {"type": "memberOf", "expression": "attribute:rack == a"}
+    task = world.run_task("later", 4, launchType="EC2", placementConstraints=[member_of])
+    assert sorted(world.gpus("later", task)) == sorted(world.owned(early))
+
+
+def test_a_deregistered_instance_leaves_after_its_tasks_and_keeps_its_gpus() -> None:
+    world = World()
+    large = world.launch(P3)
+    task = world.run_task("train", 1)
+    with pytest.raises(ApiError, match="running tasks"):
+        world.call("DeregisterContainerInstance", cluster="train", containerInstance=large)
+    reply = world.call("DeregisterContainerInstance", cluster="train", containerInstance=large, force=True)
+    assert reply["containerInstance"]["status"] == "INACTIVE"
+    world.call("UpdateContainerInstancesState", cluster="train", containerInstances=[large], status="ACTIVE")
+    world.end(task)
+    assert world.call("ListContainerInstances", cluster="train")["containerInstanceArns"] == []
+    assert world.state(large) is InstanceState.RUNNING and len(world.owned(large)) == 4
+    world.call("CreateCluster", clusterName="train")
+    assert world.store.instances.get(large).cluster == "", "it does not join by itself"
+    with pytest.raises(ApiError, match="own instance cannot leave"):
+        world.call("DeregisterContainerInstance", cluster="default", containerInstance=OWN)
+    world.terminate(large)
+    assert world.state(large) is InstanceState.TERMINATED
+
+
+def test_a_launch_that_does_not_wait_says_why_there_is_no_room() -> None:
+    world = World()
+    world.launch(P3)
+    placed = world.run(lambda tx: instances.place_now(tx, P3))
+    assert placed.state is InstanceState.RUNNING
+    refused = world.run(lambda tx: instances.place_now(tx, P3))
+    assert refused.detail.startswith("needs 4 GPUs; 0 of 0 GPUs free on 1 host")
+    assert world.run(lambda tx: instances.fits_ever(tx, P3)) is None, "it fits when the others end"
+    huge = replace(P3, type="p2.16xlarge", gpus=16)
+    assert "[instance-types] p2.16xlarge = {gpus = 8}" in world.run(lambda tx: instances.fits_ever(tx, huge))
+
+
+def test_the_instances_of_a_silent_host_are_impaired() -> None:
+    world = World()
+    large = world.launch(P3)
+
+    def impaired() -> bool:
+        return bool(world.run(lambda tx: instances.is_impaired(tx, tx.store.instances.get(large))))
+
+    assert not impaired()
+    world.clock.advance(3600.0)
+    world.run(lambda tx: None)
+    assert impaired()
+    world.run(lambda tx: hosts.hello(tx, hello("h", 8)))
+    assert not impaired()
+
+
+def test_instances_are_found_by_the_ids_of_ec2() -> None:
+    world = World()
+    ids = [world.launch(G5) for _ in range(3)]
+    found = [world.store.instances.by_ec2_id(ec2_id(each)) for each in ids]
+    assert [each.id for each in found if each is not None] == ids
+    for wrong in ("", "i-", ids[0], ec2_id(ids[0])[:-1], ec2_id(ids[0]) + "0", "i-" + "f" * 17):
+        assert world.store.instances.by_ec2_id(wrong) is None
+
+
+def test_tasks_are_spread_over_the_zones_of_instances() -> None:
+    world = World()
+    zones = ("us-east-1a", "us-east-1a", "us-east-1b")
+    for zone in zones:
+        world.launch(replace(G5, gpus=2, details={"Placement": {"AvailabilityZone": zone}, "ImageId": "ami-1"}))
+    spread = [{"type": "spread", "field": "attribute:ecs.availability-zone"}]
+    tasks = [world.run_task("serve", 1, launchType="EC2", placementStrategy=spread) for _ in range(4)]
+    shown = sorted(world.shown("serve", task)["availabilityZone"] for task in tasks)
+    assert shown == ["us-east-1a", "us-east-1a", "us-east-1b", "us-east-1b"]
+    member_of = [{"type": "memberOf", "expression": "attribute:ecs.availability-zone == us-east-1b"}]
+    with pytest.raises(AssertionError, match="GPU"):
+        world.run_task("serve", 1, launchType="EC2", placementConstraints=member_of)
+    named = {"cluster": "serve", "targetType": "container-instance", "attributeName": "ecs.ami-id"}
+    assert [each["value"] for each in world.call("ListAttributes", **named)["attributes"]] == ["ami-1"] * 3

@@ -55,6 +55,13 @@ def test_actions_are_those_of_served_operations() -> None:
         ("ecs", "StopTask", {"task": f"arn:aws:ecs:{HERE}:task/x/abc", "cluster": "c"},
          [("ecs:StopTask", f"arn:aws:ecs:{HERE}:task/c/abc")]),
         ("ecs", "ListClusters", {}, [("ecs:ListClusters", "*")]),
+        ("autoscaling", "DescribeAutoScalingGroups", {}, [("autoscaling:DescribeAutoScalingGroups", "*")]),
+        ("autoscaling", "SetDesiredCapacity", {"AutoScalingGroupName": "g"},
+         [("autoscaling:SetDesiredCapacity", f"arn:aws:autoscaling:{HERE}:autoScalingGroup:*:autoScalingGroupName/g")]),
+        ("autoscaling", "ExecutePolicy",
+         {"AutoScalingGroupName": "mine",
+          "PolicyName": f"arn:aws:autoscaling:{HERE}:scalingPolicy:1:autoScalingGroupName/g:policyName/p"},
+         [("autoscaling:ExecutePolicy", f"arn:aws:autoscaling:{HERE}:autoScalingGroup:*:autoScalingGroupName/g")]),
         ("ecs", "RunTask", {"taskDefinition": "f:3"}, [("ecs:RunTask", f"arn:aws:ecs:{HERE}:task-definition/f:3")]),
         (
             "ecs", "RegisterTaskDefinition", {"family": "f", "taskRoleArn": "r", "executionRoleArn": "e"},

@@ -20,13 +20,14 @@ from corral.errors import Refused
 DATABASES = ("state.db", "logs.db", "metrics.db")
 CREDENTIALS, SESSIONS, SECRETS = "credentials.json", "sessions.json", "secrets.json"
 KEY_FILES = (CREDENTIALS, SESSIONS, SECRETS)
+CONFIGURATION = "corral.toml"  # written by the user (`server/configuration.py`)
 LOCK = "lock"
 BLOBS_LOCK = "blobs.lock"  # see `blobs/blob_lock.py`
 RESTORING = "restoring"  # this file exists until a restore is complete
 RESTORED = "restored.json"  # contains the path of the original data folder, if this folder was restored
 FOLDERS = ("blobs", "node")
 FILES = {
-    LOCK, BLOBS_LOCK, RESTORING, RESTORED, "server.json", "server.log", "server.log.1",
+    LOCK, BLOBS_LOCK, CONFIGURATION, RESTORING, RESTORED, "server.json", "server.log", "server.log.1",
     *KEY_FILES, *(name.replace(".json", ".new") for name in (*KEY_FILES, "server.json")),
     *(name + end for name in DATABASES for end in ("", "-wal", "-shm", "-journal")),
 }  # fmt: skip

@@ -163,7 +163,6 @@ def test_draining_survives_a_restart(own_corral):
     ("operation", "given", "words"),
     [
         ("register_container_instance", {}, "corral up"),
-        ("deregister_container_instance", {"containerInstance": "x"}, "DRAINING"),
         ("update_container_agent", {"containerInstance": "x"}, "newer Corral"),
         ("discover_poll_endpoint", {}, "corral up"),
         ("submit_task_state_change", {}, "agents"),

@@ -29,6 +29,17 @@ METRIC = {"Namespace": "pages", "MetricName": "m"}
 
 # (service, operation) -> parameters with which a listing has at least two pages of one element.
 PAGES: dict[tuple[str, str], dict[str, Any]] = {
+    ("autoscaling", "DescribeAutoScalingGroups"): {},
+    ("autoscaling", "DescribeAutoScalingInstances"): {},
+    ("autoscaling", "DescribeLaunchConfigurations"): {},
+    ("autoscaling", "DescribeLoadBalancerTargetGroups"): {"AutoScalingGroupName": "group0"},
+    ("autoscaling", "DescribeLoadBalancers"): {"AutoScalingGroupName": "group0"},
+    ("autoscaling", "DescribeNotificationConfigurations"): {},
+    ("autoscaling", "DescribePolicies"): {},
+    ("autoscaling", "DescribeScalingActivities"): {},
+    ("autoscaling", "DescribeScheduledActions"): {},
+    ("autoscaling", "DescribeTags"): {},
+    ("autoscaling", "DescribeWarmPool"): {"AutoScalingGroupName": "group0"},
     ("cloudwatch", "DescribeAlarmHistory"): {"AlarmTypes": ["MetricAlarm", "CompositeAlarm"]},
     ("cloudwatch", "DescribeAlarms"): {"AlarmTypes": ["MetricAlarm", "CompositeAlarm"]},
     ("cloudwatch", "GetMetricData"): {
@@ -41,7 +52,14 @@ PAGES: dict[tuple[str, str], dict[str, Any]] = {
     ("cloudwatch", "ListDashboards"): {},
     ("cloudwatch", "ListMetrics"): {"Namespace": "pages"},
     ("ec2", "DescribeDhcpOptions"): {},
+    ("ec2", "DescribeImages"): {"Owners": ["amazon"]},
+    ("ec2", "DescribeInstanceStatus"): {},
+    ("ec2", "DescribeInstanceTypeOfferings"): {"Filters": [{"Name": "instance-type", "Values": ["m5.*"]}]},
+    ("ec2", "DescribeInstanceTypes"): {"Filters": [{"Name": "instance-type", "Values": ["m5.*"]}]},
+    ("ec2", "DescribeInstances"): {"Filters": [{"Name": "tag-key", "Values": ["pages"]}]},
     ("ec2", "DescribeInternetGateways"): {},
+    ("ec2", "DescribeLaunchTemplateVersions"): {"LaunchTemplateName": "pages0"},
+    ("ec2", "DescribeLaunchTemplates"): {},
     ("ec2", "DescribeNatGateways"): {},
     ("ec2", "DescribeNetworkAcls"): {},
     ("ec2", "DescribeRouteTables"): {},
@@ -92,7 +110,10 @@ PAGES: dict[tuple[str, str], dict[str, Any]] = {
     ("ssm", "GetParametersByPath"): {"Path": "/pages"},
 }
 NO_PAGE = {("ecr", "DescribeImageScanFindings")}  # Corral does not scan images, so this is always refused
-ONE_PAGE = {("ecs", "ListContainerInstances")}  # there is one machine
+ONE_PAGE = {
+    ("autoscaling", "DescribeWarmPool"),  # warm pools have no instances
+    ("ecs", "ListContainerInstances"),  # there is one machine
+}
 SMALLEST_PAGE = {"ec2": 5}
 
 
@@ -112,12 +133,33 @@ def some_service(corral: Corral, *, deleted: bool) -> dict[str, Any]:
     return {"services": [name]}
 
 
+def some_instance(corral: Corral, operation: str = "") -> dict[str, Any]:
+    ec2 = corral.client("ec2")
+    launched = ec2.run_instances(ImageId="ami-1", InstanceType="m5.large", MinCount=1, MaxCount=1)["Instances"]
+    ids = [each["InstanceId"] for each in launched]
+    if operation:
+        getattr(ec2, operation)(InstanceIds=ids)
+    return {"InstanceIds": ids}
+
+
+def some_image(corral: Corral, name: str) -> dict[str, Any]:
+    return {"ImageIds": [corral.client("ec2").register_image(Name=name)["ImageId"]]}
+
+
 NEVER = {("cloudwatch", "LogAlarmExists"), ("ecr", "ImageScanComplete")}  # Corral has no log alarms and scans nothing
 
 # (service, waiter) -> a resource that reaches the state of the waiter.
 WAITERS: dict[tuple[str, str], Callable[[Corral], dict[str, Any]]] = {
     ("cloudwatch", "AlarmExists"): lambda corral: {"AlarmNames": ["alarm0"]},
     ("cloudwatch", "CompositeAlarmExists"): lambda corral: {"AlarmNames": ["composite0"], "AlarmTypes": ["CompositeAlarm"]},
+    ("ec2", "ImageAvailable"): lambda corral: some_image(corral, "available"),
+    ("ec2", "ImageExists"): lambda corral: some_image(corral, "exists"),
+    ("ec2", "InstanceExists"): some_instance,
+    ("ec2", "InstanceRunning"): some_instance,
+    ("ec2", "InstanceStatusOk"): some_instance,
+    ("ec2", "InstanceStopped"): lambda corral: some_instance(corral, "stop_instances"),
+    ("ec2", "InstanceTerminated"): lambda corral: some_instance(corral, "terminate_instances"),
+    ("ec2", "SystemStatusOk"): some_instance,
     ("ec2", "InternetGatewayExists"): lambda corral: {},
     ("ec2", "KeyPairExists"): lambda corral: {"KeyNames": ["pages"]},
     ("ec2", "NatGatewayAvailable"): lambda corral: {},
@@ -140,6 +182,29 @@ WAITERS: dict[tuple[str, str], Callable[[Corral], dict[str, Any]]] = {
 }
 
 
+def autoscaling_records(autoscaling: Any) -> None:
+    """Groups of instances without GPUs, so that every launch succeeds at once."""
+    for at in THREE:
+        autoscaling.create_launch_configuration(LaunchConfigurationName=f"lc{at}", ImageId="ami-1", InstanceType="t3.micro")
+        autoscaling.create_auto_scaling_group(
+            AutoScalingGroupName=f"group{at}", LaunchConfigurationName="lc0", MinSize=1, MaxSize=5,
+            AvailabilityZones=["us-east-1a"], Tags=[{"Key": f"key{at}", "Value": "", "PropagateAtLaunch": True}],
+        )  # fmt: skip
+        autoscaling.put_scaling_policy(
+            AutoScalingGroupName="group0", PolicyName=f"policy{at}", AdjustmentType="ChangeInCapacity", ScalingAdjustment=1
+        )
+        autoscaling.put_scheduled_update_group_action(
+            AutoScalingGroupName="group0", ScheduledActionName=f"action{at}", Recurrence=f"0 0 {at + 1} 1 *", MinSize=1
+        )
+        autoscaling.put_notification_configuration(
+            AutoScalingGroupName=f"group{at}", TopicARN="arn:aws:sns:us-east-1:123456789012:t",
+            NotificationTypes=["autoscaling:EC2_INSTANCE_LAUNCH"],
+        )  # fmt: skip
+        autoscaling.attach_load_balancers(AutoScalingGroupName="group0", LoadBalancerNames=[f"lb{at}"])
+        target = f"arn:aws:elasticloadbalancing:us-east-1:123456789012:targetgroup/t/{at}"
+        autoscaling.attach_load_balancer_target_groups(AutoScalingGroupName="group0", TargetGroupARNs=[target])
+
+
 def cloudwatch_records(cloudwatch: Any) -> None:
     cloudwatch.put_metric_data(Namespace="pages", MetricData=[{"MetricName": "m", "Value": 1, "Timestamp": time.time() - 60}])
     cloudwatch.put_dashboard(DashboardName="pages", DashboardBody='{"widgets": []}')
@@ -154,6 +219,11 @@ def cloudwatch_records(cloudwatch: Any) -> None:
 def ec2_records(ec2: Any) -> None:
     """A page has at least five elements, so create six of each."""
     ec2.create_key_pair(KeyName="pages", KeyType="ed25519")
+    for at in range(6):
+        tags = [{"ResourceType": "instance", "Tags": [{"Key": "pages", "Value": str(at)}]}]
+        ec2.run_instances(ImageId="ami-1", InstanceType="m5.large", MinCount=1, MaxCount=1, TagSpecifications=tags)
+        ec2.create_launch_template(LaunchTemplateName=f"pages{at}", LaunchTemplateData={"ImageId": "ami-1"})
+        ec2.create_launch_template_version(LaunchTemplateName="pages0", LaunchTemplateData={"KeyName": str(at)})
     (default,) = ec2.describe_vpcs()["Vpcs"]
     subnet = ec2.describe_subnets()["Subnets"][0]["SubnetId"]
     for at in range(6):
@@ -233,6 +303,7 @@ def sqs_records(sqs: Any) -> None:
 
 
 RECORDS = {
+    "autoscaling": autoscaling_records,
     "cloudwatch": cloudwatch_records,
     "ec2": ec2_records,
     "ecr": ecr_records,

@@ -1,7 +1,7 @@
 """Builds the state on which fuzzed requests act, and the examples from which they are made.
 
 There are uploads under way, versions, alarms with metric math, running tasks, pushed images, FIFO queues with messages in flight,
-parameters with labels, log streams with events, a network, and roles with policies.
+parameters with labels, log streams with events, a network, instances, and roles with policies.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from corral.aws import Response
 from fuzz.composer import Knowledge, Params, serialized
+from fuzz.deep_instances import make_instances
+from fuzz.group_state import build_groups
 from harness import Corral, container
 from raw_aws import Connection
 from raw_registry import Registry, digest_of
@@ -92,12 +95,12 @@ class DeepState:
         self.bucket = f"fuzz-{mark}"
 
     async def build(self) -> Examples:
-        identity = await self._caller("sts")("GetCallerIdentity")
-        self._account = identity["Account"]
-        for part in (self._objects, self._queues, self._logs, self._metrics, self._tasks, self._images, self._parameters):
+        self._account = (await self._caller("sts")("GetCallerIdentity"))["Account"]
+        for part in (self._objects, self._queues, self._logs, self._metrics, self._tasks, self._images, self._parameters,
+                     self._network, self._roles):  # fmt: skip
             await part()
-        await self._network()
-        await self._roles()
+        await make_instances(self._caller("ec2"), partial(self._example, "ec2"), partial(self._knows, "ec2"), self._mark)
+        await build_groups(self._caller("autoscaling"), self._knows, self._mark)
         await self._connection.close()
         return self.examples
 

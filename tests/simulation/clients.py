@@ -231,7 +231,7 @@ class Clients:
         def end(tx: Tx[Store]) -> None:
             instance = tx.store.instances.get(instance_id)
             if instance is not None:  # else its launch was never committed
-                instances.terminate(tx, instance)
+                instances.terminate(tx, instance, "a client terminated it")
 
         if self.world.plane.up:
             self.world.plane.submit(end)

@@ -280,8 +280,25 @@ class StoreMachine(RuleBasedStateMachine):
             return
         spot = place(self.store.fleet.pool(HOST_POOL), waiting.demand)
         if isinstance(spot, Placement):
-            self.now.instances[instance_id] = self.store.instances.launch(waiting, spot)
+            self.now.instances[instance_id] = self.store.instances.launch(waiting, spot, self.clock_s)
             self.now.taken |= dict.fromkeys(spot.gpu_ids, instance_id)
+
+    @rule(instance_id=INSTANCES, since_s=st.integers(1, 3))
+    def stop_or_start_instance(self, instance_id: str, since_s: int) -> None:
+        """An instance that stops keeps its GPUs while it has tasks; a stopped one owns nothing and may wait again."""
+        instance = self.now.instances.get(instance_id)
+        if instance is None:
+            return
+        if instance.state is InstanceState.RUNNING:
+            self.now.instances[instance_id] = self.store.instances.begin_end(
+                instance, InstanceState.STOPPING, "why", self.clock_s
+            )  # fmt: skip
+        elif instance.state is InstanceState.STOPPING and not self.store.tasks.on(instance_id):
+            self.now.instances[instance_id] = self.store.instances.stop(instance)
+            self.now.taken = {gpu: owner for gpu, owner in self.now.taken.items() if owner != instance_id}
+        elif instance.state is InstanceState.STOPPED:
+            restarted, _ = self.store.instances.restart(instance, HOST_POOL, (float(since_s),), "why")
+            self.now.instances[instance_id] = restarted.but(cluster="c")
 
     @rule(instance_id=INSTANCES)
     def end_instance(self, instance_id: str) -> None:
@@ -289,8 +306,9 @@ class StoreMachine(RuleBasedStateMachine):
         instance = self.now.instances.get(instance_id)
         if instance is None or instance.state is InstanceState.TERMINATED:
             return
-        if instance.state is InstanceState.RUNNING:
-            self.now.instances[instance_id] = self.store.instances.shut_down(instance)
+        if instance.state in (InstanceState.RUNNING, InstanceState.STOPPING):
+            ending = self.store.instances.begin_end(instance, InstanceState.SHUTTING_DOWN, "", self.clock_s)
+            self.now.instances[instance_id] = ending
         elif not self.store.tasks.on(instance_id):
             self.now.instances[instance_id] = self.store.instances.terminate(instance, self.clock_s)
             self.now.taken = {gpu: owner for gpu, owner in self.now.taken.items() if owner != instance_id}
@@ -452,6 +470,12 @@ class StoreMachine(RuleBasedStateMachine):
         owners = dict(self.store.execute("SELECT id, owner FROM gpu").fetchall())
         for gpu, owner in owners.items():
             assert owner == self.now.taken.get(gpu, host_instance_id(gpu.split("-")[1]))
+
+    @invariant()
+    def running_instances_are_billed(self) -> None:
+        billed = [name for (name,) in self.store.execute("SELECT instance_id FROM instance_usage WHERE billed_until IS NULL")]
+        running = [each.id for each in self.now.instances.values() if each.state is InstanceState.RUNNING]
+        assert sorted(billed) == sorted(running)
 
     @invariant()
     def live_tasks_are_those_committed(self) -> None:

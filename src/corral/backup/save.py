@@ -33,7 +33,7 @@ from corral.backup.progress import ProgressLines
 from corral.blobs.blob_lock import hold_blobs
 from corral.blobs.blob_writer import sync_folder
 from corral.clock import Clock
-from corral.data_folder import BLOBS_LOCK, DATABASES, KEY_FILES, RESTORING, unused, validate_folder
+from corral.data_folder import BLOBS_LOCK, CONFIGURATION, DATABASES, KEY_FILES, RESTORING, unused, validate_folder
 from corral.database import is_missing
 from corral.database_snapshot import Snapshots, copy_database, file_digest, open_reader
 from corral.errors import Refused
@@ -134,7 +134,7 @@ def _take_snapshot(data: Path, folder: Path, name: str, clock: Clock, progress: 
         snapshots.close()
         with suppress(Refused), unused(data):
             snapshots.remove_new_logs()
-    for source in (*(data / each for each in KEY_FILES), data / "node" / HOST_FILE):
+    for source in (*(data / each for each in (*KEY_FILES, CONFIGURATION)), data / "node" / HOST_FILE):
         with suppress(FileNotFoundError):
             write_synced(folder / source.name, source.read_bytes())
             digests[source.name] = file_digest(folder / source.name)

@@ -17,6 +17,7 @@ from corral.cli.aws import aws
 from corral.cli.backup import backup
 from corral.cli.check import check
 from corral.cli.completion import completion
+from corral.cli.cost import cost
 from corral.cli.doctor import doctor
 from corral.cli.down import down
 from corral.cli.env import env
@@ -24,6 +25,7 @@ from corral.cli.errors import INTERRUPTED, error_line
 from corral.cli.exec import exec_
 from corral.cli.hold import hold
 from corral.cli.images import images
+from corral.cli.instances import instances
 from corral.cli.login import login
 from corral.cli.logs import logs
 from corral.cli.output import print_message
@@ -88,7 +90,7 @@ def main() -> None:
 
 
 for command in (
-    up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, login, images, revoke, backup, restore, check, doctor,
-    completion,
+    up, down, status, env, aws, run, ps, logs, exec_, stop, top, hold, instances, cost, login, images, revoke, backup, restore,
+    check, doctor, completion,
 ):  # fmt: skip
     main.add_command(command)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import re
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,7 +15,7 @@ from corral.cli.completion import complete_task_ids
 from corral.cli.data_folder import DataFolder, data_option
 from corral.cli.endpoint import Endpoint, client, cluster_option, find_endpoint
 from corral.cli.errors import CliError
-from corral.cli.output import DURATION, escape_log, json_text, print_message, server_time, shorten_ids
+from corral.cli.output import DURATION, escape_log, json_text, parse_time, print_message, server_time, shorten_ids
 from corral.cli.task_logs import LogStart, TaskLogStream, follow, has_log, log_streams, pages
 
 TAIL_MAX = 10_000  # the maximum number of events in a response of GetLogEvents
@@ -62,13 +61,8 @@ def _since_ms(text: str | None, now: datetime | None) -> int | None:
     """Parse --since. A duration is relative to the server's clock, because events have timestamps of the server."""
     if text is None:
         return None
-    if re.match(r"[0-9]{4}-", text):
-        try:
-            at = datetime.fromisoformat(text)
-        except ValueError:
-            raise click.BadParameter(f"'{text}' is not a time: write it as 2026-01-31T08:00:00Z.", param_hint="--since") from None
-        at = at if at.tzinfo else at.replace(tzinfo=UTC)
-    else:
+    at = parse_time(text)
+    if at is None:
         assert now is not None, "every HTTP response has a Date header"
         at = now - timedelta(seconds=DURATION.convert(text, None, None))
     return int(at.timestamp() * 1000)

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import IO, TYPE_CHECKING, Any
 
@@ -71,6 +71,17 @@ def server_time(reply: Mapping[str, Any]) -> datetime | None:
 
 def parsed_date(header: str | None) -> datetime | None:
     return parsedate_to_datetime(header) if header else None
+
+
+def parse_time(text: str) -> datetime | None:
+    """Parse the value of --since if it is a time, which begins with a year; None: it is an age."""
+    if not re.match(r"[0-9]{4}-", text):
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"'{text}' is not a time: write it as 2026-01-31T08:00:00Z.", param_hint="--since") from None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 def age(since: datetime | None, now: datetime | None) -> str:

@@ -21,7 +21,7 @@ from corral.model.instance import ec2_id
 from corral.model.placement import CompiledRules, Pool, Selection, Slot, SpreadPart
 from corral.model.task import ALL_GPUS, Demand, PlacementRules
 
-ZONE = "ecs.availability-zone"  # this attribute depends on the region of the request, because a host is in every region
+ZONE = "ecs.availability-zone"  # for a host it depends on the region of the request, because a host is in every region
 DRAWS_MAX = 16  # after this many random attempts, choose from a list of all slots that fit
 
 IsOpen = Callable[[str], bool]  # slot id → whether the demand fits the slot and no older claim reserves the slot
@@ -43,6 +43,7 @@ def matching(rules: PlacementRules | None) -> Callable[[Slot], bool]:
 
 
 def zone_of(scope: str) -> str:
+    """The zone of a host's own slot."""
     return f"{scope.partition('/')[0]}a"
 
 
@@ -54,7 +55,7 @@ def values_of(slot: Slot, scope: str) -> SubjectValues:
 def _values(slot: Slot, scope: str, subject: str) -> Sequence[str]:
     if subject.startswith("attribute:"):
         name = subject[len("attribute:") :]
-        value = zone_of(scope) if name == ZONE else slot.attributes.get(name)
+        value = slot.attributes.get(name, zone_of(scope) if name == ZONE else None)
         return () if value is None else (value,)
     match subject:
         case "task:group":

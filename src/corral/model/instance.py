@@ -18,6 +18,7 @@ from corral.model.task import Demand
 HOST_POOL = "hosts"  # the pool of the hosts' own instances; tasks, Fargate tasks and instance launches are placed there
 HOST_TYPE = "corral.host"
 DEFAULT_CLUSTER = "default"
+GROUP_TAG = "aws:autoscaling:groupName"
 
 
 class InstanceState(StrEnum):
@@ -25,16 +26,28 @@ class InstanceState(StrEnum):
 
     PENDING = "pending"  # waits for GPUs and has no host yet
     RUNNING = "running"
-    SHUTTING_DOWN = "shutting-down"  # gets no new tasks, and keeps its GPUs until its last task has ended
+    STOPPING = "stopping"  # gets no new tasks, and keeps its GPUs until its last task has ended
+    STOPPED = "stopped"  # has no host, no GPUs and no slot; `start` makes it pending again
+    SHUTTING_DOWN = "shutting-down"  # like STOPPING, but TERMINATED follows
     TERMINATED = "terminated"
 
 
 MOVES: dict[InstanceState, frozenset[InstanceState]] = {
     InstanceState.PENDING: frozenset({InstanceState.RUNNING, InstanceState.TERMINATED}),
-    InstanceState.RUNNING: frozenset({InstanceState.SHUTTING_DOWN}),
+    InstanceState.RUNNING: frozenset({InstanceState.STOPPING, InstanceState.SHUTTING_DOWN}),
+    InstanceState.STOPPING: frozenset({InstanceState.STOPPED, InstanceState.SHUTTING_DOWN}),
+    InstanceState.STOPPED: frozenset({InstanceState.PENDING, InstanceState.TERMINATED}),
     InstanceState.SHUTTING_DOWN: frozenset({InstanceState.TERMINATED}),
     InstanceState.TERMINATED: frozenset(),
 }
+
+
+class TypeMapping(Struct, frozen=True):
+    """What an instance type has on this machine, from `[instance-types]` in corral.toml. None: as on AWS."""
+
+    gpus: int | None = None
+    vcpus: int | None = None
+    memory_gib: float | None = None
 
 
 class Instance(Struct, frozen=True):
@@ -53,10 +66,17 @@ class Instance(Struct, frozen=True):
     cpu_units: int
     memory_mib: int
     created_at_s: float
-    host_id: str | None = None  # None: the instance waits for capacity
-    status: str = "ACTIVE"  # the status of the container instance: ACTIVE or DRAINING
+    host_id: str | None = None  # None: it waits for capacity
+    status: str = "ACTIVE"  # as a container instance: ACTIVE, DRAINING, or INACTIVE (deregistered)
     terminated_at_s: float | None = None
-    details: dict[str, Any] = field(default_factory=dict)  # members of the request that Describe operations return
+    # From the request, in the shape in which DescribeInstances returns it: Tags, ImageId, SubnetId and so on. Members that begin
+    # with "_" are not shown.
+    details: dict[str, Any] = field(default_factory=dict)
+    group: str = ""  # the name of its Auto Scaling group; empty: none
+    joins: str = ""  # the ECS cluster that its user data names: it joins when it runs and the cluster exists
+    launched_at_s: float | None = None  # when it last became running
+    launch_reason: str = ""  # for people
+    end_reason: str = ""  # why it was stopped or terminated; empty: it was not
 
     @property
     def is_host(self) -> bool:

@@ -36,6 +36,12 @@ class Slot(Struct):
     running: int = 0  # number of tasks in state RUNNING
     pending: int = 0  # number of tasks in state PENDING
     registered_at_s: float = 0.0
+    lent: int = 0  # GPUs of a host that other instances own now
+
+    @property
+    def whole(self) -> Demand:
+        """Its total resources if no other instance had GPUs of its host."""
+        return Demand(self.total.gpus + self.lent, self.total.cpu_units, self.total.memory_mib) if self.lent else self.total
 
     @property
     def takes_tasks(self) -> bool:
@@ -173,7 +179,7 @@ class Pool(FreeSlots, Protocol):
     def slots(self) -> Iterable[Slot]: ...
 
     def totals(self) -> Iterable[Demand]:
-        """Return the distinct sizes of all slots, including slots that are not connected."""
+        """The distinct sizes of all slots, connected or not, with the GPUs that instances have taken from a host."""
         ...
 
     def has_line(self) -> bool:

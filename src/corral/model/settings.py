@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE
+from corral.model.instance import DEFAULT_CLUSTER, HOST_TYPE, TypeMapping
 from corral.model.session import SessionValidity
 
 
@@ -21,6 +21,7 @@ class Settings(Struct, frozen=True):
     isolate: bool = False  # --isolate: tasks get no access to the host
     alarm_timing: str = "fast"  # "fast", or "aws": an alarm is evaluated only when a period has ended
     secrets_key: bytes = bytes(32)  # used by services/ssm/encryption.py
+    instance_types: dict[str, TypeMapping] = field(default_factory=dict)  # from corral.toml
 
     def __repr__(self) -> str:
         return f"Settings({self.account!r}, {self.cluster!r}, {self.endpoint_url!r})"

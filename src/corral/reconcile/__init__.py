@@ -4,7 +4,8 @@ from importlib import import_module
 from typing import Any
 
 from corral.core import Reconciler, Tx
-from corral.reconcile.hosts import drop_terminated_instances, reconcile_host, reconcile_instance
+from corral.reconcile.hosts import reconcile_host
+from corral.reconcile.instances import drop_terminated_instances, reconcile_instance
 from corral.reconcile.logs import expire_events, purge_logs, sweep_shipments
 from corral.reconcile.metrics import expire_alarm_history, roll_up_metrics
 from corral.reconcile.scheduler import reconcile_pool
@@ -40,6 +41,9 @@ STATE: dict[str, Reconciler] = {
     "layers": _once_needed("images", "drop_unused_layers"),
     "repositories": _once_needed("images", "clear_deleted_repositories"),
     "moves": _once_needed("queues", "move_messages"),
+    "group": _once_needed("groups", "reconcile_group"),
+    "schedule": _once_needed("groups", "run_scheduled_actions"),
+    "activities": _once_needed("groups", "drop_old_activities"),
 }
 METRICS: dict[str, Reconciler] = {
     "rollup": roll_up_metrics,

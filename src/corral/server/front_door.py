@@ -107,7 +107,7 @@ class FrontDoor:
         self._s3 = S3Requests(settings, lanes, ids, intake, self._calls, self._origins)
         self._task_endpoints = task_endpoints
         self._permissions = TaskPermissions(lanes["state"], settings, ids)
-        self._status_pages = StatusPages(lanes["state"], status, revocation)
+        self._status_pages = StatusPages(lanes["state"], settings, ids, status, revocation)
 
     async def respond(self, request: aws.Request, receive: Receive, connection: HttpConnection) -> aws.Response:
         """Handle a request whose head has arrived completely. Raise ClientGone if the client disconnects."""

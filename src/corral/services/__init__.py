@@ -40,6 +40,7 @@ class Service(Struct, frozen=True):
 
 
 MODULES = {  # service → its lane, and the module with its tables
+    "autoscaling": ("state", "autoscaling.handlers"),
     "cloudwatch": ("metrics", "cloudwatch.handlers"),
     "ec2": ("state", "ec2.handlers"),
     "ecr": ("state", "ecr.handlers"),

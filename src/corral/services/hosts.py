@@ -14,8 +14,9 @@ from corral.model.run import SILENT_S, Foreign, Hello, Observed, RunState, run_o
 from corral.model.stop_reasons import HOST_RESTARTED, STOPPED_BEFORE_START
 from corral.model.task import Run, Task, TaskState
 from corral.services.ecs.gpu_assignment import give_spare_gpus
-from corral.services.ecs.task_progress import apply_progress, check_health, host_of, start_run, start_runs, stop_runs
+from corral.services.ecs.task_progress import apply_progress, check_health, start_run, start_runs, stop_runs
 from corral.services.ecs.task_spec import rules_by_container, spec_of
+from corral.services.instances import host_changed
 from corral.store import Store
 
 UNKNOWN_TO_HOST = "the host no longer knows this run"
@@ -51,6 +52,7 @@ def hello(tx: Tx[Store], message: Hello) -> None:
             stop_runs(tx, after, stoppable(after.runs, rules_by_container(tx, after)))
         _restore_health_checks(tx, after)
     _wake_pools(tx, message.host_id)
+    host_changed(tx, message.host_id)
 
 
 def report(tx: Tx[Store], host_id: str, runs: Iterable[Observed]) -> None:
@@ -58,7 +60,7 @@ def report(tx: Tx[Store], host_id: str, runs: Iterable[Observed]) -> None:
     by_task: dict[str, tuple[Task, dict[str, Observed]]] = {}
     for observed in runs:
         task = tx.store.tasks.of_run(run_of_attempt(observed.run_id))
-        if task is not None and task.instance_id is not None and host_of(tx, task) == host_id:
+        if task is not None and task.instance_id is not None and tx.store.instances.is_on(task.instance_id, host_id):
             by_task.setdefault(task.id, (task, {}))[1][observed.run_id] = observed
         if observed.stopped_at_s is None and (task is None or task.state is TaskState.STOPPED):
             tx.stop(host_id, observed.run_id)  # the task of this run has stopped or does not exist
@@ -77,7 +79,7 @@ def order_again(tx: Tx[Store], host_id: str, attempt_ids: Collection[str]) -> No
         task = tx.store.tasks.of_run(run_of_attempt(attempt_id))
         if task is not None and task.desired is TaskState.RUNNING and task.instance_id is not None:
             runs = tuple(run for run in task.runs if run.attempt_id == attempt_id)
-            if host_of(tx, task) == host_id:
+            if tx.store.instances.is_on(task.instance_id, host_id):
                 start_runs(tx, task.but(runs=runs), spec_of(tx, task))
 
 
@@ -88,6 +90,7 @@ def heartbeat(tx: Tx[Store], host_id: str) -> None:
         if not host["connected"]:
             tx.due(f"host:{host_id}", tx.now_s + SILENT_S)
             _wake_pools(tx, host_id)
+            host_changed(tx, host_id)
 
 
 def gpus_in_use(tx: Tx[Store], host_id: str, found: Mapping[str, Sequence[Foreign]]) -> None:

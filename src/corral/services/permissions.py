@@ -77,7 +77,7 @@ _CLUSTERS = frozenset(
     {"DeleteCluster", "ListContainerInstances", "PutClusterCapacityProviders", "UpdateCluster", "UpdateClusterSettings"}
 )
 _TASKS = frozenset({"DescribeTasks", "ExecuteCommand", "GetTaskProtection", "StopTask", "UpdateTaskProtection"})
-_INSTANCES = frozenset({"DescribeContainerInstances", "UpdateContainerInstancesState"})
+_INSTANCES = frozenset({"DeregisterContainerInstance", "DescribeContainerInstances", "UpdateContainerInstancesState"})
 _DEFINITIONS = frozenset({"DeleteTaskDefinitions", "DeregisterTaskDefinition"})
 _TAGS = frozenset({"TagResource", "UntagResource", "ListTagsForResource"})
 
@@ -102,7 +102,8 @@ def _ecs(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[
         tasks = params.get("tasks") or [params.get("task") or "*"]
         arns = [arn(f"task/{cluster}/{short(each)}") for each in tasks]
     elif operation in _INSTANCES:
-        arns = [arn(f"container-instance/{cluster}/{short(each)}") for each in params.get("containerInstances", ())]
+        named = params.get("containerInstances") or [params.get("containerInstance", "")]
+        arns = [arn(f"container-instance/{cluster}/{short(each)}") for each in named]
     elif operation in _DEFINITIONS:
         given = params.get("taskDefinitions") or [params.get("taskDefinition", "")]
         arns = [arn(f"task-definition/{short(each)}") for each in given]
@@ -265,12 +266,31 @@ def _cloudwatch(tx: Tx[Store], caller: Caller, operation: str, params: Params) -
     return _each("cloudwatch", operation, arns, {**_tags(params), **namespace})
 
 
+def _autoscaling(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
+    """The ARNs of the groups that a request names, or whose instances it names. Describe operations have no resources."""
+    if operation.startswith("Describe"):
+        return _each("autoscaling", operation, (), {})
+    names = {params.get("AutoScalingGroupName"), *(tag.get("ResourceId") for tag in params.get("Tags", ()))} - {None}
+    if (policy := params.get("PolicyName", "")).startswith("arn:"):  # the handler takes the group from it
+        names = {policy.partition(":autoScalingGroupName/")[2].partition(":policyName/")[0]}
+    instance = params.get("InstanceId", "") if operation != "CreateAutoScalingGroup" else ""
+    member = tx.store.groups.member_with_ec2_id(caller.region, instance)
+    names |= {member.group} if member is not None else set()
+    arns = []
+    for name in sorted(name.rpartition(":autoScalingGroupName/")[2] for name in names):
+        group = tx.store.groups.get(caller.region, name)
+        uid = group.uid if group is not None else "*"
+        arns.append(f"arn:aws:autoscaling:{caller.region}:{caller.account}:autoScalingGroup:{uid}:autoScalingGroupName/{name}")
+    return _each("autoscaling", operation, arns or [UNKNOWN_RESOURCE], _tags(params))
+
+
 def _corral(tx: Tx[Store], caller: Caller, operation: str, params: Params) -> list[Permission]:
     return [Permission(f"corral:{operation}", NO_RESOURCE)]
 
 
 Derivation = Callable[[Tx[Store], Caller, str, Params], list[Permission]]
 DERIVATIONS: dict[str, Derivation] = {
+    "autoscaling": _autoscaling,
     "cloudwatch": _cloudwatch,
     "corral": _corral,  # Corral's own pages, such as the status page
     "ecr": _ecr,

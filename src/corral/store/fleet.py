@@ -104,7 +104,7 @@ class PoolIndex:
 
     def put(self, slot: Slot) -> None:
         self._slots[slot.id] = slot
-        self._totals[slot.total] = self._totals.get(slot.total, 0) + 1
+        self._totals[slot.whole] = self._totals.get(slot.whole, 0) + 1
         if slot.withheld:
             self._withheld[slot.id] = slot.withheld
         self._list(slot)
@@ -115,9 +115,9 @@ class PoolIndex:
         self._withheld.pop(slot_id, None)
         if self._selections:
             self._note_change(slot_id)
-        self._totals[slot.total] -= 1
-        if not self._totals[slot.total]:
-            del self._totals[slot.total]
+        self._totals[slot.whole] -= 1
+        if not self._totals[slot.whole]:
+            del self._totals[slot.whole]
 
     def change(self, slot_id: str, gpu_ids: Sequence[str], cpu_units: int, memory_mib: int, group: str = "", *, back: bool) -> None:
         """Take resources from a slot, or give them back (`back`). If `group` is given, also count one pending task of the group.

@@ -64,6 +64,10 @@ class Hosts:
             )  # fmt: skip
         self._renew(hello.host_id)
 
+    def silent_ids(self) -> set[str]:
+        """The hosts that do not report."""
+        return {host_id for (host_id,) in self._database.execute("SELECT id FROM host WHERE connected = 0")}
+
     def get(self, host_id: str) -> dict[str, Any] | None:
         found = self.all(host_id)
         return found[0] if found else None
@@ -99,6 +103,14 @@ class Hosts:
             (host_id, excluded),
         )
         return [GpuDevice(gpu_id, at, model, mib, bool(sim), bool(out)) for gpu_id, at, model, mib, sim, out in rows]
+
+    def most_gpus(self) -> int | None:
+        """The number of GPUs of the largest host, also of GPUs that instances own. None: there is no host yet."""
+        (hosts,) = self._database.execute("SELECT count(*) FROM host").fetchone()
+        if not hosts:
+            return None
+        rows = self._database.execute("SELECT count(*) FROM gpu WHERE present = 1 AND excluded = 0 GROUP BY host_id").fetchall()
+        return max((count for (count,) in rows), default=0)
 
     def gpu_owners(self, host_id: str) -> dict[str, str]:
         """GPU id → id of the instance that owns the GPU."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -15,9 +15,14 @@ from corral.model.run import GpuDevice
 from corral.model.task import Demand
 from corral.store.claims import Claims
 from corral.store.fleet import Fleet
+from corral.store.instance_usage import InstanceUsage
 
 HOLD_PREFIX = "corral.hold."  # the instance attribute `corral.hold.<GPU id>` reserves that GPU; its value is the reason
-COLUMNS = "id, region, cluster, type, state, gpus, cpu_units, memory_mib, created_at, host_id, status, terminated_at, details"
+COLUMNS = (
+    "id, region, cluster, type, state, gpus, cpu_units, memory_mib, created_at, host_id, status, terminated_at, details, "
+    "group_name, joins, launched_at, launch_reason, end_reason"
+)
+EC2_DIGITS = 17  # of an id, in EC2's form of it
 
 
 class Instances:
@@ -27,8 +32,10 @@ class Instances:
         self._database = database
         self._fleet = fleet
         self._claims = claims
+        self.usage = InstanceUsage(database)
         self._live: dict[str, Instance] = {}  # a cache of all instances that are not terminated
         self._by_host: dict[str | None, dict[str, None]] = {}
+        self._addresses: dict[str, set[str]] = {}  # subnet → the private addresses of its instances
         if not database.reads_only:
             for row in database.execute(f"SELECT {COLUMNS} FROM instance WHERE state != 'terminated'").fetchall():
                 self._remember(row[0], _instance(row))
@@ -47,6 +54,31 @@ class Instances:
         row = self._database.execute(f"SELECT {COLUMNS} FROM instance WHERE id = ?", (instance_id,)).fetchone()
         return _instance(row) if row else None
 
+    def by_ec2_id(self, given: str) -> Instance | None:
+        """The instance with this id in EC2's form: the first digits of its own id."""
+        digits = given.removeprefix("i-")
+        if len(digits) != EC2_DIGITS or len(given) == len(digits):
+            return None
+        row = self._database.execute("SELECT id FROM instance WHERE id >= ? AND id < ?", (digits, f"{digits}g")).fetchone()
+        return self.get(row[0]) if row else None
+
+    def listed(self, region: str, after: str = "", limit: int = -1) -> list[Instance]:
+        """The instances of a region in the order of their ids, also terminated ones; limit -1: all of them."""
+        sql = f"SELECT {COLUMNS} FROM instance WHERE region = ? AND id > ? ORDER BY id LIMIT ?"
+        return [_instance(row) for row in self._database.execute(sql, (region, after, limit)).fetchall()]
+
+    def live(self, region: str) -> list[Instance]:
+        """The instances of a region that are not terminated."""
+        return [instance for instance in self._live.values() if instance.region == region]
+
+    def slices(self) -> list[Instance]:
+        """The instances of all regions that are not terminated, without the hosts' own."""
+        return [instance for instance in self._live.values() if not instance.is_host]
+
+    def addresses(self, subnet_id: str) -> Set[str]:
+        """The private addresses of the instances in a subnet that are not terminated."""
+        return self._addresses.get(subnet_id, frozenset())
+
     def all(self) -> list[Instance]:
         """All instances, sorted by age. Terminated instances are included until their rows are deleted."""
         rows = self._database.execute(f"SELECT {COLUMNS} FROM instance ORDER BY created_at, id")
@@ -58,14 +90,19 @@ class Instances:
         return sorted(found, key=lambda instance: (not instance.is_host, instance.id))
 
     def joined_clusters(self) -> set[tuple[str, str]]:
-        """The (region, cluster) pairs that instances have joined. The hosts' own instances are not included."""
-        return {(each.region, each.cluster) for each in self._live.values() if each.pool is not None and not each.is_host}
+        """The (region, cluster) pairs that instances have joined, without those of hosts' own instances."""
+        return {(each.region, each.cluster) for each in self._live.values() if each.cluster and not each.is_host}
 
     def host_of(self, instance_id: str) -> str:
         """The host whose agent gets the orders for this instance."""
         live = self._live.get(instance_id) or self.get(instance_id)
         assert live is not None and live.host_id is not None, f"instance {instance_id} has no host"
         return live.host_id
+
+    def is_on(self, instance_id: str, host_id: str) -> bool:
+        """Whether the instance has this host. An instance that was stopped has none, and its tasks have ended."""
+        found = self.get(instance_id)
+        return found is not None and found.host_id == host_id
 
     def gpus(self, instance_id: str) -> list[GpuDevice]:
         """The GPUs of an instance that are present and not excluded, in the host's order."""
@@ -109,45 +146,79 @@ class Instances:
 
     # Launch and termination
 
-    def add(self, instance: Instance, pool: str, rank: Rank) -> Claim:
-        """Add an instance that waits for capacity of a pool, and its claim. `launch` grants the claim."""
+    def add(self, instance: Instance, pool: str, rank: Rank, attributes: Mapping[str, str] | None = None) -> Claim:
+        """Add an instance that waits for capacity of a pool, with its claim; `launch` grants the claim."""
         assert instance.state is InstanceState.PENDING and instance.host_id is None
         self.put_row(instance)
+        self._database.executemany(
+            "INSERT INTO instance_attribute VALUES (?, ?, ?)", [(instance.id, *each) for each in (attributes or {}).items()]
+        )
+        return self._claim(instance, pool, rank)
+
+    def launch(self, instance: Instance, placement: Placement, now_s: float) -> Instance:
+        """Move GPUs from the slot that a placement chose to the instance, which is running then."""
+        parent = self._live[placement.slot_id]
+        assert parent.is_host and len(placement.gpu_ids) == instance.gpus
+        launched = self._move(instance, InstanceState.RUNNING, host_id=parent.host_id, launched_at_s=now_s)
+        self._claims.remove(INSTANCE, instance.id)
+        self.usage.begin(launched, now_s)
+        if placement.gpu_ids:
+            self._give_gpus(placement.gpu_ids, parent.id, instance.id)
+            self.renew_slot(parent.id)
+        self.renew_slot(instance.id)
+        return launched
+
+    def begin_end(self, instance: Instance, state: InstanceState, reason: str, now_s: float) -> Instance:
+        """Stop placing tasks on an instance: it is STOPPING or SHUTTING_DOWN until its last task has ended."""
+        changed = self._move(instance, state, end_reason=reason)
+        self.usage.end(instance, now_s)
+        self.renew_slot(instance.id)
+        return changed
+
+    def stop(self, instance: Instance) -> Instance:
+        """Return the GPUs of a stopping instance to its host. The schema refuses this while a run leases one of them."""
+        self._release(instance)
+        return self._move(instance, InstanceState.STOPPED, host_id=None, cluster="", status="ACTIVE")
+
+    def restart(self, instance: Instance, pool: str, rank: Rank, reason: str) -> tuple[Instance, Claim]:
+        """Let a stopped instance wait for capacity again."""
+        waiting = self._move(instance, InstanceState.PENDING, launch_reason=reason, end_reason="")
+        return waiting, self._claim(waiting, pool, rank)
+
+    def terminate(self, instance: Instance, now_s: float, reason: str = "") -> Instance:
+        """End an instance that has no tasks. Its GPUs return to its host."""
+        if instance.state is InstanceState.PENDING:
+            self._claims.remove(INSTANCE, instance.id)
+        elif instance.host_id is not None:
+            self._release(instance)
+        ended = self._move(
+            instance, InstanceState.TERMINATED, terminated_at_s=now_s, end_reason=instance.end_reason or reason
+        )  # fmt: skip
+        self._database.execute("DELETE FROM instance_attribute WHERE instance_id = ?", (instance.id,))
+        return ended
+
+    def set_group(self, instance: Instance, group: str, now_s: float) -> Instance:
+        """Attach an instance to an Auto Scaling group, or detach it. Its hours count for the new group from now on."""
+        changed = instance.but(group=group)
+        self.put_row(changed)
+        if changed.state is InstanceState.RUNNING and group != instance.group:
+            self.usage.change(changed, now_s)
+        return changed
+
+    def _claim(self, instance: Instance, pool: str, rank: Rank) -> Claim:
         claim = Claim(rank, INSTANCE, instance.id, instance.demand)
         self._claims.add(pool, claim)
         return claim
 
-    def launch(self, instance: Instance, placement: Placement) -> Instance:
-        """Move GPUs from the chosen slot to the instance. The instance is running then."""
-        parent = self._live[placement.slot_id]
-        assert parent.is_host and len(placement.gpu_ids) == instance.gpus
-        launched = self._move(instance, InstanceState.RUNNING, host_id=parent.host_id)
-        self._claims.remove(INSTANCE, instance.id)
-        self._give_gpus(placement.gpu_ids, parent.id, instance.id)
-        self.renew_slot(parent.id)
-        self.renew_slot(instance.id)
-        return launched
-
-    def shut_down(self, instance: Instance) -> Instance:
-        """Stop placing tasks on an instance. When its last task has ended, `terminate` is called."""
-        changed = self._move(instance, InstanceState.SHUTTING_DOWN)
-        self.renew_slot(instance.id)
-        return changed
-
-    def terminate(self, instance: Instance, now_s: float) -> Instance:
-        """Return the GPUs of an instance to its host's own slot. The schema refuses this while a run leases one of the GPUs."""
-        ended = self._move(instance, InstanceState.TERMINATED, terminated_at_s=now_s)
-        if instance.host_id is None:
-            self._claims.remove(INSTANCE, instance.id)
-            return ended
+    def _release(self, instance: Instance) -> None:
+        assert instance.host_id is not None
         own_id = host_instance_id(instance.host_id)
         owned = self._database.execute("SELECT id FROM gpu WHERE owner = ?", (instance.id,)).fetchall()
-        self._give_gpus([gpu_id for (gpu_id,) in owned], instance.id, own_id)
-        self._database.execute("DELETE FROM instance_attribute WHERE instance_id = ?", (instance.id,))
         if instance.pool is not None:
             self._fleet.drop_slot(instance.pool, instance.id)
-        self.renew_slot(own_id)
-        return ended
+        if owned:
+            self._give_gpus([gpu_id for (gpu_id,) in owned], instance.id, own_id)
+            self.renew_slot(own_id)
 
     def drop_terminated(self, before_s: float, limit: int) -> int:
         """Delete up to `limit` instances that were terminated before `before_s`. Return their number."""
@@ -159,13 +230,17 @@ class Instances:
     def put_row(self, instance: Instance) -> None:
         """Write only the row. If the change affects the slot, the caller must also call `renew_slot`."""
         self._database.execute(
-            f"INSERT INTO instance ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
+            f"INSERT INTO instance ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (id) DO UPDATE SET "
             "cluster = excluded.cluster, type = excluded.type, state = excluded.state, gpus = excluded.gpus, "
             "cpu_units = excluded.cpu_units, memory_mib = excluded.memory_mib, host_id = excluded.host_id, "
-            "status = excluded.status, terminated_at = excluded.terminated_at, details = excluded.details",
+            "status = excluded.status, terminated_at = excluded.terminated_at, details = excluded.details, "
+            "group_name = excluded.group_name, joins = excluded.joins, launched_at = excluded.launched_at, "
+            "launch_reason = excluded.launch_reason, end_reason = excluded.end_reason",
             (instance.id, instance.region, instance.cluster, instance.type, instance.state.value, instance.gpus,
              instance.cpu_units, instance.memory_mib, instance.created_at_s, instance.host_id, instance.status,
-             instance.terminated_at_s, orjson.dumps(instance.details).decode()),
+             instance.terminated_at_s, orjson.dumps(instance.details).decode(), instance.group, instance.joins,
+             instance.launched_at_s, instance.launch_reason, instance.end_reason),
         )  # fmt: skip
         self._database.journal.on_rollback(partial(self._remember, instance.id, self._live.get(instance.id)))
         self._remember(instance.id, instance)
@@ -174,9 +249,12 @@ class Instances:
         before = self._live.pop(instance_id, None)
         if before is not None:
             del self._by_host[before.host_id][instance_id]
+            self._addresses.get(before.details.get("SubnetId", ""), set()).discard(before.details.get("PrivateIpAddress", ""))
         if instance is not None and instance.state is not InstanceState.TERMINATED:
             self._live[instance_id] = instance
             self._by_host.setdefault(instance.host_id, {})[instance_id] = None
+            if "PrivateIpAddress" in instance.details:
+                self._addresses.setdefault(instance.details["SubnetId"], set()).add(instance.details["PrivateIpAddress"])
 
     def _move(self, instance: Instance, state: InstanceState, **changes: Any) -> Instance:
         assert state in MOVES[instance.state], f"instance {instance.id}: {instance.state} → {state}"
@@ -188,12 +266,28 @@ class Instances:
         moved = self._database.executemany(
             "UPDATE gpu SET owner = ? WHERE id = ? AND owner = ?", [(after, gpu_id, before) for gpu_id in gpu_ids]
         ).rowcount
-        assert not gpu_ids or moved == len(gpu_ids), "a GPU does not belong to the instance that gives it away"
+        assert moved == len(gpu_ids), "a GPU does not belong to the instance that gives it away"
 
     # Container instances of ECS
 
+    def join(self, instance: Instance, cluster: str) -> Instance:
+        """Let a running instance join a cluster: its slot serves the tasks of the cluster."""
+        assert not instance.cluster and instance.host_id is not None
+        joined = instance.but(cluster=cluster)
+        self.put_row(joined)
+        self.renew_slot(instance.id)
+        return joined
+
+    def leave(self, instance: Instance) -> Instance:
+        """Take an instance without tasks out of its cluster. It keeps its GPUs."""
+        assert instance.pool is not None
+        self._fleet.drop_slot(instance.pool, instance.id)
+        left = instance.but(cluster="")
+        self.put_row(left)
+        return left
+
     def set_status(self, instance_id: str, status: str) -> None:
-        """Set ACTIVE or DRAINING. A draining instance gets no new tasks. Its running tasks continue."""
+        """Set ACTIVE, DRAINING or INACTIVE. Only an active instance gets new tasks; the others keep their present ones."""
         self.put_row(self._live[instance_id].but(status=status))
         self.renew_slot(instance_id)
 
@@ -217,12 +311,21 @@ class Instances:
         """GPU id → reason, for the GPUs that a user has reserved."""
         return _holds(self.attributes(instance_id))
 
+    def holds_on_host(self, host_id: str) -> dict[str, str]:
+        """GPU of a host that a user has reserved → the reason."""
+        rows = self._database.execute(
+            "SELECT name, value FROM instance_attribute JOIN instance ON instance.id = instance_id "
+            "WHERE host_id = ? AND name LIKE ? ORDER BY name",
+            (host_id, f"{HOLD_PREFIX}%"),
+        )
+        return _holds(dict(rows.fetchall()))
+
     # Slots
 
     def renew_slot(self, instance_id: str) -> None:
         """Replace the slot of an instance by one that is derived from the current rows."""
         instance = self._live[instance_id]
-        if instance.pool is not None:
+        if instance.pool is not None and instance.host_id is not None:
             self._fleet.put_slot(instance.pool, self._slot(instance))
 
     def _slot(self, instance: Instance) -> Slot:
@@ -259,9 +362,14 @@ class Instances:
             connected=bool(connected),
             links=_useful_links(links),
             withheld=withheld,
-            draining=instance.status == "DRAINING" or instance.state is not InstanceState.RUNNING,
-            attributes={**built_in_attributes(instance.type, name, self.gpus(instance.id)), **attributes},
-            registered_at_s=instance.created_at_s,
+            draining=instance.status != "ACTIVE" or instance.state is not InstanceState.RUNNING,
+            attributes={
+                **built_in_attributes(instance.type, name, self.gpus(instance.id)),
+                **launch_attributes(instance),
+                **attributes,
+            },
+            registered_at_s=instance.launched_at_s or instance.created_at_s,
+            lent=sum(owner != instance.id and not excluded for _, excluded, _, owner in rows) if instance.is_host else 0,
         )
         self._count_tasks(slot)
         return slot
@@ -302,11 +410,25 @@ def built_in_attributes(instance_type: str, host_name: str, gpus: Sequence[GpuDe
     }
 
 
+def launch_attributes(instance: Instance) -> dict[str, str]:
+    """The attributes that a container instance has from its launch. A host's own instance has none of them."""
+    details = instance.details
+    found = {
+        "ecs.availability-zone": details.get("Placement", {}).get("AvailabilityZone"),
+        "ecs.ami-id": details.get("ImageId"),
+        "ecs.subnet-id": details.get("SubnetId"),
+        "ecs.vpc-id": details.get("VpcId"),
+        "ecs.cpu-architecture": details.get("Architecture"),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
 def _instance(row: Row) -> Instance:
     return Instance(
         id=row[0], region=row[1], cluster=row[2], type=row[3], state=InstanceState(row[4]), gpus=row[5], cpu_units=row[6],
         memory_mib=row[7], created_at_s=row[8], host_id=row[9], status=row[10], terminated_at_s=row[11],
-        details=orjson.loads(row[12]),
+        details=orjson.loads(row[12]), group=row[13], joins=row[14], launched_at_s=row[15], launch_reason=row[16],
+        end_reason=row[17],
     )  # fmt: skip
 
 

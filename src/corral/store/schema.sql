@@ -54,20 +54,26 @@ CREATE TABLE instance (
     region        TEXT NOT NULL,            -- empty: a host's own instance, which joins its cluster in every region
     cluster       TEXT NOT NULL,            -- the ECS cluster that it joined; empty: none
     type          TEXT NOT NULL,
-    state         TEXT NOT NULL CHECK (state IN ('pending', 'running', 'shutting-down', 'terminated')),
+    state         TEXT NOT NULL CHECK (state IN ('pending', 'running', 'stopping', 'stopped', 'shutting-down', 'terminated')),
     gpus          INTEGER NOT NULL CHECK (gpus >= 0),
     cpu_units     INTEGER NOT NULL,
     memory_mib    INTEGER NOT NULL,
     created_at    REAL NOT NULL,
     host_id       TEXT REFERENCES host (id),
-    status        TEXT NOT NULL CHECK (status IN ('ACTIVE', 'DRAINING')),
+    status        TEXT NOT NULL CHECK (status IN ('ACTIVE', 'DRAINING', 'INACTIVE')),
     terminated_at REAL,
     details       TEXT NOT NULL,            -- JSON: from the request, for Describe operations
-    CHECK ((state = 'pending') <= (host_id IS NULL)),
-    CHECK ((state IN ('running', 'shutting-down')) <= (host_id IS NOT NULL)),
+    group_name    TEXT NOT NULL DEFAULT '', -- its Auto Scaling group; empty: none
+    joins         TEXT NOT NULL DEFAULT '', -- the ECS cluster that its user data names
+    launched_at   REAL,                     -- when it last became running
+    launch_reason TEXT NOT NULL DEFAULT '',
+    end_reason    TEXT NOT NULL DEFAULT '',
+    CHECK ((state IN ('pending', 'stopped')) <= (host_id IS NULL)),
+    CHECK ((state IN ('running', 'stopping', 'shutting-down')) <= (host_id IS NOT NULL)),
     CHECK ((state = 'terminated') = (terminated_at IS NOT NULL))
 ) WITHOUT ROWID;
 CREATE INDEX instance_terminated ON instance (terminated_at) WHERE state = 'terminated';
+CREATE INDEX instance_of_region ON instance (region, id);
 CREATE UNIQUE INDEX instance_of_host ON instance (host_id) WHERE region = '';
 
 -- The custom attributes of a container instance.

@@ -13,6 +13,7 @@ from corral.store.definitions import Definitions
 from corral.store.ecs_services import EcsServices
 from corral.store.expiries import Expiries
 from corral.store.fleet import Fleet
+from corral.store.groups import Groups
 from corral.store.hosts import Hosts
 from corral.store.images import RegistryImages
 from corral.store.instances import Instances
@@ -24,15 +25,9 @@ from corral.store.stored_resources import StoredResources
 from corral.store.tasks import Tasks
 
 SCHEMA = (
-    "schema.sql",
-    "queues.sql",
-    "objects.sql",
-    "buckets.sql",
-    "parameters.sql",
-    "images.sql",
-    "scaling.sql",
-    "ecs_services.sql",
-)
+    "schema.sql", "instance_usage.sql", "queues.sql", "objects.sql", "buckets.sql", "parameters.sql", "images.sql", "scaling.sql",
+    "ecs_services.sql", "groups.sql",
+)  # fmt: skip
 
 
 class Store(Database):
@@ -68,6 +63,7 @@ class Store(Database):
         self.parameters = Parameters(self)
         self.images = RegistryImages(self)
         self.scaling = ScalingRequests(self)
+        self.groups = Groups(self)
         if self.reads_only:
             del self.fleet  # readers have no index, because only the writer's thread may use it
         else:

@@ -115,6 +115,15 @@ INSERT INTO "gpu" VALUES('GPU-h-0','h',0,'Simulated',16000,1,1,'exclusive','2bed
 INSERT INTO "gpu" VALUES('GPU-h-1','h',1,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'');
 INSERT INTO "gpu" VALUES('GPU-h-2','h',2,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'');
 INSERT INTO "gpu" VALUES('GPU-h-3','h',3,'Simulated',16000,1,1,'exclusive','2bedac7ce67e4d63efd5fba049d3c507',0,'');
+CREATE TABLE group_member (
+    instance_id TEXT PRIMARY KEY,               -- not a reference: the row of a terminated instance may be dropped first
+    region      TEXT NOT NULL,
+    name        TEXT NOT NULL,
+    state       TEXT NOT NULL CHECK (state IN
+        ('Pending', 'Pending:Wait', 'InService', 'Standby', 'Terminating:Wait', 'Terminating', 'Terminating:Proceed')),
+    record      TEXT NOT NULL,
+    FOREIGN KEY (region, name) REFERENCES scaling_group (region, name)
+) WITHOUT ROWID;
 CREATE TABLE host (
     id        TEXT PRIMARY KEY,
     name      TEXT NOT NULL,
@@ -156,26 +165,51 @@ CREATE TABLE instance (
     region        TEXT NOT NULL,            -- empty: a host's own instance, which joins its cluster in every region
     cluster       TEXT NOT NULL,            -- the ECS cluster that it joined; empty: none
     type          TEXT NOT NULL,
-    state         TEXT NOT NULL CHECK (state IN ('pending', 'running', 'shutting-down', 'terminated')),
+    state         TEXT NOT NULL CHECK (state IN ('pending', 'running', 'stopping', 'stopped', 'shutting-down', 'terminated')),
     gpus          INTEGER NOT NULL CHECK (gpus >= 0),
     cpu_units     INTEGER NOT NULL,
     memory_mib    INTEGER NOT NULL,
     created_at    REAL NOT NULL,
     host_id       TEXT REFERENCES host (id),
-    status        TEXT NOT NULL CHECK (status IN ('ACTIVE', 'DRAINING')),
+    status        TEXT NOT NULL CHECK (status IN ('ACTIVE', 'DRAINING', 'INACTIVE')),
     terminated_at REAL,
     details       TEXT NOT NULL,            -- JSON: from the request, for Describe operations
-    CHECK ((state = 'pending') <= (host_id IS NULL)),
-    CHECK ((state IN ('running', 'shutting-down')) <= (host_id IS NOT NULL)),
+    group_name    TEXT NOT NULL DEFAULT '', -- its Auto Scaling group; empty: none
+    joins         TEXT NOT NULL DEFAULT '', -- the ECS cluster that its user data names
+    launched_at   REAL,                     -- when it last became running
+    launch_reason TEXT NOT NULL DEFAULT '',
+    end_reason    TEXT NOT NULL DEFAULT '',
+    CHECK ((state IN ('pending', 'stopped')) <= (host_id IS NULL)),
+    CHECK ((state IN ('running', 'stopping', 'shutting-down')) <= (host_id IS NOT NULL)),
     CHECK ((state = 'terminated') = (terminated_at IS NOT NULL))
 ) WITHOUT ROWID;
-INSERT INTO "instance" VALUES('2bedac7ce67e4d63efd5fba049d3c507','','default','corral.host','running',4,4096,4096,1.0,'h','ACTIVE',NULL,'{}');
+INSERT INTO "instance" VALUES('2bedac7ce67e4d63efd5fba049d3c507','','default','corral.host','running',4,4096,4096,1.0,'h','ACTIVE',NULL,'{}','','',NULL,'','');
 CREATE TABLE instance_attribute (
     instance_id TEXT NOT NULL REFERENCES instance (id),
     name        TEXT NOT NULL,
     value       TEXT NOT NULL,              -- empty: the attribute has no value
     PRIMARY KEY (instance_id, name)
 ) WITHOUT ROWID;
+CREATE TABLE instance_refresh (
+    id         TEXT PRIMARY KEY,
+    region     TEXT NOT NULL,
+    name       TEXT NOT NULL,
+    started_at REAL NOT NULL,
+    ended_at   REAL,
+    record     TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE instance_usage (
+    id            INTEGER PRIMARY KEY,
+    instance_id   TEXT NOT NULL,
+    region        TEXT NOT NULL,
+    type          TEXT NOT NULL,
+    group_name    TEXT NOT NULL,            -- its Auto Scaling group; empty: none
+    stack         TEXT NOT NULL,            -- its CloudFormation stack; empty: none
+    market        TEXT NOT NULL CHECK (market IN ('on-demand', 'spot')),  -- that the launch requested
+    gpus          INTEGER NOT NULL CHECK (gpus >= 0),
+    began_at      REAL NOT NULL,
+    billed_until  REAL CHECK (billed_until >= began_at)                   -- NULL: it runs
+);
 CREATE TABLE layer (
     digest TEXT PRIMARY KEY,
     content INTEGER NOT NULL REFERENCES content (id),
@@ -332,6 +366,24 @@ CREATE TABLE run (
 );
 INSERT INTO "run" VALUES('run-placed','placed',0,'c',1,1,'PENDING','["GPU-h-0"]',NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL);
 INSERT INTO "run" VALUES('run-waiting','waiting',0,'c',1,1,'PENDING','[]',NULL,NULL,NULL,NULL,NULL,0,0,NULL,NULL);
+CREATE TABLE scaling_activity (
+    number   INTEGER PRIMARY KEY,               -- in the order in which they began
+    id       TEXT NOT NULL UNIQUE,
+    region   TEXT NOT NULL,
+    name     TEXT NOT NULL,                     -- of the group, which may be deleted
+    ended_at REAL,                              -- NULL: in progress
+    record   TEXT NOT NULL
+);
+CREATE TABLE scaling_group (
+    region   TEXT NOT NULL,
+    name     TEXT NOT NULL,
+    min_size INTEGER NOT NULL,
+    max_size INTEGER NOT NULL,
+    desired  INTEGER NOT NULL,
+    record   TEXT NOT NULL,
+    PRIMARY KEY (region, name),
+    CHECK (0 <= min_size AND min_size <= desired AND desired <= max_size)
+) WITHOUT ROWID;
 CREATE TABLE scaling_request (
     policy       TEXT NOT NULL,                 -- ARN
     alarm        TEXT NOT NULL,                 -- ARN
@@ -410,6 +462,7 @@ CREATE TABLE upload (
 );
 CREATE INDEX task_definition_by_status ON task_definition (status, region, family, revision);
 CREATE INDEX instance_terminated ON instance (terminated_at) WHERE state = 'terminated';
+CREATE INDEX instance_of_region ON instance (region, id);
 CREATE UNIQUE INDEX instance_of_host ON instance (host_id) WHERE region = '';
 CREATE INDEX gpu_of_host ON gpu (host_id, position);
 CREATE INDEX gpu_of_owner ON gpu (owner, position);
@@ -423,6 +476,8 @@ CREATE INDEX run_of_task ON run (task_id, position);
 CREATE UNIQUE INDEX lease_exclusive ON lease (gpu_id) WHERE mode = 'exclusive';
 CREATE INDEX lease_of_run ON lease (run_id);
 CREATE INDEX client_token_expiry ON client_token (expires_at);
+CREATE UNIQUE INDEX instance_usage_running ON instance_usage (instance_id) WHERE billed_until IS NULL;
+CREATE INDEX instance_usage_billed ON instance_usage (billed_until);
 CREATE INDEX pile_left ON pile (id) WHERE owned = 0;
 CREATE INDEX queue_dead_letters ON queue (region, dead_letters, name) WHERE dead_letters IS NOT NULL;
 CREATE INDEX place_visible ON place (pile, visible_ms, receives) WHERE visible_ms IS NOT NULL;
@@ -449,6 +504,12 @@ CREATE INDEX scaling_request_alarm ON scaling_request (alarm);
 CREATE INDEX ecs_service_daemon ON ecs_service (cluster, region, name) WHERE strategy = 'DAEMON' AND status = 'ACTIVE';
 CREATE INDEX ecs_service_deleted ON ecs_service (deleted_at) WHERE status = 'INACTIVE';
 CREATE INDEX ecs_service_event_of ON ecs_service_event (region, cluster, name);
+CREATE INDEX group_member_group ON group_member (region, name);
+CREATE INDEX scaling_activity_open ON scaling_activity (region, name) WHERE ended_at IS NULL;
+CREATE INDEX scaling_activity_ended ON scaling_activity (region, name) WHERE ended_at IS NOT NULL;
+CREATE INDEX scaling_activity_age ON scaling_activity (ended_at);
+CREATE INDEX instance_refresh_group ON instance_refresh (region, name, started_at);
+CREATE UNIQUE INDEX instance_refresh_active ON instance_refresh (region, name) WHERE ended_at IS NULL;
 CREATE INDEX due_at ON due (at);
 CREATE INDEX outbox_key ON outbox (lane, kind, key) WHERE key IS NOT NULL;
 DELETE FROM "sqlite_sequence";

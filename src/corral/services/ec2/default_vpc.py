@@ -44,7 +44,7 @@ def ensure(tx: Tx[Store], caller: Caller) -> None:
     tx.store.stored.add(*MARK, caller.region, "", {}, tx.now_s)
     own = replace(tx, ids=SeededIds(Random(f"{caller.account}/{caller.region}")))
     options = [
-        {"Key": "domain-name", "Values": [_domain(caller.region)]},
+        {"Key": "domain-name", "Values": [domain(caller.region)]},
         {"Key": "domain-name-servers", "Values": ["AmazonProvidedDNS"]},
     ]
     shared = stored_resources.create(own, caller, DHCP_OPTIONS, {"DhcpConfigurations": options})
@@ -67,7 +67,7 @@ def _create(tx: Tx[Store], caller: Caller) -> Document:
     return vpc
 
 
-def _domain(region: str) -> str:
+def domain(region: str) -> str:
     return "ec2.internal" if region == "us-east-1" else f"{region}.compute.internal"
 
 

@@ -13,14 +13,27 @@ DependencyViolation = api_error("DependencyViolation")
 DryRunOperation = api_error("DryRunOperation", 412)
 GatewayNotAttached = api_error("Gateway.NotAttached")
 IdempotentParameterMismatch = api_error("IdempotentParameterMismatch")
+IncorrectInstanceState = api_error("IncorrectInstanceState")
+InstanceLimitExceeded = api_error("InstanceLimitExceeded")
 InsufficientCidrBlocks = api_error("InsufficientCidrBlocks")
+InsufficientFreeAddressesInSubnet = api_error("InsufficientFreeAddressesInSubnet")
+InsufficientInstanceCapacity = api_error("InsufficientInstanceCapacity")  # AWS: 500; clients would retry in vain
+InvalidAMIID = api_error("InvalidAMIID.NotFound")
+InvalidAMIName = api_error("InvalidAMIName.Duplicate")
 InvalidAddressNotFound = api_error("InvalidAddress.NotFound")
 InvalidAssociationNotFound = api_error("InvalidAssociationID.NotFound")
 InvalidGroupDuplicate = api_error("InvalidGroup.Duplicate")
 InvalidID = api_error("InvalidID")
 InvalidIPAddressInUse = api_error("InvalidIPAddress.InUse")
+InvalidInstanceID = api_error("InvalidInstanceID.NotFound")
+InvalidInstanceIDMalformed = api_error("InvalidInstanceID.Malformed")
+InvalidInstanceType = api_error("InvalidInstanceType")
 InvalidKeyFormat = api_error("InvalidKey.Format")
 InvalidKeyPairDuplicate = api_error("InvalidKeyPair.Duplicate")
+InvalidLaunchTemplateId = api_error("InvalidLaunchTemplateId.NotFound")
+InvalidLaunchTemplateName = api_error("InvalidLaunchTemplateName.NotFoundException")
+InvalidLaunchTemplateNameExists = api_error("InvalidLaunchTemplateName.AlreadyExistsException")
+InvalidLaunchTemplateVersion = api_error("InvalidLaunchTemplateId.VersionNotFound")
 InvalidNetworkAclEntryNotFound = api_error("InvalidNetworkAclEntry.NotFound")
 InvalidNextToken = api_error("InvalidNextToken")
 InvalidParameterCombination = api_error("InvalidParameterCombination")
@@ -32,9 +45,11 @@ InvalidRouteNotFound = api_error("InvalidRoute.NotFound")
 InvalidServiceName = api_error("InvalidServiceName")
 InvalidSubnetConflict = api_error("InvalidSubnet.Conflict")
 InvalidSubnetRange = api_error("InvalidSubnet.Range")
+InvalidUserData = api_error("InvalidUserData.Malformed")
 InvalidVpcRange = api_error("InvalidVpc.Range")
 MissingParameter = api_error("MissingParameter")
 NetworkAclEntryAlreadyExists = api_error("NetworkAclEntryAlreadyExists")
+OperationNotPermitted = api_error("OperationNotPermitted")
 ResourceAlreadyAssociated = api_error("Resource.AlreadyAssociated")
 RouteAlreadyExists = api_error("RouteAlreadyExists")
 RulesPerSecurityGroupLimitExceeded = api_error("RulesPerSecurityGroupLimitExceeded")
@@ -57,6 +72,9 @@ NOT_FOUND = {  # resource type → the error for an id that does not exist
     "key-pair": (api_error("InvalidKeyPair.NotFound"), "The key pair '{}' does not exist"),
     "network-acl": (api_error("InvalidNetworkAclID.NotFound"), "The networkAcl ID '{}' does not exist"),
     "dhcp-options": (api_error("InvalidDhcpOptionID.NotFound"), "The dhcpOption ID '{}' does not exist"),
+    "instance": (InvalidInstanceID, "The instance ID '{}' does not exist"),
+    "image": (InvalidAMIID, "The image id '[{}]' does not exist"),
+    "launch-template": (InvalidLaunchTemplateId, "The specified launch template, with template ID {}, does not exist."),
     "association": (InvalidAssociationNotFound, "The association ID '{}' does not exist"),
 }  # fmt: skip
 

@@ -118,6 +118,7 @@ def _private_ip(tx: Tx[Store], caller: Caller, subnet: Document, params: Params)
         for nat in every(tx, caller, "natgateway", SubnetId=subnet["SubnetId"])
         for each in nat["NatGatewayAddresses"]
     }
+    taken |= tx.store.instances.addresses(subnet["SubnetId"])
     block = IPv4Network(subnet["CidrBlock"])
     if "PrivateIpAddress" in params:
         given: str = params["PrivateIpAddress"]

@@ -108,7 +108,11 @@ def _check_delete(tx: Tx[Store], caller: Caller, group: Document) -> None:
         for rule in other["_rules"]
     )
     used = (group_id in [each["GroupId"] for each in endpoint["Groups"]] for endpoint in every(tx, caller, "vpc-endpoint"))
-    if any(referring) or any(used):
+    launched = (
+        group_id in [each["GroupId"] for each in instance.details.get("SecurityGroups", ())]
+        for instance in tx.store.instances.live(caller.region)
+    )
+    if any(referring) or any(used) or any(launched):
         raise DependencyViolation(f"resource {group_id} has a dependent object")
 
 

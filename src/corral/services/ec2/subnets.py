@@ -57,6 +57,8 @@ def _ipv6(tx: Tx[Store], params: Params, vpc: Document, siblings: list[Document]
 
 
 def _check_delete(tx: Tx[Store], caller: Caller, subnet: Document) -> None:
+    if tx.store.instances.addresses(subnet["SubnetId"]):
+        raise in_use("subnet", subnet["SubnetId"])
     endpoints = every(tx, caller, "vpc-endpoint", VpcId=subnet["VpcId"])
     if every(tx, caller, "natgateway", SubnetId=subnet["SubnetId"]) or any(
         subnet["SubnetId"] in endpoint["SubnetIds"] for endpoint in endpoints
@@ -67,6 +69,12 @@ def _check_delete(tx: Tx[Store], caller: Caller, subnet: Document) -> None:
 def _deleted(tx: Tx[Store], caller: Caller, subnet: Document) -> None:
     route_tables.forget_subnet(tx, caller, subnet)
     network_acls.forget_subnet(tx, caller, subnet)
+
+
+def _view(tx: Tx[Store], caller: Caller, subnet: Document) -> Document:
+    """Addresses of instances are not available."""
+    used = len(tx.store.instances.addresses(subnet["SubnetId"]))
+    return {**subnet, "AvailableIpAddressCount": subnet["AvailableIpAddressCount"] - used}
 
 
 SUBNET = ResourceType(
@@ -82,6 +90,7 @@ SUBNET = ResourceType(
     created=network_acls.associate_subnet,
     check_delete=_check_delete,
     deleted=_deleted,
+    view=_view,
     selects=filtered(
         {
             "subnet-id": "SubnetId", "subnet-arn": "SubnetArn", "vpc-id": "VpcId", "state": "State", "cidr": "CidrBlock",

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from corral.core import Tx
+from corral.model.instance import ec2_id
 from corral.services.caller import Caller
 from corral.services.ec2.dhcp_options import DHCP_OPTIONS
 from corral.services.ec2.elastic_ips import ELASTIC_IP
 from corral.services.ec2.errors import InvalidID
 from corral.services.ec2.filters import filtered
 from corral.services.ec2.gateways import INTERNET_GATEWAY, NAT_GATEWAY
+from corral.services.ec2.images import IMAGE
+from corral.services.ec2.instance_description import find_instance
 from corral.services.ec2.key_pairs import KEY_PAIR
+from corral.services.ec2.launch_templates import LAUNCH_TEMPLATE
 from corral.services.ec2.network_acls import NETWORK_ACL
 from corral.services.ec2.resources import PAGES, TAGS, every, existing, required
 from corral.services.ec2.route_tables import ROUTE_TABLE
@@ -21,6 +25,7 @@ from corral.services.ec2.security_groups import SECURITY_GROUP
 from corral.services.ec2.subnets import SUBNET
 from corral.services.ec2.vpc_endpoints import VPC_ENDPOINT
 from corral.services.ec2.vpcs import VPC
+from corral.services.instances import put_details
 from corral.services.pagination import among
 from corral.services.stored_resources import Document, Params, put
 from corral.services.tags import Tags
@@ -28,10 +33,12 @@ from corral.store import Store
 
 TYPES = {  # prefix of an id → resource type
     "acl": NETWORK_ACL,
+    "ami": IMAGE,
     "dopt": DHCP_OPTIONS,
     "eipalloc": ELASTIC_IP,
     "igw": INTERNET_GATEWAY,
     "key": KEY_PAIR,
+    "lt": LAUNCH_TEMPLATE,
     "nat": NAT_GATEWAY,
     "rtb": ROUTE_TABLE,
     "sg": SECURITY_GROUP,
@@ -68,6 +75,7 @@ def delete_tags(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]
 def describe_tags(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
     rules = [rule for group in every(tx, caller, SECURITY_GROUP.name) for rule in group["_rules"]]
     tagged = [(type_.name, document[type_.id], document) for type_ in TYPES.values() for document in every(tx, caller, type_.name)]
+    tagged += [("instance", ec2_id(each.id), each.details) for each in tx.store.instances.live(caller.region)]
     tagged += [(RULE, rule["SecurityGroupRuleId"], rule) for rule in rules]
     chosen = SELECTS(tx, caller, params)
     listed = (
@@ -88,6 +96,8 @@ def _find(tx: Tx[Store], caller: Caller, name: str) -> Document:
     prefix = name.partition("-")[0]
     if prefix == "sgr":
         return find_rule(tx, caller, name)[1]
+    if prefix == "i":
+        return find_instance(tx, caller, name).details
     if prefix not in TYPES:
         raise InvalidID(f"The ID '{name}' is not valid")
     return existing(tx, caller, TYPES[prefix].name, name)
@@ -97,6 +107,10 @@ def _set(tx: Tx[Store], caller: Caller, name: str, tags: Tags) -> None:
     if name.startswith("sgr-"):
         group, rule = find_rule(tx, caller, name)
         set_rule(tx, caller, group, rule, {**rule, "Tags": TAGS.to_list(tags)})
+        return
+    if name.startswith("i-"):
+        instance = find_instance(tx, caller, name)
+        put_details(tx, instance, {**instance.details, "Tags": TAGS.to_list(tags)})
         return
     type_ = TYPES[name.partition("-")[0]]
     put(tx, caller, type_, {**existing(tx, caller, type_.name, name), "Tags": TAGS.to_list(tags)})

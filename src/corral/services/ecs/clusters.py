@@ -19,6 +19,7 @@ from corral.services.ecs.errors import (
 )
 from corral.services.ecs.lookup import HOST_PROVIDER, PAGES, arn, cluster_record, find_cluster, has_host, short, slots_of
 from corral.services.ecs.tags import check_tags
+from corral.services.instances import join_created_cluster
 from corral.services.pagination import names
 from corral.store import Store
 
@@ -32,6 +33,7 @@ def create_cluster(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dic
     if found is None or found[0] != "ACTIVE":
         insights = [{"name": "containerInsights", "value": effective_value(tx, caller, "containerInsights")}]
         tx.store.clusters.put(caller.region, name, "ACTIVE", {"settings": insights, **details})
+        join_created_cluster(tx, caller.region, name)
     elif any(found[1].get(key) != value for key, value in details.items()):
         raise InvalidParameterException(
             "Arguments on this idempotent request are inconsistent with arguments used in previous request(s)."

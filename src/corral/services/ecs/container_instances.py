@@ -15,6 +15,7 @@ from corral.decide.instance_query import parse_instance_query
 from corral.decide.placement_rules import ZONE, values_of, zone_of
 from corral.model.instance import Instance, ec2_id
 from corral.model.placement import Slot
+from corral.services import instances
 from corral.services.caller import Caller
 from corral.services.ecs.errors import (
     AttributeLimitExceededException,
@@ -62,7 +63,9 @@ def update_container_instances_state(tx: Tx[Store], params: dict[str, Any], call
     given, status = params["containerInstances"], params["status"]
 
     def update(slot: Slot) -> dict[str, Any]:
-        tx.store.instances.set_status(slot.id, status)
+        instance = tx.store.instances.get(slot.id)
+        if instance is not None and instance.status != "INACTIVE":  # a deregistered instance leaves when its tasks have ended
+            tx.store.instances.set_status(slot.id, status)
         pool, renewed = find_slot(tx, caller.region, cluster, slot.id) or ("", slot)
         tx.mark(f"pool:{pool}")  # a waiting task may fit on an instance that is active again
         tx.mark(f"daemons:{pool}")
@@ -71,6 +74,24 @@ def update_container_instances_state(tx: Tx[Store], params: dict[str, Any], call
         return _description(tx, caller, cluster, renewed, ())
 
     return _for_each_slot(tx, caller, cluster, given, update)
+
+
+def deregister_container_instance(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """Take an instance out of its cluster. With `force`, its tasks are stopped first."""
+    cluster, _ = find_cluster(tx, caller, params.get("cluster"))
+    found = find_slot(tx, caller.region, cluster, short(params["containerInstance"]))
+    instance = tx.store.instances.get(found[1].id) if found is not None else None
+    if found is None or instance is None:
+        raise InvalidParameterException("Referenced container instance was not found.")
+    if instance.is_host:
+        raise ClientException(
+            "This machine's own instance cannot leave its cluster: set it to DRAINING, or start Corral with another --cluster."
+        )
+    if tx.store.tasks.on(instance.id) and not params.get("force"):
+        raise InvalidParameterException("Found running tasks on the instance. Stop them, or set force to true.")
+    described = _description(tx, caller, cluster, found[1], ("TAGS",))
+    instances.deregister(tx, instance)
+    return {"containerInstance": {**described, "status": "INACTIVE"}}
 
 
 def put_attributes(tx: Tx[Store], params: dict[str, Any], caller: Caller) -> dict[str, Any]:
@@ -193,7 +214,7 @@ def _description(tx: Tx[Store], caller: Caller, cluster: str, slot: Slot, includ
         "capacityProviderName": HOST_PROVIDER if instance.is_host else None,
         "version": 1,
         "versionInfo": {"agentVersion": corral.__version__},
-        "status": _status(slot),
+        "status": "INACTIVE" if instance.status == "INACTIVE" else _status(slot),
         "agentConnected": slot.connected,
         "registeredResources": _resources(slot.total.cpu_units, slot.total.memory_mib, [gpu.gpu_id for gpu in gpus]),
         "remainingResources": _resources(slot.cpu_units, slot.memory_mib, slot.gpus),

@@ -14,7 +14,6 @@ from corral.services.ecs import (
 )
 
 JOINS = "a host joins its cluster when Corral starts on it (`corral up`)."
-LEAVES = "a host stays registered. To place no new tasks on it, set it to DRAINING or stop Corral on it (`corral down`)."
 UPDATES = "the agent is part of Corral. To update it, install a newer Corral and start it again."
 REPORTS = "only Corral's own agents report the states of tasks."
 REPORTED = ("SubmitTaskStateChange", "SubmitContainerStateChange", "SubmitAttachmentStateChanges")
@@ -67,7 +66,7 @@ HANDLERS = {
         operation: container_instances.refuse(operation, JOINS)
         for operation in ("RegisterContainerInstance", "DiscoverPollEndpoint")
     },
-    "DeregisterContainerInstance": container_instances.refuse("DeregisterContainerInstance", LEAVES),
+    "DeregisterContainerInstance": container_instances.deregister_container_instance,
     "UpdateContainerAgent": container_instances.refuse("UpdateContainerAgent", UPDATES),
     **{operation: container_instances.refuse(operation, REPORTS) for operation in REPORTED},
 }

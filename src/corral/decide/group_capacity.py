@@ -1,0 +1,154 @@
+"""What an Auto Scaling group does next: which of its instances it terminates, and how much capacity it launches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+
+from corral.decide.instance_mix import surplus_market
+from corral.decide.termination_policies import Candidate, ScaleIn, choose
+from corral.model.group import LAUNCH_STATES, ON_DEMAND, TERMINATION_STATES, LifecycleState, Member
+
+COUNTED = LAUNCH_STATES | {LifecycleState.IN_SERVICE}  # states whose instances count towards the desired capacity
+NONE: frozenset[str] = frozenset()
+
+
+class Why(StrEnum):
+    """Why an instance is terminated."""
+
+    UNHEALTHY = "unhealthy"
+    LIFETIME = "lifetime"
+    REFRESH = "refresh"
+    SURPLUS = "surplus"
+
+
+class Distribution(Struct, frozen=True):
+    """How a mixed instances policy divides capacity between on-demand and spot instances."""
+
+    base: int = 0
+    percentage_above: int = 100
+
+
+class CapacityRequest(Struct, frozen=True):
+    """What a group should be."""
+
+    desired: int
+    suspended: frozenset[str] = NONE  # processes
+    policies: tuple[str, ...] = ("Default",)
+    max_lifetime_s: float | None = None
+    retry_at_s: float | None = None  # launches failed: none before this time
+    distribution: Distribution | None = None  # None: no mixed instances policy
+    replace: frozenset[str] = NONE  # instances that an instance refresh replaces now
+    outdated: frozenset[str] = NONE  # instances that an instance refresh has yet to replace
+    surge: int = 0  # units above the desired capacity while instances are replaced
+
+
+class CapacityPlan(Struct, frozen=True):
+    terminate: tuple[tuple[str, Why], ...] = ()
+    missing: int = 0  # units to launch
+    again_s: float | None = None  # when to plan again, if nothing changes before
+
+
+def capacity_of(members: Iterable[Member]) -> int:
+    """The units that count towards the desired capacity."""
+    return sum(member.weight for member in members if member.state in COUNTED)
+
+
+def plan_capacity(
+    group: CapacityRequest,
+    members: Sequence[Member],
+    scale_in: ScaleIn,
+    *,
+    waiting: frozenset[str] = NONE,
+    limit: int = 1000,
+) -> CapacityPlan:
+    """`waiting` has the instances that wait for GPUs. At most `limit` instances are terminated at a time."""
+    now_s, may_terminate = scale_in.now_s, "Terminate" not in group.suspended
+    counted = [member for member in members if member.state in COUNTED]
+    ends: dict[str, Why] = {}
+    again: list[float] = []
+    if may_terminate:
+        if "ReplaceUnhealthy" not in group.suspended:
+            ends |= {member.instance_id: Why.UNHEALTHY for member in counted if member.unhealthy}
+        ends |= {member.instance_id: Why.REFRESH for member in counted if member.instance_id in group.replace - ends.keys()}
+        if group.max_lifetime_s:
+            expired, next_s = _expired(members, group.max_lifetime_s, now_s)
+            if expired is not None and not ends:
+                ends[expired] = Why.LIFETIME
+            again += [next_s] if next_s is not None else []
+    left = [member for member in counted if member.instance_id not in ends]
+    surplus = capacity_of(left) - group.desired - group.surge
+    if surplus > 0 and may_terminate:
+        ends |= dict.fromkeys(_scale_in(group, left, surplus, scale_in, waiting, limit - len(ends)), Why.SURPLUS)
+    missing = max(0, -surplus)
+    if "Launch" in group.suspended:
+        missing = 0
+    elif missing and group.retry_at_s is not None and now_s < group.retry_at_s:
+        again.append(group.retry_at_s)
+        missing = 0
+    return CapacityPlan(tuple(ends.items())[:limit], missing, min(again, default=None))
+
+
+def next_zone(zones: Sequence[str], members: Iterable[Member]) -> str:
+    """The zone of the next launch: the one with the fewest instances, the first of them in the group's order."""
+    sizes = Counter(member.zone for member in members if member.state in COUNTED)
+    return min(zones, key=lambda zone: sizes[zone])
+
+
+def on_demand_units(members: Iterable[Member]) -> tuple[int, int]:
+    """(on-demand, spot) units of the capacity."""
+    units: Counter[bool] = Counter()
+    for member in members:
+        if member.state in COUNTED:
+            units[member.market == ON_DEMAND] += member.weight
+    return units[True], units[False]
+
+
+def _expired(members: Sequence[Member], lifetime_s: float, now_s: float) -> tuple[str | None, float | None]:
+    """An instance that has reached its maximum lifetime, and the next time that one does. One is replaced at a time."""
+    ends = [
+        (member.in_service_at_s + lifetime_s, member.instance_id)
+        for member in members
+        if member.state is LifecycleState.IN_SERVICE and member.in_service_at_s is not None
+    ]
+    busy = any(member.state in LAUNCH_STATES or member.state in TERMINATION_STATES for member in members)
+    over = sorted(end for end in ends if end[0] <= now_s)
+    later = min((at_s for at_s, _ in ends if at_s > now_s), default=None)
+    return (over[0][1] if over and not busy else None), later
+
+
+def _scale_in(
+    group: CapacityRequest, left: list[Member], surplus: int, scale_in: ScaleIn, waiting: frozenset[str], limit: int
+) -> list[str]:
+    """The instances to terminate, without going below the desired capacity. Launches that still wait for GPUs go first."""
+    chosen: list[str] = []
+    for member in sorted(left, key=lambda each: (-each.created_at_s, each.instance_id)):
+        if member.instance_id in waiting and member.weight <= surplus and len(chosen) < limit:
+            chosen.append(member.instance_id)
+            surplus -= member.weight
+    left = [member for member in left if member.instance_id not in chosen]
+    open_to = [member for member in left if not member.protected and member.instance_id not in waiting]
+    if sum(member.weight for member in open_to) <= surplus:
+        return (chosen + [member.instance_id for member in open_to])[:limit]
+    while surplus > 0 and len(chosen) < limit:
+        fitting = [member for member in open_to if member.weight <= surplus]
+        outdated = [member for member in fitting if member.instance_id in group.outdated]
+        about = scale_in
+        if group.distribution is not None:
+            share = surplus_market(*on_demand_units(left), group.distribution.base, group.distribution.percentage_above)
+            about = ScaleIn(scale_in.now_s, scale_in.current, share, scale_in.type_rank, is_mixed=True)
+        victim = choose([_candidate(each) for each in outdated or fitting], (each.zone for each in left), group.policies, about)
+        if victim is None:
+            break
+        chosen.append(victim.id)
+        surplus -= next(member.weight for member in left if member.instance_id == victim.id)
+        left = [member for member in left if member.instance_id != victim.id]
+        open_to = [member for member in open_to if member.instance_id != victim.id]
+    return chosen
+
+
+def _candidate(member: Member) -> Candidate:
+    return Candidate(member.instance_id, member.zone, member.created_at_s, member.source, member.market, member.type)

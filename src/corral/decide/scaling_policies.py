@@ -1,0 +1,83 @@
+"""The arithmetic of scaling policies: from a group's capacity and a breach to the capacity that a policy wants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import ceil, inf, trunc
+
+from msgspec import Struct
+
+CHANGE, EXACT, PERCENT = "ChangeInCapacity", "ExactCapacity", "PercentChangeInCapacity"
+ADJUSTMENT_TYPES = (CHANGE, EXACT, PERCENT)
+SCALE_IN_MARGIN = 0.1  # target tracking scales in when the metric is 10% below the target, as its low alarm does
+
+
+class Step(Struct, frozen=True):
+    """An adjustment for breaches between two bounds, which are differences to the alarm's threshold."""
+
+    adjustment: int
+    lower: float | None = None  # None: no bound
+    upper: float | None = None
+
+    def covers(self, difference: float) -> bool:
+        """Above the threshold the lower bound belongs to the step; below it, the upper bound does."""
+        lower, upper = -inf if self.lower is None else self.lower, inf if self.upper is None else self.upper
+        return lower <= difference < upper if difference >= 0 else lower < difference <= upper
+
+
+def adjusted(capacity: int, adjustment_type: str, adjustment: int, min_magnitude: int = 0) -> int:
+    """The capacity after an adjustment, before the limits of the group.
+
+    A percentage is rounded towards zero, but to at least one instance, and to at least `min_magnitude` instances.
+    """
+    if adjustment_type == EXACT:
+        return adjustment
+    if adjustment_type == CHANGE:
+        return capacity + adjustment
+    change = capacity * adjustment / 100
+    if change == 0 and not (adjustment and min_magnitude):
+        return capacity
+    size = max(1, abs(trunc(change)), min_magnitude)
+    return capacity + (size if adjustment > 0 else -size)
+
+
+def step_for(steps: Sequence[Step], difference: float) -> Step | None:
+    """The step for a metric that differs from the threshold by `difference`; None: no step covers it."""
+    return next((step for step in steps if step.covers(difference)), None)
+
+
+def problem_of_steps(steps: Sequence[Step]) -> str | None:
+    """Why these steps are not valid; None: they are."""
+    if any(step.lower is None and step.upper is None for step in steps) and len(steps) > 1:
+        return "At least one StepAdjustment must have a bound if there are several."
+    if any(None not in (step.lower, step.upper) and step.lower >= step.upper for step in steps):  # type: ignore[operator]
+        return "The lower bound of a StepAdjustment must be less than its upper bound."
+    for bound in ("lower", "upper"):
+        if sum(getattr(step, bound) is None for step in steps) > 1:
+            return f"Only one StepAdjustment may have no {bound} bound."
+    ordered = sorted(steps, key=lambda step: -inf if step.lower is None else step.lower)
+    for before, after in pairwise(ordered):
+        if before.upper != after.lower:
+            return "StepAdjustments must not overlap and must not have gaps."
+    if any(step.lower is not None and step.lower < 0 for step in steps) and all(step.lower is not None for step in steps):
+        return "If a StepAdjustment has a negative lower bound, one StepAdjustment must have no lower bound."
+    if any(step.upper is not None and step.upper > 0 for step in steps) and all(step.upper is not None for step in steps):
+        return "If a StepAdjustment has a positive upper bound, one StepAdjustment must have no upper bound."
+    return None
+
+
+def tracked(capacity: int, metric: float, target: float, *, scale_in: bool = True) -> int:
+    """The capacity at which the metric would be at its target, if it falls in proportion to the capacity."""
+    if target <= 0:
+        return capacity
+    wanted = max(0, ceil(capacity * metric / target - 1e-9))
+    if metric > target:
+        return max(wanted, capacity + 1)
+    if scale_in and metric < target * (1 - SCALE_IN_MARGIN):
+        return min(wanted, capacity)
+    return capacity
+
+
+def limited(capacity: int, min_size: int, max_size: int) -> int:
+    return max(min_size, min(max_size, capacity))

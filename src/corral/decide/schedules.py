@@ -1,0 +1,129 @@
+"""Recurring schedules in cron's format: minute, hour, day of month, month, day of week."""
+
+from __future__ import annotations
+
+import re
+from calendar import monthrange
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from corral.model.numbers import whole_number
+
+DAY_S = 86_400
+HORIZON_DAYS = 8 * 366 + 1  # 29 February may be eight years away (1896 to 1904, 2096 to 2104)
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+PART = re.compile(r"(\*|[a-z0-9]+)(?:-([a-z0-9]+))?(?:/([0-9]+))?")
+
+Offset = Callable[[float], float]  # an instant → the seconds by which local time is ahead of UTC
+
+
+class CronError(ValueError):
+    """The text says which field is wrong."""
+
+
+class Cron(Struct, frozen=True):
+    minutes: frozenset[int]
+    hours: frozenset[int]
+    days: frozenset[int]
+    months: frozenset[int]
+    weekdays: frozenset[int]  # 0 is Sunday
+    any_day: bool  # the day of the month is *
+    any_weekday: bool
+
+    def has_day(self, day: int, weekday: int) -> bool:
+        """If both day fields are restricted, either may match, as in cron."""
+        if self.any_day or self.any_weekday:
+            return day in self.days and weekday in self.weekdays
+        return day in self.days or weekday in self.weekdays
+
+    @property
+    def seconds_of_day(self) -> list[int]:
+        return [hour * 3600 + minute * 60 for hour in sorted(self.hours) for minute in sorted(self.minutes)]
+
+
+def read_cron(text: str) -> Cron:
+    fields = text.lower().split()
+    if len(fields) != 5:
+        raise CronError(f"it has {len(fields)} fields, not 5: minute, hour, day of month, month, day of week")
+    minutes, hours, days, months, weekdays = fields
+    week = _values(weekdays, 0, 7, DAYS, 0, "day of week")
+    return Cron(
+        _values(minutes, 0, 59, (), 0, "minute"),
+        _values(hours, 0, 23, (), 0, "hour"),
+        _values(days, 1, 31, (), 0, "day of month"),
+        _values(months, 1, 12, MONTHS, 1, "month"),
+        frozenset(day % 7 for day in week),  # 7 is Sunday too
+        days.startswith("*"),
+        weekdays.startswith("*"),
+    )
+
+
+def next_time(cron: Cron, after_s: float, offset: Offset) -> float | None:
+    """The first time of a schedule after `after_s`; None: there is none, for example on 30 February.
+
+    A local time that a change of the clocks skips moves forward by the skipped time; one that occurs twice counts once.
+    """
+    first_day = day = int((after_s + offset(after_s)) // DAY_S)
+    while day < first_day + HORIZON_DAYS:
+        year, month, of_month = date_of(day)
+        if month not in cron.months:
+            day += monthrange(year, month)[1] - of_month + 1
+            continue
+        if cron.has_day(of_month, (day + 4) % 7):  # 1 January 1970 was a Thursday
+            for second in cron.seconds_of_day:
+                at_s = _instant(day * DAY_S + second, offset)
+                if at_s > after_s:
+                    return at_s
+        day += 1
+    return None
+
+
+def date_of(day: int) -> tuple[int, int, int]:
+    """(year, month, day) of a number of days since 1 January 1970, without the limits of datetime."""
+    cycle, in_cycle = divmod(day + 719_468, 146_097)  # days of 400 years, counted from 1 March of the year 0
+    year = (in_cycle - in_cycle // 1460 + in_cycle // 36_524 - in_cycle // 146_096) // 365
+    in_year = in_cycle - (365 * year + year // 4 - year // 100)
+    from_march = (5 * in_year + 2) // 153
+    month = from_march + 3 if from_march < 10 else from_march - 9
+    return 400 * cycle + year + (month <= 2), month, in_year - (153 * from_march + 2) // 5 + 1
+
+
+def _instant(local_s: int, offset: Offset) -> float:
+    """The instant of a local time: the first one if it occurs twice."""
+    before, after = offset(local_s - DAY_S), offset(local_s + DAY_S)
+    found = [local_s - ahead for ahead in (before, after) if offset(local_s - ahead) == ahead]
+    return float(min(found, default=local_s - before))
+
+
+def _values(text: str, least: int, most: int, names: tuple[str, ...], first_name: int, field: str) -> frozenset[int]:
+    found: set[int] = set()
+    for part in text.split(","):
+        match = PART.fullmatch(part)
+        if match is None:
+            raise CronError(f"'{part}' is not valid for the {field}")
+        begin, end, step = match.groups()
+        every = 1 if step is None else _number(step, field)
+        if begin == "*":
+            if end is not None:
+                raise CronError(f"'{part}' is not valid for the {field}")
+            low, high = least, most
+        else:
+            low = _value(begin, names, first_name, field)
+            high = _value(end, names, first_name, field) if end is not None else (most if step is not None else low)
+        if not (least <= low <= high <= most and every >= 1):
+            raise CronError(f"'{part}' is not valid for the {field}: it must be between {least} and {most}")
+        found |= set(range(low, high + 1, every))
+    return frozenset(found)
+
+
+def _value(text: str, names: tuple[str, ...], first_name: int, field: str) -> int:
+    return names.index(text) + first_name if text in names else _number(text, field)
+
+
+def _number(text: str, field: str) -> int:
+    number = whole_number(text)
+    if number is None:
+        raise CronError(f"'{text}' is not valid for the {field}")
+    return number

@@ -1,0 +1,270 @@
+"""Auto Scaling groups: their members follow their instances, and launches and terminations lead to the desired capacity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from corral.core import Tx
+from corral.decide.group_capacity import CapacityRequest, Why, capacity_of, plan_capacity
+from corral.decide.instance_refresh import ACTIVE, CANCELLED, CANCELLING, FAILED, ROLLING_BACK, SUCCESSFUL, step_refresh
+from corral.decide.lifecycle_hooks import verdict
+from corral.decide.termination_policies import ScaleIn
+from corral.model.group import (
+    ABANDON,
+    DELETING,
+    LAUNCH_STATES,
+    TERMINATION_STATES,
+    Group,
+    InstanceRefresh,
+    LifecycleState,
+    Member,
+)
+from corral.model.instance import Instance, InstanceState
+from corral.services.autoscaling import activities, group_changes
+from corral.services.autoscaling.launch_sources import SOURCES, current_source, distribution_of, type_rank
+from corral.services.autoscaling.scheduled_actions import run_due_actions
+from corral.store import Store
+
+STEPS_MAX = 5  # launches and terminations of one transaction, about 5 ms of work
+WAITING_MAX = 20  # launches of one group that wait for GPUs; the others begin when those have got theirs
+PACE_S = 0.001  # until the next transaction continues
+ACTIVITIES_MAX = 100
+IMPAIRED_MAX_S = 120.0  # how long an instance may be impaired before it is replaced
+
+
+def reconcile_group(tx: Tx[Store], key: str) -> None:
+    region, _, name = key.partition("/")
+    group = tx.store.groups.get(region, name)
+    if group is None:
+        return
+    again: list[float] = []
+    members: list[Member] = []
+    silent = tx.store.hosts.silent_ids()
+    for member in tx.store.groups.members(region, name):
+        followed = _follow(tx, group, member, again, silent)
+        members += [followed] if followed is not None else []
+    group = tx.store.groups.get(region, name) or group
+    if group.status == DELETING:
+        if not members:
+            group_changes.delete(tx, group)
+        return
+    again += _scale(tx, group, members)
+    tx.changed(f"group:{key}")
+    if again:
+        tx.due(f"group:{key}", min(again))
+
+
+# Members
+
+
+def _follow(tx: Tx[Store], group: Group, member: Member, again: list[float], silent: set[str]) -> Member | None:
+    """Move one member after its instance and its lifecycle hooks. None: its instance has ended, and it is no longer a member.
+
+    `again` collects the times when to look again.
+    """
+    instance = tx.store.instances.get(member.instance_id)
+    gone = instance is None or instance.state is InstanceState.TERMINATED
+    if gone and (member.state in TERMINATION_STATES or member.state in LAUNCH_STATES):
+        group_changes.drop(tx, group, member)
+        return None
+    if member.state is LifecycleState.TERMINATING_WAIT:
+        if _result(tx, member, again) is None:
+            return member
+        return group_changes.proceed(tx, group, member)
+    if member.state in LAUNCH_STATES:
+        assert instance is not None
+        return _follow_launch(tx, group, member, instance, again)
+    if member.state is LifecycleState.IN_SERVICE and not member.unhealthy and "HealthCheck" not in group.suspended:
+        return _check_health(tx, group, member, instance, again, silent)
+    return member
+
+
+def _follow_launch(tx: Tx[Store], group: Group, member: Member, instance: Instance, again: list[float]) -> Member:
+    if instance.state is InstanceState.PENDING:
+        return member
+    if instance.state is not InstanceState.RUNNING:
+        text = f"an instance was taken out of service in response to {group_changes.TERMINATED_EARLY}."
+        return group_changes.terminate(tx, group, member, activities.sentence(tx, text))[0]
+    if member.state is LifecycleState.PENDING:
+        member = group_changes.started(tx, group, member)
+    if member.state is not LifecycleState.PENDING_WAIT:
+        return member
+    result = _result(tx, member, again)
+    if result is None:
+        return member
+    if result == ABANDON:
+        text = "an instance was taken out of service because a lifecycle hook abandoned its launch."
+        return group_changes.terminate(tx, group, member, activities.sentence(tx, text))[0]
+    return group_changes.enter_service(tx, group, member)
+
+
+def _result(tx: Tx[Store], member: Member, again: list[float]) -> str | None:
+    """The result of a member's lifecycle hooks; None: they are under way."""
+    result, at_s = verdict(member.actions.values(), tx.now_s)
+    again += [at_s] if at_s is not None else []
+    return result
+
+
+def _check_health(
+    tx: Tx[Store], group: Group, member: Member, instance: Instance | None, again: list[float], silent: set[str]
+) -> Member:
+    """A stopped or terminated instance is unhealthy at once, an impaired one after a while and the grace period."""
+    if instance is None or instance.state is not InstanceState.RUNNING:
+        return _put(tx, member.but(unhealthy=group_changes.TERMINATED_EARLY))
+    if instance.host_id not in silent:
+        return member if member.impaired_since_s is None else _put(tx, member.but(impaired_since_s=None))
+    since_s = member.impaired_since_s if member.impaired_since_s is not None else tx.now_s
+    grace_s = (member.in_service_at_s or 0.0) + group.settings.get("HealthCheckGracePeriod", 0)
+    at_s = max(since_s + IMPAIRED_MAX_S, grace_s)
+    unhealthy = "an EC2 instance status checks failure" if tx.now_s >= at_s else ""
+    again += [] if unhealthy else [at_s]
+    return _put(tx, member.but(impaired_since_s=since_s, unhealthy=unhealthy))
+
+
+def _put(tx: Tx[Store], member: Member) -> Member:
+    tx.store.groups.put_member(member)
+    return member
+
+
+# Capacity
+
+
+def _scale(tx: Tx[Store], group: Group, members: list[Member]) -> list[float]:
+    """Launch and terminate what is missing or too much. Return the times of the next look."""
+    again: list[float] = []
+    settings, replace, surge, outdated = _refresh(tx, group, members, again)
+    group = tx.store.groups.get(group.region, group.name) or group
+    if group.paced_at_s == tx.now_s:
+        return [*again, tx.now_s + PACE_S]
+    waiting = frozenset(
+        member.instance_id
+        for member in members
+        if member.state is LifecycleState.PENDING and _is_waiting(tx.store.instances.get(member.instance_id))
+    )
+    request = CapacityRequest(
+        desired=group.desired,
+        suspended=frozenset(group.suspended),
+        policies=tuple(group.settings.get("TerminationPolicies", ())),
+        max_lifetime_s=group.settings.get("MaxInstanceLifetime") or None,
+        retry_at_s=group.retry_at_s,
+        distribution=distribution_of(settings),
+        replace=replace,
+        outdated=outdated,
+        surge=surge,
+    )
+    scale_in = ScaleIn(tx.now_s)
+    if capacity_of(members) > group.desired + surge:  # only then do the policies need to know more
+        scale_in = ScaleIn(tx.now_s, current_source(tx, group.region, settings), type_rank=type_rank(tx, settings))
+    plan = plan_capacity(request, members, scale_in, waiting=waiting, limit=STEPS_MAX)
+    if plan.again_s is not None:
+        again.append(plan.again_s)
+    present = {member.instance_id: member for member in members}
+    causes = list(group.replacement_causes)
+    for instance_id, why in plan.terminate:
+        ended = group_changes.terminate_for(tx, group, present[instance_id], why, list(present.values()))
+        present[instance_id] = ended
+        if why is not Why.SURPLUS:
+            causes.append(group_changes.REPLACED_BY[why])
+    room = WAITING_MAX - len(waiting - dict(plan.terminate).keys())
+    done = _launch(tx, group, settings, list(present.values()), plan.missing, causes, room)
+    if len(plan.terminate) == STEPS_MAX or not done:
+        current = tx.store.groups.get(group.region, group.name) or group
+        tx.store.groups.put(current.but(paced_at_s=tx.now_s))
+        again.append(tx.now_s + PACE_S)
+    return again
+
+
+def _launch(
+    tx: Tx[Store], group: Group, settings: dict[str, Any], members: list[Member], missing: int, causes: list[str], room: int
+) -> bool:
+    """Launch instances until no unit is missing, or `room` of them wait for GPUs. Return False if more are left to launch."""
+    launched, failed = 0, False
+    before = capacity_of(members)
+    started = group_changes.STARTED.format(before, before + missing)
+    while missing > 0 and launched < STEPS_MAX and room > 0 and not failed:
+        member = group_changes.launch_one(tx, group, settings, members, causes[0] if causes else started)
+        if member is None:
+            failed = True
+            continue
+        causes = causes[1:]
+        launched += 1
+        missing -= member.weight
+        room -= _is_waiting(tx.store.instances.get(member.instance_id))
+        members.append(member)
+    current = tx.store.groups.get(group.region, group.name)
+    assert current is not None
+    if launched and not failed:
+        current = current.but(failures=0, retry_at_s=None)
+    complete = missing <= 0 and capacity_of(members) >= current.desired
+    settled = current.but(
+        replacement_causes=() if complete else tuple(causes),
+        cause="" if capacity_of(members) == current.desired else current.cause,
+    )
+    if settled != tx.store.groups.get(group.region, group.name):
+        tx.store.groups.put(settled)
+    return missing <= 0 or failed or room <= 0
+
+
+def _is_waiting(instance: Instance | None) -> bool:
+    return instance is not None and instance.state is InstanceState.PENDING
+
+
+# Instance refreshes
+
+
+def _refresh(
+    tx: Tx[Store], group: Group, members: list[Member], again: list[float]
+) -> tuple[dict[str, Any], frozenset[str], int, frozenset[str]]:
+    """Advance the group's refresh: (launch source, instances to replace now, surge, instances yet to replace)."""
+    own = {member: group.settings[member] for member in SOURCES if member in group.settings}
+    none: frozenset[str] = frozenset()
+    refresh = tx.store.groups.active_refresh(group.region, group.name)
+    if refresh is None or "InstanceRefresh" in group.suspended:
+        return own, none, 0, none
+    if refresh.status == CANCELLING:
+        if not any(member.state in LAUNCH_STATES | TERMINATION_STATES for member in members):
+            tx.store.groups.put_refresh(refresh.but(status=CANCELLED, ended_at_s=tx.now_s))
+        return own, none, 0, none
+    source = refresh.previous if refresh.status == ROLLING_BACK else refresh.configuration
+    if group.failures and refresh.status != ROLLING_BACK:
+        failed = tx.store.groups.activities(group.region, group.name, ended=True, limit=1)
+        reason = failed[0][1].message if failed else "An instance could not be launched."
+        tx.store.groups.put_refresh(refresh.but(status=FAILED, reason=reason, ended_at_s=tx.now_s))
+        return own, none, 0, none
+    step = step_refresh(refresh, group.desired, members, tx.now_s, _warmup_s(group, refresh))
+    if step.refresh != refresh:
+        tx.store.groups.put_refresh(step.refresh)
+    if step.again_s is not None:
+        again.append(step.again_s)
+    if step.refresh.status == SUCCESSFUL and refresh.configuration:
+        settings = {member: value for member, value in group.settings.items() if member not in SOURCES}
+        tx.store.groups.put(group.but(settings={**settings, **refresh.configuration}))
+    if step.refresh.status not in ACTIVE:
+        return source or own, none, 0, none
+    return source or own, step.replace, step.surge, frozenset(step.refresh.remaining)
+
+
+def _warmup_s(group: Group, refresh: InstanceRefresh) -> float:
+    for given in (refresh.preferences.get("InstanceWarmup"), group.settings.get("DefaultInstanceWarmup")):
+        if given is not None and given >= 0:
+            return float(given)
+    return float(group.settings.get("HealthCheckGracePeriod", 0))
+
+
+# Scheduled actions and old activities
+
+
+def run_scheduled_actions(tx: Tx[Store], key: str) -> None:
+    """Run the scheduled actions of a group that are due."""
+    region, _, name = key.partition("/")
+    next_s = run_due_actions(tx, region, name)
+    if next_s is not None:
+        tx.due(f"schedule:{key}", next_s)
+
+
+def drop_old_activities(tx: Tx[Store], _: str) -> None:
+    """Drop activities that have been shown for six weeks, a limited number at a time."""
+    if tx.store.groups.drop_activities(tx.now_s - activities.SHOWN_S, ACTIVITIES_MAX) == ACTIVITIES_MAX:
+        tx.due("activities:", tx.now_s)
+    elif (oldest_s := tx.store.groups.oldest_activity_s()) is not None:
+        tx.due("activities:", oldest_s + activities.SHOWN_S)

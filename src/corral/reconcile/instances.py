@@ -1,0 +1,24 @@
+"""Instances whose last task has ended, and terminated instances that are no longer shown."""
+
+from __future__ import annotations
+
+from corral.core import Tx
+from corral.services import instances
+from corral.store import Store
+
+ROWS_MAX = 100
+
+
+def reconcile_instance(tx: Tx[Store], instance_id: str) -> None:
+    """Complete the stop, the termination or the deregistration of an instance that has no tasks left."""
+    instance = tx.store.instances.get(instance_id)
+    if instance is not None and not instance.is_host:
+        instances.finish(tx, instance)
+
+
+def drop_terminated_instances(tx: Tx[Store], _: str) -> None:
+    """Drop instances that have been shown for long enough, and their hours much later; a limited number at a time."""
+    dropped = tx.store.instances.drop_terminated(tx.now_s - instances.SHOWN_S, ROWS_MAX)
+    hours = tx.store.instances.usage.drop_before(tx.now_s - instances.USAGE_SHOWN_S, ROWS_MAX)
+    if max(dropped, hours) >= ROWS_MAX:
+        tx.due("terminated:", tx.now_s)

@@ -1,0 +1,246 @@
+"""Changes of a group and its members, each with its activity: desired capacity, launches, service, termination.
+
+The operations and the reconciler `group` call these functions. A change of a member that needs a next step marks the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from corral.core import Tx
+from corral.decide.group_capacity import Why, capacity_of, next_zone
+from corral.decide.scaling_policies import limited
+from corral.model.group import (
+    LAUNCH_STATES,
+    LAUNCHING,
+    MEMBER_MOVES,
+    TERMINATING_HOOK,
+    Group,
+    LifecycleState,
+    Member,
+    ScalingActivity,
+)
+from corral.model.instance import Instance, InstanceState, ec2_id
+from corral.services import instances
+from corral.services.autoscaling import activities
+from corral.services.autoscaling.errors import ScalingActivityInProgressFault
+from corral.services.autoscaling.launch_sources import LaunchRefused, next_launch
+from corral.services.autoscaling.lifecycle_hooks import start_actions
+from corral.services.autoscaling.names import drop_documents
+from corral.store import Store
+
+RETRY_S, RETRY_MAX_S = 15.0, 600.0  # after a failed launch; doubled by each further one
+COOLDOWN_S = 300
+INSTANT_S = 1e-6  # between members that are launched in one transaction, so that the oldest one is known
+STARTED = (
+    "an instance was started in response to a difference between desired and actual capacity, "
+    "increasing the capacity from {} to {}."
+)
+REPLACEMENT = "an instance was launched in response to an unhealthy instance needing to be replaced."
+REFRESHED = "an instance was launched in response to an instance refresh."
+RENEWED = "an instance was launched to replace one that has reached its maximum instance lifetime."
+TAKEN_OUT = {
+    Why.REFRESH: "an instance was taken out of service in response to an instance refresh.",
+    Why.LIFETIME: "an instance was taken out of service because it has reached its maximum instance lifetime.",
+    Why.SURPLUS: "an instance was taken out of service in response to a difference between desired and actual capacity, "
+    "shrinking the capacity from {} to {}.",
+}
+REPLACED_BY = {Why.UNHEALTHY: REPLACEMENT, Why.REFRESH: REFRESHED, Why.LIFETIME: RENEWED}
+TERMINATED_EARLY = "an EC2 health check indicating it has been terminated or stopped"
+
+
+# Desired capacity
+
+
+def set_desired(tx: Tx[Store], group: Group, desired: int, cause: str, **changes: Any) -> Group:
+    """Set the desired capacity, and remember why, for the activities that follow. `cause` is what happened."""
+    if desired == group.desired and not changes:
+        return group
+    if desired != group.desired:
+        cause = activities.sentence(tx, f"{cause} changing the desired capacity from {group.desired} to {desired}.")
+        changes = {"cause": cause, "failures": 0, "retry_at_s": None, **changes}
+    return put(tx, group.but(desired=desired, **changes))
+
+
+def put(tx: Tx[Store], group: Group) -> Group:
+    """Store a changed group, and let its reconciler act on it."""
+    tx.store.groups.put(group)
+    tx.mark(group.key)
+    return group
+
+
+def check_cooldown(tx: Tx[Store], group: Group) -> None:
+    """Refuse a scaling request while an activity is under way or the cooldown lasts."""
+    ongoing = tx.store.groups.activities(group.region, group.name, ended=False, limit=1)
+    if ongoing:
+        raise ScalingActivityInProgressFault(f"Scaling activity {ongoing[0][1].id} is in progress and blocks this action")
+    cooldown_s = group.cooldown_s if group.cooldown_s is not None else group.settings.get("DefaultCooldown", COOLDOWN_S)
+    if group.scaled_at_s is not None and tx.now_s < group.scaled_at_s + cooldown_s:
+        until = activities.stamp(group.scaled_at_s + cooldown_s)
+        raise ScalingActivityInProgressFault(f"The cooldown of AutoScalingGroup {group.name} lasts until {until}.")
+
+
+def within_limits(group: Group, desired: int) -> int:
+    return limited(desired, group.min_size, group.max_size)
+
+
+# Launches
+
+
+def launch_one(tx: Tx[Store], group: Group, settings: Mapping[str, Any], members: list[Member], cause: str) -> Member | None:
+    """Launch an instance. None: the launch failed, which is recorded, and the group tries again later."""
+    zone = next_zone(group.settings["AvailabilityZones"], members)
+    cause = activities.sentence(tx, cause)
+    if group.cause:
+        cause = f"{group.cause}  {cause}"
+    try:
+        launch = next_launch(tx, group, dict(settings), members, zone, f"Auto Scaling group {group.name}: {cause}")
+    except LaunchRefused as refusal:
+        _launch_failed(tx, group, str(refusal), cause)
+        return None
+    instance = instances.launch(tx, launch.request)
+    details = {"Subnet ID": instance.details.get("SubnetId", ""), "Availability Zone": zone}
+    status = activities.WAITING if instance.state is InstanceState.PENDING else activities.PRE_IN_SERVICE
+    activity = activities.begin(
+        tx,
+        group,
+        f"Launching a new EC2 instance: {ec2_id(instance.id)}",
+        cause,
+        instance_id=instance.id,
+        status=status,
+        details=details,
+    )
+    member = Member(
+        instance_id=instance.id,
+        region=group.region,
+        group=group.name,
+        state=LifecycleState.PENDING,
+        created_at_s=max(tx.now_s, max((each.created_at_s for each in members), default=0.0) + INSTANT_S),
+        type=instance.type,
+        zone=zone,
+        activity=activity.id,
+        weight=launch.weight,
+        market=launch.market,
+        source=launch.source,
+        protected=group.settings.get("NewInstancesProtectedFromScaleIn", False),
+    )
+    tx.store.groups.put_member(member)
+    return member
+
+
+def _launch_failed(tx: Tx[Store], group: Group, why: str, cause: str) -> None:
+    description = f"Launching a new EC2 instance.  Status Reason: {why} Launching EC2 instance failed."
+    activities.record(tx, group, description, cause, activities.FAILED, f"{why} Launching EC2 instance failed.")
+    retry_at_s = tx.now_s + min(RETRY_MAX_S, RETRY_S * 2 ** min(group.failures, 10))
+    tx.store.groups.put(group.but(failures=group.failures + 1, retry_at_s=retry_at_s))
+    tx.due(group.key, retry_at_s)
+
+
+# Members
+
+
+def move(tx: Tx[Store], member: Member, state: LifecycleState, **changes: Any) -> Member:
+    assert state in MEMBER_MOVES[member.state], f"member {member.instance_id}: {member.state} → {state}"
+    moved = member.but(state=state, **changes)
+    tx.store.groups.put_member(moved)
+    return moved
+
+
+def started(tx: Tx[Store], group: Group, member: Member) -> Member:
+    """The instance of a pending member runs: its lifecycle hooks begin, or it enters service."""
+    actions = start_actions(tx, group, member, LAUNCHING)
+    if not actions:
+        return enter_service(tx, group, member)
+    activities.advance(tx, member.activity, activities.MID_HOOK)
+    return move(tx, member, LifecycleState.PENDING_WAIT, actions=actions)
+
+
+def enter_service(tx: Tx[Store], group: Group, member: Member) -> Member:
+    activities.finish(tx, member.activity)
+    _scaled(tx, group)
+    return move(tx, member, LifecycleState.IN_SERVICE, actions={}, activity="", in_service_at_s=tx.now_s)
+
+
+def terminate_for(tx: Tx[Store], group: Group, member: Member, why: Why, members: list[Member]) -> Member:
+    """Terminate an instance for a reason of the group itself. Except in a scale-in, the next launch replaces it."""
+    if why is Why.UNHEALTHY:
+        text = f"an instance was taken out of service in response to {member.unhealthy}."
+    else:
+        before = capacity_of(members)
+        text = TAKEN_OUT[why].format(before, before - member.weight)
+    cause = activities.sentence(tx, text)
+    if why is Why.SURPLUS:
+        cause = f"{group.cause}  {cause}" if group.cause else cause
+        cause += "  " + activities.sentence(tx, f"instance {ec2_id(member.instance_id)} was selected for termination.")
+    return terminate(tx, group, member, cause)[0]
+
+
+def terminate(tx: Tx[Store], group: Group, member: Member, cause: str, *, hooks: bool = True) -> tuple[Member, ScalingActivity]:
+    """Terminate an instance of a group, after its lifecycle hooks. `cause` is the whole cause."""
+    instance = tx.store.instances.get(member.instance_id)
+    if member.state in LAUNCH_STATES:
+        activities.finish(tx, member.activity, activities.CANCELLED, "The instance was terminated before it entered service.")
+    description = f"Terminating EC2 instance: {ec2_id(member.instance_id)}"
+    details = {"Availability Zone": member.zone}
+    activity = activities.begin(tx, group, description, cause, instance_id=member.instance_id, details=details)
+    served = member.state in (LifecycleState.IN_SERVICE, LifecycleState.STANDBY)
+    runs = instance is not None and instance.state is InstanceState.RUNNING
+    actions = start_actions(tx, group, member, TERMINATING_HOOK) if hooks and served and runs else {}
+    if actions:
+        activities.advance(tx, activity.id, activities.MID_HOOK)
+        return move(tx, member, LifecycleState.TERMINATING_WAIT, actions=actions, activity=activity.id), activity
+    ending = move(tx, member, LifecycleState.TERMINATING, actions={}, activity=activity.id)
+    _shut_down(tx, group, instance, cause)
+    return ending, activity
+
+
+def proceed(tx: Tx[Store], group: Group, member: Member) -> Member:
+    """The lifecycle hooks of a termination have ended."""
+    activity = tx.store.groups.activity(member.activity)
+    activities.advance(tx, member.activity, activities.IN_PROGRESS)
+    ending = move(tx, member, LifecycleState.TERMINATING_PROCEED, actions={})
+    _shut_down(tx, group, tx.store.instances.get(member.instance_id), activity.cause if activity is not None else "")
+    return ending
+
+
+def _shut_down(tx: Tx[Store], group: Group, instance: Instance | None, cause: str) -> None:
+    if instance is not None and instance.state is not InstanceState.TERMINATED:
+        instances.terminate(tx, instance, f"Auto Scaling group {group.name}: {cause}")
+    tx.mark(group.key)
+
+
+def drop(tx: Tx[Store], group: Group, member: Member) -> None:
+    """The instance of a member has ended."""
+    if member.state in LAUNCH_STATES:
+        message = "The instance was terminated before it entered service."
+        activities.finish(tx, member.activity, activities.CANCELLED, message)
+    else:
+        activities.finish(tx, member.activity)
+    tx.store.groups.drop_member(member.instance_id)
+    _scaled(tx, group)
+
+
+def release(tx: Tx[Store], member: Member) -> None:
+    """Let an instance go on without its group."""
+    tx.store.groups.drop_member(member.instance_id)
+    instance = tx.store.instances.get(member.instance_id)
+    if instance is not None and instance.state is not InstanceState.TERMINATED:
+        instances.set_group(tx, instance, "")
+
+
+def _scaled(tx: Tx[Store], group: Group) -> None:
+    """An activity has ended: cooldowns begin now."""
+    current = tx.store.groups.get(group.region, group.name)
+    if current is not None:
+        tx.store.groups.put(current.but(scaled_at_s=tx.now_s))
+
+
+# Deletion
+
+
+def delete(tx: Tx[Store], group: Group) -> None:
+    """Delete a group without members, and all that belongs to it."""
+    drop_documents(tx, group.region, group.name)
+    tx.store.groups.drop(group)
+    tx.changed(f"group:{group.region}/{group.name}")

@@ -1,0 +1,225 @@
+"""Scheduled actions: one-time and recurring changes of a group's sizes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+from zoneinfo import ZoneInfo, available_timezones
+
+from corral.core import Tx
+from corral.decide.schedules import CronError, Offset, next_time, read_cron
+from corral.errors import ApiError
+from corral.model.group import Group
+from corral.services.autoscaling import group_changes
+from corral.services.autoscaling.errors import AlreadyExistsFault, LimitExceededFault, ValidationError
+from corral.services.autoscaling.names import (
+    PAGES,
+    SCHEDULE,
+    SERVICE,
+    changeable_group,
+    document_of,
+    documents_of,
+    drop_document,
+    find_group,
+    put_document,
+)
+from corral.services.caller import Caller
+from corral.services.stored_resources import Params
+from corral.store import Store
+from corral.store.stored_resources import Document
+
+ACTIONS_MAX, BATCH_MAX = 125, 50
+SIZES = ("MinSize", "MaxSize", "DesiredCapacity")
+MEMBERS = ("StartTime", "EndTime", "Recurrence", "TimeZone", *SIZES)
+NEXT = "_next"  # when the action runs next
+
+
+def put_scheduled_update_group_action(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    _put(tx, changeable_group(tx, caller, params["AutoScalingGroupName"]), params)
+    return {}
+
+
+def batch_put_scheduled_update_group_action(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    group, given = changeable_group(tx, caller, params["AutoScalingGroupName"]), params["ScheduledUpdateGroupActions"]
+    _check_batch(given)
+    failed = []
+    for action in given:
+        try:
+            _put(tx, group, action)
+        except ApiError as error:
+            failed.append(_failure(action["ScheduledActionName"], error))
+    return {"FailedScheduledUpdateGroupActions": failed}
+
+
+def _put(tx: Tx[Store], group: Group, params: Params) -> None:
+    name = params["ScheduledActionName"]
+    if ":" in name:
+        raise ValidationError(f"The name {name} is not valid: it must not contain a colon.")
+    others = [each for each in documents_of(tx, group.region, SCHEDULE, group.name) if each["ScheduledActionName"] != name]
+    before = document_of(tx, group.region, SCHEDULE, group.name, name)
+    if before is None and len(others) >= ACTIONS_MAX:
+        raise LimitExceededFault(f"A group can have at most {ACTIONS_MAX} scheduled actions.")
+    given = {member: params[member] for member in MEMBERS if member in params}
+    if "StartTime" not in given and "Time" in params:
+        given["StartTime"] = params["Time"]
+    action = _checked(given, tx.now_s)
+    if any(each[NEXT] == action[NEXT] for each in others):
+        raise AlreadyExistsFault(f"AutoScalingGroup {group.name} already has a scheduled action at the same time.")
+    action |= {
+        "AutoScalingGroupName": group.name,
+        "ScheduledActionName": name,
+        "ScheduledActionARN": before["ScheduledActionARN"] if before is not None else _arn(tx, group, name),
+    }
+    put_document(tx, group.region, SCHEDULE, group.name, name, action)
+    tx.due(f"schedule:{group.region}/{group.name}", action[NEXT])
+
+
+def _arn(tx: Tx[Store], group: Group, name: str) -> str:
+    prefix = f"arn:aws:autoscaling:{group.region}:{tx.settings.account}:scheduledUpdateGroupAction:{tx.ids.uuid()}"
+    return f"{prefix}:autoScalingGroupName/{group.name}:scheduledActionName/{name}"
+
+
+def _checked(action: Document, now_s: float) -> Document:
+    """The action with the time of its first run."""
+    start_s, end_s = action.get("StartTime"), action.get("EndTime")
+    if not any(member in action for member in SIZES):
+        raise ValidationError("At least one of MinSize, MaxSize and DesiredCapacity must be specified.")
+    if start_s is None and "Recurrence" not in action:
+        raise ValidationError("Either StartTime or Recurrence must be specified.")
+    if "TimeZone" in action and action["TimeZone"] not in _time_zones():
+        raise ValidationError(f"The time zone {action['TimeZone']} is not known: use a name of the IANA database.")
+    if start_s is not None and start_s < now_s:
+        raise ValidationError("Given start time is in the past")
+    if end_s is not None and end_s < now_s:
+        raise ValidationError("Given end time is in the past")
+    if start_s is not None and end_s is not None and end_s <= start_s:
+        raise ValidationError("The end time must be after the start time.")
+    first_s = start_s if start_s is not None else _recurs(action, now_s)
+    if first_s is None or (end_s is not None and first_s > end_s):
+        raise ValidationError(f"The recurrence {action.get('Recurrence')} has no time before the end time.")
+    return {"StartTime": first_s, **action, NEXT: first_s}
+
+
+def _recurs(action: Document, after_s: float) -> float | None:
+    """The next time of a recurring action; None: there is none."""
+    if "Recurrence" not in action:
+        return None
+    try:
+        cron = read_cron(action["Recurrence"])
+    except CronError as error:
+        raise ValidationError(f"The recurrence '{action['Recurrence']}' is not valid: {error}.") from None
+    return next_time(cron, after_s, _offset(action.get("TimeZone", "UTC")))
+
+
+def _offset(time_zone: str) -> Offset:
+    if time_zone == "UTC":
+        return lambda at_s: 0.0
+    zone = ZoneInfo(time_zone)
+
+    def offset(at_s: float) -> float:
+        ahead = datetime.fromtimestamp(at_s, UTC).astimezone(zone).utcoffset()
+        return ahead.total_seconds() if ahead is not None else 0.0
+
+    return offset
+
+
+@cache
+def _time_zones() -> set[str]:
+    return available_timezones()
+
+
+def describe_scheduled_actions(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    """With names, the times of the request are ignored."""
+    names, group = params.get("ScheduledActionNames"), params.get("AutoScalingGroupName")
+    if group is not None:
+        group = find_group(tx, caller, group).name
+    from_s, to_s = params.get("StartTime"), params.get("EndTime")
+
+    def candidates(after: str, limit: int) -> list[tuple[str, Document]]:
+        found = [
+            (key, action)
+            for key, action in tx.store.stored.listed(SERVICE, SCHEDULE, caller.region, after)
+            if (group is None or action["AutoScalingGroupName"] == group)
+            and (action["ScheduledActionName"] in names if names else _within(action, from_s, to_s))
+        ]
+        return found if limit < 0 else found[:limit]
+
+    found, more = PAGES.page(params, candidates)
+    return {"ScheduledUpdateGroupActions": [_view(action) for action in found], **more}
+
+
+def _within(action: Document, from_s: float | None, to_s: float | None) -> bool:
+    return (from_s is None or action[NEXT] >= from_s) and (to_s is None or action[NEXT] <= to_s)
+
+
+def _view(action: Document) -> Document:
+    """StartTime is the time of the next run, and Time, which is no longer used, repeats it."""
+    shown = {member: value for member, value in action.items() if member[0] != "_"}
+    return {**shown, "StartTime": action[NEXT], "Time": action[NEXT]}
+
+
+def delete_scheduled_action(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    group = find_group(tx, caller, params["AutoScalingGroupName"])
+    _delete(tx, group, params["ScheduledActionName"])
+    return {}
+
+
+def batch_delete_scheduled_action(tx: Tx[Store], params: Params, caller: Caller) -> dict[str, Any]:
+    group, names = find_group(tx, caller, params["AutoScalingGroupName"]), params["ScheduledActionNames"]
+    _check_batch(names)
+    failed = []
+    for name in names:
+        try:
+            _delete(tx, group, name)
+        except ApiError as error:
+            failed.append(_failure(name, error))
+    return {"FailedScheduledActions": failed}
+
+
+def _delete(tx: Tx[Store], group: Group, name: str) -> None:
+    if not drop_document(tx, group.region, SCHEDULE, group.name, name):
+        raise ValidationError(f"Scheduled action name not found: {name}")
+
+
+def _check_batch(given: list[Any]) -> None:
+    if not 1 <= len(given) <= BATCH_MAX:
+        raise ValidationError(f"A batch has 1 to {BATCH_MAX} scheduled actions: this one has {len(given)}.")
+
+
+def _failure(name: str, error: ApiError) -> dict[str, str]:
+    return {"ScheduledActionName": name, "ErrorCode": error.code.removesuffix("Fault"), "ErrorMessage": error.message}
+
+
+# Runs
+
+
+def run_due_actions(tx: Tx[Store], region: str, name: str) -> float | None:
+    """Run the actions of a group that are due, earliest first. Return the time of the next run."""
+    group = tx.store.groups.get(region, name)
+    if group is None:
+        return None
+    actions = list(documents_of(tx, region, SCHEDULE, name))
+    later = [action[NEXT] for action in actions if action[NEXT] > tx.now_s]
+    for action in sorted((each for each in actions if each[NEXT] <= tx.now_s), key=lambda each: float(each[NEXT])):
+        if "ScheduledActions" not in group.suspended:
+            group = _run(tx, group, action)
+        next_s = _recurs(action, tx.now_s)
+        if next_s is None or ("EndTime" in action and next_s > action["EndTime"]):
+            drop_document(tx, region, SCHEDULE, name, action["ScheduledActionName"])
+        else:
+            put_document(tx, region, SCHEDULE, name, action["ScheduledActionName"], {**action, NEXT: next_s})
+            later.append(next_s)
+    return min(later, default=None)
+
+
+def _run(tx: Tx[Store], group: Group, action: Document) -> Group:
+    """Set the sizes of a group. Sizes that contradict each other move to the nearest valid ones."""
+    most = action.get("MaxSize", max(group.max_size, action.get("MinSize", 0)))
+    least = min(action.get("MinSize", min(group.min_size, most)), most)
+    desired = max(least, min(most, action.get("DesiredCapacity", group.desired)))
+    cause = (
+        f"the scheduled action {action['ScheduledActionName']} executed. It set AutoScalingGroup constraints to min: {least}, "
+        f"max: {most}, desired: {desired},"
+    )
+    return group_changes.set_desired(tx, group, desired, cause, min_size=least, max_size=most)

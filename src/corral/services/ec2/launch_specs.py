@@ -1,0 +1,273 @@
+"""From the members of a launch to an `InstanceRequest`.
+
+RunInstances, launch templates and launch configurations describe an instance by the same members (RequestLaunchTemplateData).
+Members that begin with "_" come from Corral itself: `_tags` are tags that callers may not choose (aws:…), `_init` is the metadata
+with AWS::CloudFormation::Init, `_template` names the launch template.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from binascii import Error as NotBase64
+from functools import lru_cache
+from ipaddress import IPv4Network
+
+import orjson
+
+from corral.core import Tx
+from corral.decide.user_data import AgentSettings, read_user_data
+from corral.model.instance import DEFAULT_CLUSTER
+from corral.services.caller import Caller
+from corral.services.ec2 import default_vpc
+from corral.services.ec2.errors import (
+    InsufficientFreeAddressesInSubnet,
+    InvalidParameterCombination,
+    InvalidParameterValue,
+    InvalidUserData,
+    MissingParameter,
+    UnsupportedOperation,
+    VPCIdNotSpecified,
+    invalid_value,
+    not_found,
+)
+from corral.services.ec2.images import is_ecs_optimized
+from corral.services.ec2.instance_types import architecture_of, size_of
+from corral.services.ec2.launch_templates import LaunchTemplateVersion as LaunchTemplateVersion
+from corral.services.ec2.launch_templates import template_data as template_data
+from corral.services.ec2.resources import TAGS, every, existing, new_id
+from corral.services.ec2.zones import check_zone
+from corral.services.iam.instance_profiles import INSTANCE_PROFILE
+from corral.services.instances import InstanceRequest
+from corral.services.ssm import public_parameters
+from corral.services.stored_resources import Document, Params
+from corral.services.stored_resources import get as get_resource
+from corral.services.tags import Tags
+from corral.store import Store
+
+DEFAULT_TYPE = "m1.small"  # of RunInstances without InstanceType
+USER_DATA_MAX_BYTES = 16 * 1024
+FIRST_HOST = 4  # address of a subnet that an instance can have: the four before it and the last one are reserved
+RESOLVE = "resolve:ssm:"
+TAGGED_TYPES = {  # that TagSpecifications of a launch may name; only the tags of instances are stored
+    "instance", "volume", "network-interface", "spot-instances-request", "elastic-gpu", "capacity-reservation",
+}  # fmt: skip
+STORED = (  # members that DescribeInstances shows as they were given
+    "KernelId", "RamdiskId", "EbsOptimized", "CpuOptions", "HibernationOptions", "EnclaveOptions", "MaintenanceOptions",
+    "PrivateDnsNameOptions", "NetworkPerformanceOptions", "CapacityReservationSpecification",
+)  # fmt: skip
+METADATA_OPTIONS = {  # of a launch that names none
+    "State": "applied", "HttpTokens": "optional", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled",
+    "HttpProtocolIpv6": "disabled", "InstanceMetadataTags": "disabled",
+}  # fmt: skip
+
+
+def instance_request(tx: Tx[Store], caller: Caller, data: Params, *, group: str = "", reason: str) -> InstanceRequest:
+    """Check the members of a launch, read its user data, and choose its subnet and its address."""
+    default_vpc.ensure(tx, caller)
+    if data.get("InstanceRequirements") and not data.get("InstanceType"):
+        raise UnsupportedOperation("Corral does not choose types by InstanceRequirements: name an InstanceType.")
+    type_ = data.get("InstanceType") or DEFAULT_TYPE
+    size = size_of(tx, type_)
+    settings = agent_settings(data)
+    interface = (data.get("NetworkInterfaces") or [{}])[0]
+    subnet = _subnet(tx, caller, data, interface)
+    placement = {**data.get("Placement", {}), "AvailabilityZone": subnet["AvailabilityZone"]}
+    image_id = _image_id(tx, caller, data)
+    details: Document = {
+        "ImageId": image_id,
+        "SubnetId": subnet["SubnetId"],
+        "VpcId": subnet["VpcId"],
+        "SecurityGroups": _security_groups(tx, caller, data, interface, subnet),
+        "Placement": {"GroupName": "", "Tenancy": "default", **placement},
+        "Monitoring": {"State": "enabled" if data.get("Monitoring", {}).get("Enabled") else "disabled"},
+        "MetadataOptions": {**METADATA_OPTIONS, **data.get("MetadataOptions", {})},
+        "Architecture": architecture_of(tx, type_),
+        "Tags": TAGS.to_list(_tags(data)),
+        **{member: data[member] for member in STORED if member in data},
+        "_reservation": new_id(tx, "r"),
+        **_address(tx, caller, subnet, data.get("PrivateIpAddress") or interface.get("PrivateIpAddress")),
+        **_attributes(data),
+    }
+    if data.get("KeyName"):
+        if not every(tx, caller, "key-pair", KeyName=data["KeyName"]):
+            raise not_found("key-pair", data["KeyName"])
+        details["KeyName"] = data["KeyName"]
+    if data.get("IamInstanceProfile"):
+        details["IamInstanceProfile"] = instance_profile(tx, caller, data["IamInstanceProfile"])
+    if data.get("InstanceMarketOptions", {}).get("MarketType") == "spot":
+        details["InstanceLifecycle"] = "spot"
+    return InstanceRequest(
+        region=caller.region,
+        cluster=settings.cluster or (DEFAULT_CLUSTER if is_ecs_optimized(caller.region, image_id) else ""),
+        type=type_,
+        gpus=size.gpus,
+        cpu_units=size.cpu_units,
+        memory_mib=size.memory_mib,
+        attributes=settings.attributes,
+        group=group,
+        reason=reason,
+        details=details,
+    )
+
+
+def with_next_address(tx: Tx[Store], caller: Caller, request: InstanceRequest) -> Document:
+    """The details of another instance of the same launch: it has its own address."""
+    subnet = existing(tx, caller, "subnet", request.details["SubnetId"])
+    return {**request.details, **_address(tx, caller, subnet, None)}
+
+
+def agent_settings(data: Params) -> AgentSettings:
+    """The settings of the ECS agent in the user data of a launch, which is in base64."""
+    text = data.get("UserData") or ""
+    try:
+        raw = b64decode(text, validate=False)
+    except (NotBase64, ValueError):
+        raise InvalidUserData("Invalid BASE64 encoding of user data.") from None
+    if len(raw) > USER_DATA_MAX_BYTES:
+        raise InvalidParameterValue(f"User data is limited to {USER_DATA_MAX_BYTES} bytes: this has {len(raw)}.")
+    return _read(raw, orjson.dumps(data["_init"]) if data.get("_init") else b"")
+
+
+@lru_cache(maxsize=64)  # the instances of a group have the same user data
+def _read(raw: bytes, init: bytes) -> AgentSettings:
+    return read_user_data(raw, orjson.loads(init) if init else None)
+
+
+def merged(template: LaunchTemplateVersion, given: Params) -> Params:
+    """The members of a launch template, replaced by those of the request. Tags are merged by resource type."""
+    specifications: dict[str, Tags] = {}
+    for each in (*template.data.get("TagSpecifications", ()), *given.get("TagSpecifications", ())):
+        tags = {tag.get("Key", ""): tag.get("Value", "") for tag in each.get("Tags", ())}
+        specifications[each.get("ResourceType", "")] = {**specifications.get(each.get("ResourceType", ""), {}), **tags}
+    tagged = [{"ResourceType": type_, "Tags": TAGS.to_list(tags)} for type_, tags in specifications.items()]
+    about = {"LaunchTemplateId": template.template_id, "LaunchTemplateName": template.name, "Version": str(template.version)}
+    return {**template.data, **given, "TagSpecifications": tagged, "_template": about}
+
+
+def instance_profile(tx: Tx[Store], caller: Caller, given: Params) -> Document:
+    """The instance profile that a launch names, as DescribeInstances shows it. Its role has no effect: tasks have their own."""
+    arn, name = given.get("Arn"), given.get("Name")
+    if bool(arn) == bool(name):
+        raise InvalidParameterCombination("IamInstanceProfile needs either Arn or Name, and not both.")
+    found = get_resource(tx, caller, INSTANCE_PROFILE, name or str(arn).rpartition("/")[2])
+    if found is None or (arn and found["Arn"] != arn):
+        member = "arn" if arn else "name"
+        raise invalid_value(arn or name, f"iamInstanceProfile.{member}", f"Invalid IAM Instance Profile {member}")
+    return {"Arn": found["Arn"], "Id": found["InstanceProfileId"]}
+
+
+# Network
+
+
+def _subnet(tx: Tx[Store], caller: Caller, data: Params, interface: Params) -> Document:
+    """The subnet of a launch: the one it names, or a default subnet of its zone."""
+    if given := data.get("SubnetId") or interface.get("SubnetId"):
+        return existing(tx, caller, "subnet", given)
+    vpc = default_vpc.find_default(tx, caller)
+    if vpc is None:
+        raise VPCIdNotSpecified("No default VPC for this user: name a SubnetId, or create one with CreateDefaultVpc.")
+    zone = data.get("Placement", {}).get("AvailabilityZone")
+    if zone:
+        check_zone(caller.region, {"AvailabilityZone": zone})
+    subnets = sorted(every(tx, caller, "subnet", VpcId=vpc["VpcId"]), key=lambda each: str(each["AvailabilityZone"]))
+    found = next((each for each in subnets if each["DefaultForAz"] and zone in (None, each["AvailabilityZone"])), None)
+    if found is None:
+        place = f"the zone {zone}" if zone else f"the default VPC {vpc['VpcId']}"
+        raise MissingParameter(f"There is no default subnet in {place}: name a SubnetId, or create one with CreateDefaultSubnet.")
+    return found
+
+
+def _security_groups(tx: Tx[Store], caller: Caller, data: Params, interface: Params, subnet: Document) -> list[Document]:
+    given = [*(interface.get("Groups") or ()), *data.get("SecurityGroupIds", ()), *data.get("SecurityGroups", ())] or ["default"]
+    in_vpc = every(tx, caller, "security-group", VpcId=subnet["VpcId"])
+    by_id, by_name = {each["GroupId"]: each for each in in_vpc}, {each["GroupName"]: each for each in in_vpc}
+    found: dict[str, Document] = {}
+    for each in given:
+        group = by_id.get(each) or by_name.get(each)
+        if group is None:
+            if each.startswith("sg-"):
+                existing(tx, caller, "security-group", each)
+                raise InvalidParameterValue(
+                    f"Security group {each} and subnet {subnet['SubnetId']} belong to different networks: "
+                    f"use a group of {subnet['VpcId']}."
+                )
+            raise not_found("security-group", each)
+        found[group["GroupId"]] = {"GroupId": group["GroupId"], "GroupName": group["GroupName"]}
+    return list(found.values())
+
+
+def _address(tx: Tx[Store], caller: Caller, subnet: Document, wanted: str | None) -> Document:
+    """A private address that no other instance of the subnet has, with the ids of its network interface."""
+    taken = tx.store.instances.addresses(subnet["SubnetId"])
+    if gateways := every(tx, caller, "natgateway", SubnetId=subnet["SubnetId"]):
+        taken = taken | {each["PrivateIp"] for nat in gateways for each in nat["NatGatewayAddresses"]}
+    block = IPv4Network(subnet["CidrBlock"])
+    count = block.num_addresses - FIRST_HOST - 1
+    if wanted is not None:
+        if wanted in taken or wanted not in map(str, block):
+            raise InvalidParameterValue(
+                f"Address {wanted} is not a free address of subnet {subnet['SubnetId']} ({subnet['CidrBlock']})."
+            )  # fmt: skip
+        address = wanted
+    elif len(taken) >= count:
+        raise InsufficientFreeAddressesInSubnet(f"The subnet {subnet['SubnetId']} has no free addresses: use another subnet.")
+    else:
+        at = int(tx.ids.hex32()[:8], 16) % count
+        while str(block[FIRST_HOST + at]) in taken:
+            at = (at + 1) % count
+        address = str(block[FIRST_HOST + at])
+    return {
+        "PrivateIpAddress": address,
+        "PrivateDnsName": f"ip-{address.replace('.', '-')}.{default_vpc.domain(caller.region)}",
+        "_eni": new_id(tx, "eni"),
+        "_attachment": new_id(tx, "eni-attach"),
+    }
+
+
+# Other members
+
+
+def _image_id(tx: Tx[Store], caller: Caller, data: Params) -> str:
+    """The image of a launch. Any id is accepted: Corral starts no image."""
+    given = data.get("ImageId")
+    if not given:
+        raise MissingParameter("The request must contain the parameter ImageId")
+    if not given.startswith(RESOLVE):
+        return str(given)
+    name = given.removeprefix(RESOLVE)
+    found = public_parameters.find(caller.region, name) or tx.store.parameters.latest(caller.region, name)
+    if found is None:
+        raise InvalidParameterValue(f"The parameter {name} of ImageId {given} does not exist in Parameter Store.")
+    return found.value
+
+
+def _tags(data: Params) -> Tags:
+    tags: Tags = {}
+    for specification in data.get("TagSpecifications", ()):
+        type_ = specification.get("ResourceType")
+        if type_ not in TAGGED_TYPES:
+            raise InvalidParameterValue(f"'{type_}' is not a valid taggable resource type for this operation.")
+        if type_ == "instance":
+            tags |= TAGS.read(specification.get("Tags", ()))
+    tags |= {tag["Key"]: tag["Value"] for tag in data.get("_tags", ())}
+    if template := data.get("_template"):
+        tags |= {
+            "aws:ec2launchtemplate:id": template["LaunchTemplateId"],
+            "aws:ec2launchtemplate:version": template["Version"],
+        }
+    return tags
+
+
+def _attributes(data: Params) -> Document:
+    """Members that only DescribeInstanceAttribute and GetConsoleOutput need."""
+    members = {
+        "_user_data": data.get("UserData"),
+        "_init": data.get("_init"),
+        "_disable_api_termination": data.get("DisableApiTermination"),
+        "_disable_api_stop": data.get("DisableApiStop"),
+        "_shutdown_behavior": data.get("InstanceInitiatedShutdownBehavior"),
+        "_block_devices": data.get("BlockDeviceMappings"),
+        "_template": data.get("_template"),
+        "_credits": data.get("CreditSpecification"),
+    }
+    return {name: value for name, value in members.items() if value}

@@ -1,0 +1,159 @@
+"""SQL of Auto Scaling groups: groups, members, activities and instance refreshes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from corral.database import Database
+from corral.model.group import Group, InstanceRefresh, Member, ScalingActivity
+
+EC2_DIGITS = 17  # of an instance's id that EC2's form has
+_ENCODER = msgspec.json.Encoder()
+_GROUP = msgspec.json.Decoder(Group)
+_MEMBER = msgspec.json.Decoder(Member)
+_ACTIVITY = msgspec.json.Decoder(ScalingActivity)
+_REFRESH = msgspec.json.Decoder(InstanceRefresh)
+
+
+class Groups:
+    """A part of the state store."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._execute = database.execute
+
+    # Groups
+
+    def add(self, group: Group) -> bool:
+        """Return False, and change nothing, if the name is taken."""
+        sql = "INSERT INTO scaling_group VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+        values = (group.region, group.name, group.min_size, group.max_size, group.desired, _dumps(group))
+        return self._execute(sql, values).rowcount == 1
+
+    def put(self, group: Group) -> None:
+        """Replace the row of a group that exists."""
+        changed = self._execute(
+            "UPDATE scaling_group SET min_size = ?, max_size = ?, desired = ?, record = ? WHERE region = ? AND name = ?",
+            (group.min_size, group.max_size, group.desired, _dumps(group), group.region, group.name),
+        ).rowcount
+        assert changed == 1, f"the group {group.name} does not exist"
+
+    def get(self, region: str, name: str) -> Group | None:
+        row = self._execute("SELECT record FROM scaling_group WHERE region = ? AND name = ?", (region, name)).fetchone()
+        return _GROUP.decode(row[0]) if row else None
+
+    def listed(self, region: str, after: str = "", limit: int = -1) -> list[Group]:
+        """Groups sorted by name, from the first name after `after` on; limit -1: all of them."""
+        sql = "SELECT record FROM scaling_group WHERE region = ? AND name > ? ORDER BY name LIMIT ?"
+        return [_GROUP.decode(record) for (record,) in self._execute(sql, (region, after, limit))]
+
+    def count(self, region: str) -> int:
+        found: int = self._execute("SELECT count(*) FROM scaling_group WHERE region = ?", (region,)).fetchone()[0]
+        return found
+
+    def drop(self, group: Group) -> None:
+        """Delete a group that has no members, with its refreshes. Its activities stay until they are old."""
+        key = (group.region, group.name)
+        self._execute("DELETE FROM instance_refresh WHERE region = ? AND name = ?", key)
+        self._execute("DELETE FROM scaling_group WHERE region = ? AND name = ?", key)
+
+    # Members
+
+    def put_member(self, member: Member) -> None:
+        self._execute(
+            "INSERT INTO group_member VALUES (?, ?, ?, ?, ?) ON CONFLICT (instance_id) DO UPDATE SET "
+            "state = excluded.state, record = excluded.record",
+            (member.instance_id, member.region, member.group, member.state.value, _dumps(member)),
+        )
+
+    def drop_member(self, instance_id: str) -> None:
+        self._execute("DELETE FROM group_member WHERE instance_id = ?", (instance_id,))
+
+    def members(self, region: str, name: str) -> list[Member]:
+        """The members of a group, oldest first."""
+        sql = "SELECT record FROM group_member WHERE region = ? AND name = ?"
+        found = [_MEMBER.decode(record) for (record,) in self._execute(sql, (region, name))]
+        return sorted(found, key=lambda member: (member.created_at_s, member.instance_id))
+
+    def member(self, instance_id: str) -> Member | None:
+        row = self._execute("SELECT record FROM group_member WHERE instance_id = ?", (instance_id,)).fetchone()
+        return _MEMBER.decode(row[0]) if row else None
+
+    def member_with_ec2_id(self, region: str, ec2_id: str) -> Member | None:
+        digits = ec2_id.removeprefix("i-")
+        if len(digits) != EC2_DIGITS:
+            return None
+        sql = "SELECT record FROM group_member WHERE instance_id >= ? AND instance_id < ? AND region = ?"
+        row = self._execute(sql, (digits, digits + "g", region)).fetchone()  # "g" follows every hexadecimal digit
+        return _MEMBER.decode(row[0]) if row else None
+
+    def members_in(self, region: str, after: str, limit: int) -> list[Member]:
+        """Members of all groups, sorted by instance."""
+        sql = "SELECT record FROM group_member WHERE region = ? AND instance_id > ? ORDER BY instance_id LIMIT ?"
+        return [_MEMBER.decode(record) for (record,) in self._execute(sql, (region, after, limit))]
+
+    # Activities
+
+    def put_activity(self, activity: ScalingActivity) -> None:
+        self._execute(
+            "INSERT INTO scaling_activity (id, region, name, ended_at, record) VALUES (?, ?, ?, ?, ?) "
+            "ON CONFLICT (id) DO UPDATE SET ended_at = excluded.ended_at, record = excluded.record",
+            (activity.id, activity.region, activity.group, activity.ended_at_s, _dumps(activity)),
+        )
+
+    def activity(self, activity_id: str) -> ScalingActivity | None:
+        row = self._execute("SELECT record FROM scaling_activity WHERE id = ?", (activity_id,)).fetchone()
+        return _ACTIVITY.decode(row[0]) if row else None
+
+    def activities(
+        self, region: str, name: str | None, *, ended: bool, before: int | None = None, limit: int = -1
+    ) -> list[tuple[int, ScalingActivity]]:
+        """Activities of a group, or of all groups, with their numbers, newest first; only those with a number below `before`."""
+        where = ["region = ?", f"ended_at IS {'NOT ' if ended else ''}NULL"]
+        values: list[str | int] = [region]
+        if name is not None:
+            where.append("name = ?")
+            values.append(name)
+        if before is not None:
+            where.append("number < ?")
+            values.append(before)
+        sql = f"SELECT number, record FROM scaling_activity WHERE {' AND '.join(where)} ORDER BY number DESC LIMIT ?"
+        return [(number, _ACTIVITY.decode(record)) for number, record in self._execute(sql, (*values, limit))]
+
+    def drop_activities(self, before_s: float, limit: int) -> int:
+        """Delete activities that ended long ago. Return how many."""
+        sql = "DELETE FROM scaling_activity WHERE number IN (SELECT number FROM scaling_activity WHERE ended_at < ? LIMIT ?)"
+        return self._execute(sql, (before_s, limit)).rowcount
+
+    def oldest_activity_s(self) -> float | None:
+        """When the oldest activity ended that has ended."""
+        at_s: float | None = self._execute("SELECT min(ended_at) FROM scaling_activity WHERE ended_at IS NOT NULL").fetchone()[0]
+        return at_s
+
+    # Instance refreshes
+
+    def put_refresh(self, refresh: InstanceRefresh) -> None:
+        self._execute(
+            "INSERT INTO instance_refresh VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
+            "ended_at = excluded.ended_at, record = excluded.record",
+            (refresh.id, refresh.region, refresh.group, refresh.started_at_s, refresh.ended_at_s, _dumps(refresh)),
+        )
+
+    def active_refresh(self, region: str, name: str) -> InstanceRefresh | None:
+        sql = "SELECT record FROM instance_refresh WHERE region = ? AND name = ? AND ended_at IS NULL"
+        row = self._execute(sql, (region, name)).fetchone()
+        return _REFRESH.decode(row[0]) if row else None
+
+    def refreshes(self, region: str, name: str) -> list[InstanceRefresh]:
+        """The refreshes of a group, newest first."""
+        sql = "SELECT record FROM instance_refresh WHERE region = ? AND name = ? ORDER BY started_at DESC, id"
+        return [_REFRESH.decode(record) for (record,) in self._execute(sql, (region, name))]
+
+    def drop_refreshes(self, region: str, name: str, before_s: float) -> None:
+        """Delete refreshes of a group that ended long ago."""
+        sql = "DELETE FROM instance_refresh WHERE region = ? AND name = ? AND ended_at < ?"
+        self._execute(sql, (region, name, before_s))
+
+
+def _dumps(record: Group | Member | ScalingActivity | InstanceRefresh) -> str:
+    return _ENCODER.encode(record).decode()

@@ -1,0 +1,46 @@
+-- Auto Scaling groups. `record` columns are JSON documents of the classes in model/group.py; the other columns are their keys.
+
+CREATE TABLE scaling_group (
+    region   TEXT NOT NULL,
+    name     TEXT NOT NULL,
+    min_size INTEGER NOT NULL,
+    max_size INTEGER NOT NULL,
+    desired  INTEGER NOT NULL,
+    record   TEXT NOT NULL,
+    PRIMARY KEY (region, name),
+    CHECK (0 <= min_size AND min_size <= desired AND desired <= max_size)
+) WITHOUT ROWID;
+
+CREATE TABLE group_member (
+    instance_id TEXT PRIMARY KEY,               -- not a reference: the row of a terminated instance may be dropped first
+    region      TEXT NOT NULL,
+    name        TEXT NOT NULL,
+    state       TEXT NOT NULL CHECK (state IN
+        ('Pending', 'Pending:Wait', 'InService', 'Standby', 'Terminating:Wait', 'Terminating', 'Terminating:Proceed')),
+    record      TEXT NOT NULL,
+    FOREIGN KEY (region, name) REFERENCES scaling_group (region, name)
+) WITHOUT ROWID;
+CREATE INDEX group_member_group ON group_member (region, name);
+
+CREATE TABLE scaling_activity (
+    number   INTEGER PRIMARY KEY,               -- in the order in which they began
+    id       TEXT NOT NULL UNIQUE,
+    region   TEXT NOT NULL,
+    name     TEXT NOT NULL,                     -- of the group, which may be deleted
+    ended_at REAL,                              -- NULL: in progress
+    record   TEXT NOT NULL
+);
+CREATE INDEX scaling_activity_open ON scaling_activity (region, name) WHERE ended_at IS NULL;
+CREATE INDEX scaling_activity_ended ON scaling_activity (region, name) WHERE ended_at IS NOT NULL;
+CREATE INDEX scaling_activity_age ON scaling_activity (ended_at);
+
+CREATE TABLE instance_refresh (
+    id         TEXT PRIMARY KEY,
+    region     TEXT NOT NULL,
+    name       TEXT NOT NULL,
+    started_at REAL NOT NULL,
+    ended_at   REAL,
+    record     TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX instance_refresh_group ON instance_refresh (region, name, started_at);
+CREATE UNIQUE INDEX instance_refresh_active ON instance_refresh (region, name) WHERE ended_at IS NULL;
